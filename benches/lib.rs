@@ -1,0 +1,1 @@
+//! Criterion benchmarks live in the files beside this one; see each `[[bench]]`.

@@ -1,0 +1,2 @@
+//! The uraid command line.
+fn main() {}

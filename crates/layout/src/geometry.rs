@@ -1,0 +1,1 @@
+//! Geometries: from a level, its options and the members' size to the map of every parity stripe.

@@ -1,0 +1,122 @@
+//! Plans as data: the reads, XORs and writes that a request takes, over numbered buffers.
+//!
+//! A plan has three phases, and each ends before the next begins: all reads, then all XORs in order, then all writes.
+//! A redo log fits between the last two.
+
+use alloc::vec::Vec;
+
+use crate::{DiskSector, MemberIndex, Sectors};
+
+/// Which buffer a [`Slice`] is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Buffer {
+    /// The request's own: what a write brings, or where a read's answer goes.
+    Request,
+    /// The plan's working memory, of [`Plan::scratch`] sectors, undefined at the start.
+    Scratch,
+    /// What the caller said is in memory already.
+    Cache,
+    /// Zeros without end; read only.
+    Zeroes,
+}
+
+/// A range of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Slice {
+    /// The buffer.
+    pub buffer: Buffer,
+    /// Where in it, in sectors.
+    pub start: Sectors,
+    /// How long.
+    pub len: Sectors,
+}
+
+/// One disk operation: adjacent sectors of one member, gathered from or scattered to slices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DiskIo {
+    /// The member.
+    pub member: MemberIndex,
+    /// The first sector in its data area.
+    pub sector: DiskSector,
+    /// How many sectors: the sum of the slices' lengths.
+    pub len: Sectors,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+/// One XOR: `target` becomes the XOR of the operands (one operand: a copy), all of the same length.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Xor {
+    /// What is computed; always scratch or request.
+    pub target: Slice,
+    pub(crate) first: u32,
+    pub(crate) count: u32,
+}
+
+/// How a write brings parity up to date.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Method {
+    /// Nothing needs to be read.
+    Full,
+    /// The unwritten data of the touched groups is read, and parity computed from all of it.
+    Reconstruct,
+    /// The old content of what is written and of its parity is read, and the change applied to the parity.
+    ReadModifyWrite,
+}
+
+/// What a request takes. Reusable: [`Plan::clear`] keeps its memory.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    pub(crate) reads: Vec<DiskIo>,
+    pub(crate) xors: Vec<Xor>,
+    pub(crate) writes: Vec<DiskIo>,
+    pub(crate) slices: Vec<Slice>,
+    pub(crate) scratch: Sectors,
+}
+
+impl Plan {
+    /// The reads, ordered by member and sector; no two of them adjacent on one member.
+    #[must_use]
+    pub fn reads(&self) -> &[DiskIo] {
+        &self.reads
+    }
+
+    /// The XORs, in the order in which they are to be done.
+    #[must_use]
+    pub fn xors(&self) -> &[Xor] {
+        &self.xors
+    }
+
+    /// The writes, ordered by member and sector; no two of them adjacent on one member.
+    #[must_use]
+    pub fn writes(&self) -> &[DiskIo] {
+        &self.writes
+    }
+
+    /// Where a disk operation's data goes to or comes from, in order.
+    #[must_use]
+    pub fn slices(&self, io: &DiskIo) -> &[Slice] {
+        &self.slices[io.first as usize..][..io.count as usize]
+    }
+
+    /// A XOR's operands.
+    #[must_use]
+    pub fn operands(&self, xor: &Xor) -> &[Slice] {
+        &self.slices[xor.first as usize..][..xor.count as usize]
+    }
+
+    /// How much working memory the plan needs.
+    #[must_use]
+    pub fn scratch(&self) -> Sectors {
+        self.scratch
+    }
+
+    /// Empties the plan and keeps its memory for the next one.
+    pub fn clear(&mut self) {
+        self.reads.clear();
+        self.xors.clear();
+        self.writes.clear();
+        self.slices.clear();
+        self.scratch = Sectors(0);
+    }
+}

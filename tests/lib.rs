@@ -1,0 +1,1 @@
+//! Helpers that the end-to-end tests share.
