@@ -1,2 +1,43 @@
-//! The project commands.
-fn main() {}
+//! The project's own commands, run as `cargo xtask COMMAND`.
+//!
+//! Each command is one module with a `run` function and one line in [`Command`]; what several of them need is in
+//! [`project`]. Nothing here is linked into the product.
+
+use clap::{Parser, Subcommand};
+
+use crate::project::Project;
+
+mod lint;
+mod packages;
+mod project;
+mod source;
+mod test;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "The project's own commands", version = None::<&str>)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Check formatting, clippy, docs, dependency directions and the source tree's rules
+    Lint,
+    /// Install what the tests need (as root), build the release binary, run every test
+    Test(test::Options),
+    /// Exactly what continuous integration runs: lint, then test
+    Ci,
+}
+
+fn main() -> anyhow::Result<()> {
+    let project = Project::find()?;
+    match Arguments::parse().command {
+        Command::Lint => lint::run(&project),
+        Command::Test(options) => test::run(&project, &options),
+        Command::Ci => {
+            lint::run(&project)?;
+            test::run(&project, &test::Options::default())
+        }
+    }
+}

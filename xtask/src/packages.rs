@@ -1,0 +1,73 @@
+//! The Debian packages that the end-to-end tests need: found by their programs, installed with apt-get when root.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::bail;
+
+use crate::project::{eprint_step, run_program};
+
+/// Package and the program of it that the tests run.
+const NEEDED: &[(&str, &str)] = &[
+    ("fio", "fio"),
+    ("nbdkit", "nbdkit"),
+    ("libnbd-bin", "nbdcopy"),
+    ("libnbd-bin", "nbdinfo"),
+    ("nbd-client", "nbd-client"),
+    ("qemu-utils", "qemu-img"),
+    ("qemu-utils", "qemu-io"),
+];
+
+/// Where Debian puts programs that an ordinary user's `PATH` may not name.
+const SYSTEM_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
+
+/// Makes sure that every needed program is there: installs what is missing when `install` is allowed and the user is
+/// root, else fails with the command to run.
+pub(crate) fn ensure(install: bool) -> anyhow::Result<()> {
+    let absent = missing();
+    if absent.is_empty() {
+        return Ok(());
+    }
+    if !install || !rustix::process::geteuid().is_root() {
+        bail!("{}", advice(&absent));
+    }
+    eprint_step(&format!("installing the packages that the tests need: {}", absent.join(" ")));
+    run_program(Command::new("apt-get").arg("update").env("DEBIAN_FRONTEND", "noninteractive"))?;
+    run_program(
+        Command::new("apt-get")
+            .args(["install", "--yes", "--no-install-recommends"])
+            .args(&absent)
+            .env("DEBIAN_FRONTEND", "noninteractive"),
+    )?;
+    let still = missing();
+    if still.is_empty() {
+        return Ok(());
+    }
+    bail!("apt-get succeeded, yet programs of these packages are not in PATH: {}", still.join(" "))
+}
+
+/// The packages of which a program is missing, each once.
+fn missing() -> Vec<&'static str> {
+    let mut packages: Vec<&str> =
+        NEEDED.iter().filter(|(_, program)| !installed(program)).map(|&(package, _)| package).collect();
+    packages.dedup();
+    packages
+}
+
+fn installed(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|directory| directory.join(program).is_file())
+        || SYSTEM_DIRECTORIES.iter().any(|directory| Path::new(directory).join(program).is_file())
+}
+
+fn advice(absent: &[&str]) -> String {
+    let mut advice = String::from("the tests need programs from these Debian packages:\n");
+    for package in absent {
+        writeln!(advice, "    {package}").expect("a string takes every write");
+    }
+    let sudo = if rustix::process::geteuid().is_root() { "" } else { "sudo " };
+    write!(advice, "Install them with:\n    {sudo}apt-get update && {sudo}apt-get install --yes ")
+        .expect("a string takes every write");
+    advice + "--no-install-recommends " + &absent.join(" ")
+}

@@ -1,0 +1,33 @@
+//! `cargo xtask test`: the packages that the tests need, the release binary, then every test of the workspace.
+//!
+//! No test is skipped: a program that is missing is a failure that names its package.
+
+use anyhow::Context as _;
+use clap::Args;
+
+use crate::packages;
+use crate::project::{Project, run_program};
+
+/// What to test and whether packages may be installed.
+#[derive(Args, Default)]
+pub(crate) struct Options {
+    /// Never install packages, not even as root: name what is missing and fail
+    #[arg(long)]
+    no_install: bool,
+    /// Run only the tests whose names contain one of these, for example `degraded::raid5`
+    filter: Vec<String>,
+}
+
+/// Runs the tests; an error when a package is missing, the build fails or a test fails.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    packages::ensure(!options.no_install)?;
+    run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
+    let metadata = project.metadata()?;
+    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
+    let mut tests = project.cargo(&["test", "--workspace", "--no-fail-fast"]);
+    tests.env("URAID_BIN", format!("{target}/release/uraid"));
+    if !options.filter.is_empty() {
+        tests.arg("--").args(&options.filter);
+    }
+    run_program(&mut tests)
+}
