@@ -20,5 +20,7 @@ pub mod repair;
 pub mod stripe;
 mod units;
 
-pub use geometry::{Geometry, GeometryError, Level, Placement, Rotation, Spec};
-pub use units::{Bytes, Cell, DataUnit, DiskSector, GroupId, Lba, MemberIndex, MemberSet, Sectors, StripeId, SECTOR_BYTES};
+pub use geometry::{Geometry, GeometryError, Level, Location, Owner, Placement, Rotation, Spec};
+pub use units::{
+    Bytes, Cell, DataUnit, DiskSector, GroupId, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId, Stripes,
+};

@@ -1,8 +1,15 @@
 //! Erasure peeling: the ordered XOR steps that bring lost cells back, or the proof that they can't be had.
+//!
+//! Works on any set of parity groups and never asks for the level. A group with one lost cell gives it back, which may leave
+//! another group with one; this goes in rounds, so that every cell comes back by as short a chain as there is. What is
+//! left when no group has exactly one lost cell can't be peeled; for every level here it can't be had in any other way
+//! either, which the tests prove by rank over GF(2).
 
 use alloc::vec::Vec;
+use core::fmt;
 
-use crate::{Cell, GroupId, MemberSet};
+use crate::stripe::StripeMap;
+use crate::{Cell, Geometry, GroupId, MemberIndex, MemberSet};
 
 /// One XOR step: `target` is the XOR of every other cell of `group`, each present or the target of an earlier step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,5 +19,139 @@ pub struct Step {
     /// The group that gives it back.
     pub group: GroupId,
 }
-#[allow(unused, reason = "interface")]
-type _Unused = (Vec<u8>, MemberSet);
+
+/// How the cells of a set of failed members come back, for every kind of parity stripe of an array.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repair {
+    failed: MemberSet,
+    maps: Vec<MapRepair>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct MapRepair {
+    steps: Vec<Step>,
+    /// For each cell, the index of its step.
+    step_of: Vec<Option<u16>>,
+}
+
+/// A set of failed members takes data away that the others don't give back.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "with members {} missing, {} units of every {units} can't be recovered; bring back one of the members {}",
+    List(*failed), cells.len(), List(*holders)
+)]
+pub struct Unrecoverable {
+    /// The failed members.
+    pub failed: MemberSet,
+    /// Which of [`Geometry::maps`] the cells belong to: the first one that has any.
+    pub map_index: usize,
+    /// The cells that can't be had, ascending.
+    pub cells: Vec<Cell>,
+    /// The members that hold those cells: unless one of them comes back, nothing helps.
+    pub holders: MemberSet,
+    /// How many cells the parity stripe has.
+    pub units: usize,
+}
+
+impl Repair {
+    /// Finds the steps that bring back every cell of the failed members, in every map of the geometry. Members that the
+    /// array does not have are ignored.
+    ///
+    /// # Errors
+    /// When the remaining members don't determine some cell. For RAID 10's last, partial parity stripe the cells beyond the
+    /// members count too.
+    pub fn new(geometry: &Geometry, failed: MemberSet) -> Result<Self, Unrecoverable> {
+        let failed = failed.minus(failed.minus(geometry.all_members()));
+        let maps = geometry.maps().iter().enumerate().map(|(map_index, map)| {
+            let lost = (0..map.cells()).map(|cell| failed.contains(geometry.member(as_cell(cell)))).collect();
+            peel(map, lost).map_err(|cells| Unrecoverable {
+                failed,
+                map_index,
+                holders: cells.iter().map(|&cell| geometry.member(cell)).collect(),
+                cells,
+                units: map.cells(),
+            })
+        });
+        Ok(Self { failed, maps: maps.collect::<Result<_, _>>()? })
+    }
+
+    /// The repair of an array of which no member has failed: no steps.
+    #[must_use]
+    pub fn none(geometry: &Geometry) -> Self {
+        Self::new(geometry, MemberSet::EMPTY).expect("without a failure nothing is lost")
+    }
+
+    /// The failed members.
+    #[must_use]
+    pub fn failed(&self) -> MemberSet {
+        self.failed
+    }
+
+    /// The steps for the parity stripes of one map, in an order in which they can be done.
+    ///
+    /// # Panics
+    /// When the geometry has no such map.
+    #[must_use]
+    pub fn steps(&self, map_index: usize) -> &[Step] {
+        &self.maps[map_index].steps
+    }
+
+    /// The step that brings back a cell; None when the cell is on a member that has not failed.
+    ///
+    /// # Panics
+    /// When the geometry has no such map or the map no such cell.
+    #[inline]
+    #[must_use]
+    pub fn step_for(&self, map_index: usize, cell: Cell) -> Option<Step> {
+        let map = &self.maps[map_index];
+        map.step_of[usize::from(cell.0)].map(|step| map.steps[usize::from(step)])
+    }
+}
+
+/// Peels the lost cells of a parity stripe off its groups; the error is the cells that remain.
+///
+/// Within a round the lower groups come first, which makes a mirror's lost unit come from its nearest copy.
+fn peel(map: &StripeMap, mut lost: Vec<bool>) -> Result<MapRepair, Vec<Cell>> {
+    let mut repair = MapRepair { steps: Vec::new(), step_of: alloc::vec![None; map.cells()] };
+    loop {
+        let round = repair.steps.len();
+        for (group, equation) in map.groups().iter().enumerate() {
+            let mut unknown = equation.cells().filter(|cell| lost[usize::from(cell.0)]);
+            let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
+            let step_of = &mut repair.step_of[usize::from(target.0)];
+            if step_of.is_none() {
+                *step_of = Some(as_u16(repair.steps.len()));
+                repair.steps.push(Step { target, group: GroupId(as_u16(group)) });
+            }
+        }
+        // Only now, so that this round's targets free other groups for the next round, not for this one.
+        for step in &repair.steps[round..] {
+            lost[usize::from(step.target.0)] = false;
+        }
+        if repair.steps.len() == round {
+            break;
+        }
+    }
+    let left: Vec<Cell> = (0..lost.len()).filter(|&cell| lost[cell]).map(as_cell).collect();
+    if left.is_empty() { Ok(repair) } else { Err(left) }
+}
+
+fn as_u16(index: usize) -> u16 {
+    u16::try_from(index).expect("a stripe has fewer than 65536 cells")
+}
+
+fn as_cell(index: usize) -> Cell {
+    Cell(as_u16(index))
+}
+
+/// Members as people list them.
+struct List(MemberSet);
+
+impl fmt::Display for List {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, MemberIndex(member)) in self.0.iter().enumerate() {
+            write!(f, "{}{member}", if place > 0 { ", " } else { "" })?;
+        }
+        Ok(())
+    }
+}

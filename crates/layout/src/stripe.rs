@@ -36,7 +36,7 @@ impl Group {
 }
 
 /// One parity stripe's map. Every cell of the stripe has one role; a data cell can be in any number of groups.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripeMap {
     roles: Vec<Role>,
     data: Vec<Cell>,

@@ -29,6 +29,10 @@ pub struct MemberIndex(pub u8);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StripeId(pub u64);
 
+/// A number of parity stripes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Stripes(pub u64);
+
 /// A parity group within its parity stripe.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u16);
@@ -160,4 +164,4 @@ macro_rules! display_as_number {
         }
     )*};
 }
-display_as_number!(Lba, DiskSector, Sectors, Bytes, MemberIndex, StripeId, GroupId, Cell, DataUnit);
+display_as_number!(Lba, DiskSector, Sectors, Bytes, MemberIndex, StripeId, Stripes, GroupId, Cell, DataUnit);

@@ -1,0 +1,56 @@
+//! Division by a number that is known long before the dividend: a shift, or a multiplication by the reciprocal.
+
+/// A divisor that is never zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Divisor {
+    divisor: u64,
+    method: Method,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Method {
+    /// The divisor is 2 to this power.
+    Shift(u32),
+    /// The largest whole number of divisors in `u64::MAX`.
+    Reciprocal(u64),
+}
+
+impl Divisor {
+    /// # Panics
+    /// When `divisor` is zero.
+    pub(super) const fn new(divisor: u64) -> Self {
+        assert!(divisor > 0, "a divisor is not zero");
+        let method = if divisor.is_power_of_two() {
+            Method::Shift(divisor.trailing_zeros())
+        } else {
+            Method::Reciprocal(u64::MAX / divisor)
+        };
+        Self { divisor, method }
+    }
+
+    /// The divisor itself.
+    pub(super) const fn get(self) -> u64 {
+        self.divisor
+    }
+
+    /// The quotient and the remainder.
+    #[inline]
+    pub(super) const fn div_rem(self, dividend: u64) -> (u64, u64) {
+        match self.method {
+            Method::Shift(shift) => (dividend >> shift, dividend & (self.divisor - 1)),
+            // The reciprocal is over 2^64/divisor - 1, so the estimate is over dividend/divisor - 1 - its fraction: it is the
+            // quotient or one less, for every dividend.
+            Method::Reciprocal(reciprocal) => {
+                let estimate = ((dividend as u128 * reciprocal as u128) >> 64) as u64;
+                let rest = dividend - estimate * self.divisor;
+                if rest >= self.divisor { (estimate + 1, rest - self.divisor) } else { (estimate, rest) }
+            }
+        }
+    }
+
+    /// The remainder alone.
+    #[inline]
+    pub(super) const fn rem(self, dividend: u64) -> u64 {
+        self.div_rem(dividend).1
+    }
+}
