@@ -1,1 +1,8 @@
-//! placeholder
+//! Runs layout plans on member files and devices: buffers, parity, locks, superblocks, engine.
+
+pub mod buf;
+pub mod disk;
+pub mod error;
+pub mod xor;
+
+pub use error::Error;

@@ -1,0 +1,404 @@
+//! Memory for device operations: page-aligned blocks within a byte budget, and leases that keep them alive.
+//!
+//! The kernel may read or fill a buffer at any time between an operation's submission and its completion. Three rules
+//! make that safe without locks or copies:
+//! - a [`Lease`] owns a share of the block, so that memory is never freed or reused under a device operation;
+//! - a lease that the device fills is taken through `&mut Buf`, so that no Rust reference is live at that moment;
+//! - a reference into a [`Buf`] is handed out only for a range that no conflicting lease covers.
+//!
+//! Everything here belongs to one thread. The module knows nothing of files, members or plans.
+#![expect(unsafe_code, reason = "memory shared with the kernel is reached through raw pointers")]
+
+mod block;
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::ops::Range;
+use std::rc::{Rc, Weak};
+
+use smallvec::SmallVec;
+use uraid_layout::Bytes;
+
+use block::{Access, Block, PAGE_BYTES};
+
+/// The most operands of one XOR that need no allocation; also the most members of an array.
+pub const MAX_SOURCES: usize = 64;
+
+/// The operands of one XOR.
+pub type Sources<'a> = SmallVec<[&'a [u8]; MAX_SOURCES]>;
+
+/// Zeros to compare with, to send or to XOR; as a device operation's memory use a zeroed [`Buf`].
+pub static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+/// Where buffers come from and go back to: a handle on one thread's memory with a fixed budget.
+///
+/// Freed blocks are kept by size class, so that a steady load allocates nothing. In use and kept together never exceed
+/// the budget. Memory is zeroed when it is first allocated and *not* when it is used again: a buffer can show an earlier
+/// request's bytes until it is filled.
+#[derive(Clone)]
+pub struct Pool {
+    shared: Rc<Shared>,
+}
+
+struct Shared {
+    budget: usize,
+    in_use: Cell<usize>,
+    kept: Cell<usize>,
+    free: RefCell<Vec<Vec<Rc<Block>>>>,
+}
+
+/// A block of page-aligned memory with one owner.
+pub struct Buf {
+    hold: Hold,
+    len: usize,
+}
+
+/// A range of a [`Buf`]'s memory on loan to a device operation.
+///
+/// Dropping the lease ends the loan; the memory goes back to its pool when the buffer and all leases are gone.
+pub struct Lease {
+    hold: Hold,
+    ticket: usize,
+    start: usize,
+    len: usize,
+    access: Access,
+}
+
+/// A share of a block; the last share to go returns the block to its pool.
+struct Hold {
+    block: Rc<Block>,
+    home: Weak<Shared>,
+}
+
+impl Pool {
+    /// A pool that lends at most `budget` bytes, counted in whole size classes.
+    ///
+    /// # Panics
+    /// When the budget does not fit the address space.
+    #[must_use]
+    pub fn new(budget: Bytes) -> Self {
+        let budget = usize::try_from(budget.0).expect("a memory budget fits the address space");
+        Self { shared: Rc::new(Shared { budget, in_use: Cell::new(0), kept: Cell::new(0), free: RefCell::default() }) }
+    }
+
+    /// A buffer of `len` bytes, or `None` while the budget does not allow it: wait until buffers are dropped.
+    ///
+    /// A length whose size class is over the whole budget never fits; see [`Pool::fits`].
+    #[must_use]
+    pub fn try_alloc(&self, len: Bytes) -> Option<Buf> {
+        let len = usize::try_from(len.0).ok()?;
+        let class = Class::of(len)?;
+        let shared = &self.shared;
+        if class.bytes > shared.budget - shared.in_use.get() {
+            return None;
+        }
+        let block = shared.take(class).unwrap_or_else(|| {
+            shared.make_room(class.bytes);
+            Rc::new(Block::zeroed(class.bytes))
+        });
+        shared.in_use.set(shared.in_use.get() + class.bytes);
+        Some(Buf { hold: Hold { block, home: Rc::downgrade(shared) }, len })
+    }
+
+    /// Whether a buffer of `len` bytes can ever be had from this pool.
+    #[must_use]
+    pub fn fits(&self, len: Bytes) -> bool {
+        let class = usize::try_from(len.0).ok().and_then(Class::of);
+        class.is_some_and(|class| class.bytes <= self.shared.budget)
+    }
+
+    /// The bytes on loan, in whole size classes.
+    #[must_use]
+    pub fn in_use(&self) -> Bytes {
+        Bytes(self.shared.in_use.get() as u64)
+    }
+
+    /// The bytes kept for reuse.
+    #[must_use]
+    pub fn kept(&self) -> Bytes {
+        Bytes(self.shared.kept.get() as u64)
+    }
+
+    /// The most bytes that the pool lends.
+    #[must_use]
+    pub fn budget(&self) -> Bytes {
+        Bytes(self.shared.budget as u64)
+    }
+}
+
+impl Shared {
+    fn take(&self, class: Class) -> Option<Rc<Block>> {
+        let block = self.free.borrow_mut().get_mut(class.index)?.pop()?;
+        self.kept.set(self.kept.get() - class.bytes);
+        Some(block)
+    }
+
+    /// Frees kept blocks, largest classes first, until `bytes` more fit the budget.
+    fn make_room(&self, bytes: usize) {
+        let mut free = self.free.borrow_mut();
+        for class in free.iter_mut().rev() {
+            while self.in_use.get() + self.kept.get() + bytes > self.budget {
+                let Some(block) = class.pop() else { break };
+                self.kept.set(self.kept.get() - block.bytes());
+            }
+        }
+    }
+
+    fn put_back(&self, block: Rc<Block>) {
+        let class = Class::of(block.bytes()).expect("a block has its class's size");
+        let mut free = self.free.borrow_mut();
+        if free.len() <= class.index {
+            free.resize_with(class.index + 1, Vec::new);
+        }
+        free[class.index].push(block);
+        self.in_use.set(self.in_use.get() - class.bytes);
+        self.kept.set(self.kept.get() + class.bytes);
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        if Rc::strong_count(&self.block) == 1
+            && let Some(home) = self.home.upgrade()
+        {
+            home.put_back(Rc::clone(&self.block));
+        }
+    }
+}
+
+impl Hold {
+    fn share(&self) -> Self {
+        Self { block: Rc::clone(&self.block), home: Weak::clone(&self.home) }
+    }
+}
+
+impl Buf {
+    /// A buffer of `len` zero bytes outside any budget: for superblocks, tools and tests.
+    ///
+    /// # Panics
+    /// When `len` is beyond the address space.
+    #[must_use]
+    pub fn zeroed(len: Bytes) -> Self {
+        let len = usize::try_from(len.0).expect("a buffer fits the address space");
+        let class = Class::of(len).expect("a buffer fits the address space");
+        Self { hold: Hold { block: Rc::new(Block::zeroed(class.bytes)), home: Weak::new() }, len }
+    }
+
+    /// How many bytes the buffer has.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the buffer has no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The bytes of a range.
+    ///
+    /// # Panics
+    /// When the range is not inside the buffer, or a device operation may be filling a part of it.
+    #[must_use]
+    pub fn bytes(&self, range: Range<usize>) -> &[u8] {
+        self.check(&range);
+        assert!(!self.hold.block.is_filled_in(&range), "a device may be filling the bytes that are read");
+        // SAFETY: the range is inside the block, which `self` keeps alive; no lease lets a device write to it, and none
+        // can be taken while this borrow of `self` lives, as that needs `&mut self`.
+        unsafe { self.hold.block.slice(range) }
+    }
+
+    /// The bytes of a range, to change.
+    ///
+    /// # Panics
+    /// When the range is not inside the buffer, or a part of it is leased.
+    #[must_use]
+    pub fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        self.check(&range);
+        assert!(!self.hold.block.is_leased_in(&range), "a device may be using the bytes that are changed");
+        // SAFETY: the range is inside the block, which `self` keeps alive; no lease covers a part of it, none can be
+        // taken while this exclusive borrow lives, and a buffer is its block's only owner beside leases.
+        unsafe { self.hold.block.slice_mut(range) }
+    }
+
+    /// One range to change together with ranges to read: the target and the operands of a XOR in one buffer.
+    ///
+    /// # Panics
+    /// When a source overlaps the target, a range is not inside the buffer, or a device may be using one.
+    #[must_use]
+    pub fn disjoint(
+        &mut self,
+        target: Range<usize>,
+        sources: impl IntoIterator<Item = Range<usize>>,
+    ) -> (&mut [u8], Sources<'_>) {
+        self.check(&target);
+        assert!(!self.hold.block.is_leased_in(&target), "a device may be using the bytes that are changed");
+        let block = &self.hold.block;
+        let sources = sources.into_iter().map(|source| {
+            self.check(&source);
+            assert!(!block::overlap(&source, &target), "an operand does not overlap the target");
+            assert!(!block.is_filled_in(&source), "a device may be filling an operand");
+            // SAFETY: as in `bytes`, for the lifetime of the exclusive borrow of `self`; the one exclusive slice that
+            // is handed out with it does not overlap it.
+            unsafe { block.slice(source) }
+        });
+        let sources = sources.collect();
+        // SAFETY: as in `bytes_mut`; the shared slices that are handed out with it do not overlap it.
+        (unsafe { block.slice_mut(target) }, sources)
+    }
+
+    /// Lends a range to an operation whose device reads the memory: a disk write.
+    ///
+    /// The buffer can still be read meanwhile.
+    ///
+    /// # Panics
+    /// When the range is not inside the buffer.
+    #[must_use]
+    pub fn lease_read(&self, range: Range<usize>) -> Lease {
+        self.lease(range, Access::Read)
+    }
+
+    /// Lends a range to an operation whose device fills the memory: a disk read.
+    ///
+    /// # Panics
+    /// When the range is not inside the buffer.
+    #[must_use]
+    #[expect(clippy::needless_pass_by_ref_mut, reason = "proves that no reference into the buffer is live")]
+    pub fn lease_write(&mut self, range: Range<usize>) -> Lease {
+        self.lease(range, Access::Write)
+    }
+
+    fn lease(&self, range: Range<usize>, access: Access) -> Lease {
+        self.check(&range);
+        let ticket = self.hold.block.lend(range.clone(), access);
+        Lease { hold: self.hold.share(), ticket, start: range.start, len: range.len(), access }
+    }
+
+    fn check(&self, range: &Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is inside {} bytes", self.len);
+    }
+}
+
+impl AsRef<[u8]> for Buf {
+    /// All bytes.
+    ///
+    /// # Panics
+    /// As [`Buf::bytes`].
+    fn as_ref(&self) -> &[u8] {
+        self.bytes(0..self.len)
+    }
+}
+
+impl AsMut<[u8]> for Buf {
+    /// All bytes, to change.
+    ///
+    /// # Panics
+    /// As [`Buf::bytes_mut`].
+    fn as_mut(&mut self) -> &mut [u8] {
+        self.bytes_mut(0..self.len)
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Lease {
+    /// How many bytes are on loan.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether no byte is on loan.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Whether the device may change the memory.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.access == Access::Write
+    }
+
+    /// Fills the memory as a device would.
+    ///
+    /// # Panics
+    /// When the lengths differ, or the device may only read the memory.
+    pub fn copy_from(&mut self, source: &[u8]) {
+        assert!(self.is_writable(), "only a lease taken for writing is filled");
+        assert_eq!(source.len(), self.len, "a lease is filled whole");
+        // SAFETY: the range is inside the block, which the lease keeps alive, and `lease_write` made sure that no
+        // reference into it is live: `Buf` hands none out while this lease exists.
+        unsafe { self.as_ptr().copy_from(source.as_ptr(), self.len) }
+    }
+
+    /// Reads the memory as a device would.
+    ///
+    /// # Panics
+    /// When the lengths differ.
+    pub fn copy_to(&self, target: &mut [u8]) {
+        assert_eq!(target.len(), self.len, "a lease is read whole");
+        // SAFETY: the range is inside the block, which the lease keeps alive; `Buf` hands out no exclusive reference
+        // into it while this lease exists.
+        unsafe { self.as_ptr().copy_to(target.as_mut_ptr(), self.len) }
+    }
+
+    /// The first byte, for an operation that keeps this lease until the device is done.
+    pub(crate) fn as_ptr(&self) -> *mut u8 {
+        self.hold.block.at(self.start)
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.hold.block.end(self.ticket);
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { start, len, access, .. } = self;
+        write!(f, "Lease({start}..{} for {access:?})", start + len)
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (in_use, kept) = (self.in_use(), self.kept());
+        f.debug_struct("Pool")
+            .field("budget", &self.shared.budget)
+            .field("in_use", &in_use)
+            .field("kept", &kept)
+            .finish()
+    }
+}
+
+/// A size class: up to four pages exact, then four classes for each doubling, so that at most a fifth is wasted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Class {
+    index: usize,
+    bytes: usize,
+}
+
+impl Class {
+    fn of(len: usize) -> Option<Self> {
+        let pages = len.div_ceil(PAGE_BYTES).max(1);
+        if pages <= 4 {
+            return Some(Self { index: pages - 1, bytes: pages * PAGE_BYTES });
+        }
+        let power = (pages - 1).ilog2() as usize;
+        let step = 1_usize << (power - 2);
+        let steps = (pages - (1 << power)).div_ceil(step);
+        let bytes = ((1_usize << power) + steps * step).checked_mul(PAGE_BYTES)?;
+        let bytes = (bytes <= isize::MAX as usize - PAGE_BYTES).then_some(bytes)?;
+        Some(Self { index: 4 + (power - 2) * 4 + steps - 1, bytes })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,242 @@
+//! The members of one array as one asynchronous device.
+//!
+//! The engine submits operations and reaps completions; it never learns whether the members are files behind io_uring or
+//! arrays of bytes. The contract:
+//! - [`Disk::submit`] neither blocks nor fails: what goes wrong comes back as that operation's [`Completion`].
+//! - Every operation completes exactly once, in any order. Operations in flight are unordered among each other: to flush
+//!   a write, wait for the write's completion before submitting the flush.
+//! - An operation owns its memory until its completion, which drops the leases.
+//! - A completed read or write is whole: short transfers are continued inside, and what can't be continued is an error.
+//!   After an error, any part of a write may have reached the member.
+//!
+//! A disk knows nothing of chunks, stripes or parity.
+
+mod mem;
+
+use rustix::io::Errno;
+use smallvec::SmallVec;
+use uraid_layout::{Bytes, MemberIndex};
+
+use crate::buf::Lease;
+use crate::error::Error;
+
+pub use mem::{Counters, Fault, MemDisk, Order};
+
+/// The most segments of one operation: what one vectored system call takes.
+pub const SEGMENTS_MAX: usize = 1024;
+
+/// What an operation does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// Fill the segments, in order, from the member.
+    Read,
+    /// Write the segments, in order, to the member.
+    Write,
+    /// Make a range read as zeros without sending them.
+    Zero {
+        /// How many bytes.
+        len: Bytes,
+        /// Whether the member may give the space back; otherwise it stays allocated.
+        may_punch: bool,
+    },
+    /// Make every write that completed before this was submitted durable.
+    Flush,
+}
+
+/// The kinds of operation without their arguments, for messages, counters and faults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum OpName {
+    /// [`OpKind::Read`].
+    Read,
+    /// [`OpKind::Write`].
+    Write,
+    /// [`OpKind::Zero`].
+    Zero,
+    /// [`OpKind::Flush`].
+    Flush,
+}
+
+/// One operation on one member.
+#[derive(Debug)]
+pub struct DiskOp {
+    /// The submitter's own mark; comes back with the completion and means nothing to the disk.
+    pub tag: u64,
+    /// Which member.
+    pub member: MemberIndex,
+    /// What to do.
+    pub kind: OpKind,
+    /// Where, from the start of the member file; zero for a flush.
+    pub offset: Bytes,
+    /// The memory: leases to write for a read, leases to read for a write, none otherwise.
+    pub segments: SmallVec<[Lease; 4]>,
+}
+
+/// The end of one operation.
+#[derive(Debug)]
+#[must_use]
+pub struct Completion {
+    /// The operation's own mark.
+    pub tag: u64,
+    /// Which member.
+    pub member: MemberIndex,
+    /// Whether all of it was done.
+    pub result: Result<(), DiskError>,
+}
+
+/// What an operation was, for messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("member {member}: {name} of {len} bytes at byte {offset}")]
+pub struct OpInfo {
+    /// Which member.
+    pub member: MemberIndex,
+    /// What was done.
+    pub name: OpName,
+    /// Where, from the start of the member file.
+    pub offset: Bytes,
+    /// How many bytes it covers; none for a flush.
+    pub len: Bytes,
+}
+
+/// Why an operation failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DiskError {
+    /// The device or file system reported an error.
+    #[error("{op} failed: {errno}")]
+    Io {
+        /// The operation.
+        op: OpInfo,
+        /// What was reported.
+        #[source]
+        errno: Errno,
+    },
+    /// The member ended before the operation did: it has been truncated.
+    #[error("{op} stopped after {done} bytes: the member is shorter than it was when it was opened")]
+    ShortIo {
+        /// The operation.
+        op: OpInfo,
+        /// How many bytes were done.
+        done: Bytes,
+    },
+    /// The operation reaches beyond the end of the member as it was opened.
+    #[error("{op} is beyond the end of the member at {size} bytes")]
+    BeyondEnd {
+        /// The operation.
+        op: OpInfo,
+        /// The member's size.
+        size: Bytes,
+    },
+    /// The member can't do this kind of operation; for zeroing, write zeros instead.
+    #[error("{op} is not supported by the member's device or file system")]
+    Unsupported {
+        /// The operation.
+        op: OpInfo,
+    },
+    /// There is no member in that slot.
+    #[error("{op}: the member is absent")]
+    Absent {
+        /// The operation.
+        op: OpInfo,
+    },
+}
+
+/// The members of one array as one asynchronous device; see the module's contract.
+pub trait Disk {
+    /// Takes an operation; it may wait inside until [`Disk::kick`].
+    ///
+    /// # Panics
+    /// When the segments don't suit the kind: a read needs leases to write, a write leases to read, neither is empty or
+    /// has more than [`SEGMENTS_MAX`], and zeroing and flushing have none.
+    fn submit(&mut self, op: DiskOp);
+
+    /// Sends everything submitted since the last kick to the device in one batch.
+    ///
+    /// # Errors
+    /// When the device as a whole is broken; operations already in flight may never complete.
+    fn kick(&mut self) -> Result<(), Error>;
+
+    /// Appends the operations that have completed; never blocks.
+    fn reap(&mut self, completions: &mut Vec<Completion>);
+
+    /// Kicks, then blocks until [`Disk::reap`] has something to return, a signal arrives, or nothing is in flight.
+    ///
+    /// # Errors
+    /// As [`Disk::kick`].
+    fn wait(&mut self) -> Result<(), Error>;
+
+    /// How many operations were submitted and not yet reaped.
+    fn in_flight(&self) -> usize;
+}
+
+impl OpKind {
+    /// The kind without its arguments.
+    #[must_use]
+    pub fn name(self) -> OpName {
+        match self {
+            Self::Read => OpName::Read,
+            Self::Write => OpName::Write,
+            Self::Zero { .. } => OpName::Zero,
+            Self::Flush => OpName::Flush,
+        }
+    }
+}
+
+impl DiskOp {
+    /// How many bytes of the member the operation covers; none for a flush.
+    #[must_use]
+    pub fn len(&self) -> Bytes {
+        match self.kind {
+            OpKind::Read | OpKind::Write => Bytes(self.segments.iter().map(|segment| segment.len() as u64).sum()),
+            OpKind::Zero { len, .. } => len,
+            OpKind::Flush => Bytes(0),
+        }
+    }
+
+    /// Whether the operation covers no bytes, as a flush does.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == Bytes(0)
+    }
+
+    /// What the operation is, for messages.
+    #[must_use]
+    pub fn info(&self) -> OpInfo {
+        OpInfo { member: self.member, name: self.kind.name(), offset: self.offset, len: self.len() }
+    }
+
+    /// Asserts the contract of [`Disk::submit`].
+    fn check(&self) {
+        let writable = match self.kind {
+            OpKind::Read => true,
+            OpKind::Write => false,
+            OpKind::Zero { .. } | OpKind::Flush => {
+                assert!(self.segments.is_empty(), "{:?} has no segments", self.kind);
+                return;
+            }
+        };
+        assert!(!self.is_empty() && self.segments.len() <= SEGMENTS_MAX, "{:?} has bytes to move", self.kind);
+        let suits = |segment: &Lease| segment.is_writable() == writable && !segment.is_empty();
+        assert!(self.segments.iter().all(suits), "the leases of a {:?} suit its direction", self.kind);
+    }
+
+    /// The error of an operation that reaches beyond a member of `size` bytes.
+    fn check_end(&self, size: Bytes) -> Result<(), DiskError> {
+        let end = self.offset.0.checked_add(self.len().0);
+        if end.is_none_or(|end| end > size.0) { Err(DiskError::BeyondEnd { op: self.info(), size }) } else { Ok(()) }
+    }
+
+    /// Ends the operation: the leases are dropped here.
+    fn complete(self, result: Result<(), DiskError>) -> Completion {
+        Completion { tag: self.tag, member: self.member, result }
+    }
+}
+
+impl std::fmt::Display for OpName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Zero => "zeroing",
+            Self::Flush => "flush",
+        })
+    }
+}

@@ -1,0 +1,157 @@
+//! Parity: the XOR of up to [`MAX_SOURCES`] equal lengths of bytes in one pass over all of them.
+//!
+//! One plain function does the work; [`simd`] compiles it for each instruction set and picks one at run time. The module
+//! knows nothing of chunks or parity groups.
+
+mod simd;
+
+use crate::buf::MAX_SOURCES;
+
+/// Bytes of the target that stay in the first-level cache while more than [`FUSED_MAX`] sources are added up.
+const TILE_BYTES: usize = 4096;
+
+/// Sources that one loop takes: as many pointers as registers hold.
+const FUSED_MAX: usize = 8;
+
+/// Overwrites `target` with the XOR of `sources`; one source is copied.
+///
+/// # Panics
+/// When there are no sources or more than [`MAX_SOURCES`], or a source's length is not the target's.
+pub fn xor_into(target: &mut [u8], sources: &[&[u8]]) {
+    assert!((1..=MAX_SOURCES).contains(&sources.len()), "a XOR has 1 to {MAX_SOURCES} sources");
+    assert!(sources.iter().all(|source| source.len() == target.len()), "a XOR's sources are as long as its target");
+    if let [source] = sources {
+        target.copy_from_slice(source);
+    } else {
+        simd::best()(target, sources);
+    }
+}
+
+/// The work, to be compiled for each instruction set; the arguments are checked. Inlined, as only then does it take on
+/// the instruction set of its caller.
+#[inline(always)]
+fn tiled(target: &mut [u8], sources: &[&[u8]]) {
+    if sources.len() <= FUSED_MAX {
+        return fused(target, sources, false, 0);
+    }
+    for (tile, bytes) in target.chunks_mut(TILE_BYTES).enumerate() {
+        for (pass, part) in sources.chunks(FUSED_MAX).enumerate() {
+            fused(bytes, part, pass > 0, tile * TILE_BYTES);
+        }
+    }
+}
+
+/// `target` becomes, or with `add` is XORed with, the XOR of the sources from `offset` on.
+#[inline(always)]
+fn fused(target: &mut [u8], sources: &[&[u8]], add: bool, offset: usize) {
+    macro_rules! of {
+        ($($name:ident),+) => {{
+            let [$($name),+] = *sources else { unreachable!("the number of sources was matched") };
+            $(let $name = &$name[offset..offset + target.len()];)+
+            if add {
+                for i in 0..target.len() {
+                    target[i] ^= 0 $(^ $name[i])+;
+                }
+            } else {
+                for i in 0..target.len() {
+                    target[i] = 0 $(^ $name[i])+;
+                }
+            }
+        }};
+    }
+    match sources.len() {
+        1 => of!(a),
+        2 => of!(a, b),
+        3 => of!(a, b, c),
+        4 => of!(a, b, c, d),
+        5 => of!(a, b, c, d, e),
+        6 => of!(a, b, c, d, e, f),
+        7 => of!(a, b, c, d, e, f, g),
+        FUSED_MAX => of!(a, b, c, d, e, f, g, h),
+        _ => unreachable!("sources come in parts of at most {FUSED_MAX}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The definition, byte by byte.
+    fn oracle(len: usize, sources: &[&[u8]]) -> Vec<u8> {
+        (0..len).map(|i| sources.iter().fold(0, |sum, source| sum ^ source[i])).collect()
+    }
+
+    /// Bytes without a pattern that lines up with any tile or register.
+    fn noise(len: usize, mut seed: u64) -> Vec<u8> {
+        let step = |seed: &mut u64| {
+            *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed.to_le_bytes()[7]
+        };
+        (0..len).map(|_| step(&mut seed)).collect()
+    }
+
+    /// Every build that this processor runs.
+    fn kernels() -> Vec<(&'static str, simd::Kernel)> {
+        let base: simd::Kernel = tiled;
+        #[cfg(target_arch = "x86_64")]
+        let more = [("avx2", simd::with_avx2()), ("avx512", simd::with_avx512())];
+        #[cfg(not(target_arch = "x86_64"))]
+        let more: [(&str, Option<simd::Kernel>); 0] = [];
+        let more = more.into_iter().filter_map(|(name, kernel)| Some((name, kernel?)));
+        std::iter::once(("base", base)).chain(more).collect()
+    }
+
+    fn compare(len: usize, count: usize, skew: usize) {
+        let memory: Vec<Vec<u8>> = (0..count).map(|i| noise(len + skew + i % 3, i as u64 + 1)).collect();
+        let sources: Vec<&[u8]> = memory.iter().enumerate().map(|(i, bytes)| &bytes[skew + i % 3..]).collect();
+        let expected = oracle(len, &sources);
+        let mut target = vec![0xa5; len];
+        xor_into(&mut target, &sources);
+        assert!(target == expected, "{len} bytes of {count} sources, skewed by {skew}");
+        for (name, kernel) in kernels() {
+            let mut target = vec![0xa5; len];
+            kernel(&mut target, &sources);
+            assert!(target == expected, "{name}: {len} bytes of {count} sources, skewed by {skew}");
+        }
+    }
+
+    #[test]
+    fn every_count_of_sources_gives_the_definition() {
+        for count in 1..=MAX_SOURCES {
+            for len in [0, 1, 31, 512, 4096, 4097, 12_800] {
+                compare(len, count, 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_chunk_is_its_parity_xored_with_the_others() {
+        let chunks: Vec<Vec<u8>> = (0..5).map(|i| noise(8192, 40 + i)).collect();
+        let mut parity = vec![0; 8192];
+        xor_into(&mut parity, &chunks.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        let mut again = vec![0; 8192];
+        xor_into(&mut again, &[&chunks[0], &chunks[1], &parity, &chunks[3], &chunks[4]]);
+        assert!(again == chunks[2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "as long as its target")]
+    fn a_short_source_is_refused() {
+        xor_into(&mut [0; 8], &[&[0; 8], &[0; 7]]);
+    }
+
+    #[test]
+    #[should_panic(expected = "1 to 64 sources")]
+    fn no_source_is_refused() {
+        xor_into(&mut [0; 8], &[]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_length_count_and_alignment_gives_the_definition(len in 0..9000_usize, count in 1..=64_usize, skew in 0..70_usize) {
+            compare(len, count, skew);
+        }
+    }
+}
