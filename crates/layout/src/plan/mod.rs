@@ -31,6 +31,18 @@ pub struct Slice {
     pub len: Sectors,
 }
 
+impl Slice {
+    /// `len` sectors of the slice from `offset`; of zeros, any.
+    ///
+    /// # Panics
+    /// When the slice has no such part.
+    #[must_use]
+    pub fn part(self, offset: u64, len: u64) -> Self {
+        assert!(offset + len <= self.len.0, "a slice's part is within it");
+        Self { buffer: self.buffer, start: Sectors(self.start.0 + offset), len: Sectors(len) }
+    }
+}
+
 /// One disk operation: adjacent sectors of one member, gathered from or scattered to slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DiskIo {
@@ -120,3 +132,12 @@ impl Plan {
         self.scratch = Sectors(0);
     }
 }
+
+mod check;
+mod interpret;
+mod planner;
+mod stripe;
+
+pub use check::{Flaw, Request, check};
+pub use interpret::interpret;
+pub use planner::{Cached, PlanError, Planner, View, Write};

@@ -1,0 +1,493 @@
+//! Planning within one parity stripe.
+//!
+//! The columns that a request touches are cut into *bands*, in each of which a cell is either wholly touched or not at all;
+//! every value is then one (cell, band), and partial chunks need no special case. For each value the [`Grid`] knows the
+//! old content's whereabouts (in memory, to be read, to be recovered) and the new content. Planning marks what old
+//! content a method needs, compares, and only then gives out working memory, in the members' order so that a disk
+//! operation's memory is in one piece.
+
+use alloc::vec::Vec;
+
+use super::planner::{Output, View, index_u32, source};
+use super::{Buffer, Method, Plan, Slice, Xor};
+use crate::stripe::{Role, StripeMap};
+use crate::{Cell, DataUnit, GroupId, Sectors, StripeId};
+
+/// The part of one data unit that a request touches.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) stripe: StripeId,
+    pub(super) unit: DataUnit,
+    /// Where in the chunk, in sectors.
+    pub(super) start: u64,
+    pub(super) content: Slice,
+}
+
+/// Working memory for planning one stripe.
+#[derive(Debug, Default)]
+pub(super) struct Grid {
+    /// The bands' boundaries, ascending, in sectors of the chunk.
+    cuts: Vec<u64>,
+    old: Vec<Old>,
+    new: Vec<Option<Slice>>,
+    /// For each group and band: how its parity is to be computed.
+    update: Vec<Update>,
+    needs: Needs,
+}
+
+/// Where the old content of a (cell, band) is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Old {
+    /// Nobody has asked.
+    Unasked,
+    /// In memory, now or once the reads and the XORs planned so far are done.
+    At(Slice),
+    /// Asked for: on its member.
+    Read,
+    /// Asked for: from the rest of a group.
+    Recover,
+}
+
+/// How a group's parity is brought up to date in a band.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Update {
+    /// Untouched, or its parity unit is missing.
+    None,
+    /// Every data unit is written.
+    Full,
+    /// Some are.
+    Partial,
+}
+
+/// The old content that a method needs.
+#[derive(Debug, Default)]
+struct Needs {
+    reads: Vec<(Cell, usize)>,
+    /// In an order in which they can be done.
+    recoveries: Vec<(Cell, GroupId, usize)>,
+}
+
+/// The stripe being planned.
+#[derive(Clone, Copy)]
+struct Stripe<'a> {
+    view: &'a View<'a>,
+    id: StripeId,
+    map: &'a StripeMap,
+}
+
+impl Stripe<'_> {
+    /// Whether the cell's old content can't be read from its member.
+    fn is_lost(&self, cell: Cell) -> bool {
+        self.view.repair.failed().contains(self.view.geometry.member(cell))
+    }
+
+    /// Whether the cell can't be written.
+    fn is_missing(&self, cell: Cell) -> bool {
+        self.view.missing.contains(self.view.geometry.member(cell))
+    }
+
+    /// The group that gives a lost cell back.
+    fn recovery(&self, cell: Cell) -> GroupId {
+        let index = self.view.geometry.map_index(self.id);
+        self.view.repair.step_for(index, cell).expect("a lost cell has a repair step").group
+    }
+}
+
+impl Grid {
+    /// Plans the read of extents of which some are on missing members or in memory.
+    pub(super) fn read(&mut self, plan: &mut Plan, view: &View<'_>, part: &[Extent], out: &mut Output) {
+        let stripe = self.start(view, part);
+        // What a member has is read to where it is wanted, and serves the recoveries from there.
+        for extent in part {
+            let cell = stripe.map.cell(extent.unit);
+            let source = source(view, stripe.id, extent.unit);
+            for band in self.bands_of(extent) {
+                let wanted = self.slice_of(extent, band);
+                if let Old::At(cached) = *self.old(cell, band) {
+                    push_xor(plan, wanted, [cached]);
+                } else if let Some(source) = source {
+                    out.read(view, stripe.id, source, self.cuts[band], wanted);
+                    *self.old(cell, band) = Old::At(wanted);
+                }
+            }
+        }
+        self.needs.clear();
+        for extent in part {
+            let cell = stripe.map.cell(extent.unit);
+            for band in self.bands_of(extent) {
+                self.ask(&stripe, cell, band);
+            }
+        }
+        self.fetch(plan, &stripe, part, out);
+    }
+
+    /// Plans the write of extents and of the parity that covers them.
+    pub(super) fn write(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        part: &[Extent],
+        method: Option<Method>,
+        out: &mut Output,
+    ) -> Method {
+        let stripe = self.start(view, part);
+        for extent in part {
+            let cell = stripe.map.cell(extent.unit);
+            for band in self.bands_of(extent) {
+                let slice = self.slice_of(extent, band);
+                *self.new(cell, band) = Some(slice);
+            }
+        }
+        self.mark_updates(&stripe);
+        let method = match method {
+            Some(method) => self.ask_for(&stripe, method),
+            None => self.choose(&stripe),
+        };
+        self.fetch(plan, &stripe, &[], out);
+        self.compute_parity(plan, &stripe, method);
+        for cell in 0..stripe.map.cells() {
+            let cell = Cell(u16::try_from(cell).expect("a stripe has fewer than 65536 cells"));
+            if stripe.is_missing(cell) {
+                continue;
+            }
+            for band in 0..self.bands() {
+                if let Some(slice) = *self.new(cell, band) {
+                    out.write(view, stripe.id, cell, self.cuts[band], slice);
+                }
+            }
+        }
+        method
+    }
+
+    /// Plans the computation of all parity in the columns `start..+len`.
+    pub(super) fn resync(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        id: StripeId,
+        (start, len): (Sectors, Sectors),
+        out: &mut Output,
+    ) {
+        let stripe = Stripe { view, id, map: view.geometry.map(id) };
+        self.cuts.clear();
+        self.cuts.extend([start.0, start.0 + len.0]);
+        self.reset(&stripe);
+        self.needs.clear();
+        for (group, equation) in stripe.map.groups().iter().enumerate() {
+            let is_whole = equation.cells().all(|cell| !stripe.is_lost(cell) && exists(&stripe, cell));
+            if is_whole {
+                self.update[group] = Update::Partial;
+                for &cell in &equation.data {
+                    self.ask(&stripe, cell, 0);
+                }
+            }
+        }
+        self.fetch(plan, &stripe, &[], out);
+        self.compute_parity(plan, &stripe, Method::Reconstruct);
+        for equation in stripe.map.groups() {
+            if let Some(slice) = *self.new(equation.parity, 0) {
+                out.write(view, id, equation.parity, start.0, slice);
+            }
+        }
+    }
+
+    /// Cuts the bands and enters what is in memory.
+    fn start<'a>(&mut self, view: &'a View<'a>, part: &[Extent]) -> Stripe<'a> {
+        let id = part[0].stripe;
+        let stripe = Stripe { view, id, map: view.geometry.map(id) };
+        self.cuts.clear();
+        for extent in part {
+            self.cuts.extend([extent.start, extent.start + extent.content.len.0]);
+        }
+        let cached = view.cached.iter().filter(|cached| cached.stripe == id);
+        for cached in cached.clone() {
+            self.cuts.extend([cached.start.0, cached.start.0 + cached.content.len.0]);
+        }
+        self.cuts.sort_unstable();
+        self.cuts.dedup();
+        self.reset(&stripe);
+        for cached in cached {
+            let end = cached.start.0 + cached.content.len.0;
+            for band in 0..self.bands() {
+                let (from, to) = (self.cuts[band], self.cuts[band + 1]);
+                if cached.start.0 <= from && to <= end {
+                    let slice = cached.content.part(from - cached.start.0, to - from);
+                    *self.old(cached.cell, band) = Old::At(slice);
+                }
+            }
+        }
+        stripe
+    }
+
+    fn reset(&mut self, stripe: &Stripe<'_>) {
+        let bands = self.bands();
+        let values = stripe.map.cells() * bands;
+        self.old.clear();
+        self.old.resize(values, Old::Unasked);
+        self.new.clear();
+        self.new.resize(values, None);
+        self.update.clear();
+        self.update.resize(stripe.map.groups().len() * bands, Update::None);
+    }
+
+    fn bands(&self) -> usize {
+        self.cuts.len() - 1
+    }
+
+    fn bands_of(&self, extent: &Extent) -> core::ops::Range<usize> {
+        let find = |at: u64| self.cuts.binary_search(&at).expect("an extent's ends are cuts");
+        find(extent.start)..find(extent.start + extent.content.len.0)
+    }
+
+    fn slice_of(&self, extent: &Extent, band: usize) -> Slice {
+        extent.content.part(self.cuts[band] - extent.start, self.cuts[band + 1] - self.cuts[band])
+    }
+
+    fn old(&mut self, cell: Cell, band: usize) -> &mut Old {
+        let bands = self.bands();
+        &mut self.old[usize::from(cell.0) * bands + band]
+    }
+
+    fn new(&mut self, cell: Cell, band: usize) -> &mut Option<Slice> {
+        let bands = self.bands();
+        &mut self.new[usize::from(cell.0) * bands + band]
+    }
+
+    fn update(&mut self, group: GroupId, band: usize) -> &mut Update {
+        let bands = self.bands();
+        &mut self.update[usize::from(group.0) * bands + band]
+    }
+
+    /// Finds the groups that the new content touches and that still have their parity unit.
+    fn mark_updates(&mut self, stripe: &Stripe<'_>) {
+        for (unit, &cell) in stripe.map.data().iter().enumerate() {
+            let unit = DataUnit(u16::try_from(unit).expect("a stripe has fewer than 65536 cells"));
+            for band in 0..self.bands() {
+                if self.new(cell, band).is_none() {
+                    continue;
+                }
+                for &group in stripe.map.groups_of(unit) {
+                    let equation = stripe.map.group(group);
+                    if stripe.is_missing(equation.parity) || *self.update(group, band) != Update::None {
+                        continue;
+                    }
+                    let is_full = equation.data.iter().all(|&cell| self.new(cell, band).is_some());
+                    *self.update(group, band) = if is_full { Update::Full } else { Update::Partial };
+                }
+            }
+        }
+    }
+
+    /// Asks for what the cheaper method needs.
+    fn choose(&mut self, stripe: &Stripe<'_>) -> Method {
+        if !self.update.contains(&Update::Partial) {
+            self.needs.clear();
+            return Method::Full;
+        }
+        self.ask_for(stripe, Method::ReadModifyWrite);
+        let modify = self.cost(stripe);
+        self.forget();
+        self.ask_for(stripe, Method::Reconstruct);
+        if self.cost(stripe) <= modify {
+            return Method::Reconstruct;
+        }
+        self.forget();
+        self.ask_for(stripe, Method::ReadModifyWrite)
+    }
+
+    /// Takes back what was asked for.
+    fn forget(&mut self) {
+        for old in &mut self.old {
+            if matches!(old, Old::Read | Old::Recover) {
+                *old = Old::Unasked;
+            }
+        }
+    }
+
+    /// Asks for the old content that a method needs for the groups that are written in part.
+    fn ask_for(&mut self, stripe: &Stripe<'_>, method: Method) -> Method {
+        self.needs.clear();
+        if !self.update.contains(&Update::Partial) {
+            return Method::Full;
+        }
+        let modify = method == Method::ReadModifyWrite;
+        for (group, equation) in stripe.map.groups().iter().enumerate() {
+            let group = GroupId(u16::try_from(group).expect("a stripe has fewer than 65536 groups"));
+            for band in 0..self.bands() {
+                if *self.update(group, band) != Update::Partial {
+                    continue;
+                }
+                for &cell in &equation.data {
+                    if self.new(cell, band).is_some() == modify {
+                        self.ask(stripe, cell, band);
+                    }
+                }
+                if modify {
+                    self.ask(stripe, equation.parity, band);
+                }
+            }
+        }
+        if modify { Method::ReadModifyWrite } else { Method::Reconstruct }
+    }
+
+    /// Asks for the old content of a (cell, band), from its member or, where that is missing, from the rest of a group.
+    fn ask(&mut self, stripe: &Stripe<'_>, cell: Cell, band: usize) {
+        if *self.old(cell, band) != Old::Unasked {
+            return;
+        }
+        if !stripe.is_lost(cell) {
+            *self.old(cell, band) = Old::Read;
+            self.needs.reads.push((cell, band));
+            return;
+        }
+        *self.old(cell, band) = Old::Recover;
+        let group = stripe.recovery(cell);
+        for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
+            self.ask(stripe, source, band);
+        }
+        self.needs.recoveries.push((cell, group, band));
+    }
+
+    /// Disk operations and sectors that the reads asked for come to.
+    fn cost(&mut self, stripe: &Stripe<'_>) -> (usize, u64) {
+        self.sort_reads(stripe);
+        let (mut operations, mut sectors) = (0, 0);
+        let mut end = None;
+        for &(cell, band) in &self.needs.reads {
+            let member = stripe.view.geometry.member(cell);
+            let start = stripe.view.geometry.sector(stripe.id, cell).0 + self.cuts[band];
+            let len = self.cuts[band + 1] - self.cuts[band];
+            operations += usize::from(end != Some((member, start)));
+            sectors += len;
+            end = Some((member, start + len));
+        }
+        (operations, sectors)
+    }
+
+    fn sort_reads(&mut self, stripe: &Stripe<'_>) {
+        let geometry = stripe.view.geometry;
+        self.needs.reads.sort_unstable_by_key(|&(cell, band)| (geometry.member(cell), geometry.row(cell), band));
+    }
+
+    /// Plans the reads and recoveries that were asked for; a recovered value that an extent of `wanted` asks for is computed
+    /// where it is wanted.
+    fn fetch(&mut self, plan: &mut Plan, stripe: &Stripe<'_>, wanted: &[Extent], out: &mut Output) {
+        self.sort_reads(stripe);
+        for index in 0..self.needs.reads.len() {
+            let (cell, band) = self.needs.reads[index];
+            if *self.old(cell, band) == Old::Read {
+                let slice = self.scratch(plan, band);
+                out.read(stripe.view, stripe.id, cell, self.cuts[band], slice);
+                *self.old(cell, band) = Old::At(slice);
+            }
+        }
+        for index in 0..self.needs.recoveries.len() {
+            let (cell, group, band) = self.needs.recoveries[index];
+            if *self.old(cell, band) != Old::Recover {
+                continue;
+            }
+            let destination = wanted.iter().find(|extent| {
+                stripe.map.role(cell) == Role::Data(extent.unit) && self.bands_of(extent).contains(&band)
+            });
+            let target = match destination {
+                Some(extent) => self.slice_of(extent, band),
+                None => self.scratch(plan, band),
+            };
+            let first = plan.slices.len();
+            for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
+                let slice = self.content(source, band);
+                plan.slices.push(slice);
+            }
+            finish_xor(plan, target, first);
+            *self.old(cell, band) = Old::At(target);
+        }
+    }
+
+    /// The old content's place, once its read or recovery is planned.
+    fn content(&mut self, cell: Cell, band: usize) -> Slice {
+        match *self.old(cell, band) {
+            Old::At(slice) => slice,
+            state => unreachable!("cell {cell} is an operand and was planned for, not {state:?}"),
+        }
+    }
+
+    /// Plans the new parity of every touched group.
+    fn compute_parity(&mut self, plan: &mut Plan, stripe: &Stripe<'_>, method: Method) {
+        for (group, equation) in stripe.map.groups().iter().enumerate() {
+            let group = GroupId(u16::try_from(group).expect("a stripe has fewer than 65536 groups"));
+            for band in 0..self.bands() {
+                let update = *self.update(group, band);
+                if update == Update::None {
+                    continue;
+                }
+                let modify = update == Update::Partial && method == Method::ReadModifyWrite;
+                let first = plan.slices.len();
+                if modify {
+                    let slice = self.content(equation.parity, band);
+                    plan.slices.push(slice);
+                }
+                for &cell in &equation.data {
+                    let new = *self.new(cell, band);
+                    if new.is_some() == modify {
+                        let slice = self.content(cell, band);
+                        plan.slices.push(slice);
+                    }
+                    plan.slices.extend(new.filter(|slice| slice.buffer != Buffer::Zeroes));
+                }
+                let parity = match plan.slices.len() - first {
+                    0 => Slice { buffer: Buffer::Zeroes, start: Sectors(0), len: self.len_of(band) },
+                    // The XOR of one operand is the operand: nothing to compute, and mirrors are written from the request itself.
+                    1 => plan.slices.pop().expect("one operand is there"),
+                    _ => {
+                        let target = self.scratch(plan, band);
+                        finish_xor(plan, target, first);
+                        target
+                    }
+                };
+                *self.new(equation.parity, band) = Some(parity);
+            }
+        }
+    }
+
+    fn len_of(&self, band: usize) -> Sectors {
+        Sectors(self.cuts[band + 1] - self.cuts[band])
+    }
+
+    /// Takes working memory for a value of this band.
+    fn scratch(&self, plan: &mut Plan, band: usize) -> Slice {
+        let slice = Slice { buffer: Buffer::Scratch, start: plan.scratch, len: self.len_of(band) };
+        plan.scratch.0 += slice.len.0;
+        slice
+    }
+}
+
+impl Needs {
+    fn clear(&mut self) {
+        self.reads.clear();
+        self.recoveries.clear();
+    }
+}
+
+/// Whether a cell is within the array: the partial last stripe of a RAID 10 lacks some.
+fn exists(stripe: &Stripe<'_>, cell: Cell) -> bool {
+    let unit = match stripe.map.role(cell) {
+        Role::Data(unit) => Some(unit),
+        Role::Parity(group) => stripe.map.group(group).data.first().and_then(|&data| match stripe.map.role(data) {
+            Role::Data(unit) => Some(unit),
+            Role::Parity(_) => None,
+        }),
+    };
+    unit.is_some_and(|unit| stripe.view.geometry.exists(stripe.id, unit))
+}
+
+fn push_xor<const N: usize>(plan: &mut Plan, target: Slice, operands: [Slice; N]) {
+    let first = plan.slices.len();
+    plan.slices.extend(operands);
+    finish_xor(plan, target, first);
+}
+
+/// The slices from `first` on are the operands.
+fn finish_xor(plan: &mut Plan, target: Slice, first: usize) {
+    let count = index_u32(plan.slices.len() - first);
+    plan.xors.push(Xor { target, first: index_u32(first), count });
+}
