@@ -1,0 +1,55 @@
+//! The program under test: `URAID_BIN`, or the release binary, built when it has to be.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::run::{Output, Running, run};
+
+/// How long a build of the release binary may take.
+const BUILD_TIME_MAX: Duration = Duration::from_secs(900);
+
+/// A command of the binary under test, to be given arguments.
+#[must_use]
+pub fn command() -> Command {
+    let mut command = Command::new(path());
+    command.env("NO_COLOR", "1");
+    command
+}
+
+/// Runs `uraid` to its end with the arguments given.
+#[track_caller]
+pub fn uraid<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Output {
+    let mut command = command();
+    command.args(arguments);
+    run(command)
+}
+
+/// What `uraid examine --json` prints of the members.
+#[must_use]
+#[track_caller]
+pub fn examine(members: &[PathBuf]) -> Value {
+    let words = ["examine", "--json"].map(OsStr::new).into_iter();
+    uraid(words.chain(members.iter().map(|member| member.as_os_str()))).success().json()
+}
+
+fn path() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
+    PATH.get_or_init(|| std::env::var_os("URAID_BIN").map_or_else(build, PathBuf::from))
+}
+
+/// Builds the release binary and returns where cargo put it.
+fn build() -> PathBuf {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--release", "--package", "uraid", "--bin", "uraid", "--message-format", "json"]);
+    cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
+    let built = Running::start(cargo).finish(BUILD_TIME_MAX).success();
+    let text = built.text();
+    let messages = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let executable = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next();
+    executable.expect("cargo names the executable that it built")
+}

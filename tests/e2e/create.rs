@@ -1,0 +1,155 @@
+//! `uraid create`: what it makes, and what it refuses to overwrite.
+
+use std::os::unix::fs::MetadataExt as _;
+
+use uraid_tests::array::{Array, Content};
+use uraid_tests::binary;
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
+
+/// Byte offset and bytes.
+type Part = (usize, &'static [u8]);
+
+/// What other formats leave on a device.
+const SIGNATURES: &[(&str, &[Part])] = &[
+    ("ext4", &[(1024, &[0x00, 0x10, 0, 0, 0x00, 0x40, 0, 0]), (1024 + 56, &[0x53, 0xef])]),
+    ("xfs", &[(0, b"XFSB\x00\x00\x10\x00")]),
+    ("btrfs", &[(65536 + 64, b"_BHRfS_M")]),
+    ("md 1.2", &[(4096, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0])]),
+    ("md 1.0", &[(MEMBER_BYTES - 8192, &[0xfc, 0x4e, 0x2b, 0xa9, 1, 0, 0, 0])]),
+    ("LVM", &[(512, b"LABELONE"), (512 + 24, b"LVM2 001")]),
+    ("LUKS", &[(0, b"LUKS\xba\xbe\x00\x02")]),
+    ("swap", &[(4096 - 10, b"SWAPSPACE2")]),
+    ("MBR", &[(446, &[0x80, 0, 2, 0, 0x83, 0, 2, 0, 0, 8, 0, 0, 0, 8, 0, 0]), (510, &[0x55, 0xaa])]),
+    ("GPT", &[(512, b"EFI PART\x00\x00\x01\x00")]),
+];
+
+#[test]
+fn signatures_are_not_overwritten_without_force() {
+    let shape = shape::raid5_of_3();
+    for (name, parts) in SIGNATURES {
+        let array = Array::planned(&shape);
+        let mut contents = vec![0; MEMBER_BYTES];
+        for (offset, bytes) in *parts {
+            contents[*offset..offset + bytes.len()].copy_from_slice(bytes);
+        }
+        for member in array.members() {
+            std::fs::write(member, vec![0; MEMBER_BYTES]).unwrap();
+        }
+        let victim = &array.members()[1];
+        std::fs::write(victim, &contents).unwrap();
+        let refusal = array.run_create(MEMBER_BYTES, &[]).code_is(1);
+        assert!(refusal.stderr.contains(victim.to_str().unwrap()), "{name}: the file is named: {}", refusal.stderr);
+        assert!(refusal.stderr.contains("--force"), "{name}: the way out is named: {}", refusal.stderr);
+        assert!(std::fs::read(victim).unwrap() == contents, "{name}: nothing was written");
+        let untouched = std::fs::read(&array.members()[0]).unwrap();
+        assert!(untouched.iter().all(|&byte| byte == 0), "{name}: nor to the other members");
+        let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
+        let _ = Server::start(&array).stop();
+    }
+}
+
+#[test]
+fn members_of_an_array_are_not_overwritten_without_force() {
+    for shape in [shape::raid0_of_4(), shape::rm2_of_6()] {
+        let array = Array::create(&shape);
+        let before = array.examine()["uuid"].clone();
+        let refusal = array.run_create(MEMBER_BYTES, &[]).code_is(1);
+        assert!(refusal.stderr.contains("--force"), "the way out is named: {}", refusal.stderr);
+        assert_eq!(array.examine()["uuid"], before, "the array is what it was");
+        let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
+        assert_ne!(array.examine()["uuid"], before, "a new array");
+    }
+}
+
+/// Even over old contents a new array's parity is right from the start.
+#[test]
+fn parity_is_consistent_from_the_start() {
+    for shape in shape::all() {
+        let array = Array::planned(&shape);
+        for (slot, member) in array.members().iter().enumerate() {
+            let byte = u8::try_from(slot + 1).expect("few members");
+            std::fs::write(member, vec![byte; MEMBER_BYTES]).unwrap();
+        }
+        let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
+        Content::read(&array).assert_consistent(shape.name);
+        assert_eq!(array.examine()["state"].as_str(), Some("clean"), "{}: as created", shape.name);
+    }
+}
+
+#[test]
+fn members_have_the_size_asked_for_and_their_space() {
+    for sparse in [false, true] {
+        let array = Array::planned(&shape::raid5_of_5_left_symmetric());
+        let options: &[&str] = if sparse { &["--sparse", "--name", "tank"] } else { &["--name", "tank"] };
+        let _ = array.run_create(MEMBER_BYTES, options).success();
+        for member in array.members() {
+            let metadata = std::fs::metadata(member).unwrap();
+            assert_eq!(metadata.len(), MEMBER_BYTES as u64);
+            assert!(sparse || metadata.blocks() * 512 >= metadata.len(), "{}: preallocated", member.display());
+        }
+        assert_eq!(array.examine()["name"], "tank");
+    }
+}
+
+#[test]
+fn create_prints_facts_as_json() {
+    let array = Array::planned(&shape::rm2_of_7_adjacent());
+    let created = array.run_create(MEMBER_BYTES, &["--json"]).success().json();
+    let examined = array.examine();
+    for field in ["uuid", "level", "layout", "chunk", "size"] {
+        assert!(!examined[field].is_null(), "{field} in {examined:#}");
+        assert_eq!(created[field], examined[field], "{field}");
+    }
+}
+
+/// Words that the command line doesn't know are usage errors; arrays that can't be are refused. Neither makes a file.
+#[test]
+fn bad_arguments_make_nothing() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let member = |slot: usize| array.members()[slot].to_str().unwrap();
+    let two = [member(0), member(1)];
+    for arguments in
+        [&["create", "--level", "7"][..], &["create", "--size", "16M"], &["create", "--levl", "5"], &["crate"]]
+    {
+        let output = binary::uraid(arguments.iter().chain(&two)).code_is(2);
+        assert!(!output.stderr.is_empty(), "{arguments:?} is explained");
+    }
+    let impossible: [&[&str]; 6] = [
+        &["--level", "5"],
+        &["--level", "rm2"],
+        &["--level", "0", "--chunk", "5000"],
+        &["--level", "0", "--chunk", "2M"],
+        &["--level", "10", "--copies", "3"],
+        &["--level", "1", "--layout", "left-symmetric"],
+    ];
+    for options in impossible {
+        let output = binary::uraid(["create", "--size", "16M"].iter().chain(options).chain(&two));
+        assert!(matches!(output.code, Some(1 | 2)), "{options:?}: {output:?}");
+        assert!(!output.stderr.contains("panicked"), "{options:?}: {}", output.stderr);
+    }
+    assert!(!array.members().iter().any(|member| member.exists()), "no member file was made");
+    let same_twice = binary::uraid(["create", "--level", "1", "--size", "16M", member(0), member(0)]);
+    assert!(matches!(same_twice.code, Some(1 | 2)), "one file as two members: {same_twice:?}");
+}
+
+/// The smallest member counts.
+#[test]
+fn unequal_members_give_the_smallest_ones_capacity() {
+    let shapes: [Shape; 3] = [shape::raid0_of_4(), shape::raid5_of_5_left_symmetric(), shape::rm2_of_6()];
+    for shape in shapes {
+        let array = Array::planned(&shape);
+        for (slot, member) in array.members().iter().enumerate() {
+            let bytes = MEMBER_BYTES + slot * (3 << 20);
+            std::fs::write(member, vec![0; bytes]).unwrap();
+        }
+        let options = shape.options();
+        let paths = array.members().iter().map(|member| member.to_str().unwrap());
+        let words = ["create"].into_iter().chain(options.iter().map(String::as_str)).chain(paths);
+        let _ = binary::uraid(words).success();
+        let size = array.expected_size();
+        assert_eq!(array.examine()["size"].as_u64(), Some(size as u64), "{}", shape.name);
+        let smallest = Array::create(&shape);
+        assert_eq!(size, smallest.expected_size(), "{}: as of equal members", shape.name);
+    }
+}

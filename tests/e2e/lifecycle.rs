@@ -1,0 +1,293 @@
+//! How servers and clients come and go: killed clients, killed servers, two servers, read-only, stops, quickstart.
+
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use rustix::process::Signal;
+use uraid_tests::array::{Array, Content};
+use uraid_tests::binary;
+use uraid_tests::image::{Random, SECTOR, assert_same, read_export, write_export};
+use uraid_tests::nbd::{Command, error};
+use uraid_tests::run::{Running, client, client_command};
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, Shape};
+
+/// Bytes that a killed server had acknowledged and flushed.
+const FLUSHED: usize = 2 << 20;
+/// The region that was being written when it was killed.
+const BUSY: usize = 4 << 20;
+
+#[test]
+fn a_client_killed_mid_write_hurts_nobody() {
+    for shape in [shape::raid5_of_5_left_symmetric(), shape::rm2_of_6()] {
+        let array = Array::create(&shape);
+        let server = Server::start(&array);
+        let mut other = server.connect();
+        let data = Random::new(31).bytes(64 << 10);
+        other.write(0, &data);
+
+        // nbdcopy has half of its input and waits for the rest; fio has 16 writes in flight at any time.
+        let mut nbdcopy = client_command("nbdcopy");
+        nbdcopy.args(["--", "-", server.uri()]);
+        let mut nbdcopy = Running::start(nbdcopy);
+        let mut input = nbdcopy.take_stdin();
+        input.write_all(&Random::new(32).bytes(4 << 20)).unwrap();
+        nbdcopy.kill();
+        drop(input);
+        kill_fio_under_load(server.uri());
+
+        other.write(0, &data);
+        assert_same(&other.read(0, data.len()), &data, "the client beside it goes on");
+        other.disconnect();
+        let image = read_export(server.uri());
+        let _ = server.stop();
+        Content::read(&array).assert_holds(&image, shape.name);
+    }
+}
+
+mod killed {
+    uraid_tests::for_shapes!(super::a_killed_server_keeps_what_it_flushed:
+        raid0_of_4, raid1_of_3, raid10_of_5, raid5_of_3, raid5_of_5_left_symmetric, rm2_of_7_adjacent, rm2_of_7_partitioned);
+}
+
+fn a_killed_server_keeps_what_it_flushed(shape: &Shape) {
+    let array = Array::create(shape);
+    let model = killed_under_load(&array);
+    let server = Server::start(&array);
+    let image = read_export(server.uri());
+    assert_old_or_new(&image, &model, shape.name);
+    let _ = server.stop();
+    Content::read(&array).assert_holds(&image, &format!("{}, resynced", shape.name));
+    let state = array.examine()["state"].as_str().map(str::to_owned);
+    assert_eq!(state.as_deref(), Some("clean"), "{}: after resync and a clean stop", shape.name);
+}
+
+/// Without a log, an array with parity that was not stopped cleanly can't be trusted without all of its members.
+#[test]
+fn dirty_and_degraded_is_refused_without_force() {
+    for shape in [shape::raid5_of_5_left_symmetric(), shape::rm2_of_6()] {
+        let array = Array::create(&shape);
+        let model = killed_under_load(&array);
+        assert_eq!(array.examine()["state"].as_str(), Some("dirty"), "{}: after a kill", shape.name);
+        array.remove(&[1]);
+        let present = array.without(&[1]);
+        let before = files(&present);
+        let refusal = Server::refused(&array, &present, &["--degraded"]).stderr;
+        assert!(refusal.contains("--force"), "{}: the refusal says what to do: {refusal}", shape.name);
+        assert!(files(&present) == before, "{}: a refused array is not written to", shape.name);
+        let server = Server::start_members(&array, &present, &["--degraded", "--force"]);
+        assert_eq!(read_export(server.uri()).len(), model.len(), "{}: forced, it serves", shape.name);
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn a_second_server_is_refused_and_told_the_pid() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let data = Random::new(33).bytes(4096);
+    let mut client = server.connect();
+    client.write(0, &data);
+    let other_socket = array.path("second.sock");
+    for (options, present) in [(&[][..], 3), (&["--degraded"], 2), (&["--read-only"], 3)] {
+        let mut second = binary::command();
+        second.arg("serve").arg("--socket").arg(&other_socket).args(options).args(&array.members()[..present]);
+        let refusal = Server::spawn(second, other_socket.clone()).expect_err("a second server is refused").code_is(1);
+        assert!(refusal.stderr.contains(&server.pid().to_string()), "the holder's pid: {}", refusal.stderr);
+    }
+    let created = array.run_create(16 << 20, &["--force"]).code_is(1);
+    assert!(
+        created.stderr.contains(&server.pid().to_string()),
+        "--force is not for members in use: {}",
+        created.stderr
+    );
+    assert_same(&client.read(0, data.len()), &data, "the first server goes on");
+    client.disconnect();
+    let _ = server.stop();
+}
+
+#[test]
+fn read_only_writes_not_one_byte() {
+    for shape in [shape::raid5_of_5_left_symmetric(), shape::raid1_of_2(), shape::rm2_of_7_adjacent()] {
+        let array = Array::create(&shape);
+        let image = Random::new(34).bytes(array.expected_size());
+        let source = array.path("source.img");
+        std::fs::write(&source, &image).unwrap();
+        let server = Server::start(&array);
+        write_export(server.uri(), &source);
+        let _ = server.stop();
+
+        for absent in [&[][..], &[1]] {
+            let present = array.without(absent);
+            let before = files(&present);
+            let options = if absent.is_empty() { &["--read-only"][..] } else { &["--read-only", "--degraded"] };
+            let server = Server::start_members(&array, &present, options);
+            let _ = client("nbdinfo", ["--is", "read-only", server.uri()]).success();
+            assert_same(&read_export(server.uri()), &image, shape.name);
+            let mut client = server.connect();
+            for (command, payload) in
+                [(Command::Write, &[1; 512][..]), (Command::WriteZeroes, &[]), (Command::Trim, &[])]
+            {
+                assert_eq!(client.call(command, 0, 512, payload).error, error::EPERM, "{command:?}");
+            }
+            client.flush();
+            client.disconnect();
+            let _ = server.stop();
+            assert!(files(&present) == before, "{} without {absent:?}: contents and times stay", shape.name);
+        }
+    }
+}
+
+/// Not even the resync that an unclean stop asks for.
+#[test]
+fn read_only_leaves_a_dirty_array_as_it_is() {
+    let array = Array::create(&shape::raid5_of_3());
+    let model = killed_under_load(&array);
+    let before = files(array.members());
+    let server = Server::start_members(&array, array.members(), &["--read-only"]);
+    assert_old_or_new(&read_export(server.uri()), &model, "read-only after a kill");
+    let _ = server.stop();
+    assert!(files(array.members()) == before, "contents and times stay");
+}
+
+#[test]
+fn signals_stop_a_server_with_clients_connected() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let array = Array::create(&shape::raid10_of_5());
+        let server = Server::start(&array);
+        let data = Random::new(35).bytes(64 << 10);
+        let mut client = server.connect();
+        let idle = server.connect();
+        client.write(4096, &data);
+        let socket = server.socket().to_owned();
+        let _ = server.stop_with(signal);
+        drop((client, idle));
+        assert!(!socket.exists(), "the socket goes with the server");
+        assert_eq!(array.examine()["state"].as_str(), Some("clean"));
+        assert_same(&Content::read(&array).image()[4096..4096 + data.len()], &data, "acknowledged before the stop");
+    }
+}
+
+#[test]
+fn examine_tells_what_one_member_knows() {
+    let array = Array::create(&shape::rm2_of_7_partitioned());
+    let whole = array.examine();
+    let uuids: Vec<String> = array.facts().into_iter().map(|member| member.uuid).collect();
+    let alone = binary::examine(&array.members()[3..4]);
+    for field in ["uuid", "name", "level", "layout", "chunk", "epoch", "state", "size"] {
+        assert!(!whole[field].is_null(), "{field} in {whole:#}");
+        assert_eq!(alone[field], whole[field], "{field}: each member knows the array");
+    }
+    assert_eq!((&whole["level"], &whole["layout"]), (&"rm2".into(), &"partitioned".into()));
+    assert_eq!(alone["missing"].as_array().map(Vec::len), Some(6), "{alone:#}");
+    let asked: Vec<_> = alone["members"].as_array().expect("examine lists members").iter().collect();
+    let present = asked.iter().find(|member| member["path"].as_str() == array.members()[3].to_str());
+    let present = present.unwrap_or_else(|| panic!("the member that was asked is in {alone:#}"));
+    assert_eq!((present["uuid"].as_str(), present["slot"].as_u64()), (Some(uuids[3].as_str()), Some(3)));
+
+    let stranger = array.path("stranger");
+    std::fs::write(&stranger, vec![0; 4 << 20]).unwrap();
+    let refusal = binary::uraid(["examine".as_ref(), stranger.as_os_str()]).code_is(1);
+    assert!(refusal.stderr.contains("stranger"), "the file is named: {}", refusal.stderr);
+}
+
+#[test]
+fn quickstart_serves_and_keeps_its_data() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let demo = array.path("demo");
+    let data = Random::new(36).bytes(128 << 10);
+    for round in 0..2 {
+        let mut quickstart = binary::command();
+        quickstart.arg("quickstart").arg(&demo).current_dir(array.path("."));
+        let server = Server::spawn(quickstart, demo.clone()).unwrap_or_else(|output| panic!("{output:?}"));
+        let image = read_export(server.uri());
+        assert!(image.len() >= 1 << 20, "an array worth trying: {} bytes", image.len());
+        if round == 0 {
+            assert!(image.iter().all(|&byte| byte == 0), "a new array reads as zeroes");
+            let source = array.path("source.img");
+            std::fs::write(&source, &data).unwrap();
+            let arguments = ["convert", "-n", "-f", "raw", "-O", "raw", source.to_str().unwrap(), server.uri()];
+            let _ = client("qemu-img", arguments).success();
+        } else {
+            assert_same(&image[..data.len()], &data, "started again, it serves the array that it made");
+        }
+        let _ = server.stop();
+    }
+}
+
+/// fio's first report shows that it is in the middle of its writes; then it is gone.
+fn kill_fio_under_load(uri: &str) {
+    let mut fio = client_command("fio");
+    fio.args(["--name=killed", "--ioengine=nbd", "--thread", "--rw=randwrite", "--bsrange=512-128k", "--iodepth=16"]);
+    fio.args(["--size=8m", "--time_based", "--runtime=100", "--status-interval=1", "--output-format=json"]);
+    fio.arg(format!("--uri={uri}"));
+    let mut fio = Running::start_with_open_stdout(fio);
+    let mut lines = BufReader::new(fio.take_stdout()).lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("\"write\"")), "fio reports while it runs");
+    fio.kill();
+}
+
+/// Fills the array, flushes more, then kills the server while writes to the busy region are in flight. Returns what the
+/// array holds outside of the busy region, which is the `BUSY` bytes after the first `FLUSHED`.
+fn killed_under_load(array: &Array) -> Vec<u8> {
+    let size = array.expected_size();
+    let mut random = Random::new(37);
+    let mut model = random.bytes(size);
+    let source = array.path("source.img");
+    std::fs::write(&source, &model).unwrap();
+    let server = Server::start(array);
+    write_export(server.uri(), &source);
+    let mut client = server.connect();
+    for _ in 0..32 {
+        let (offset, length) = random.sectors(FLUSHED, 96 << 10);
+        let data = random.bytes(length);
+        client.write(offset, &data);
+        model[offset..offset + length].copy_from_slice(&data);
+    }
+    client.flush();
+
+    let mut in_flight = 0;
+    for round in 0..200 {
+        let (offset, length) = random.sectors(BUSY, 64 << 10);
+        let payload = busy_sector(round).repeat(length / SECTOR);
+        let size = u32::try_from(length).expect("a request's length fits 32 bits");
+        client.submit(Command::Write, (FLUSHED + offset) as u64, size, &payload).expect("sending a write");
+        in_flight += 1;
+        if in_flight == 16 {
+            assert_eq!(client.reply().expect("a reply").error, 0);
+            in_flight -= 1;
+        }
+    }
+    server.kill();
+    model
+}
+
+/// A sector of the load's write number `round`: the number all over.
+fn busy_sector(round: u64) -> Vec<u8> {
+    (0xb500 + round).to_le_bytes().repeat(SECTOR / 8)
+}
+
+/// What was flushed is there; each sector of the busy region is as it was before or whole from one of the load's writes.
+fn assert_old_or_new(image: &[u8], model: &[u8], what: &str) {
+    let busy = FLUSHED..FLUSHED + BUSY;
+    assert_same(&image[..busy.start], &model[..busy.start], &format!("{what}: flushed before the kill"));
+    assert_same(&image[busy.end..], &model[busy.end..], &format!("{what}: not written since"));
+    for (sector, (found, old)) in image[busy.clone()].chunks(SECTOR).zip(model[busy].chunks(SECTOR)).enumerate() {
+        let word = u64::from_le_bytes(found[..8].try_into().expect("eight bytes"));
+        let new = word.checked_sub(0xb500).filter(|&round| round < 200);
+        let whole = found == old || new.is_some_and(|round| found == busy_sector(round));
+        assert!(whole, "{what}: sector {sector} of the busy region is neither old nor new");
+    }
+}
+
+/// Contents and modification times.
+fn files(members: &[PathBuf]) -> Vec<(Vec<u8>, SystemTime)> {
+    let file = |member: &PathBuf| {
+        let mut open = std::fs::File::open(member).unwrap();
+        let mut bytes = Vec::new();
+        open.read_to_end(&mut bytes).unwrap();
+        (bytes, open.metadata().unwrap().modified().unwrap())
+    };
+    members.iter().map(file).collect()
+}

@@ -1,0 +1,12 @@
+//! End-to-end tests of the `uraid` binary; `uraid_tests` is their harness.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
+
+mod clients;
+mod create;
+mod degraded;
+mod harness;
+mod lifecycle;
+mod map;
+mod protocol;
+mod verify;

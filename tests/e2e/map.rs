@@ -1,0 +1,126 @@
+//! `uraid map` and `uraid layout` say where blocks lie: checked against the member files and the published formulas.
+
+use std::ffi::OsString;
+
+use serde_json::Value;
+use uraid_tests::array::{Array, Member};
+use uraid_tests::binary;
+use uraid_tests::image::{Random, SECTOR, assert_same};
+use uraid_tests::placement::{Level, Place};
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, Shape};
+
+uraid_tests::for_every_shape!(map_agrees_with_the_members);
+
+fn map_agrees_with_the_members(shape: &Shape) {
+    let array = Array::create(shape);
+    let facts = array.facts();
+    let placement = array.placement(&facts);
+    let size = array.expected_size();
+    let mut random = Random::new(41);
+    let sectors: Vec<usize> =
+        [0, 1, size / SECTOR - 1].into_iter().chain((0..9).map(|_| random.below(size / SECTOR))).collect();
+    let patterns: Vec<Vec<u8>> = sectors.iter().map(|_| random.bytes(SECTOR)).collect();
+    let server = Server::start(&array);
+    let mut client = server.connect();
+    sectors.iter().zip(&patterns).for_each(|(&sector, pattern)| client.write(sector * SECTOR, pattern));
+    client.flush();
+    client.disconnect();
+    let _ = server.stop();
+
+    for (&sector, pattern) in sectors.iter().zip(&patterns) {
+        let what = format!("{}, LBA {sector}", shape.name);
+        let map = map(&["--lba".into(), sector.to_string().into()], array.members().iter().map(OsString::from));
+        let (unit, within) = (sector * SECTOR / shape.chunk_bytes(), sector * SECTOR % shape.chunk_bytes());
+        let copies = placement.copies(unit);
+        let at = |place| (place, within, shape.chunk_bytes());
+        assert_is_at(&map, at(copies[0]), &facts, &what);
+        assert_same(&sector_on_disk(&map), pattern, &what);
+
+        let expected: Vec<Place> = copies[1..].iter().copied().chain(placement.parities(unit)).collect();
+        let parity = map["parity"].as_array().unwrap_or_else(|| panic!("{what}: parity is a list in {map:#}"));
+        assert_eq!(parity.len(), expected.len(), "{what}: parity units in {map:#}");
+        for place in expected {
+            let slot = Some(place.0 as u64);
+            let found = parity.iter().find(|unit| unit["member"].as_u64() == slot);
+            let found = found.unwrap_or_else(|| panic!("{what}: parity on slot {} in {map:#}", place.0));
+            assert_is_at(found, at(place), &facts, &what);
+            if matches!(shape.level, Level::Raid1 | Level::Raid10 { .. }) {
+                assert_same(&sector_on_disk(found), pattern, &format!("{what}, copy"));
+            }
+        }
+    }
+}
+
+/// Without files, members are numbered as slots.
+#[test]
+fn map_needs_no_files() {
+    for shape in shape::all().iter().filter(|shape| !shape.name.contains("partitioned")) {
+        let placement = uraid_tests::placement::Placement::new(&shape.level, shape.members, 600);
+        for unit in [0, 1, shape.members, 3 * shape.members + 1] {
+            let mut options: Vec<OsString> = shape.options().into_iter().map(OsString::from).collect();
+            options.extend(["--members".into(), shape.members.to_string().into()]);
+            options.extend(["--lba".into(), (unit * shape.chunk_bytes() / SECTOR).to_string().into()]);
+            let map = map(&options, std::iter::empty());
+            let slot = placement.copies(unit)[0].0;
+            assert_eq!(map["member"].as_u64(), Some(slot as u64), "{}, unit {unit}: {map:#}", shape.name);
+        }
+    }
+}
+
+/// With members failed it still answers; in words as well as in JSON.
+#[test]
+fn map_tells_of_failed_members() {
+    let array = Array::create(&shape::rm2_of_7_adjacent());
+    for json in [&["--json"][..], &[]] {
+        let mut words: Vec<OsString> =
+            vec!["map".into(), "--lba".into(), "128".into(), "--failed".into(), "1,3".into()];
+        words.extend(json.iter().map(OsString::from).chain(array.members().iter().map(OsString::from)));
+        assert!(!binary::uraid(words).success().stdout.is_empty());
+    }
+    let beyond = (array.expected_size() / SECTOR).to_string();
+    let words = ["map", "--lba", &beyond].into_iter().map(OsString::from);
+    let refused = binary::uraid(words.chain(array.members().iter().map(OsString::from)));
+    assert!(matches!(refused.code, Some(1 | 2)), "an LBA beyond the end: {refused:?}");
+    assert!(!refused.stderr.contains("panicked"), "{}", refused.stderr);
+}
+
+/// The published figures, row by row.
+#[test]
+fn layout_draws_the_published_figures() {
+    let raid5 = ["layout", "--level", "5", "--members", "5"];
+    assert_draws(&raid5, &["0 1 2 3 P0", "5 6 7 P1 4", "10 11 P2 8 9", "15 P3 12 13 14", "P4 16 17 18 19"]);
+    let rm2 = ["layout", "--level", "rm2", "--members", "7", "--rm2-m", "3"];
+    let rows = ["P0 P1 P2 P3 P4 P5 P6", "D2,3 D3,4 D4,5 D5,6 D0,6 D0,1 D1,2", "D1,4 D2,5 D3,6 D0,4 D1,5 D2,6 D0,3"];
+    assert_draws(&rm2, &rows);
+}
+
+fn assert_draws(arguments: &[&str], rows: &[&str]) {
+    let drawn = binary::uraid(arguments).success().text();
+    let lines: Vec<String> = drawn.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let mut rest = lines.iter();
+    for row in rows {
+        assert!(rest.any(|line| line.ends_with(row)), "the row {row} in its place in:\n{drawn}");
+    }
+}
+
+fn map(options: &[OsString], members: impl Iterator<Item = OsString>) -> Value {
+    let words = ["map", "--json"].into_iter().map(OsString::from);
+    binary::uraid(words.chain(options.iter().cloned()).chain(members)).success().json()
+}
+
+/// Fails unless `found` names this place: slot, and sector counted from the start of the member file.
+fn assert_is_at(found: &Value, (place, within, chunk): (Place, usize, usize), facts: &[Member], what: &str) {
+    let (slot, row) = place;
+    let sector = (facts[slot].data_offset + row * chunk + within) / SECTOR;
+    assert_eq!(found["member"].as_u64(), Some(slot as u64), "{what}: member in {found:#}");
+    assert_eq!(found["sector"].as_u64(), Some(sector as u64), "{what}: sector in {found:#}");
+}
+
+/// The sector that `found` names, read from the file that it names.
+fn sector_on_disk(found: &Value) -> Vec<u8> {
+    let path = found["path"].as_str().unwrap_or_else(|| panic!("path in {found:#}"));
+    let sector = found["sector"].as_u64().unwrap_or_else(|| panic!("sector in {found:#}"));
+    let start = usize::try_from(sector).expect("a sector number fits a size") * SECTOR;
+    std::fs::read(path).expect("reading a member")[start..start + SECTOR].to_vec()
+}
