@@ -3,6 +3,7 @@
 pub mod buf;
 pub mod disk;
 pub mod error;
+pub mod member;
 pub mod xor;
 
 pub use error::Error;

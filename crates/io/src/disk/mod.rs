@@ -12,6 +12,7 @@
 //! A disk knows nothing of chunks, stripes or parity.
 
 mod mem;
+mod uring;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -21,6 +22,7 @@ use crate::buf::Lease;
 use crate::error::Error;
 
 pub use mem::{Counters, Fault, MemDisk, Order};
+pub use uring::{DEFAULT_DEPTH, UringDisk};
 
 /// The most segments of one operation: what one vectored system call takes.
 pub const SEGMENTS_MAX: usize = 1024;
@@ -240,3 +242,6 @@ impl std::fmt::Display for OpName {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

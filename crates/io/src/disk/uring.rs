@@ -1,0 +1,226 @@
+//! Members behind one io_uring: batched submission, operations that own their memory until the kernel is done with it.
+//!
+//! - An operation moves from the queue into a slot, is described to the kernel, and stays in the slot until its completion
+//!   has been taken off the ring. Slots, iovecs and queues are reused: a steady load allocates nothing.
+//! - No more operations are with the kernel than the completion ring holds, so that it can't overflow; the rest waits.
+//! - A short transfer goes back to the kernel for the remainder.
+//! - Dropping the disk first waits for everything that the kernel has.
+//!
+//! The ring never has DEFER_TASKRUN, whose completions an event loop that polls would not be told of.
+#![expect(unsafe_code, reason = "memory is handed to the kernel as raw addresses")]
+
+mod ring;
+mod slot;
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use io_uring::IoUring;
+
+use super::{Completion, Disk, DiskError, DiskOp};
+use crate::error::Error;
+use crate::member::Member;
+use slot::{Progress, Slot};
+
+/// Operations that the kernel takes in one batch unless asked otherwise.
+pub const DEFAULT_DEPTH: u32 = 256;
+
+/// The members of an array behind one io_uring; belongs to one thread.
+///
+/// Its file descriptor is an eventfd that is written whenever operations complete: an event loop waits for it to become
+/// readable, edge-triggered (so that it is never read), clears the readiness and then reaps. [`Disk::wait`] is for tools.
+pub struct UringDisk {
+    ring: IoUring,
+    event: OwnedFd,
+    members: Vec<Option<Arc<Member>>>,
+    slots: Vec<Slot>,
+    vacant: Vec<usize>,
+    /// Slots whose operation is to be described to the kernel again: remainders of short transfers.
+    again: VecDeque<usize>,
+    /// Operations that have no slot yet.
+    waiting: VecDeque<DiskOp>,
+    /// Completions of operations that never reached the kernel.
+    refused: Vec<Completion>,
+    /// Operations that the kernel has: described and not yet completed.
+    with_kernel: usize,
+    broken: Option<std::io::Error>,
+}
+
+impl UringDisk {
+    /// A disk of the given members, by slot; `None` is an absent one. `depth` is the size of a batch, 1 to 4096, rounded up
+    /// to a power of two; twice as many operations are with the kernel at most.
+    ///
+    /// # Errors
+    /// When io_uring is missing, refused or too old, or a system limit is reached.
+    ///
+    /// # Panics
+    /// When there are over 64 members.
+    pub fn new(members: Vec<Option<Arc<Member>>>, depth: u32) -> Result<Self, Error> {
+        assert!(members.len() <= 64, "an array has at most 64 members");
+        let (ring, event) = ring::build(depth.clamp(1, 4096), &members)?;
+        let capacity = ring.params().cq_entries() as usize;
+        Ok(Self {
+            ring,
+            event,
+            members,
+            slots: (0..capacity).map(|_| Slot::default()).collect(),
+            vacant: (0..capacity).rev().collect(),
+            again: VecDeque::with_capacity(capacity),
+            waiting: VecDeque::new(),
+            refused: Vec::new(),
+            with_kernel: 0,
+            broken: None,
+        })
+    }
+
+    /// Why an operation can't even be tried.
+    fn refuse(&self, op: &DiskOp) -> Result<(), DiskError> {
+        match self.members.get(op.member.index()) {
+            Some(Some(member)) => op.check_end(member.size()),
+            Some(None) | None => Err(DiskError::Absent { op: op.info() }),
+        }
+    }
+
+    /// Describes operations to the kernel until none is left or no more fit, and enters it once for each full batch.
+    fn send(&mut self) -> std::io::Result<()> {
+        loop {
+            self.fill_batch();
+            if self.ring.submission().is_empty() {
+                return Ok(());
+            }
+            match self.ring.submit() {
+                Ok(0) => return Ok(()),
+                Ok(_) => {}
+                Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
+                // The kernel is short of memory or wants its completions taken: the batch stays for the next turn.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => return Ok(()),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    fn fill_batch(&mut self) {
+        let mut batch = self.ring.submission();
+        while !batch.is_full() {
+            let index = if let Some(index) = self.again.pop_front() {
+                index
+            } else if self.vacant.is_empty() {
+                return;
+            } else if let Some(op) = self.waiting.pop_front() {
+                let index = self.vacant.pop().expect("a slot is vacant");
+                self.slots[index].start(op);
+                index
+            } else {
+                return;
+            };
+            let entry = self.slots[index].describe().user_data(index as u64);
+            // SAFETY: the slot owns the operation's leases and iovecs and keeps them unchanged until the entry's
+            // completion is reaped; dropping the disk waits for that, or leaks the slots.
+            let pushed = unsafe { batch.push(&entry) };
+            pushed.expect("the batch was not full");
+            self.with_kernel += 1;
+        }
+    }
+
+    fn note(&mut self, result: std::io::Result<()>) {
+        if let Err(error) = result {
+            self.broken.get_or_insert(error);
+        }
+    }
+
+    fn check_broken(&mut self, action: &'static str) -> Result<(), Error> {
+        match &self.broken {
+            None => Ok(()),
+            Some(error) => {
+                let source =
+                    error.raw_os_error().map_or_else(|| error.kind().into(), std::io::Error::from_raw_os_error);
+                Err(Error::Ring { action, source })
+            }
+        }
+    }
+}
+
+impl Disk for UringDisk {
+    fn submit(&mut self, op: DiskOp) {
+        op.check();
+        match self.refuse(&op) {
+            Ok(()) => self.waiting.push_back(op),
+            Err(error) => self.refused.push(op.complete(Err(error))),
+        }
+    }
+
+    fn kick(&mut self) -> Result<(), Error> {
+        let sent = self.send();
+        self.note(sent);
+        if !self.refused.is_empty() {
+            ring::signal(&self.event);
+        }
+        self.check_broken("take operations")
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.refused);
+        if self.ring.submission().taskrun() {
+            // Completions wait for this thread to enter the kernel.
+            let entered = self.ring.submit().map(drop);
+            self.note(entered.or_else(ring::transient));
+        }
+        for entry in self.ring.completion() {
+            let index = usize::try_from(entry.user_data()).expect("an entry carries its slot");
+            self.with_kernel -= 1;
+            match self.slots[index].advance(entry.result()) {
+                Progress::More => self.again.push_back(index),
+                Progress::Done(completion) => {
+                    self.vacant.push(index);
+                    completions.push(completion);
+                }
+            }
+        }
+        // What waited for a slot or a remainder goes on at once; the next kick may be long in coming.
+        if !self.again.is_empty() || !self.waiting.is_empty() {
+            let sent = self.send();
+            self.note(sent);
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.kick()?;
+        if self.refused.is_empty() && self.with_kernel > 0 && self.ring.completion().is_empty() {
+            let waited = self.ring.submit_and_wait(1).map(drop);
+            self.note(waited.or_else(ring::transient));
+        }
+        self.check_broken("wait for completions")
+    }
+
+    fn in_flight(&self) -> usize {
+        self.with_kernel + self.again.len() + self.waiting.len() + self.refused.len()
+    }
+}
+
+impl AsFd for UringDisk {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Drop for UringDisk {
+    fn drop(&mut self) {
+        let mut result = Ok(());
+        while self.with_kernel > 0 && result.is_ok() {
+            result = self.ring.submit_and_wait(1).map(drop).or_else(ring::transient);
+            self.with_kernel -= self.ring.completion().count();
+        }
+        if let Err(error) = result {
+            tracing::error!(%error, operations = self.with_kernel, "the kernel keeps memory that is never freed now");
+            std::mem::forget(std::mem::take(&mut self.slots));
+        }
+    }
+}
+
+impl std::fmt::Debug for UringDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (members, in_flight) = (&self.members, self.in_flight());
+        f.debug_struct("UringDisk").field("members", members).field("in_flight", &in_flight).finish_non_exhaustive()
+    }
+}

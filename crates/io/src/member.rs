@@ -1,0 +1,351 @@
+//! One member: a regular file or a block device, opened, locked and measured.
+//!
+//! A [`Member`] holds an advisory lock for as long as it lives: exclusive to write, shared to read, so that two processes
+//! of ours never write the same array. It bypasses the page cache where the file system allows that. It knows nothing of
+//! what the member contains.
+
+mod create;
+mod lock;
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Seek, SeekFrom};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+use uraid_layout::Bytes;
+
+use crate::buf::Buf;
+
+pub use create::Allocation;
+
+/// What a member is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only: opened read-only, with a shared lock.
+    ReadOnly,
+    /// Reading and writing, with an exclusive lock.
+    ReadWrite,
+}
+
+/// What every operation's offset, length and memory are multiples of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Alignment {
+    /// For offsets on the member and for lengths.
+    pub offset: Bytes,
+    /// For addresses in memory.
+    pub memory: Bytes,
+}
+
+/// Which file or device a path leads to, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileId {
+    device: u64,
+    inode: u64,
+}
+
+/// An open member.
+#[derive(Debug)]
+pub struct Member {
+    file: File,
+    path: PathBuf,
+    id: FileId,
+    access: Access,
+    size: Bytes,
+    alignment: Alignment,
+    is_direct: bool,
+    is_device: bool,
+}
+
+/// Why a member can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// A system call failed.
+    #[error("{path}: can't {action}: {source}", path = path.display())]
+    Io {
+        /// The member.
+        path: PathBuf,
+        /// What was being done.
+        action: &'static str,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Neither a regular file nor a block device.
+    #[error("{path}: is {kind}; a member is a regular file or a block device", path = path.display())]
+    WrongKind {
+        /// The path.
+        path: PathBuf,
+        /// What it is, with its article.
+        kind: &'static str,
+    },
+    /// Another process of ours uses it.
+    #[error("{path}: is in use by {}; stop that first", holder.map_or("another process".into(), |pid| format!("process {pid}")),
+        path = path.display())]
+    Locked {
+        /// The member.
+        path: PathBuf,
+        /// The process that holds the lock, where the kernel tells.
+        holder: Option<u32>,
+    },
+    /// The kernel uses the device.
+    #[error("{path}: the kernel uses this device: unmount it, or stop the array, volume or swap on it", path = path.display())]
+    Busy {
+        /// The device.
+        path: PathBuf,
+    },
+    /// The same file twice.
+    #[error("{second}: is the same file as {first}; name each member once", first = first.display(), second = second.display())]
+    SameFile {
+        /// The path that was named first.
+        first: PathBuf,
+        /// The path that leads to the same file.
+        second: PathBuf,
+    },
+    /// The file to create exists.
+    #[error("{path}: exists already", path = path.display())]
+    Exists {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The file system has no room, or can't promise it.
+    #[error(
+        "{path}: can't allocate {size} bytes: {source}; make room, or create a sparse file and risk running out later",
+        path = path.display()
+    )]
+    NoSpace {
+        /// The path.
+        path: PathBuf,
+        /// The size asked for.
+        size: Bytes,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl Member {
+    /// Opens and locks one member.
+    ///
+    /// # Errors
+    /// When the path leads to no regular file or block device, or it can't be opened, or it is in use.
+    pub fn open(path: &Path, access: Access) -> Result<Self, MemberError> {
+        let id = FileId::of(path)?;
+        let (file, is_direct) = open_direct(path, access)?;
+        lock::take(&file, path, access)?;
+        let fail = |action| move |source| MemberError::Io { path: path.into(), action, source };
+        let metadata = file.metadata().map_err(fail("examine it"))?;
+        let is_device = metadata.file_type().is_block_device();
+        let size = if is_device { (&file).seek(SeekFrom::End(0)) } else { Ok(metadata.len()) };
+        let size = Bytes(size.map_err(fail("find its size"))?);
+        let member = Self {
+            alignment: alignment(&file, is_direct),
+            file,
+            path: path.into(),
+            id,
+            access,
+            size,
+            is_direct,
+            is_device,
+        };
+        Ok(member)
+    }
+
+    /// Opens and locks members, each of them once.
+    ///
+    /// # Errors
+    /// As [`Member::open`], and when two paths lead to the same file.
+    pub fn open_all(paths: &[impl AsRef<Path>], access: Access) -> Result<Vec<Self>, MemberError> {
+        let mut members: Vec<Self> = Vec::with_capacity(paths.len());
+        for path in paths {
+            let path = path.as_ref();
+            let id = FileId::of(path)?;
+            if let Some(first) = members.iter().find(|member| member.id == id) {
+                return Err(MemberError::SameFile { first: first.path.clone(), second: path.into() });
+            }
+            members.push(Self::open(path, access)?);
+        }
+        Ok(members)
+    }
+
+    /// The path that the member was opened by.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Which file or device it is.
+    #[must_use]
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
+    /// What it was opened for.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// Its size when it was opened.
+    #[must_use]
+    pub fn size(&self) -> Bytes {
+        self.size
+    }
+
+    /// What operations on it must be aligned to; one byte when it goes through the page cache.
+    #[must_use]
+    pub fn alignment(&self) -> Alignment {
+        self.alignment
+    }
+
+    /// Whether it bypasses the page cache.
+    #[must_use]
+    pub fn is_direct(&self) -> bool {
+        self.is_direct
+    }
+
+    /// Whether it is a block device.
+    #[must_use]
+    pub fn is_device(&self) -> bool {
+        self.is_device
+    }
+
+    /// Fills `buf` from `offset` on, blocking; offset and length are aligned.
+    ///
+    /// # Errors
+    /// When the device fails or the member ends first.
+    pub fn read_at(&self, offset: Bytes, buf: &mut Buf) -> Result<(), MemberError> {
+        self.file.read_exact_at(buf.as_mut(), offset.0).map_err(self.fail("read it"))
+    }
+
+    /// Writes `buf` at `offset`, blocking; offset and length are aligned. Not durable before [`Member::sync`].
+    ///
+    /// # Errors
+    /// When the device fails.
+    ///
+    /// # Panics
+    /// When the member is open for reading only.
+    pub fn write_at(&self, offset: Bytes, buf: &Buf) -> Result<(), MemberError> {
+        assert_eq!(self.access, Access::ReadWrite, "only a member open for writing is written");
+        self.file.write_all_at(buf.as_ref(), offset.0).map_err(self.fail("write it"))
+    }
+
+    /// Makes completed writes durable, blocking.
+    ///
+    /// # Errors
+    /// When the device fails; then nothing tells which writes are durable, and trying again proves nothing.
+    pub fn sync(&self) -> Result<(), MemberError> {
+        self.file.sync_data().map_err(self.fail("flush it"))
+    }
+
+    /// Reads any range, aligned or not, blocking; shorter where the member ends.
+    ///
+    /// # Errors
+    /// When the device fails.
+    pub fn peek(&self, offset: Bytes, len: Bytes) -> Result<Vec<u8>, MemberError> {
+        const STEP: u64 = 4096;
+        let end = offset.0.saturating_add(len.0).min(self.size.0);
+        let start = offset.0 / STEP * STEP;
+        if offset.0 >= end {
+            return Ok(Vec::new());
+        }
+        let mut buf = Buf::zeroed(Bytes((end - start).next_multiple_of(STEP)));
+        let bytes = buf.as_mut();
+        let mut done = 0;
+        while start + (done as u64) < end {
+            match self.file.read_at(&mut bytes[done..], start + done as u64) {
+                Ok(0) => return Err(self.fail("read it")(io::ErrorKind::UnexpectedEof.into())),
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.fail("read it")(error)),
+            }
+        }
+        let range = |at: u64| usize::try_from(at - start).expect("inside a buffer");
+        Ok(bytes[range(offset.0)..range(end)].to_vec())
+    }
+
+    fn fail(&self, action: &'static str) -> impl Fn(io::Error) -> MemberError {
+        move |source| MemberError::Io { path: self.path.clone(), action, source }
+    }
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        // A ring that still refers to the open file would keep the lock for a moment after the close.
+        lock::release(&self.file);
+    }
+}
+
+impl AsFd for Member {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl FileId {
+    /// What a path leads to.
+    ///
+    /// # Errors
+    /// When it leads to nothing, or to no regular file or block device.
+    pub fn of(path: &Path) -> Result<Self, MemberError> {
+        let metadata = std::fs::metadata(path);
+        let fail = |source| MemberError::Io { path: path.into(), action: "open it", source };
+        let metadata = metadata.map_err(fail)?;
+        let kind = metadata.file_type();
+        if kind.is_block_device() {
+            return Ok(Self { device: metadata.rdev(), inode: 0 });
+        }
+        if kind.is_file() {
+            return Ok(Self { device: metadata.dev(), inode: metadata.ino() });
+        }
+        let kind = match () {
+            () if kind.is_dir() => "a directory",
+            () if kind.is_char_device() => "a character device",
+            () if kind.is_fifo() => "a pipe",
+            () if kind.is_socket() => "a socket",
+            () => "something else",
+        };
+        Err(MemberError::WrongKind { path: path.into(), kind })
+    }
+}
+
+/// Opens past the page cache, or through it where the file system refuses that.
+fn open_direct(path: &Path, access: Access) -> Result<(File, bool), MemberError> {
+    let fail = |source: io::Error| match source.raw_os_error() {
+        Some(errno) if errno == rustix::io::Errno::BUSY.raw_os_error() => MemberError::Busy { path: path.into() },
+        _ => MemberError::Io { path: path.into(), action: "open it", source },
+    };
+    let open = |flags: OFlags| {
+        let flags = i32::try_from(flags.bits()).expect("open flags fit an int");
+        OpenOptions::new().read(true).write(access == Access::ReadWrite).custom_flags(flags).open(path)
+    };
+    let is_device = std::fs::metadata(path).map_err(fail)?.file_type().is_block_device();
+    // On a block device, O_EXCL without O_CREAT asks that neither the kernel nor another such opener uses it.
+    let exclusive = if is_device && access == Access::ReadWrite { OFlags::EXCL } else { OFlags::empty() };
+    let through_cache = || Ok((open(exclusive).map_err(fail)?, false));
+    match open(exclusive | OFlags::DIRECT) {
+        Ok(file) => {
+            let needed = alignment(&file, true);
+            let usable = |bytes: Bytes| (1..=4096).contains(&bytes.0);
+            if usable(needed.offset) && usable(needed.memory) { Ok((file, true)) } else { through_cache() }
+        }
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => through_cache(),
+        Err(error) => Err(fail(error)),
+    }
+}
+
+/// The alignment that direct I/O needs, from the file system where it tells (Linux 6.1 and newer).
+fn alignment(file: &File, is_direct: bool) -> Alignment {
+    if !is_direct {
+        return Alignment { offset: Bytes(1), memory: Bytes(1) };
+    }
+    match statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN) {
+        Ok(told) if told.stx_mask & StatxFlags::DIOALIGN.bits() != 0 => Alignment {
+            offset: Bytes(u64::from(told.stx_dio_offset_align)),
+            memory: Bytes(u64::from(told.stx_dio_mem_align)),
+        },
+        Ok(_) | Err(_) => Alignment { offset: Bytes(512), memory: Bytes(4096) },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,155 @@
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
+use std::process::{Command, Stdio};
+
+use super::*;
+
+const MIB: u64 = 1 << 20;
+
+fn directories() -> Vec<tempfile::TempDir> {
+    ["/tmp", "/dev/shm"].map(|parent| tempfile::tempdir_in(parent).unwrap()).into()
+}
+
+#[test]
+fn a_created_member_is_private_whole_and_zero() {
+    for directory in directories() {
+        for (name, allocation) in [("full", Allocation::Full), ("sparse", Allocation::Sparse)] {
+            let path = directory.path().join(name);
+            let member = Member::create(&path, Bytes(MIB), allocation).unwrap();
+            let metadata = std::fs::metadata(&path).unwrap();
+            assert_eq!(metadata.permissions().mode() & 0o7777, 0o600);
+            assert_eq!((metadata.len(), member.size()), (MIB, Bytes(MIB)));
+            assert_eq!(metadata.blocks() * 512 >= MIB, allocation == Allocation::Full, "{name}");
+            assert_eq!(member.peek(Bytes(0), Bytes(MIB)).unwrap(), vec![0; 1 << 20]);
+            drop(member);
+            assert!(matches!(Member::create(&path, Bytes(MIB), allocation), Err(MemberError::Exists { .. })));
+        }
+    }
+}
+
+#[test]
+fn a_member_that_can_not_be_allocated_leaves_no_file() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let path = directory.path().join("huge");
+    let error = Member::create(&path, Bytes(1 << 60), Allocation::Full).unwrap_err();
+    assert!(matches!(error, MemberError::NoSpace { .. }), "{error}");
+    assert!(!path.exists());
+}
+
+#[test]
+fn blocking_transfers_round_trip_and_end_with_the_member() {
+    for directory in directories() {
+        let path = directory.path().join("member");
+        let member = Member::create(&path, Bytes(MIB), Allocation::Full).unwrap();
+        let mut buf = Buf::zeroed(Bytes(4096));
+        buf.as_mut().fill(0x5a);
+        member.write_at(Bytes(MIB - 4096), &buf).unwrap();
+        member.sync().unwrap();
+        let mut back = Buf::zeroed(Bytes(4096));
+        member.read_at(Bytes(MIB - 4096), &mut back).unwrap();
+        assert_eq!(back.as_ref(), vec![0x5a; 4096]);
+        assert_eq!(member.peek(Bytes(MIB - 4097), Bytes(3)).unwrap(), [0, 0x5a, 0x5a]);
+        assert_eq!(member.peek(Bytes(MIB - 2), Bytes(u64::MAX)).unwrap(), [0x5a, 0x5a]);
+        assert_eq!(member.peek(Bytes(MIB), Bytes(1)).unwrap(), []);
+        assert!(member.read_at(Bytes(MIB), &mut back).is_err());
+    }
+}
+
+#[test]
+fn a_size_that_is_no_whole_sector_can_be_peeked_to_its_end() {
+    for directory in directories() {
+        let path = directory.path().join("member");
+        std::fs::write(&path, b"0123456789").unwrap();
+        let member = Member::open(&path, Access::ReadOnly).unwrap();
+        assert_eq!(member.peek(Bytes(8), Bytes(100)).unwrap(), b"89");
+    }
+}
+
+#[test]
+fn what_is_no_file_or_device_is_refused_by_its_kind() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("socket");
+    let _listener = UnixListener::bind(&socket).unwrap();
+    for (path, expected) in [
+        (directory.path(), "is a directory"),
+        (&socket, "is a socket"),
+        (Path::new("/dev/null"), "is a character device"),
+        (&directory.path().join("none"), "No such file"),
+    ] {
+        let error = Member::open(path, Access::ReadOnly).unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains(path.to_str().unwrap()), "{error}");
+    }
+}
+
+#[test]
+fn the_same_file_by_two_names_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let [first, link] = ["first", "link"].map(|name| directory.path().join(name));
+    std::fs::write(&first, [0; 4096]).unwrap();
+    symlink(&first, &link).unwrap();
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let error = Member::open_all(&[&first, &link], access).unwrap_err();
+        assert!(matches!(error, MemberError::SameFile { .. }), "{error}");
+    }
+}
+
+#[test]
+fn a_lock_ends_with_its_member_even_when_the_file_stays_open() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("member");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    let member = Member::open(&path, Access::ReadWrite).unwrap();
+    let _kept = member.file.try_clone().unwrap();
+    drop(member);
+    Member::open(&path, Access::ReadWrite).unwrap();
+}
+
+/// What the test below does when it is run again in a process of its own: holds the member until its input ends.
+fn hold(path: &Path) {
+    let access =
+        if std::env::var_os("URAID_TEST_LOCK_SHARED").is_some() { Access::ReadOnly } else { Access::ReadWrite };
+    let _member = Member::open(path, access).unwrap();
+    io::stdout().write_all(b"\nholding\n").unwrap();
+    io::stdin().lines().for_each(drop);
+}
+
+#[test]
+fn two_processes_exclude_each_other_and_readers_share() {
+    use Access::{ReadOnly, ReadWrite};
+    if let Some(path) = std::env::var_os("URAID_TEST_LOCK_HOLDER") {
+        return hold(Path::new(&path));
+    }
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("member");
+    std::fs::write(&path, [0; 4096]).unwrap();
+    for (held, asked, is_refused) in [
+        (ReadWrite, ReadWrite, true),
+        (ReadWrite, ReadOnly, true),
+        (ReadOnly, ReadWrite, true),
+        (ReadOnly, ReadOnly, false),
+    ] {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "member::tests::two_processes_exclude_each_other_and_readers_share", "--nocapture"]);
+        command.env("URAID_TEST_LOCK_HOLDER", &path).stdin(Stdio::piped()).stdout(Stdio::piped());
+        if held == ReadOnly {
+            command.env("URAID_TEST_LOCK_SHARED", "1");
+        }
+        let mut child = command.spawn().unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        assert!(lines.any(|line| line.unwrap() == "holding"), "the other process holds the member");
+        let opened = Member::open(&path, asked);
+        match opened {
+            Err(MemberError::Locked { holder, .. }) if is_refused => assert_eq!(holder, Some(child.id())),
+            Err(error) => panic!("held {held:?}, asked {asked:?}: {error}"),
+            Ok(member) => {
+                assert!(!is_refused, "held {held:?}, asked {asked:?}: opened");
+                drop(member);
+            }
+        }
+        drop(child.stdin.take());
+        lines.for_each(drop);
+        assert!(child.wait().unwrap().success());
+        Member::open(&path, ReadWrite).unwrap();
+    }
+}
