@@ -1,0 +1,137 @@
+//! The crate's errors: what ends a connection or a server ([`Error`]), and what a reply tells the client ([`NbdError`]).
+
+use std::{io, path::PathBuf, time::Duration};
+
+/// Why a connection, or the server, can't go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The client answered the greeting with flags that were not offered.
+    #[error(
+        "the client set handshake flags {flags:#x}, of which some were not offered: it is not an NBD client, or a newer one"
+    )]
+    ClientFlags {
+        /// What the client sent.
+        flags: u32,
+    },
+    /// An option did not start with the option magic.
+    #[error("expected an option and got {found:#018x}: the peer does not speak NBD")]
+    OptionMagic {
+        /// What was there instead.
+        found: u64,
+    },
+    /// The client negotiates without end.
+    #[error("the client sent more than {limit} options: disconnected")]
+    TooManyOptions {
+        /// The most options that a handshake may have.
+        limit: u32,
+    },
+    /// An option's data is larger than a server need skip.
+    #[error("option {option} declares {length_bytes} bytes of data: disconnected")]
+    OptionTooLarge {
+        /// The option's number.
+        option: u32,
+        /// Its declared length.
+        length_bytes: u32,
+    },
+    /// `NBD_OPT_EXPORT_NAME`, which can't be answered with an error, named no export of this server.
+    #[error("the client asked for the export {name:?}, which is not served here")]
+    UnknownExport {
+        /// The name, made printable.
+        name: String,
+    },
+    /// A request did not start with the request magic, so the stream can't be followed any more.
+    #[error("expected a request and got {found:#010x}: the stream is out of step")]
+    RequestMagic {
+        /// What was there instead.
+        found: u32,
+    },
+    /// A write declares more data than a server need swallow.
+    #[error("a write declares {length_bytes} bytes of data: disconnected")]
+    PayloadTooLarge {
+        /// Its declared length.
+        length_bytes: u32,
+    },
+    /// The client closed its side in the middle of a message.
+    #[error("the client went away in the middle of a message")]
+    UnexpectedEnd,
+    /// The handshake did not end in time.
+    #[error("the client did not finish the handshake within {limit:?}")]
+    HandshakeTimeout {
+        /// The time allowed.
+        limit: Duration,
+    },
+    /// A connected socket failed.
+    #[error("{operation} failed: {source}")]
+    Connection {
+        /// What was being done.
+        operation: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A listening socket could not be had.
+    #[error("can't {operation} {endpoint}: {source}")]
+    Listen {
+        /// What was being done.
+        operation: &'static str,
+        /// The path or address.
+        endpoint: String,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// Another server answers on the socket.
+    #[error("{} is in use by a running server: stop that one, or choose another socket", path.display())]
+    SocketInUse {
+        /// The socket's path.
+        path: PathBuf,
+    },
+    /// Something that is not a socket is where the socket should be.
+    #[error("{} exists and is not a socket: move it away, or choose another path", path.display())]
+    NotASocket {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The export describes itself in a way that the protocol can't say.
+    #[error("the export can't be served: {reason}")]
+    InvalidExport {
+        /// Which rule is broken.
+        reason: &'static str,
+    },
+}
+
+/// The error values that a reply may carry. Source: the protocol document, "Error values".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[repr(u32)]
+pub enum NbdError {
+    /// Operation not permitted, such as a write to a read-only export.
+    #[error("operation not permitted")]
+    NotPermitted = 1,
+    /// Input/output error.
+    #[error("input/output error")]
+    Io = 5,
+    /// Out of memory.
+    #[error("out of memory")]
+    NoMemory = 12,
+    /// The request breaks a rule of the protocol or of this export.
+    #[error("invalid request")]
+    Invalid = 22,
+    /// A write beyond the end of the export, or no room for it.
+    #[error("no space left")]
+    NoSpace = 28,
+    /// The reply would be too large.
+    #[error("value too large")]
+    Overflow = 75,
+    /// A fast zeroing that would not be fast.
+    #[error("not supported")]
+    NotSupported = 95,
+    /// The server is shutting down.
+    #[error("the server is shutting down")]
+    Shutdown = 108,
+}
+
+impl NbdError {
+    /// The value on the wire.
+    pub fn code(self) -> u32 {
+        self as u32
+    }
+}

@@ -1,0 +1,274 @@
+//! One connection: a handshake, then a task that reads, submits and writes until either side is done.
+
+use std::{
+    future::poll_fn,
+    io, mem,
+    rc::Rc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
+    sync::watch,
+    time::timeout,
+};
+
+use super::{
+    Limits, ReplySlot,
+    outbox::Outbox,
+    receive::{ReceiveBuffer, poll_read},
+};
+use crate::{
+    Command, Error, Export, NbdError, Span,
+    handshake::{Ended, Handshake},
+    transmission::{Cookie, Decoder, Received, Request, Session},
+};
+
+/// Reads of one turn before other tasks get theirs.
+const READS_PER_TURN: u32 = 4;
+
+/// What is missing of a write from here on is read straight into its buffer. Less is better read together with the requests behind it.
+const DIRECT_BYTES_MIN: usize = 64 << 10;
+
+/// Serves a client until it leaves, fails, or `draining` turns true. Dropping the future closes the connection at once.
+pub(super) async fn serve_connection<S, E>(
+    mut stream: S,
+    export: Rc<E>,
+    limits: Limits,
+    mut draining: watch::Receiver<bool>,
+) -> Result<(), Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    E: Export,
+{
+    let mut received = ReceiveBuffer::new();
+    let handshake =
+        timeout(limits.handshake_timeout, shake_hands(&mut stream, &mut received, Handshake::new(export.info())));
+    let session = tokio::select! {
+        session = handshake => session.map_err(|_| Error::HandshakeTimeout { limit: limits.handshake_timeout })??,
+        _ = draining.wait_for(|draining| *draining) => None,
+    };
+    let Some(session) = session else { return Ok(()) };
+    let outbox = Outbox::new(session, limits);
+    let mut connection =
+        Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
+    tokio::select! {
+        biased;
+        ended = poll_fn(|cx| connection.poll(cx)) => return ended,
+        _ = draining.wait_for(|draining| *draining) => {}
+    }
+    connection.drain();
+    poll_fn(|cx| connection.poll(cx)).await
+}
+
+/// `None` if the client left in good order.
+async fn shake_hands<S>(
+    stream: &mut S,
+    received: &mut ReceiveBuffer,
+    mut handshake: Handshake,
+) -> Result<Option<Session>, Error>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    loop {
+        let output = handshake.take_output();
+        stream.write_all(&output).await.map_err(failed("sending to the client"))?;
+        match handshake.ended() {
+            Some(Ended::Transmission(session)) => return Ok(Some(session)),
+            Some(Ended::Aborted) => return Ok(None),
+            None => {}
+        }
+        let filled = poll_fn(|cx| received.poll_fill(stream, cx)).await.map_err(failed("receiving from the client"))?;
+        if filled == 0 {
+            return Err(Error::UnexpectedEnd);
+        }
+        let consumed = handshake.receive(received.unread())?;
+        received.consume(consumed);
+    }
+}
+
+fn failed(operation: &'static str) -> impl Fn(io::Error) -> Error {
+    move |source| Error::Connection { operation, source }
+}
+
+struct Connection<S, E: Export> {
+    stream: S,
+    export: Rc<E>,
+    outbox: Rc<Outbox<E::Buffer>>,
+    decoder: Decoder,
+    received: ReceiveBuffer,
+    stage: Stage<E::Buffer>,
+}
+
+/// Where the connection stands in its stream of requests.
+enum Stage<B: AsRef<[u8]>> {
+    /// At a request, or in the data of one that is refused.
+    Header,
+    /// A request that the budget has no room for yet.
+    Unadmitted(Request),
+    /// A refusal that the budget has no room for yet.
+    Refusal(Cookie, NbdError),
+    /// In a write's data.
+    Data(Writing<B>),
+    /// Past the last request: replies are still due.
+    Closing,
+}
+
+struct Writing<B: AsRef<[u8]>> {
+    span: Span,
+    fua: bool,
+    buffer: B,
+    filled_bytes: usize,
+    slot: ReplySlot<B>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
+    /// One turn. Cancel safe: all state is in `self`.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.outbox.unpark();
+        let mut reads = 0;
+        let ended = loop {
+            // Read on even if the socket takes no more replies: the budget says how far.
+            if let Poll::Ready(Err(source)) = self.outbox.poll_send(&mut self.stream, cx) {
+                break Poll::Ready(Err(Error::Connection { operation: "sending to the client", source }));
+            }
+            if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() {
+                break Poll::Ready(Ok(()));
+            }
+            match self.advance() {
+                Ok(true) => continue,
+                Ok(false) => {}
+                Err(error) => break Poll::Ready(Err(error)),
+            }
+            if reads == READS_PER_TURN {
+                cx.waker().wake_by_ref();
+                break Poll::Pending;
+            }
+            reads += 1;
+            match self.poll_receive(cx) {
+                Poll::Ready(Ok(())) => {}
+                ended => break ended,
+            }
+        };
+        self.outbox.park(cx.waker());
+        ended
+    }
+
+    /// Takes no more requests. One whose data are still on their way was never started, and gets no reply.
+    fn drain(&mut self) {
+        if let Stage::Data(writing) = mem::replace(&mut self.stage, Stage::Closing) {
+            writing.slot.abandon();
+        }
+    }
+
+    /// Submits what has arrived, as far as the budget goes. Returns whether replies may be due.
+    fn advance(&mut self) -> Result<bool, Error> {
+        let mut submitted = false;
+        let mut refused = false;
+        loop {
+            self.stage = match mem::replace(&mut self.stage, Stage::Closing) {
+                Stage::Header => {
+                    let mut unread = self.received.unread();
+                    let next = self.decoder.next(&mut unread);
+                    let consumed = self.received.unread().len() - unread.len();
+                    self.received.consume(consumed);
+                    match next? {
+                        Some(Received::Request(request)) => Stage::Unadmitted(request),
+                        Some(Received::Rejected { cookie, error }) => Stage::Refusal(cookie, error),
+                        Some(Received::Disconnect) => Stage::Closing,
+                        None => {
+                            self.stage = Stage::Header;
+                            break;
+                        }
+                    }
+                }
+                Stage::Unadmitted(request) => match self.outbox.admit(&request) {
+                    Some(slot) => self.start(request.command, slot, &mut submitted),
+                    None => {
+                        self.stage = Stage::Unadmitted(request);
+                        break;
+                    }
+                },
+                Stage::Refusal(cookie, error) => {
+                    if !self.outbox.reject(cookie, error) {
+                        self.stage = Stage::Refusal(cookie, error);
+                        break;
+                    }
+                    refused = true;
+                    Stage::Header
+                }
+                Stage::Data(mut writing) => {
+                    writing.take_from(&mut self.received);
+                    if writing.missing_bytes() > 0 {
+                        self.stage = Stage::Data(writing);
+                        break;
+                    }
+                    let Writing { span, fua, buffer, slot, .. } = writing;
+                    self.export.submit(Command::Write { span, buffer, fua }, slot);
+                    submitted = true;
+                    Stage::Header
+                }
+                Stage::Closing => break,
+            };
+        }
+        if submitted {
+            self.export.kick();
+        }
+        Ok(submitted || refused)
+    }
+
+    /// Submits a command, or makes ready to receive its data.
+    fn start(&mut self, command: Command<()>, slot: ReplySlot<E::Buffer>, submitted: &mut bool) -> Stage<E::Buffer> {
+        if let Command::Write { span, fua, .. } = command {
+            let buffer = self.export.buffer(span.length_bytes);
+            assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a buffer is as long as was asked for");
+            return Stage::Data(Writing { span, fua, buffer, filled_bytes: 0, slot });
+        }
+        self.export.submit(command.with_buffer(|length_bytes| self.export.buffer(length_bytes)), slot);
+        *submitted = true;
+        Stage::Header
+    }
+
+    /// Reads more, unless what was read before must wait for the budget.
+    fn poll_receive(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let receiving = match &mut self.stage {
+            Stage::Unadmitted(_) | Stage::Refusal(..) | Stage::Closing => return Poll::Pending,
+            Stage::Data(writing) if writing.missing_bytes() >= DIRECT_BYTES_MIN => {
+                let received = poll_read(&mut self.stream, cx, &mut writing.buffer.as_mut()[writing.filled_bytes..]);
+                if let Poll::Ready(Ok(bytes)) = received {
+                    writing.filled_bytes += bytes;
+                }
+                received
+            }
+            Stage::Header | Stage::Data(_) => self.received.poll_fill(&mut self.stream, cx),
+        };
+        let filled = ready!(receiving).map_err(failed("receiving from the client"))?;
+        if filled == 0 {
+            if !matches!(self.stage, Stage::Header) || !self.received.is_empty() || self.decoder.is_skipping() {
+                return Poll::Ready(Err(Error::UnexpectedEnd));
+            }
+            self.stage = Stage::Closing; // the client may still read replies
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl<S, E: Export> Drop for Connection<S, E> {
+    fn drop(&mut self) {
+        self.outbox.close();
+    }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> Writing<B> {
+    fn missing_bytes(&self) -> usize {
+        self.span.length_bytes as usize - self.filled_bytes
+    }
+
+    fn take_from(&mut self, received: &mut ReceiveBuffer) {
+        let taken = received.unread().len().min(self.missing_bytes());
+        let target = &mut self.buffer.as_mut()[self.filled_bytes..];
+        target[..taken].copy_from_slice(&received.unread()[..taken]);
+        self.filled_bytes += taken;
+        received.consume(taken);
+    }
+}

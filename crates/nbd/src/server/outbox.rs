@@ -1,0 +1,289 @@
+//! Replies on their way out, and the budget of what is in flight.
+//!
+//! Commands end anywhere on the thread: each holds a [`ReplySlot`], which puts its reply into the connection's outbox and wakes the connection's
+//! task. All replies of a turn are then in the outbox when the task runs, and leave in one vectored write, data straight from the commands' buffers.
+//!
+//! Nothing here allocates once the queue has grown to the connection's depth.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    io::{self, IoSlice},
+    mem,
+    pin::Pin,
+    rc::Rc,
+    task::{Context, Poll, Waker, ready},
+};
+
+use tokio::io::AsyncWrite;
+
+use crate::{
+    Command, NbdError, Payload, Span,
+    server::Limits,
+    transmission::{Cookie, EXTENTS_MAX, ReplyHeader, Request, Session, encode_extents},
+};
+
+/// Pieces of one vectored write: a header and data for each of half as many replies. The system takes up to 1024.
+const SLICES_MAX: usize = 256;
+
+/// What a connection shares with the commands that it has in flight.
+pub(super) struct Outbox<B> {
+    session: Session,
+    limits: Limits,
+    replies: RefCell<VecDeque<Reply<B>>>,
+    /// Bytes of the first reply that are sent.
+    sent_bytes: Cell<usize>,
+    bytes_in_flight: Cell<u64>,
+    requests_in_flight: Cell<u32>,
+    task: RefCell<Option<Waker>>,
+    /// Whether the connection's task waits for replies: not if it is running or woken, for then it will look for itself.
+    parked: Cell<bool>,
+    closed: Cell<bool>,
+}
+
+struct Reply<B> {
+    header: ReplyHeader,
+    body: Body<B>,
+    charge_bytes: u64,
+}
+
+enum Body<B> {
+    None,
+    Data(B),
+    Encoded(Vec<u8>),
+}
+
+/// A request's place in the budget, and the way back for its reply. A slot that is dropped unanswered replies with [`NbdError::Io`].
+pub struct ReplySlot<B: AsRef<[u8]>> {
+    outbox: Option<Rc<Outbox<B>>>,
+    cookie: Cookie,
+    form: Form,
+    charge_bytes: u64,
+}
+
+/// What a success looks like.
+#[derive(Debug, Clone, Copy)]
+enum Form {
+    Plain,
+    Data(Span),
+    Extents { span: Span, one: bool },
+}
+
+impl<B: AsRef<[u8]>> Outbox<B> {
+    pub(super) fn new(session: Session, limits: Limits) -> Rc<Self> {
+        Rc::new(Self {
+            session,
+            limits,
+            replies: RefCell::default(),
+            sent_bytes: Cell::new(0),
+            bytes_in_flight: Cell::new(0),
+            requests_in_flight: Cell::new(0),
+            task: RefCell::new(None),
+            parked: Cell::new(false),
+            closed: Cell::new(false),
+        })
+    }
+
+    /// A slot for the request, or `None` if the budget has no room before a reply is sent.
+    pub(super) fn admit(self: &Rc<Self>, request: &Request) -> Option<ReplySlot<B>> {
+        let (form, charge_bytes) = match request.command {
+            Command::Read { span, .. } => (Form::Data(span), span.length_bytes.into()),
+            Command::Write { span, .. } => (Form::Plain, span.length_bytes.into()),
+            Command::BlockStatus { span, one } => (Form::Extents { span, one }, 8 * EXTENTS_MAX as u64),
+            Command::Flush | Command::Trim { .. } | Command::WriteZeroes { .. } | Command::Cache { .. } => {
+                (Form::Plain, 0)
+            }
+        };
+        self.charge(charge_bytes).then(|| ReplySlot {
+            outbox: Some(Rc::clone(self)),
+            cookie: request.cookie,
+            form,
+            charge_bytes,
+        })
+    }
+
+    /// Replies to a request that is not executed, or returns `false` if the budget has no room before another reply is sent.
+    pub(super) fn reject(&self, cookie: Cookie, error: NbdError) -> bool {
+        let admitted = self.charge(0);
+        if admitted {
+            let header = ReplyHeader::error(&self.session, cookie, error);
+            self.push(Reply { header, body: Body::None, charge_bytes: 0 });
+        }
+        admitted
+    }
+
+    /// Whether every request was answered and every answer sent.
+    pub(super) fn is_idle(&self) -> bool {
+        self.requests_in_flight.get() == 0
+    }
+
+    /// Notes that the task waits, and is to be woken by the next reply.
+    pub(super) fn park(&self, waker: &Waker) {
+        let mut task = self.task.borrow_mut();
+        if !task.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *task = Some(waker.clone());
+        }
+        self.parked.set(true);
+    }
+
+    /// Notes that the task is running.
+    pub(super) fn unpark(&self) {
+        self.parked.set(false);
+    }
+
+    /// Sends what there is. Pending if the socket takes no more for now.
+    pub(super) fn poll_send<S: AsyncWrite + Unpin>(
+        &self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let sent = {
+                let replies = self.replies.borrow();
+                if replies.is_empty() {
+                    return Poll::Ready(Ok(()));
+                }
+                let mut slices = [IoSlice::new(&[]); SLICES_MAX];
+                let count = gather(&replies, self.sent_bytes.get(), &mut slices);
+                ready!(Pin::new(&mut *stream).poll_write_vectored(cx, &slices[..count]))?
+            };
+            if sent == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            self.sent(sent);
+        }
+    }
+
+    /// Drops what is queued, and what will be.
+    pub(super) fn close(&self) {
+        self.closed.set(true);
+        let replies = mem::take(&mut *self.replies.borrow_mut());
+        drop(replies);
+    }
+
+    fn charge(&self, charge_bytes: u64) -> bool {
+        let requests = self.requests_in_flight.get();
+        let bytes = self.bytes_in_flight.get() + charge_bytes;
+        let admitted = requests < self.limits.requests_in_flight_max.max(1)
+            && (bytes <= self.limits.bytes_in_flight_max || bytes == charge_bytes);
+        if admitted {
+            self.requests_in_flight.set(requests + 1);
+            self.bytes_in_flight.set(bytes);
+        }
+        admitted
+    }
+
+    fn discharge(&self, charge_bytes: u64) {
+        self.requests_in_flight.update(|requests| requests - 1);
+        self.bytes_in_flight.update(|bytes| bytes - charge_bytes);
+    }
+
+    fn push(&self, reply: Reply<B>) {
+        if self.closed.get() {
+            return;
+        }
+        self.replies.borrow_mut().push_back(reply);
+        if self.parked.replace(false)
+            && let Some(task) = &*self.task.borrow()
+        {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Drops the replies that are sent, and gives back their budget.
+    fn sent(&self, mut bytes: usize) {
+        bytes += self.sent_bytes.get();
+        loop {
+            let reply = {
+                let mut replies = self.replies.borrow_mut();
+                match replies.front() {
+                    Some(first) if first.length_bytes() <= bytes => {
+                        replies.pop_front().expect("there is a first reply")
+                    }
+                    _ => break,
+                }
+            };
+            bytes -= reply.length_bytes();
+            self.discharge(reply.charge_bytes);
+        }
+        self.sent_bytes.set(bytes);
+    }
+}
+
+impl<B: AsRef<[u8]>> Reply<B> {
+    fn body(&self) -> &[u8] {
+        match &self.body {
+            Body::None => &[],
+            Body::Data(buffer) => buffer.as_ref(),
+            Body::Encoded(bytes) => bytes,
+        }
+    }
+
+    fn length_bytes(&self) -> usize {
+        self.header.as_bytes().len() + self.body().len()
+    }
+}
+
+/// Points `slices` at the replies from byte `skipped` of the first on, and says how many it used.
+fn gather<'a, B: AsRef<[u8]>>(
+    replies: &'a VecDeque<Reply<B>>,
+    mut skipped: usize,
+    slices: &mut [IoSlice<'a>],
+) -> usize {
+    let pieces = replies.iter().flat_map(|reply| [reply.header.as_bytes(), reply.body()]);
+    let unsent = pieces.filter_map(|piece| {
+        let piece_skipped = skipped.min(piece.len());
+        skipped -= piece_skipped;
+        let unsent = &piece[piece_skipped..];
+        (!unsent.is_empty()).then_some(unsent)
+    });
+    slices.iter_mut().zip(unsent).map(|(slice, piece)| *slice = IoSlice::new(piece)).count()
+}
+
+impl<B: AsRef<[u8]>> ReplySlot<B> {
+    /// Answers the request.
+    ///
+    /// # Panics
+    /// If a success carries another payload than its command asked for: see [`Payload`].
+    pub fn done(mut self, outcome: Result<Payload<B>, NbdError>) {
+        self.answer(outcome);
+    }
+
+    /// Gives the request's place back without a reply.
+    pub(super) fn abandon(mut self) {
+        if let Some(outbox) = self.outbox.take() {
+            outbox.discharge(self.charge_bytes);
+        }
+    }
+
+    fn answer(&mut self, outcome: Result<Payload<B>, NbdError>) {
+        let Some(outbox) = self.outbox.take() else { return };
+        let (session, cookie) = (&outbox.session, self.cookie);
+        let (header, body) = match (self.form, outcome) {
+            (_, Err(error)) => (ReplyHeader::error(session, cookie, error), Body::None),
+            (Form::Plain, Ok(Payload::None)) => (ReplyHeader::done(cookie), Body::None),
+            (Form::Data(span), Ok(Payload::Data(buffer))) => {
+                assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a read's buffer is as long as the read");
+                (ReplyHeader::data(session, cookie, span), Body::Data(buffer))
+            }
+            (Form::Extents { span, one }, Ok(Payload::Extents(extents))) => {
+                let encoded = encode_extents(span, one, &extents);
+                (ReplyHeader::extents(cookie, &encoded), Body::Encoded(encoded))
+            }
+            (form, Ok(_)) => panic!("the payload does not fit the command: {form:?}"),
+        };
+        outbox.push(Reply { header, body, charge_bytes: self.charge_bytes });
+    }
+}
+
+impl<B: AsRef<[u8]>> Drop for ReplySlot<B> {
+    fn drop(&mut self) {
+        self.answer(Err(NbdError::Io));
+    }
+}
+
+impl<B: AsRef<[u8]>> std::fmt::Debug for ReplySlot<B> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ReplySlot").field("cookie", &self.cookie).field("form", &self.form).finish_non_exhaustive()
+    }
+}
