@@ -1,8 +1,11 @@
 //! The crate's errors.
 
 use std::io;
+use std::path::PathBuf;
 
 use crate::disk::DiskError;
+use crate::member::MemberError;
+use crate::superblock::SuperblockError;
 
 /// What can go wrong below the array.
 #[derive(Debug, thiserror::Error)]
@@ -10,6 +13,17 @@ pub enum Error {
     /// A disk operation failed.
     #[error(transparent)]
     Disk(#[from] DiskError),
+    /// A member can't be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A member has no superblock that counts.
+    #[error("{path}: {source}", path = path.display())]
+    Superblock {
+        /// The member.
+        path: PathBuf,
+        /// What is wrong.
+        source: SuperblockError,
+    },
     /// io_uring is refused or missing.
     #[error(
         "io_uring is unavailable: {source}; it needs Linux 5.15 or newer, `sysctl kernel.io_uring_disabled` at 0 (or 1 \

@@ -1,0 +1,164 @@
+//! What a member knows of its array: the superblock, where its copies are, and which copy counts.
+//!
+//! The bytes are described in `docs/on-disk-format.md`; [`encode`] and [`decode`] are pure. Three copies exist: two at the
+//! head that are written alternately, so that a torn write leaves the one before, and one near the end for a member whose
+//! head is destroyed. The module does not judge members against each other, nor does it read a clock or draw a UUID.
+
+mod areas;
+mod codec;
+mod store;
+
+use uraid_layout::{Bytes, GeometryError, MemberIndex, Spec};
+use uuid::Uuid;
+
+pub use areas::{Area, Areas, HEAD_STEP, MEMBER_MIN, positions};
+pub use codec::{decode, encode};
+pub use store::{load, newest, store};
+
+/// The size of an encoded superblock.
+pub const SUPERBLOCK_BYTES: usize = 4096;
+
+/// The highest epoch and sequence, so that the next one always fits.
+const COUNT_MAX: u64 = u64::MAX / 2;
+
+/// The most bytes of an array's name.
+pub const NAME_BYTES_MAX: usize = 64;
+
+/// Counts the rounds in which the array's state was recorded on its members, from 1 on; the highest holds the truth.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// Counts the versions of a member's superblock; even and odd ones have a slot each at the head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Sequence(pub u64);
+
+/// Seconds since 1970-01-01 00:00:00 UTC.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UnixSeconds(pub u64);
+
+/// What one member knows of its array and of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The array.
+    pub array: Uuid,
+    /// The array's name, at most [`NAME_BYTES_MAX`] bytes and without NUL; may be empty.
+    pub name: String,
+    /// When the array was created.
+    pub created: UnixSeconds,
+    /// Level, chunk, members, and how much of each member the array uses.
+    pub spec: Spec,
+    /// This member.
+    pub member: Uuid,
+    /// This member's place in the array.
+    pub slot: MemberIndex,
+    /// Where things are on this member.
+    pub areas: Areas,
+    /// In which round this was recorded.
+    pub epoch: Epoch,
+    /// Which version of this member's superblock this is.
+    pub sequence: Sequence,
+    /// Whether the array was stopped cleanly: no write was under way.
+    pub is_clean: bool,
+    /// Every member of the array in slot order, this one too.
+    pub slots: Vec<SlotRecord>,
+}
+
+/// What the array last knew of one of its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRecord {
+    /// The member in that slot.
+    pub member: Uuid,
+    /// Whether its content is current.
+    pub state: SlotState,
+}
+
+/// Whether a member's content is current.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// It has every write.
+    Active,
+    /// It has missed writes, or failed; its content counts for nothing.
+    Failed,
+}
+
+/// Why bytes are no superblock.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SuperblockError {
+    /// There is none.
+    #[error("has no uraid superblock")]
+    NoMagic,
+    /// Torn or damaged.
+    #[error("the superblock is damaged: its checksum is {found:#010x} and should be {expected:#010x}")]
+    BadChecksum {
+        /// What the bytes give.
+        expected: u32,
+        /// What is stored.
+        found: u32,
+    },
+    /// Written by a later program.
+    #[error("the superblock has format version {version}, this program knows version 1: use a newer uraid")]
+    UnknownVersion {
+        /// The stored version.
+        version: u32,
+    },
+    /// Written by a later program.
+    #[error("the array uses features {flags:#x} that this program does not know: use a newer uraid")]
+    UnknownFeatures {
+        /// The unknown incompatible features.
+        flags: u64,
+    },
+    /// A field makes no sense although the checksum is right.
+    #[error("the superblock's {field} is wrong")]
+    Field {
+        /// Which field.
+        field: &'static str,
+    },
+    /// No array has this geometry.
+    #[error("the superblock's geometry is wrong")]
+    Geometry(#[from] GeometryError),
+    /// The copies on one member belong to different arrays or members.
+    #[error(
+        "the copies of the superblock belong to different arrays, {first} and {second}: creating an array stopped half-way; \
+         create it again with --force"
+    )]
+    Mixed {
+        /// One copy's array.
+        first: Uuid,
+        /// Another copy's array.
+        second: Uuid,
+    },
+}
+
+impl Superblock {
+    /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is enough,
+    /// since the other slot at the head keeps the version before.
+    #[must_use]
+    pub fn write_positions(&self) -> [Bytes; 2] {
+        let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
+        [if self.sequence.0.is_multiple_of(2) { even } else { odd }, tail]
+    }
+
+    /// Whether the fields make sense together.
+    ///
+    /// # Errors
+    /// Which of them does not.
+    pub fn check(&self) -> Result<(), SuperblockError> {
+        uraid_layout::Geometry::new(self.spec)?;
+        let require = |is_right: bool, field| if is_right { Ok(()) } else { Err(SuperblockError::Field { field }) };
+        require(!self.array.is_nil(), "array UUID")?;
+        require(!self.member.is_nil(), "member UUID")?;
+        require(self.name.len() <= NAME_BYTES_MAX && !self.name.contains('\0'), "name")?;
+        require(self.slot.0 < self.spec.members, "slot")?;
+        require(self.areas.are_sound(self.spec.member_size), "area table")?;
+        require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
+        require(self.sequence.0 <= COUNT_MAX, "sequence")?;
+        require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
+        require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
+        let mut uuids: Vec<Uuid> = self.slots.iter().map(|record| record.member).collect();
+        uuids.sort_unstable();
+        require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")
+    }
+}
+
+#[cfg(test)]
+mod tests;

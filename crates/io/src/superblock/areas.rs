@@ -1,0 +1,108 @@
+//! Where things are on a member: superblocks, intent bitmap, log ring, data.
+
+use uraid_layout::{Bytes, Sectors};
+
+use super::SUPERBLOCK_BYTES;
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+
+/// The head area is a multiple of this, so that data starts where devices like it.
+pub const HEAD_STEP: Bytes = Bytes(MIB);
+
+/// The smallest file or device that can be a member: a head and room for something.
+pub const MEMBER_MIN: Bytes = Bytes(4 * MIB);
+
+/// The two slots at the head: far enough apart to share no physical block, and where no partition table or common file
+/// system has a signature.
+const HEAD_SLOTS: [Bytes; 2] = [Bytes(16 * KIB), Bytes(48 * KIB)];
+
+/// What is left free at the end, after the superblock's copy: a backup partition table that some tool writes there does
+/// not destroy it.
+const TAIL_BYTES: u64 = 64 * KIB;
+
+const BITMAP_START: u64 = 64 * KIB;
+const LOG_START: u64 = 512 * KIB;
+const LOG_EXTRA_MAX: u64 = 64 * MIB;
+
+/// A range of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Area {
+    /// Where it starts.
+    pub offset: Bytes,
+    /// How long it is.
+    pub size: Bytes,
+}
+
+/// Where things are on one member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Areas {
+    /// The member's own size when it became one, which says where the copy at the tail is.
+    pub member_size: Bytes,
+    /// Reserved for the write-intent bitmap.
+    pub bitmap: Area,
+    /// Reserved for the log ring.
+    pub log: Area,
+    /// What the array's geometry addresses.
+    pub data: Area,
+}
+
+impl Area {
+    /// The first byte after the area; `None` beyond 64 bits.
+    #[must_use]
+    pub fn end(self) -> Option<Bytes> {
+        self.offset.0.checked_add(self.size.0).map(Bytes)
+    }
+}
+
+impl Areas {
+    /// The areas of a new member of the given size; `None` when it is below [`MEMBER_MIN`].
+    ///
+    /// The log ring takes 1/64 of the member, at most 64 MiB, beside what is left of the first MiB.
+    #[must_use]
+    pub fn new(member_size: Bytes) -> Option<Self> {
+        let [.., tail] = positions(member_size)?;
+        let head = MIB + (member_size.0 / 64).min(LOG_EXTRA_MAX) / MIB * MIB;
+        Some(Self {
+            member_size,
+            bitmap: between(BITMAP_START, LOG_START),
+            log: between(LOG_START, head),
+            data: between(head, tail.0),
+        })
+    }
+
+    /// How many sectors of data the member has.
+    #[must_use]
+    pub fn data_sectors(&self) -> Sectors {
+        self.data.size.whole_sectors()
+    }
+
+    /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used` sectors.
+    pub(super) fn are_sound(&self, used: Sectors) -> bool {
+        let Some([_, last_slot, tail]) = positions(self.member_size) else { return false };
+        let page = SUPERBLOCK_BYTES as u64;
+        let mut free_from = Bytes(last_slot.0 + page);
+        for area in [self.bitmap, self.log, self.data] {
+            let is_aligned = area.offset.0.is_multiple_of(page) && area.size.0.is_multiple_of(page);
+            let Some(end) = area.end() else { return false };
+            if !is_aligned || area.offset < free_from || end > tail {
+                return false;
+            }
+            free_from = end;
+        }
+        self.data.offset.0.is_multiple_of(HEAD_STEP.0) && used.0 <= self.data_sectors().0
+    }
+}
+
+/// Where the superblock's copies are on a member of this size: the slots for even and for odd sequences, and the tail.
+/// `None` when the member is below [`MEMBER_MIN`].
+#[must_use]
+pub fn positions(member_size: Bytes) -> Option<[Bytes; 3]> {
+    let page = SUPERBLOCK_BYTES as u64;
+    let tail = Bytes((member_size.0 / page * page).checked_sub(TAIL_BYTES)?);
+    (member_size >= MEMBER_MIN).then_some([HEAD_SLOTS[0], HEAD_SLOTS[1], tail])
+}
+
+fn between(start: u64, end: u64) -> Area {
+    Area { offset: Bytes(start), size: Bytes(end - start) }
+}

@@ -1,0 +1,224 @@
+//! The superblock's bytes: little-endian, fixed places, CRC32 over the whole.
+
+use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec};
+use uuid::Uuid;
+
+use super::{
+    Area, Areas, Epoch, NAME_BYTES_MAX, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState, Superblock, SuperblockError,
+    UnixSeconds,
+};
+
+/// No text, so that no text file is taken for a member; the line ends tell of a transfer that changed them.
+const MAGIC: [u8; 8] = *b"\x8dURAID\r\n";
+const VERSION: u32 = 1;
+
+/// The incompatible features that this program knows: none yet. A member with an unknown one is refused.
+const INCOMPATIBLE_KNOWN: u64 = 0;
+
+const FLAG_CLEAN: u8 = 1;
+
+/// Byte offsets of the fields.
+mod at {
+    pub(super) const MAGIC: usize = 0;
+    pub(super) const CHECKSUM: usize = 8;
+    pub(super) const VERSION: usize = 12;
+    pub(super) const INCOMPATIBLE: usize = 16;
+    pub(super) const ARRAY: usize = 32;
+    pub(super) const NAME: usize = 48;
+    pub(super) const CREATED: usize = 112;
+    pub(super) const MEMBER: usize = 120;
+    pub(super) const SLOT: usize = 136;
+    pub(super) const MEMBERS: usize = 137;
+    pub(super) const LEVEL: usize = 138;
+    pub(super) const FLAGS: usize = 141;
+    pub(super) const CHUNK: usize = 144;
+    pub(super) const USED: usize = 152;
+    pub(super) const MEMBER_SIZE: usize = 160;
+    pub(super) const DATA: usize = 168;
+    pub(super) const BITMAP: usize = 184;
+    pub(super) const LOG: usize = 200;
+    pub(super) const EPOCH: usize = 216;
+    pub(super) const SEQUENCE: usize = 224;
+    pub(super) const TABLE: usize = 1024;
+    pub(super) const ENTRY_BYTES: usize = 32;
+}
+
+/// The bytes of a superblock.
+///
+/// # Panics
+/// When the superblock does not pass [`Superblock::check`].
+#[must_use]
+pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
+    superblock.check().expect("a superblock is sound before it is written");
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+    let spec = &superblock.spec;
+    put(at::MAGIC, &MAGIC);
+    put(at::VERSION, &VERSION.to_le_bytes());
+    put(at::ARRAY, superblock.array.as_bytes());
+    put(at::NAME, superblock.name.as_bytes());
+    put(at::CREATED, &superblock.created.0.to_le_bytes());
+    put(at::MEMBER, superblock.member.as_bytes());
+    put(at::SLOT, &[superblock.slot.0]);
+    put(at::MEMBERS, &[spec.members]);
+    put(at::LEVEL, &level_bytes(spec.level));
+    put(at::FLAGS, &[if superblock.is_clean { FLAG_CLEAN } else { 0 }]);
+    put(at::CHUNK, &u32::try_from(spec.chunk.0).expect("a chunk is at most 1 MiB").to_le_bytes());
+    put(at::USED, &spec.member_size.0.to_le_bytes());
+    let areas = &superblock.areas;
+    put(at::MEMBER_SIZE, &areas.member_size.0.to_le_bytes());
+    for (at, area) in [(at::DATA, areas.data), (at::BITMAP, areas.bitmap), (at::LOG, areas.log)] {
+        put(at, &area.offset.0.to_le_bytes());
+        put(at + 8, &area.size.0.to_le_bytes());
+    }
+    put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
+    put(at::SEQUENCE, &superblock.sequence.0.to_le_bytes());
+    for (slot, record) in superblock.slots.iter().enumerate() {
+        put(at::TABLE + slot * at::ENTRY_BYTES, record.member.as_bytes());
+        put(at::TABLE + slot * at::ENTRY_BYTES + 16, &[state_code(record.state)]);
+    }
+    let checksum = checksum(&bytes);
+    bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
+    bytes
+}
+
+/// Reads a superblock from its bytes, whatever they are.
+///
+/// Reserved bytes and unknown compatible features are ignored: a program that does not know them writes zeros there.
+///
+/// # Errors
+/// What is wrong, checked in this order: magic, checksum, version, features, fields. Fewer bytes than
+/// [`SUPERBLOCK_BYTES`] are no superblock.
+pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
+    let bytes: &[u8; SUPERBLOCK_BYTES] = bytes.first_chunk().ok_or(SuperblockError::NoMagic)?;
+    if bytes[at::MAGIC..].first_chunk() != Some(&MAGIC) {
+        return Err(SuperblockError::NoMagic);
+    }
+    let (found, expected) = (u32_at(bytes, at::CHECKSUM), checksum(bytes));
+    if found != expected {
+        return Err(SuperblockError::BadChecksum { expected, found });
+    }
+    let version = u32_at(bytes, at::VERSION);
+    if version != VERSION {
+        return Err(SuperblockError::UnknownVersion { version });
+    }
+    let unknown = u64_at(bytes, at::INCOMPATIBLE) & !INCOMPATIBLE_KNOWN;
+    if unknown != 0 {
+        return Err(SuperblockError::UnknownFeatures { flags: unknown });
+    }
+    let members = bytes[at::MEMBERS];
+    let superblock = Superblock {
+        array: uuid_at(bytes, at::ARRAY),
+        name: name(bytes)?,
+        created: UnixSeconds(u64_at(bytes, at::CREATED)),
+        spec: Spec {
+            level: level(array_at(bytes, at::LEVEL))?,
+            members,
+            chunk: Bytes(u64::from(u32_at(bytes, at::CHUNK))),
+            member_size: Sectors(u64_at(bytes, at::USED)),
+        },
+        member: uuid_at(bytes, at::MEMBER),
+        slot: MemberIndex(bytes[at::SLOT]),
+        areas: Areas {
+            member_size: Bytes(u64_at(bytes, at::MEMBER_SIZE)),
+            bitmap: area(bytes, at::BITMAP),
+            log: area(bytes, at::LOG),
+            data: area(bytes, at::DATA),
+        },
+        epoch: Epoch(u64_at(bytes, at::EPOCH)),
+        sequence: Sequence(u64_at(bytes, at::SEQUENCE)),
+        is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
+        slots: slot_table(bytes, members)?,
+    };
+    superblock.check()?;
+    Ok(superblock)
+}
+
+/// CRC32 (the polynomial of zlib and Ethernet) over the superblock with zeros for the checksum.
+fn checksum(bytes: &[u8; SUPERBLOCK_BYTES]) -> u32 {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(&bytes[..at::CHECKSUM]);
+    crc.update(&[0; 4]);
+    crc.update(&bytes[at::CHECKSUM + 4..]);
+    crc.finalize()
+}
+
+/// The level's code and its two options.
+fn level_bytes(level: Level) -> [u8; 3] {
+    match level {
+        Level::Raid0 => [0, 0, 0],
+        Level::Raid1 => [1, 0, 0],
+        Level::Raid10 { copies } => [10, copies, 0],
+        Level::Raid5 { rotation } => [5, rotation as u8, 0],
+        Level::Rm2 { height, placement: Placement::Adjacent } => [32, height, 0],
+        Level::Rm2 { height, placement: Placement::Partitioned } => [32, height, 1],
+    }
+}
+
+fn level(bytes: [u8; 3]) -> Result<Level, SuperblockError> {
+    Ok(match bytes {
+        [0, 0, 0] => Level::Raid0,
+        [1, 0, 0] => Level::Raid1,
+        [10, copies, 0] => Level::Raid10 { copies },
+        [5, 0, 0] => Level::Raid5 { rotation: Rotation::LeftAsymmetric },
+        [5, 1, 0] => Level::Raid5 { rotation: Rotation::RightAsymmetric },
+        [5, 2, 0] => Level::Raid5 { rotation: Rotation::LeftSymmetric },
+        [5, 3, 0] => Level::Raid5 { rotation: Rotation::RightSymmetric },
+        [32, height, 0] => Level::Rm2 { height, placement: Placement::Adjacent },
+        [32, height, 1] => Level::Rm2 { height, placement: Placement::Partitioned },
+        _ => return Err(SuperblockError::Field { field: "level" }),
+    })
+}
+
+fn state_code(state: SlotState) -> u8 {
+    match state {
+        SlotState::Active => 1,
+        SlotState::Failed => 2,
+    }
+}
+
+fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotRecord>, SuperblockError> {
+    if members > 64 {
+        return Err(SuperblockError::Field { field: "number of members" });
+    }
+    let record = |slot: usize| {
+        let start = at::TABLE + slot * at::ENTRY_BYTES;
+        let state = match bytes[start + 16] {
+            1 => SlotState::Active,
+            2 => SlotState::Failed,
+            _ => return Err(SuperblockError::Field { field: "slot table's state" }),
+        };
+        Ok(SlotRecord { member: uuid_at(bytes, start), state })
+    };
+    (0..usize::from(members)).map(record).collect()
+}
+
+fn name(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<String, SuperblockError> {
+    let field: [u8; NAME_BYTES_MAX] = array_at(bytes, at::NAME);
+    let len = field.iter().position(|&byte| byte == 0).unwrap_or(NAME_BYTES_MAX);
+    let wrong = SuperblockError::Field { field: "name" };
+    if field[len..].iter().any(|&byte| byte != 0) {
+        return Err(wrong);
+    }
+    String::from_utf8(field[..len].to_vec()).map_err(|_| wrong)
+}
+
+fn area(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> Area {
+    Area { offset: Bytes(u64_at(bytes, at)), size: Bytes(u64_at(bytes, at + 8)) }
+}
+
+fn uuid_at(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> Uuid {
+    Uuid::from_bytes(array_at(bytes, at))
+}
+
+fn u32_at(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> u32 {
+    u32::from_le_bytes(array_at(bytes, at))
+}
+
+fn u64_at(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> u64 {
+    u64::from_le_bytes(array_at(bytes, at))
+}
+
+fn array_at<const N: usize>(bytes: &[u8; SUPERBLOCK_BYTES], at: usize) -> [u8; N] {
+    *bytes[at..].first_chunk().expect("fields are inside the superblock")
+}

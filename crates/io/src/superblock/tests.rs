@@ -1,0 +1,314 @@
+use proptest::prelude::*;
+use uraid_layout::{Geometry, Level, Placement, Rotation, Sectors};
+
+use super::*;
+use crate::Error;
+use crate::buf::Buf;
+use crate::member::{Allocation, Member};
+
+const MIB: u64 = 1 << 20;
+
+fn uuid(byte: u8) -> Uuid {
+    Uuid::from_bytes([byte; 16])
+}
+
+/// Member 1 of a RAID 5 of three 16 MiB members.
+fn sample() -> Superblock {
+    let areas = Areas::new(Bytes(16 * MIB)).unwrap();
+    let entry = |byte, state| SlotRecord { member: uuid(byte), state };
+    Superblock {
+        array: uuid(0xa0),
+        name: "tank".into(),
+        created: UnixSeconds(0x6543_2100),
+        spec: Spec {
+            level: Level::Raid5 { rotation: Rotation::LeftSymmetric },
+            members: 3,
+            chunk: Bytes(64 << 10),
+            member_size: areas.data_sectors(),
+        },
+        member: uuid(0xb1),
+        slot: MemberIndex(1),
+        areas,
+        epoch: Epoch(5),
+        sequence: Sequence(8),
+        is_clean: true,
+        slots: vec![entry(0xb0, SlotState::Active), entry(0xb1, SlotState::Active), entry(0xb2, SlotState::Failed)],
+    }
+}
+
+/// The bytes of [`sample`] up to the slot table, typed in from `docs/on-disk-format.md`; the checksum was computed with zlib.
+#[rustfmt::skip]
+fn sample_head() -> Vec<u8> {
+    let mut bytes = vec![
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x84, 0x7f, 0x9c, 0x16,   1, 0, 0, 0,
+        0, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    bytes.extend([0xa0; 16]);
+    bytes.extend(b"tank");
+    bytes.extend([0; 60]);
+    bytes.extend([0x00, 0x21, 0x43, 0x65, 0, 0, 0, 0]);
+    bytes.extend([0xb1; 16]);
+    bytes.extend([
+        1, 3, 5, 2, 0, 1, 0, 0,                     // slot, members, level, rotation, -, clean, -, -
+        0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // chunk 64 KiB
+        0x80, 0x77, 0x00, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB in sectors
+        0x00, 0x00, 0x00, 0x01, 0, 0, 0, 0,         // member of 16 MiB
+        0x00, 0x00, 0x10, 0x00, 0, 0, 0, 0,         // data from 1 MiB
+        0x00, 0x00, 0xef, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB
+        0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // bitmap from 64 KiB
+        0x00, 0x00, 0x07, 0x00, 0, 0, 0, 0,         // 448 KiB
+        0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // log from 512 KiB
+        0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // 512 KiB
+        5, 0, 0, 0, 0, 0, 0, 0,                     // epoch
+        8, 0, 0, 0, 0, 0, 0, 0,                     // sequence
+    ]);
+    bytes
+}
+
+/// Where the checksum is.
+const CHECKSUM: std::ops::Range<usize> = 8..12;
+
+/// CRC32 bit by bit, from its definition: reflected polynomial 0xedb88320, all ones in and out; checked against zlib by
+/// [`the_bytes_are_those_of_the_format`].
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })
+    })
+}
+
+/// Puts the right checksum into bytes that were changed.
+fn sealed(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
+    bytes[CHECKSUM].fill(0);
+    let crc = crc32(&bytes);
+    bytes[CHECKSUM].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn changed(at: usize, field: &[u8]) -> Result<Superblock, SuperblockError> {
+    let mut bytes = encode(&sample());
+    bytes[at..at + field.len()].copy_from_slice(field);
+    decode(&sealed(bytes))
+}
+
+#[test]
+fn the_bytes_are_those_of_the_format() {
+    let mut expected = sample_head();
+    expected.resize(SUPERBLOCK_BYTES, 0);
+    for (slot, (byte, state)) in [(0xb0, 1), (0xb1, 1), (0xb2, 2)].into_iter().enumerate() {
+        expected[1024 + slot * 32..][..16].fill(byte);
+        expected[1024 + slot * 32 + 16] = state;
+    }
+    let expected: [u8; SUPERBLOCK_BYTES] = expected.try_into().unwrap();
+    assert!(encode(&sample()) == expected && sealed(expected) == expected);
+    assert_eq!(decode(&expected), Ok(sample()));
+}
+
+#[test]
+fn every_level_survives_the_round_trip() {
+    let rotations =
+        [Rotation::LeftAsymmetric, Rotation::RightAsymmetric, Rotation::LeftSymmetric, Rotation::RightSymmetric];
+    let placements = [Placement::Adjacent, Placement::Partitioned];
+    let mut levels = vec![Level::Raid0, Level::Raid1, Level::Raid10 { copies: 2 }, Level::Raid10 { copies: 3 }];
+    levels.extend(rotations.map(|rotation| Level::Raid5 { rotation }));
+    levels.extend(placements.map(|placement| Level::Rm2 { height: 3, placement }));
+    let mut seen = std::collections::HashSet::new();
+    for level in levels {
+        let mut superblock = sample();
+        superblock.spec.level = level;
+        superblock.spec.members = 7;
+        superblock.slots =
+            (0..7).map(|slot| SlotRecord { member: uuid(0xb0 + slot), state: SlotState::Active }).collect();
+        superblock.name = "ü".repeat(32);
+        superblock.is_clean = false;
+        let bytes = encode(&superblock);
+        assert!(seen.insert(bytes[138..141].to_vec()), "each level has a code of its own");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_apart() {
+    let bytes = encode(&sample());
+    assert_eq!(decode(&bytes[..SUPERBLOCK_BYTES - 1]), Err(SuperblockError::NoMagic));
+    assert_eq!(decode(&[0; SUPERBLOCK_BYTES]), Err(SuperblockError::NoMagic));
+    assert!(matches!(
+        decode(&{
+            let mut torn = bytes;
+            torn[4095] ^= 1;
+            torn
+        }),
+        Err(SuperblockError::BadChecksum { .. })
+    ));
+    assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
+    assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
+    assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
+    let field = |field| Err(SuperblockError::Field { field });
+    for (at, bytes, wrong) in [
+        (32, &[0; 16][..], "array UUID"),
+        (48, b"a\0b", "name"),
+        (48, &[0xff], "name"),
+        (120, &[0; 16], "member UUID"),
+        (120, &[0xcc; 16], "slot table's entry of this member"),
+        (136, &[3], "slot"),
+        (137, &[65], "number of members"),
+        (138, &[6], "level"),
+        (139, &[4], "level"),
+        (160, &[0; 8], "area table"),
+        (168, &[0xff; 8], "area table"),
+        (176, &[0xff; 8], "area table"),
+        (184, &[0; 8], "area table"),
+        (192, &[1], "area table"),
+        (200, &[0; 8], "area table"),
+        (216, &[0; 8], "epoch"),
+        (216, &[0xff; 8], "epoch"),
+        (224, &[0xff; 8], "sequence"),
+        (1024, &[0xb1; 16], "slot table's UUIDs"),
+        (1088, &[0; 16], "slot table's UUIDs"),
+        (1040, &[0], "slot table's state"),
+        (1040, &[3], "slot table's state"),
+    ] {
+        assert_eq!(changed(at, bytes), field(wrong), "byte {at}");
+    }
+    for (at, bytes) in [(144, &[1][..]), (152, &[0; 8]), (152, &[0xff; 8]), (137, &[1])] {
+        assert!(matches!(changed(at, bytes), Err(SuperblockError::Geometry(_))), "byte {at}");
+    }
+}
+
+#[test]
+fn areas_have_room_for_everything_on_every_size() {
+    for (member_size, head, log) in [
+        (4 * MIB, MIB, MIB / 2),
+        (16 * MIB, MIB, MIB / 2),
+        (64 * MIB + 512, 2 * MIB, MIB + MIB / 2),
+        (1 << 30, 17 * MIB, 16 * MIB + MIB / 2),
+        (1 << 40, 65 * MIB, 64 * MIB + MIB / 2),
+    ] {
+        let areas = Areas::new(Bytes(member_size)).unwrap();
+        assert_eq!((areas.data.offset, areas.log.size), (Bytes(head), Bytes(log)), "{member_size}");
+        let [.., tail] = positions(Bytes(member_size)).unwrap();
+        assert_eq!(areas.data.end(), Some(tail));
+        assert!(tail.0 + 65536 <= member_size && tail.0.is_multiple_of(4096));
+        assert!(areas.are_sound(areas.data_sectors()) && !areas.are_sound(Sectors(areas.data_sectors().0 + 1)));
+    }
+    assert_eq!(positions(Bytes(16 * MIB)), Some([Bytes(16384), Bytes(49152), Bytes(16 * MIB - 65536)]));
+    for too_small in [0, 4095, 65535, 4 * MIB - 1] {
+        assert_eq!((Areas::new(Bytes(too_small)), positions(Bytes(too_small))), (None, None));
+    }
+}
+
+/// The version after `before`.
+fn after(before: &Superblock) -> Superblock {
+    let (epoch, sequence) = (Epoch(before.epoch.0 + 1), Sequence(before.sequence.0 + 1));
+    Superblock { epoch, sequence, is_clean: !before.is_clean, ..before.clone() }
+}
+
+fn on_a_member(test: impl FnOnce(&Member)) {
+    let directory = tempfile::tempdir().unwrap();
+    test(&Member::create(&directory.path().join("member"), Bytes(16 * MIB), Allocation::Full).unwrap());
+}
+
+fn overwrite(member: &Member, position: Bytes, byte: u8, len: u64) {
+    let mut buf = Buf::zeroed(Bytes(len));
+    buf.as_mut().fill(byte);
+    member.write_at(position, &buf).unwrap();
+}
+
+#[test]
+fn versions_alternate_and_the_newest_is_found() {
+    on_a_member(|member| {
+        assert!(matches!(load(member), Err(Error::Superblock { source: SuperblockError::NoMagic, .. })));
+        let mut superblock = sample();
+        let mut places = Vec::new();
+        for _ in 0..4 {
+            superblock = after(&superblock);
+            store(member, &superblock).unwrap();
+            assert_eq!(load(member).unwrap(), superblock);
+            places.push(superblock.write_positions()[0].0);
+        }
+        assert_eq!(places, [49152, 16384, 49152, 16384]);
+    });
+}
+
+#[test]
+fn a_write_torn_at_any_block_leaves_this_version_or_the_one_before() {
+    on_a_member(|member| {
+        let before = sample();
+        store(member, &before).unwrap();
+        let mut after = after(&before);
+        after.slots[0].state = SlotState::Failed;
+        let [old, new] = [encode(&before), encode(&after)];
+        for torn in 0..256_u64 {
+            // Each of the two copies holds any mix of the old bytes (which at the head are another version's) and the new.
+            let mix = |kept: u64| -> Vec<u8> {
+                let part = |i: usize| if kept >> i & 1 == 1 { &new } else { &old };
+                (0..4).flat_map(|i| part(i)[i * 1024..(i + 1) * 1024].to_vec()).collect()
+            };
+            let masks = [torn & 15, torn >> 4 & 15];
+            for (position, kept) in after.write_positions().into_iter().zip(masks) {
+                let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+                buf.as_mut().copy_from_slice(&mix(kept));
+                member.write_at(position, &buf).unwrap();
+            }
+            let found = load(member).unwrap();
+            let is_whole = masks.into_iter().any(|mask| mix(mask) == new);
+            assert_eq!(found, if is_whole { after.clone() } else { before.clone() }, "{masks:?}");
+        }
+    });
+}
+
+#[test]
+fn the_tail_serves_when_the_head_is_gone() {
+    on_a_member(|member| {
+        store(member, &sample()).unwrap();
+        overwrite(member, Bytes(0), 0x55, MIB);
+        assert_eq!(load(member).unwrap(), sample());
+        overwrite(member, positions(member.size()).unwrap()[2], 0x55, 4096);
+        assert!(matches!(load(member), Err(Error::Superblock { source: SuperblockError::NoMagic, .. })));
+    });
+}
+
+#[test]
+fn a_later_program_is_not_overruled_by_an_older_copy() {
+    let later = SuperblockError::UnknownVersion { version: 2 };
+    assert_eq!(newest([Ok(sample()), Err(later.clone()), Ok(sample())]), Err(later));
+    let torn = SuperblockError::BadChecksum { expected: 1, found: 2 };
+    assert_eq!(newest([Err(torn.clone()), Ok(sample()), Err(SuperblockError::NoMagic)]), Ok(sample()));
+    assert_eq!(newest([Err(SuperblockError::NoMagic), Err(torn.clone())]), Err(torn));
+}
+
+#[test]
+fn epochs_come_before_sequences_and_arrays_are_not_mixed() {
+    let with = |epoch, sequence| Superblock { epoch: Epoch(epoch), sequence: Sequence(sequence), ..sample() };
+    assert_eq!(newest([Ok(with(5, 9)), Ok(with(6, 1)), Ok(with(6, 0))]), Ok(with(6, 1)));
+    let other = Superblock { array: uuid(0xa1), epoch: Epoch(9), ..sample() };
+    let mixed = SuperblockError::Mixed { first: uuid(0xa0), second: uuid(0xa1) };
+    assert_eq!(newest([Ok(sample()), Ok(other)]), Err(mixed));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        let _ = decode(&bytes);
+    }
+
+    /// With a right checksum in front of them, wrong fields are reached; what passes is sound and encodes to itself.
+    #[test]
+    fn any_fields_are_decoded_or_refused(changes in proptest::collection::vec((12..1200_usize, any::<u8>()), 1..12)) {
+        let mut bytes = encode(&sample());
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        if let Ok(superblock) = decode(&sealed(bytes)) {
+            prop_assert!(Geometry::new(superblock.spec).is_ok());
+            prop_assert_eq!(decode(&encode(&superblock)), Ok(superblock));
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_is_never_accepted_as_it_is(bit in 0..SUPERBLOCK_BYTES * 8) {
+        let mut bytes = encode(&sample());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let result = decode(&bytes);
+        prop_assert!(matches!(result, Err(SuperblockError::NoMagic | SuperblockError::BadChecksum { .. })), "{:?}", result);
+    }
+}
