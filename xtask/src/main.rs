@@ -3,6 +3,8 @@
 //! Each command is one module with a `run` function and one line in [`Command`]; what several of them need is in
 //! [`project`]. Nothing here is linked into the product.
 
+use std::process::ExitCode;
+
 use clap::{Parser, Subcommand};
 
 use crate::project::Project;
@@ -30,11 +32,22 @@ enum Command {
     Ci,
 }
 
-fn main() -> anyhow::Result<()> {
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match run(&arguments.command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            project::eprint_step(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: &Command) -> anyhow::Result<()> {
     let project = Project::find()?;
-    match Arguments::parse().command {
+    match command {
         Command::Lint => lint::run(&project),
-        Command::Test(options) => test::run(&project, &options),
+        Command::Test(options) => test::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())
