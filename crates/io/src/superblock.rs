@@ -12,6 +12,7 @@ use uraid_layout::{Bytes, GeometryError, MemberIndex, Spec};
 use uuid::Uuid;
 
 pub use areas::{Area, Areas, HEAD_STEP, MEMBER_MIN, positions};
+pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
 pub use store::{load, newest, store};
 

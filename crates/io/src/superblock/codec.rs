@@ -9,7 +9,7 @@ use super::{
 };
 
 /// No text, so that no text file is taken for a member; the line ends tell of a transfer that changed them.
-const MAGIC: [u8; 8] = *b"\x8dURAID\r\n";
+pub(crate) const MAGIC: [u8; 8] = *b"\x8dURAID\r\n";
 const VERSION: u32 = 1;
 
 /// The incompatible features that this program knows: none yet. A member with an unknown one is refused.
