@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod draw;
 pub mod geometry;
 pub mod plan;
 pub mod repair;

@@ -54,3 +54,45 @@ impl Divisor {
         self.div_rem(dividend).1
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::Divisor;
+
+    fn assert_exact(dividend: u64, divisor: u64) {
+        let expected = (dividend / divisor, dividend % divisor);
+        assert_eq!(Divisor::new(divisor).div_rem(dividend), expected, "{dividend} / {divisor}");
+    }
+
+    /// Every small dividend, and the dividends around every multiple where an estimate could slip, of every divisor that
+    /// is a chunk, a parity stripe's units or a number of members.
+    #[test]
+    fn small_divisors_are_exact() {
+        for divisor in 1..=4096 {
+            for dividend in 0..300 {
+                assert_exact(dividend, divisor);
+                assert_exact(u64::MAX - dividend, divisor);
+            }
+            for shift in 1..64 {
+                let multiple = (1u64 << shift) / divisor * divisor;
+                for dividend in [multiple.saturating_sub(1), multiple, multiple + 1] {
+                    assert_exact(dividend, divisor);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_divisor_is_exact(dividend: u64, divisor in 1u64.., multiple: u64, shift in 0u32..64) {
+            assert_exact(dividend, divisor);
+            let divisor = (divisor >> shift).max(1);
+            assert_exact(dividend, divisor);
+            let multiple = (multiple / divisor).max(1) * divisor;
+            assert_exact(multiple, divisor);
+            assert_exact(multiple - 1, divisor);
+        }
+    }
+}
