@@ -8,7 +8,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
 /// Small, so that every pair of failed members of every level can be tried.
-const MEMBER_BYTES: usize = 8 << 20;
+const MEMBER_BYTES: usize = 6 << 20;
 
 /// Writes to a degraded array, in each of its states.
 const WRITES: usize = 24;
