@@ -132,13 +132,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
             if let Poll::Ready(Err(source)) = self.outbox.poll_send(&mut self.stream, cx) {
                 break Poll::Ready(Err(Error::Connection { operation: "sending to the client", source }));
             }
-            if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() {
-                break Poll::Ready(Ok(()));
-            }
             match self.advance() {
                 Ok(true) => continue,
                 Ok(false) => {}
                 Err(error) => break Poll::Ready(Err(error)),
+            }
+            if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() {
+                break Poll::Ready(Ok(()));
             }
             if reads == READS_PER_TURN {
                 cx.waker().wake_by_ref();

@@ -148,6 +148,7 @@ impl Listener {
             Socket::Tcp(listener) => {
                 let (stream, _) = listener.accept().await?;
                 tune(sockopt::set_tcp_nodelay(&stream, true));
+                tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
                 tune(enlarge_send_buffer(&stream));
                 Ok(Accepted::Tcp(stream))
             }

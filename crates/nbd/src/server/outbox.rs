@@ -5,6 +5,9 @@
 //!
 //! Nothing here allocates once the queue has grown to the connection's depth.
 
+#[cfg(test)]
+mod tests;
+
 use std::{
     cell::{Cell, RefCell},
     collections::VecDeque,

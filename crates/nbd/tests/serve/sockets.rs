@@ -1,0 +1,124 @@
+//! Listening sockets: modes, leftovers, and who may remove what.
+
+use std::{
+    fs,
+    io::Read as _,
+    net::TcpStream,
+    os::unix::{fs::PermissionsExt as _, net::UnixListener},
+    rc::Rc,
+    sync::{Arc, mpsc},
+};
+
+use uraid_nbd::{Endpoint, Error, ExportInfo, Limits, Listener, Server};
+
+use crate::{
+    memory::{Finish, Memory, info},
+    support::{GREETING, TestServer},
+};
+
+fn in_runtime<T>(act: impl FnOnce() -> T) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let _context = runtime.enter();
+    act()
+}
+
+#[test]
+fn a_socket_is_private_and_removed_at_the_end() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a b.sock");
+    in_runtime(|| {
+        let listener = Listener::unix(&path).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        let expected = format!("nbd+unix:///x?socket={}/a%20b.sock", directory.path().display());
+        assert_eq!(listener.endpoint().uri("x"), expected);
+        drop(listener);
+        assert!(!path.exists());
+    });
+}
+
+#[test]
+fn a_live_server_is_not_replaced() {
+    let server = TestServer::start(Finish::AtOnce);
+    let refused = in_runtime(|| Listener::unix(&server.socket).unwrap_err());
+    assert!(matches!(&refused, Error::SocketInUse { path } if *path == server.socket), "{refused}");
+    server.client(true).assert_alive();
+}
+
+#[test]
+fn the_socket_of_a_dead_server_is_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
+    drop(UnixListener::bind(&path).unwrap()); // closed, and still on disk
+    assert!(path.exists());
+    in_runtime(|| {
+        let listener = Listener::unix(&path).unwrap();
+        assert_eq!(fs::symlink_metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
+        // Somebody else's socket under the same name is not ours to remove.
+        fs::remove_file(&path).unwrap();
+        let _other = UnixListener::bind(&path).unwrap();
+        drop(listener);
+        assert!(path.exists());
+    });
+}
+
+#[test]
+fn nothing_but_a_socket_is_ever_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("precious");
+    fs::write(&path, "data").unwrap();
+    let refused = in_runtime(|| Listener::unix(&path).unwrap_err());
+    assert!(matches!(refused, Error::NotASocket { .. }), "{refused}");
+    assert_eq!(fs::read_to_string(&path).unwrap(), "data");
+    let missing = in_runtime(|| Listener::unix(&directory.path().join("no/such/directory")).unwrap_err());
+    assert!(matches!(missing, Error::Listen { .. }), "{missing}");
+    let long = in_runtime(|| Listener::unix(&directory.path().join("x".repeat(120))).unwrap_err());
+    assert!(matches!(long, Error::Listen { operation: "name a socket", .. }), "{long}");
+}
+
+#[test]
+fn tcp_on_the_loopback() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let Endpoint::Tcp(address) = *listener.endpoint() else { panic!("not TCP") };
+        assert_eq!(listener.endpoint().uri("mem"), format!("nbd://{address}/mem"));
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let client = std::thread::spawn(move || {
+            let mut greeting = [0; 18];
+            TcpStream::connect(address).unwrap().read_exact(&mut greeting).unwrap();
+            stop.send(()).unwrap();
+            greeting
+        });
+        let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
+        let server = Server::new(Rc::new(memory), Limits::default()).unwrap();
+        assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
+        assert_eq!(client.join().unwrap(), GREETING);
+    });
+}
+
+#[test]
+fn exports_that_the_protocol_can_not_describe_are_refused() {
+    let mut odd = info();
+    odd.size_bytes += 1;
+    let mut long = info();
+    long.name = "x".repeat(4097);
+    let mut sizes = vec![];
+    for (minimum, preferred, maximum) in [
+        (0, 4096, 1 << 20),
+        (3, 4096, 1 << 20),
+        (1 << 17, 1 << 17, 1 << 20),
+        (1, 256, 1 << 20),
+        (1, 4096, 2048),
+        (1, 4096, 65 << 20),
+    ] {
+        let mut info = info();
+        info.block_sizes.minimum_bytes = minimum;
+        info.block_sizes.preferred_bytes = preferred;
+        info.block_sizes.maximum_bytes = maximum;
+        sizes.push(info);
+    }
+    for info in [odd, long, ExportInfo { name: "a\0b".into(), ..info() }].into_iter().chain(sizes) {
+        assert!(matches!(info.validate(), Err(Error::InvalidExport { .. })), "{info:?}");
+    }
+    assert!(info().validate().is_ok());
+}
