@@ -109,7 +109,7 @@ async fn run(
                 Control::Release => memory.release(),
             }
         }
-        std::future::pending().await
+        std::future::pending::<()>().await;
     };
     tokio::select! {
         finished = served => finished,
