@@ -14,6 +14,7 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+use rustix::io::Errno;
 use uraid_layout::Bytes;
 
 use crate::buf::Buf;
@@ -270,7 +271,7 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // A ring that still refers to the open file would keep the lock for a moment after the close.
+        // A child process that is just being started has a copy of the descriptor, which would keep the lock for a moment.
         lock::release(&self.file);
     }
 }
@@ -311,7 +312,7 @@ impl FileId {
 /// Opens past the page cache, or through it where the file system refuses that.
 fn open_direct(path: &Path, access: Access) -> Result<(File, bool), MemberError> {
     let fail = |source: io::Error| match source.raw_os_error() {
-        Some(errno) if errno == rustix::io::Errno::BUSY.raw_os_error() => MemberError::Busy { path: path.into() },
+        Some(errno) if errno == Errno::BUSY.raw_os_error() => busy(path),
         _ => MemberError::Io { path: path.into(), action: "open it", source },
     };
     let open = |flags: OFlags| {
@@ -330,6 +331,14 @@ fn open_direct(path: &Path, access: Access) -> Result<(File, bool), MemberError>
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => through_cache(),
         Err(error) => Err(fail(error)),
+    }
+}
+
+/// Why a device refuses an exclusive open: another process of ours, which then has the lock, or the kernel.
+fn busy(path: &Path) -> MemberError {
+    match File::open(path).map(|file| lock::take(&file, path, Access::ReadWrite)) {
+        Ok(Err(locked @ MemberError::Locked { .. })) => locked,
+        Ok(_) | Err(_) => MemberError::Busy { path: path.into() },
     }
 }
 

@@ -27,6 +27,9 @@ pub use uring::{DEFAULT_DEPTH, UringDisk};
 /// The most segments of one operation: what one vectored system call takes.
 pub const SEGMENTS_MAX: usize = 1024;
 
+/// An operation's memory: a few pieces without allocation.
+pub type Segments = SmallVec<[Lease; 4]>;
+
 /// What an operation does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
@@ -70,7 +73,7 @@ pub struct DiskOp {
     /// Where, from the start of the member file; zero for a flush.
     pub offset: Bytes,
     /// The memory: leases to write for a read, leases to read for a write, none otherwise.
-    pub segments: SmallVec<[Lease; 4]>,
+    pub segments: Segments,
 }
 
 /// The end of one operation.

@@ -6,14 +6,16 @@
 //! - A short transfer goes back to the kernel for the remainder.
 //! - Dropping the disk first waits for everything that the kernel has.
 //!
-//! The ring never has DEFER_TASKRUN, whose completions an event loop that polls would not be told of.
+//! Files are not registered with the ring: that was measured and made no difference beyond noise, and a ring that is being
+//! taken apart would keep devices in use. The ring never has DEFER_TASKRUN, whose completions an event loop that polls
+//! would not be told of.
 #![expect(unsafe_code, reason = "memory is handed to the kernel as raw addresses")]
 
 mod ring;
 mod slot;
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::IoUring;
@@ -58,7 +60,7 @@ impl UringDisk {
     /// When there are over 64 members.
     pub fn new(members: Vec<Option<Arc<Member>>>, depth: u32) -> Result<Self, Error> {
         assert!(members.len() <= 64, "an array has at most 64 members");
-        let (ring, event) = ring::build(depth.clamp(1, 4096), &members)?;
+        let (ring, event) = ring::build(depth.clamp(1, 4096))?;
         let capacity = ring.params().cq_entries() as usize;
         Ok(Self {
             ring,
@@ -109,14 +111,16 @@ impl UringDisk {
                 return;
             } else if let Some(op) = self.waiting.pop_front() {
                 let index = self.vacant.pop().expect("a slot is vacant");
-                self.slots[index].start(op);
+                let member = self.members[op.member.index()].as_ref().expect("submit refused absent members");
+                self.slots[index].start(op, member.as_fd().as_raw_fd());
                 index
             } else {
                 return;
             };
             let entry = self.slots[index].describe().user_data(index as u64);
             // SAFETY: the slot owns the operation's leases and iovecs and keeps them unchanged until the entry's
-            // completion is reaped; dropping the disk waits for that, or leaks the slots.
+            // completion is reaped, and `members` keeps its file open; dropping the disk waits for the completion, or
+            // leaks the slots.
             let pushed = unsafe { batch.push(&entry) };
             pushed.expect("the batch was not full");
             self.with_kernel += 1;

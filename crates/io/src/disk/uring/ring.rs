@@ -1,14 +1,12 @@
-//! Making a ring: the flags that this kernel has, the members' files, the event descriptor.
+//! Making a ring: the flags that this kernel has, and the event descriptor.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::Arc;
+use std::os::fd::{AsRawFd, OwnedFd};
 
 use io_uring::{IoUring, Probe, opcode};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::error::Error;
-use crate::member::Member;
 
 /// The oldest kernel that is supported, as major and minor version.
 const OLDEST_KERNEL: (u32, u32) = (5, 15);
@@ -23,8 +21,8 @@ const OPCODES: [u8; 6] = [
     opcode::Fsync::CODE,
 ];
 
-/// A ring of `depth` entries with the members' files registered by slot, and the eventfd that it signals.
-pub(super) fn build(depth: u32, members: &[Option<Arc<Member>>]) -> Result<(IoUring, OwnedFd), Error> {
+/// A ring of `depth` entries and the eventfd that it signals.
+pub(super) fn build(depth: u32) -> Result<(IoUring, OwnedFd), Error> {
     let release = rustix::system::uname().release().to_string_lossy().into_owned();
     if is_too_old(&release) {
         return Err(Error::OldKernel { release });
@@ -35,11 +33,6 @@ pub(super) fn build(depth: u32, members: &[Option<Arc<Member>>]) -> Result<(IoUr
     ring.submitter().register_probe(&mut probe).map_err(ring_error("list its operations"))?;
     if !OPCODES.iter().all(|&code| probe.is_supported(code)) {
         return Err(Error::OldKernel { release });
-    }
-    let files: Vec<i32> =
-        members.iter().map(|member| member.as_ref().map_or(-1, |member| member.as_fd().as_raw_fd())).collect();
-    if !files.is_empty() {
-        ring.submitter().register_files(&files).map_err(ring_error("register the members"))?;
     }
     let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let event = event.map_err(|errno| ring_error("make an event descriptor")(errno.into()))?;

@@ -1,8 +1,10 @@
 //! One operation with the kernel: its leases, its iovecs, and how far it has come.
 
+use std::os::fd::RawFd;
+
 use io_uring::opcode::{Fallocate, Fsync, Read, Readv, Write, Writev};
 use io_uring::squeue::Entry;
-use io_uring::types::{Fixed, FsyncFlags};
+use io_uring::types::{Fd, FsyncFlags};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
@@ -17,6 +19,7 @@ const ENTRY_BYTES_MAX: usize = 1 << 30;
 #[derive(Default)]
 pub(super) struct Slot {
     op: Option<DiskOp>,
+    file: RawFd,
     /// What is left to transfer; unchanged while the kernel has it.
     iovecs: Vec<libc::iovec>,
     /// The first of `iovecs` that is not yet done.
@@ -33,21 +36,22 @@ pub(super) enum Progress {
 }
 
 impl Slot {
-    /// Takes an operation.
-    pub(super) fn start(&mut self, op: DiskOp) {
+    /// Takes an operation on an open file.
+    pub(super) fn start(&mut self, op: DiskOp, file: RawFd) {
         assert!(self.op.is_none(), "a vacant slot has no operation");
         self.iovecs.clear();
         self.iovecs.extend(
             op.segments.iter().map(|lease| libc::iovec { iov_base: lease.as_ptr().cast(), iov_len: lease.len() }),
         );
         (self.first, self.done, self.retries) = (0, 0, 0);
+        self.file = file;
         self.op = Some(op);
     }
 
     /// The entry for what is left of the operation. The kernel may use the slot's memory once the entry is pushed.
     pub(super) fn describe(&self) -> Entry {
         let op = self.op.as_ref().expect("a taken slot has an operation");
-        let file = Fixed(u32::from(op.member.0));
+        let file = Fd(self.file);
         let offset = op.offset.0 + self.done;
         let left = &self.iovecs[self.first..];
         match (op.kind, left) {
@@ -140,7 +144,7 @@ mod tests {
         let segments = segments.collect();
         let op = DiskOp { tag: 7, member: MemberIndex(3), kind: OpKind::Read, offset: Bytes(4096), segments };
         let mut slot = Slot::default();
-        slot.start(op);
+        slot.start(op, -1);
         slot
     }
 
