@@ -14,7 +14,7 @@ use uuid::Uuid;
 pub use areas::{Area, Areas, HEAD_STEP, MEMBER_MIN, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
-pub use store::{load, newest, store};
+pub use store::{erase, load, newest, store};
 
 /// The size of an encoded superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;

@@ -1,8 +1,8 @@
 //! The copies on a member: writing them in the order that survives a torn write, and finding the one that counts.
 
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, SECTOR_BYTES};
 
-use super::{SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, positions};
+use super::{HEAD_STEP, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, positions};
 use crate::buf::Buf;
 use crate::error::Error;
 use crate::member::Member;
@@ -20,6 +20,26 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
     buf.as_mut().copy_from_slice(&encode(superblock));
     for position in superblock.write_positions() {
         member.write_at(position, &buf)?;
+    }
+    Ok(member.sync()?)
+}
+
+/// Overwrites with zeros what other formats, or another array, have at both ends of a member: the first MiB, and everything
+/// from the tail on. Durable when it returns; blocks.
+///
+/// # Errors
+/// When the member fails.
+///
+/// # Panics
+/// When the member is open for reading only, or smaller than [`MEMBER_MIN`](super::MEMBER_MIN).
+pub fn erase(member: &Member) -> Result<(), Error> {
+    let size = member.size().0;
+    let [.., tail] = positions(member.size()).expect("a member is not below the smallest size");
+    // What is beyond the last whole sector can't be written directly, and holds no signature.
+    let step = member.alignment().offset.0.max(SECTOR_BYTES);
+    for (start, end) in [(0, size.min(HEAD_STEP.0)), (tail.0, size)] {
+        let zeros = Buf::zeroed(Bytes((end - start) / step * step));
+        member.write_at(Bytes(start), &zeros)?;
     }
     Ok(member.sync()?)
 }

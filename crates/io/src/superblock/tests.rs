@@ -4,7 +4,7 @@ use uraid_layout::{Geometry, Level, Placement, Rotation, Sectors};
 use super::*;
 use crate::Error;
 use crate::buf::Buf;
-use crate::member::{Allocation, Member};
+use crate::member::{Access, Allocation, Member};
 
 const MIB: u64 = 1 << 20;
 
@@ -265,6 +265,28 @@ fn the_tail_serves_when_the_head_is_gone() {
         overwrite(member, positions(member.size()).unwrap()[2], 0x55, 4096);
         assert!(matches!(load(member), Err(Error::Superblock { source: SuperblockError::NoMagic, .. })));
     });
+}
+
+#[test]
+fn erasing_leaves_no_signature_and_touches_nothing_else() {
+    let directory = tempfile::tempdir().unwrap();
+    for size in [4 * MIB, 16 * MIB + 512 * 3] {
+        let path = directory.path().join(size.to_string());
+        let mut bytes = vec![0x11; usize::try_from(size).unwrap()];
+        bytes[0x438..0x43a].copy_from_slice(&[0x53, 0xef]);
+        let last = bytes.len() - 512;
+        bytes[last..last + 8].copy_from_slice(b"EFI PART");
+        std::fs::write(&path, &bytes).unwrap();
+        let member = Member::open(&path, Access::ReadWrite).unwrap();
+        let signature = || crate::signature::detect(member.size(), |offset, len| member.peek(offset, len)).unwrap();
+        assert!(signature().is_some());
+        erase(&member).unwrap();
+        assert_eq!(signature(), None);
+        let after = std::fs::read(&path).unwrap();
+        let tail = bytes.len() / 4096 * 4096 - 65536;
+        assert!(after[..1 << 20].iter().chain(&after[tail..]).all(|&byte| byte == 0), "{size}");
+        assert!(after[1 << 20..tail].iter().all(|&byte| byte == 0x11), "{size}");
+    }
 }
 
 #[test]
