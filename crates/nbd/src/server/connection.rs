@@ -114,6 +114,13 @@ enum Stage<B: AsRef<[u8]>> {
     Closing,
 }
 
+/// What a turn did.
+#[derive(Default)]
+struct Turn {
+    submitted: bool,
+    refused: bool,
+}
+
 struct Writing<B: AsRef<[u8]>> {
     span: Span,
     fua: bool,
@@ -163,8 +170,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
 
     /// Submits what has arrived, as far as the budget goes. Returns whether replies may be due.
     fn advance(&mut self) -> Result<bool, Error> {
-        let mut submitted = false;
-        let mut refused = false;
+        let mut turn = Turn::default();
+        let taken = self.take_requests(&mut turn);
+        if turn.submitted {
+            self.export.kick(); // also if the stream went wrong after these commands
+        }
+        taken.map(|()| turn.submitted || turn.refused)
+    }
+
+    fn take_requests(&mut self, turn: &mut Turn) -> Result<(), Error> {
         loop {
             self.stage = match mem::replace(&mut self.stage, Stage::Closing) {
                 Stage::Header => {
@@ -178,54 +192,50 @@ impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
                         Some(Received::Disconnect) => Stage::Closing,
                         None => {
                             self.stage = Stage::Header;
-                            break;
+                            return Ok(());
                         }
                     }
                 }
                 Stage::Unadmitted(request) => match self.outbox.admit(&request) {
-                    Some(slot) => self.start(request.command, slot, &mut submitted),
+                    Some(slot) => self.start(request.command, slot, turn),
                     None => {
                         self.stage = Stage::Unadmitted(request);
-                        break;
+                        return Ok(());
                     }
                 },
                 Stage::Refusal(cookie, error) => {
                     if !self.outbox.reject(cookie, error) {
                         self.stage = Stage::Refusal(cookie, error);
-                        break;
+                        return Ok(());
                     }
-                    refused = true;
+                    turn.refused = true;
                     Stage::Header
                 }
                 Stage::Data(mut writing) => {
                     writing.take_from(&mut self.received);
                     if writing.missing_bytes() > 0 {
                         self.stage = Stage::Data(writing);
-                        break;
+                        return Ok(());
                     }
                     let Writing { span, fua, buffer, slot, .. } = writing;
                     self.export.submit(Command::Write { span, buffer, fua }, slot);
-                    submitted = true;
+                    turn.submitted = true;
                     Stage::Header
                 }
-                Stage::Closing => break,
+                Stage::Closing => return Ok(()),
             };
         }
-        if submitted {
-            self.export.kick();
-        }
-        Ok(submitted || refused)
     }
 
     /// Submits a command, or makes ready to receive its data.
-    fn start(&mut self, command: Command<()>, slot: ReplySlot<E::Buffer>, submitted: &mut bool) -> Stage<E::Buffer> {
+    fn start(&mut self, command: Command<()>, slot: ReplySlot<E::Buffer>, turn: &mut Turn) -> Stage<E::Buffer> {
         if let Command::Write { span, fua, .. } = command {
             let buffer = self.export.buffer(span.length_bytes);
             assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a buffer is as long as was asked for");
             return Stage::Data(Writing { span, fua, buffer, filled_bytes: 0, slot });
         }
         self.export.submit(command.with_buffer(|length_bytes| self.export.buffer(length_bytes)), slot);
-        *submitted = true;
+        turn.submitted = true;
         Stage::Header
     }
 

@@ -139,3 +139,15 @@ fn a_stream_out_of_step_ends_only_its_own_connection() {
     client.assert_closed();
     bystander.assert_alive();
 }
+
+#[test]
+fn commands_before_the_stream_goes_wrong_are_kicked() {
+    let server = TestServer::start(Finish::Reversed);
+    let mut client = server.client(true);
+    client.send(&[request(0, 1, 1, 0, 512), vec![9; 512], vec![0x55; 28]].concat());
+    client.assert_closed();
+    let counts = server.counts.clone();
+    assert!(server.stop_and_join());
+    assert_eq!((counts.submits.load(SeqCst), counts.kicks.load(SeqCst)), (1, 1));
+    assert_eq!(counts.buffers_live.load(SeqCst), 0);
+}
