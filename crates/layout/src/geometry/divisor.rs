@@ -1,6 +1,6 @@
 //! Division by a number that is known long before the dividend: a shift, or a multiplication by the reciprocal.
 
-/// A divisor that is never zero.
+/// A divisor from 1 to 2^63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Divisor {
     divisor: u64,
@@ -11,19 +11,19 @@ pub(super) struct Divisor {
 enum Method {
     /// The divisor is 2 to this power.
     Shift(u32),
-    /// The largest whole number of divisors in `u64::MAX`.
+    /// The least whole number over 2^64/divisor.
     Reciprocal(u64),
 }
 
 impl Divisor {
     /// # Panics
-    /// When `divisor` is zero.
+    /// When `divisor` is zero or over 2^63.
     pub(super) const fn new(divisor: u64) -> Self {
-        assert!(divisor > 0, "a divisor is not zero");
+        assert!(divisor > 0 && divisor <= 1 << 63, "a divisor is 1 to 2^63");
         let method = if divisor.is_power_of_two() {
             Method::Shift(divisor.trailing_zeros())
         } else {
-            Method::Reciprocal(u64::MAX / divisor)
+            Method::Reciprocal(u64::MAX / divisor + 1)
         };
         Self { divisor, method }
     }
@@ -38,12 +38,12 @@ impl Divisor {
     pub(super) const fn div_rem(self, dividend: u64) -> (u64, u64) {
         match self.method {
             Method::Shift(shift) => (dividend >> shift, dividend & (self.divisor - 1)),
-            // The reciprocal is over 2^64/divisor - 1, so the estimate is over dividend/divisor - 1 - its fraction: it is the
-            // quotient or one less, for every dividend.
+            // The reciprocal is over 2^64/divisor by less than 1, so the estimate is the quotient or one more, for every
+            // dividend; one more only for dividends far beyond those of an array, which is a branch that costs nothing.
             Method::Reciprocal(reciprocal) => {
                 let estimate = ((dividend as u128 * reciprocal as u128) >> 64) as u64;
-                let rest = dividend - estimate * self.divisor;
-                if rest >= self.divisor { (estimate + 1, rest - self.divisor) } else { (estimate, rest) }
+                let rest = dividend.wrapping_sub(estimate.wrapping_mul(self.divisor));
+                if rest < self.divisor { (estimate, rest) } else { (estimate - 1, rest.wrapping_add(self.divisor)) }
             }
         }
     }
@@ -86,7 +86,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_divisor_is_exact(dividend: u64, divisor in 1u64.., multiple: u64, shift in 0u32..64) {
+        fn any_divisor_is_exact(dividend: u64, divisor in 1u64..=1 << 63, multiple: u64, shift in 0u32..64) {
             assert_exact(dividend, divisor);
             let divisor = (divisor >> shift).max(1);
             assert_exact(dividend, divisor);

@@ -32,8 +32,11 @@ pub struct Geometry {
     period: Divisor,
     /// The member and the row of each cell.
     positions: Vec<Position>,
+    /// The same for each data unit of a period, that is of one parity stripe for each map: one load for a look-up.
+    data_positions: Vec<Position>,
     chunk: Divisor,
     units_per_stripe: Divisor,
+    units_per_period: Divisor,
     capacity: Sectors,
     stripes: Stripes,
     rows: usize,
@@ -113,10 +116,15 @@ impl Geometry {
         } else {
             (chunk.0 * as_u64(rows), chunk.0, Numbering::RowsOfStripe(Divisor::new(as_u64(rows))))
         };
+        let positions = positions(spec.members, rows);
+        let data_positions: Vec<Position> =
+            maps.iter().flat_map(StripeMap::data).map(|cell| positions[usize::from(cell.0)]).collect();
         Ok(Self {
             spec,
             period: Divisor::new(as_u64(maps.len())),
-            positions: positions(spec.members, rows),
+            units_per_period: Divisor::new(as_u64(data_positions.len())),
+            positions,
+            data_positions,
             maps,
             chunk: Divisor::new(chunk.0),
             units_per_stripe: Divisor::new(units_per_stripe),
@@ -273,9 +281,13 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn locate(&self, lba: Lba) -> Location {
-        let (stripe, unit, offset) = self.split(lba);
         assert!(lba.0 < self.capacity.0, "the address is below the array's capacity");
-        self.location(stripe, self.map(stripe).cell(unit), offset)
+        let (unit, offset) = self.chunk.div_rem(lba.0);
+        let (stripe, _) = self.units_per_stripe.div_rem(unit);
+        let place = usize::try_from(self.units_per_period.rem(unit)).expect("a table's index fits");
+        let Position { member, row } = self.data_positions[place];
+        let start = stripe * self.stripe_stride.0 + u64::from(row) * self.row_stride.0;
+        Location { member, sector: DiskSector(start + offset) }
     }
 
     /// Where the parity of a sector of the array is, one location for each group that covers it; on mirrors, its further
@@ -323,7 +335,6 @@ impl Geometry {
         }
     }
 
-    #[inline]
     fn location(&self, stripe: StripeId, cell: Cell, offset: Sectors) -> Location {
         Location { member: self.member(cell), sector: DiskSector(self.sector(stripe, cell).0 + offset.0) }
     }

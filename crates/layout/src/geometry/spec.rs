@@ -140,6 +140,18 @@ const CHUNK_STEP_BYTES: u64 = 4 << 10;
 const MAX_CHUNK_BYTES: u64 = 1 << 20;
 
 impl Level {
+    /// What people call the level, without its options.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Raid0 => "RAID 0",
+            Self::Raid1 => "RAID 1",
+            Self::Raid10 { .. } => "RAID 10",
+            Self::Raid5 { .. } => "RAID 5",
+            Self::Rm2 { .. } => "RM2",
+        }
+    }
+
     /// The fewest and the most members that the level takes.
     #[must_use]
     pub const fn members(self) -> core::ops::RangeInclusive<u8> {
@@ -153,13 +165,7 @@ impl Level {
 
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Raid0 => "RAID 0",
-            Self::Raid1 => "RAID 1",
-            Self::Raid10 { .. } => "RAID 10",
-            Self::Raid5 { .. } => "RAID 5",
-            Self::Rm2 { .. } => "RM2",
-        })
+        f.write_str(self.name())
     }
 }
 
