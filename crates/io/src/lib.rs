@@ -1,9 +1,13 @@
 //! Runs layout plans on member files and devices: buffers, parity, locks, superblocks, engine.
 
+pub mod array;
 pub mod buf;
 pub mod disk;
+pub mod engine;
 pub mod error;
 pub mod member;
+pub mod signature;
+pub mod superblock;
 pub mod xor;
 
 pub use error::Error;

@@ -6,8 +6,8 @@ use uraid_layout::plan::{Buffer, Cached, Method, Plan, Planner, Request, Slice, 
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
 use uraid_layout::{
-    Bytes, Cell, DataUnit, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
-    StripeId,
+    Bytes, Cell, DataUnit, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, SECTOR_BYTES, Sectors,
+    Spec, StripeId,
 };
 
 const SECTOR: usize = SECTOR_BYTES as usize;
@@ -247,9 +247,11 @@ fn zeros_are_written_without_a_buffer() {
                 let len = len.min(geometry.capacity().0 - start);
                 bench.write_as(start, len, Write::Zeroes, None);
             }
-            let whole = bench.plan.writes().iter().all(|io| {
-                bench.plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes)
-            });
+            let whole = bench
+                .plan
+                .writes()
+                .iter()
+                .all(|io| bench.plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes));
             assert!(whole && bench.plan.reads().is_empty(), "a zeroed parity stripe is zeros on every member");
             bench.read(0, geometry.capacity().0);
         }
@@ -270,13 +272,7 @@ fn resync_makes_parity_of_anything_agree() {
                 }
             }
         }
-        let view = View {
-            geometry: &geometry,
-            repair: &bench.repair,
-            missing: MemberSet::EMPTY,
-            cached: &[],
-            copy: 0,
-        };
+        let view = View { geometry: &geometry, repair: &bench.repair, missing: MemberSet::EMPTY, cached: &[], copy: 0 };
         for stripe in (0..geometry.stripes().0).map(StripeId) {
             for (start, len) in [(0, 3), (3, 5)] {
                 bench.planner.resync(&mut bench.plan, &view, stripe, Sectors(start), Sectors(len)).expect("exists");
@@ -423,8 +419,12 @@ fn any_geometry() -> impl Strategy<Value = Geometry> {
         (2..6u8).prop_map(|members| (Level::Raid1, members)),
         (2..9u8, 2..4u8).prop_map(|(members, copies)| (Level::Raid10 { copies: copies.min(members) }, members)),
         (3..12u8, 0..4usize).prop_map(|(members, rotation)| {
-            let all =
-                [Rotation::LeftAsymmetric, Rotation::RightAsymmetric, Rotation::LeftSymmetric, Rotation::RightSymmetric];
+            let all = [
+                Rotation::LeftAsymmetric,
+                Rotation::RightAsymmetric,
+                Rotation::LeftSymmetric,
+                Rotation::RightSymmetric,
+            ];
             (Level::Raid5 { rotation: all[rotation] }, members)
         }),
         (9..15u8, 2..5u8, any::<bool>()).prop_map(|(members, height, adjacent)| {

@@ -273,7 +273,8 @@ fn piece(view: &View<'_>, stripe: StripeId, cell: Cell, start: u64, slice: Slice
 fn merge(pieces: &mut [Piece], ios: &mut Vec<DiskIo>, slices: &mut Vec<Slice>) {
     pieces.sort_unstable_by_key(|piece| (piece.member, piece.sector));
     for piece in pieces.iter() {
-        let adjacent = ios.last_mut().filter(|io| io.member == piece.member && io.sector.0 + io.len.0 == piece.sector.0);
+        let adjacent =
+            ios.last_mut().filter(|io| io.member == piece.member && io.sector.0 + io.len.0 == piece.sector.0);
         let Some(io) = adjacent else {
             let first = index_u32(slices.len());
             slices.push(piece.slice);

@@ -103,11 +103,11 @@ impl Grid {
             let source = source(view, stripe.id, extent.unit);
             for band in self.bands_of(extent) {
                 let wanted = self.slice_of(extent, band);
-                if let Old::At(cached) = *self.old(cell, band) {
+                if let Old::At(cached) = *self.old_at(cell, band) {
                     push_xor(plan, wanted, [cached]);
                 } else if let Some(source) = source {
                     out.read(view, stripe.id, source, self.cuts[band], wanted);
-                    *self.old(cell, band) = Old::At(wanted);
+                    *self.old_at(cell, band) = Old::At(wanted);
                 }
             }
         }
@@ -135,7 +135,7 @@ impl Grid {
             let cell = stripe.map.cell(extent.unit);
             for band in self.bands_of(extent) {
                 let slice = self.slice_of(extent, band);
-                *self.new(cell, band) = Some(slice);
+                *self.new_at(cell, band) = Some(slice);
             }
         }
         self.mark_updates(&stripe);
@@ -151,7 +151,7 @@ impl Grid {
                 continue;
             }
             for band in 0..self.bands() {
-                if let Some(slice) = *self.new(cell, band) {
+                if let Some(slice) = *self.new_at(cell, band) {
                     out.write(view, stripe.id, cell, self.cuts[band], slice);
                 }
             }
@@ -185,7 +185,7 @@ impl Grid {
         self.fetch(plan, &stripe, &[], out);
         self.compute_parity(plan, &stripe, Method::Reconstruct);
         for equation in stripe.map.groups() {
-            if let Some(slice) = *self.new(equation.parity, 0) {
+            if let Some(slice) = *self.new_at(equation.parity, 0) {
                 out.write(view, id, equation.parity, start.0, slice);
             }
         }
@@ -212,7 +212,7 @@ impl Grid {
                 let (from, to) = (self.cuts[band], self.cuts[band + 1]);
                 if cached.start.0 <= from && to <= end {
                     let slice = cached.content.part(from - cached.start.0, to - from);
-                    *self.old(cached.cell, band) = Old::At(slice);
+                    *self.old_at(cached.cell, band) = Old::At(slice);
                 }
             }
         }
@@ -243,12 +243,12 @@ impl Grid {
         extent.content.part(self.cuts[band] - extent.start, self.cuts[band + 1] - self.cuts[band])
     }
 
-    fn old(&mut self, cell: Cell, band: usize) -> &mut Old {
+    fn old_at(&mut self, cell: Cell, band: usize) -> &mut Old {
         let bands = self.bands();
         &mut self.old[usize::from(cell.0) * bands + band]
     }
 
-    fn new(&mut self, cell: Cell, band: usize) -> &mut Option<Slice> {
+    fn new_at(&mut self, cell: Cell, band: usize) -> &mut Option<Slice> {
         let bands = self.bands();
         &mut self.new[usize::from(cell.0) * bands + band]
     }
@@ -263,7 +263,7 @@ impl Grid {
         for (unit, &cell) in stripe.map.data().iter().enumerate() {
             let unit = DataUnit(u16::try_from(unit).expect("a stripe has fewer than 65536 cells"));
             for band in 0..self.bands() {
-                if self.new(cell, band).is_none() {
+                if self.new_at(cell, band).is_none() {
                     continue;
                 }
                 for &group in stripe.map.groups_of(unit) {
@@ -271,7 +271,7 @@ impl Grid {
                     if stripe.is_missing(equation.parity) || *self.update(group, band) != Update::None {
                         continue;
                     }
-                    let is_full = equation.data.iter().all(|&cell| self.new(cell, band).is_some());
+                    let is_full = equation.data.iter().all(|&cell| self.new_at(cell, band).is_some());
                     *self.update(group, band) = if is_full { Update::Full } else { Update::Partial };
                 }
             }
@@ -318,7 +318,7 @@ impl Grid {
                     continue;
                 }
                 for &cell in &equation.data {
-                    if self.new(cell, band).is_some() == modify {
+                    if self.new_at(cell, band).is_some() == modify {
                         self.ask(stripe, cell, band);
                     }
                 }
@@ -332,15 +332,15 @@ impl Grid {
 
     /// Asks for the old content of a (cell, band), from its member or, where that is missing, from the rest of a group.
     fn ask(&mut self, stripe: &Stripe<'_>, cell: Cell, band: usize) {
-        if *self.old(cell, band) != Old::Unasked {
+        if *self.old_at(cell, band) != Old::Unasked {
             return;
         }
         if !stripe.is_lost(cell) {
-            *self.old(cell, band) = Old::Read;
+            *self.old_at(cell, band) = Old::Read;
             self.needs.reads.push((cell, band));
             return;
         }
-        *self.old(cell, band) = Old::Recover;
+        *self.old_at(cell, band) = Old::Recover;
         let group = stripe.recovery(cell);
         for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
             self.ask(stripe, source, band);
@@ -375,15 +375,15 @@ impl Grid {
         self.sort_reads(stripe);
         for index in 0..self.needs.reads.len() {
             let (cell, band) = self.needs.reads[index];
-            if *self.old(cell, band) == Old::Read {
+            if *self.old_at(cell, band) == Old::Read {
                 let slice = self.scratch(plan, band);
                 out.read(stripe.view, stripe.id, cell, self.cuts[band], slice);
-                *self.old(cell, band) = Old::At(slice);
+                *self.old_at(cell, band) = Old::At(slice);
             }
         }
         for index in 0..self.needs.recoveries.len() {
             let (cell, group, band) = self.needs.recoveries[index];
-            if *self.old(cell, band) != Old::Recover {
+            if *self.old_at(cell, band) != Old::Recover {
                 continue;
             }
             let destination = wanted.iter().find(|extent| {
@@ -399,13 +399,13 @@ impl Grid {
                 plan.slices.push(slice);
             }
             finish_xor(plan, target, first);
-            *self.old(cell, band) = Old::At(target);
+            *self.old_at(cell, band) = Old::At(target);
         }
     }
 
     /// The old content's place, once its read or recovery is planned.
     fn content(&mut self, cell: Cell, band: usize) -> Slice {
-        match *self.old(cell, band) {
+        match *self.old_at(cell, band) {
             Old::At(slice) => slice,
             state => unreachable!("cell {cell} is an operand and was planned for, not {state:?}"),
         }
@@ -427,7 +427,7 @@ impl Grid {
                     plan.slices.push(slice);
                 }
                 for &cell in &equation.data {
-                    let new = *self.new(cell, band);
+                    let new = *self.new_at(cell, band);
                     if new.is_some() == modify {
                         let slice = self.content(cell, band);
                         plan.slices.push(slice);
@@ -444,7 +444,7 @@ impl Grid {
                         target
                     }
                 };
-                *self.new(equation.parity, band) = Some(parity);
+                *self.new_at(equation.parity, band) = Some(parity);
             }
         }
     }

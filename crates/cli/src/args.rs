@@ -1,0 +1,311 @@
+//! The command line: what users may say, with examples.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
+
+/// Software RAID in user space: files and devices on one side, a network block device on the other.
+#[derive(Debug, Parser)]
+#[command(name = "uraid", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "Start here:\n  uraid quickstart              a small RAID 5 in ./uraid-demo, served at once")]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Make an array of files and block devices
+    Create(CreateArgs),
+    /// Serve an array as a network block device, in the foreground
+    Serve(ServeArgs),
+    /// Show what members say about their array, and whether it is whole
+    Examine(ExamineArgs),
+    /// Show where a block lives, and what reading and writing it takes
+    Map(MapArgs),
+    /// Draw how a level places data and parity
+    Layout(LayoutArgs),
+    /// Make a small RAID 5 of files in a directory and serve it
+    Quickstart(QuickstartArgs),
+}
+
+/// A RAID level, as the command line says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LevelName {
+    /// Striping; no member may fail
+    #[value(name = "0")]
+    Raid0,
+    /// Mirrors; all but one may fail
+    #[value(name = "1")]
+    Raid1,
+    /// Striped mirrors
+    #[value(name = "10")]
+    Raid10,
+    /// Rotated parity; one member may fail
+    #[value(name = "5")]
+    Raid5,
+    /// Two parity groups for each block; two members may fail
+    #[value(name = "rm2")]
+    Rm2,
+}
+
+/// The shape of an array.
+#[derive(Debug, Args)]
+pub(crate) struct ShapeArgs {
+    /// RAID level
+    #[arg(long, value_enum)]
+    pub(crate) level: LevelName,
+    /// Bytes placed on one member before the next: 4K to 1M, a multiple of 4K
+    #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
+    pub(crate) chunk: Bytes,
+    /// Placement. RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric; RM2: adjacent (default),
+    /// partitioned; RAID 10: near
+    #[arg(long, value_name = "NAME")]
+    pub(crate) layout: Option<String>,
+    /// RM2: rows of a parity stripe, of which one holds parity [default: the most that the members allow]
+    #[arg(long, value_name = "M")]
+    pub(crate) rm2_m: Option<u8>,
+    /// RAID 10: copies of each block [default: 2]
+    #[arg(long, value_name = "N")]
+    pub(crate) copies: Option<u8>,
+}
+
+/// Arguments of `uraid create`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid create --level 5 --size 1G a.img b.img c.img        RAID 5 of three new files
+  uraid create --level rm2 --name vault /dev/sd[b-h]        RM2 of seven devices
+  uraid create --level 10 --copies 3 --chunk 256K disk*.img")]
+pub(crate) struct CreateArgs {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
+    /// Size of each member; files that do not exist are created with it
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) size: Option<Bytes>,
+    /// Do not reserve the space of new files
+    #[arg(long)]
+    pub(crate) sparse: bool,
+    /// The array's name
+    #[arg(long, default_value = "", value_name = "NAME")]
+    pub(crate) name: String,
+    /// Overwrite members that hold something already
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print what was made as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Files and block devices, in the order of their slots
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// Arguments of `uraid serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid serve a.img b.img c.img                             on a socket in the first member's directory
+  uraid serve --socket /run/vault.sock --export vault /dev/sd[b-h]
+  uraid serve --listen 127.0.0.1:10809 --degraded a.img c.img")]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+    /// Serve without writing a byte to the members
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Serve although members are missing that the array had when it was last used
+    #[arg(long)]
+    pub(crate) degraded: bool,
+    /// Serve although the array was not stopped cleanly and members are missing: what they held may come back wrong
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The array's members, in any order
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// Where to serve.
+#[derive(Debug, Default, Args)]
+pub(crate) struct EndpointArgs {
+    /// Unix socket to serve on, for this user only [default: uraid.sock beside the first member]
+    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    pub(crate) socket: Option<PathBuf>,
+    /// TCP address to serve on; anyone who reaches it can read and write the array
+    #[arg(long, value_name = "ADDR:PORT")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// The export's name for clients; the default export is this one too [default: the array's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) export: Option<String>,
+}
+
+/// Arguments of `uraid examine`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  uraid examine --json disk*.img | jq .missing")]
+pub(crate) struct ExamineArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Members; one is enough to ask
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// Arguments of `uraid map`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid map --lba 2048 a.img b.img c.img
+  uraid map --lba 0 --level rm2 --members 7 --rm2-m 3 --failed 1,3")]
+pub(crate) struct MapArgs {
+    /// Block to look for: a 512-byte sector of the array
+    #[arg(long, value_parser = lba, value_name = "N")]
+    pub(crate) lba: Lba,
+    /// Members that are taken to be missing
+    #[arg(long, value_parser = members, default_value = "", hide_default_value = true, value_name = "SLOTS")]
+    pub(crate) failed: MemberSet,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) shape: OptionalShapeArgs,
+    /// The array's members; or describe an array with --level and --members
+    #[arg(value_name = "MEMBER", conflicts_with_all = ["level", "member_count"])]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// An array that need not exist.
+#[derive(Debug, Args)]
+pub(crate) struct OptionalShapeArgs {
+    /// Without members: RAID level
+    #[arg(long, value_enum, requires = "member_count")]
+    pub(crate) level: Option<LevelName>,
+    /// Without members: how many the array has
+    #[arg(long = "members", id = "member_count", value_name = "N", requires = "level")]
+    pub(crate) count: Option<u8>,
+    /// Without members: chunk
+    #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
+    pub(crate) chunk: Bytes,
+    /// Without members: size of each member's data area
+    #[arg(long, value_parser = bytes, default_value = "1G", value_name = "SIZE")]
+    pub(crate) size: Bytes,
+    /// Without members: placement, as for create
+    #[arg(long, value_name = "NAME")]
+    pub(crate) layout: Option<String>,
+    /// Without members: rows of an RM2 parity stripe
+    #[arg(long, value_name = "M")]
+    pub(crate) rm2_m: Option<u8>,
+    /// Without members: copies of each RAID 10 block
+    #[arg(long, value_name = "N")]
+    pub(crate) copies: Option<u8>,
+}
+
+/// Arguments of `uraid layout`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid layout --level 5 --members 5
+  uraid layout --level rm2 --members 7 --rm2-m 3")]
+pub(crate) struct LayoutArgs {
+    #[command(flatten)]
+    pub(crate) shape: ShapeArgs,
+    /// How many members
+    #[arg(long, value_name = "N")]
+    pub(crate) members: u8,
+    /// How many stripes to draw [default: until the placement repeats]
+    #[arg(long, value_name = "N")]
+    pub(crate) stripes: Option<u16>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `uraid quickstart`.
+#[derive(Debug, Args)]
+pub(crate) struct QuickstartArgs {
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+    /// Where to put the members
+    #[arg(default_value = "./uraid-demo", value_name = "DIR")]
+    pub(crate) dir: PathBuf,
+}
+
+/// A size such as 4096, 64K, 1G or 1GiB; all units are powers of 1024.
+pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let unit = unit.strip_suffix("iB").or(unit.strip_suffix('B')).unwrap_or(unit);
+    let shift = match unit {
+        "" => 0,
+        "K" | "k" => 10,
+        "M" | "m" => 20,
+        "G" | "g" => 30,
+        "T" | "t" => 40,
+        _ => return Err(format!("'{text}' is not a size; write for example 4096, 64K, 512M or 1G")),
+    };
+    let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64K or 1G"))?;
+    let bytes = number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' does not fit 64 bits"))?;
+    Ok(Bytes(bytes))
+}
+
+fn lba(text: &str) -> Result<Lba, String> {
+    text.parse().map(Lba).map_err(|_| format!("'{text}' is not a sector number"))
+}
+
+/// Slots such as `1,3`.
+fn members(text: &str) -> Result<MemberSet, String> {
+    let slots = text.split(',').filter(|slot| !slot.is_empty());
+    slots
+        .map(|slot| match slot.trim().parse() {
+            Ok(index @ 0..64) => Ok(MemberIndex(index)),
+            _ => Err(format!("'{slot}' is not a slot; write for example 1,3")),
+        })
+        .collect()
+}
+
+/// The level that the options describe, for `members` members.
+pub(crate) fn level(
+    name: LevelName,
+    layout: Option<&str>,
+    rm2_m: Option<u8>,
+    copies: Option<u8>,
+    members: u8,
+) -> anyhow::Result<Level> {
+    let level = match name {
+        LevelName::Raid0 => Level::Raid0,
+        LevelName::Raid1 => Level::Raid1,
+        LevelName::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
+        LevelName::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
+        LevelName::Rm2 => {
+            let height = rm2_m.or(uraid_layout::geometry::default_height(members)).unwrap_or(2);
+            Level::Rm2 { height, placement: Placement::Adjacent }
+        }
+    };
+    let level = match (level, layout) {
+        (level, None) | (level @ Level::Raid10 { .. }, Some("near")) => level,
+        (Level::Raid5 { .. }, Some(name)) => {
+            let rotation = match name {
+                "left-symmetric" => Rotation::LeftSymmetric,
+                "left-asymmetric" => Rotation::LeftAsymmetric,
+                "right-symmetric" => Rotation::RightSymmetric,
+                "right-asymmetric" => Rotation::RightAsymmetric,
+                _ => anyhow::bail!(
+                    "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or right-asymmetric"
+                ),
+            };
+            Level::Raid5 { rotation }
+        }
+        (Level::Rm2 { height, .. }, Some(name)) => {
+            let placement = match name {
+                "adjacent" => Placement::Adjacent,
+                "partitioned" => Placement::Partitioned,
+                _ => anyhow::bail!("RM2 has no layout '{name}'; choose adjacent or partitioned"),
+            };
+            Level::Rm2 { height, placement }
+        }
+        (_, Some(layout)) => anyhow::bail!("level {name:?} has no layout '{layout}'; leave --layout out"),
+    };
+    anyhow::ensure!(rm2_m.is_none() || matches!(level, Level::Rm2 { .. }), "--rm2-m is for level rm2 only");
+    anyhow::ensure!(copies.is_none() || matches!(level, Level::Raid10 { .. }), "--copies is for level 10 only");
+    Ok(level)
+}

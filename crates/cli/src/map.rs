@@ -1,0 +1,189 @@
+//! `uraid map`: where a block lives, its parity, and what reading and writing it takes.
+
+use anyhow::{Context, Result, ensure};
+use serde::Serialize;
+use uraid_layout::geometry::Location;
+use uraid_layout::plan::{Buffer, DiskIo, Method, Plan, Planner, Slice, View, Write};
+use uraid_layout::repair::Repair;
+use uraid_layout::stripe::Role;
+use uraid_layout::{Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
+
+use crate::args::MapArgs;
+use crate::shape::{self, Placed};
+use crate::terminal::{self, print};
+
+/// The answer. Sectors have 512 bytes.
+#[derive(Debug, Serialize)]
+struct Mapping {
+    lba: u64,
+    /// The parity stripe, the data unit within it and the sector within the chunk.
+    stripe: u64,
+    unit: u16,
+    offset: u64,
+    #[serde(flatten)]
+    at: Sector,
+    /// On mirrors: the other copies.
+    parity: Vec<Sector>,
+    failed: Vec<u8>,
+    read: Operations,
+    write: Operations,
+}
+
+/// A sector of a member, counted from the start of the member file.
+#[derive(Debug, Serialize)]
+struct Sector {
+    member: u8,
+    path: Option<String>,
+    sector: u64,
+}
+
+/// What a plan does, in order: reads, XORs, writes.
+#[derive(Debug, Serialize)]
+struct Operations {
+    /// For writes: how parity is brought up to date.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<&'static str>,
+    reads: Vec<Operation>,
+    xors: Vec<Sum>,
+    writes: Vec<Operation>,
+}
+
+/// One disk operation.
+#[derive(Debug, Serialize)]
+struct Operation {
+    #[serde(flatten)]
+    at: Sector,
+    sectors: u64,
+    /// Where the data comes from or goes to.
+    buffers: Vec<String>,
+}
+
+/// One XOR.
+#[derive(Debug, Serialize)]
+struct Sum {
+    target: String,
+    operands: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &MapArgs) -> Result<()> {
+    let placed = shape::placed(args)?;
+    let geometry = &placed.geometry;
+    let capacity = geometry.capacity();
+    ensure!(args.lba < Lba(capacity.0), "block {} is beyond the array, which has {capacity} sectors", args.lba);
+    let stranger = args.failed.minus(geometry.all_members()).iter().next();
+    ensure!(stranger.is_none(), "the array has no member {}", stranger.unwrap_or_default());
+    let failed = args.failed.union(placed.missing);
+    let mapping = mapping(&placed, args.lba, failed)?;
+    if args.json { terminal::print_json(&mapping) } else { show(&placed, &mapping) }
+}
+
+fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
+    let geometry = &placed.geometry;
+    let repair = Repair::new(geometry, failed).context("the array does not survive this")?;
+    let view = View { geometry, repair: &repair, missing: failed, cached: &[], copy: 0 };
+    let (stripe, unit, offset) = geometry.split(lba);
+    let (mut planner, mut plan) = (Planner::new(), Plan::default());
+    planner.read(&mut plan, &view, lba, Sectors(1))?;
+    let read = operations(placed, &plan, None);
+    let method = planner.write(&mut plan, &view, lba, Sectors(1), Write::Data)?;
+    let write = operations(placed, &plan, Some(method));
+    Ok(Mapping {
+        lba: lba.0,
+        stripe: stripe.0,
+        unit: unit.0,
+        offset: offset.0,
+        at: sector(placed, geometry.locate(lba)),
+        parity: geometry.parity_of(lba).map(|at| sector(placed, at)).collect(),
+        failed: failed.iter().map(|member| member.0).collect(),
+        read,
+        write,
+    })
+}
+
+fn sector(placed: &Placed, at: Location) -> Sector {
+    let member = &placed.members[at.member.index()];
+    let sector = member.data_offset.0 / SECTOR_BYTES + at.sector.0;
+    Sector { member: at.member.0, path: member.path.as_ref().map(|path| path.display().to_string()), sector }
+}
+
+fn operations(placed: &Placed, plan: &Plan, method: Option<Method>) -> Operations {
+    let operation = |io: &DiskIo| Operation {
+        at: sector(placed, Location { member: io.member, sector: io.sector }),
+        sectors: io.len.0,
+        buffers: plan.slices(io).iter().map(buffer).collect(),
+    };
+    let method = method.map(|method| match method {
+        Method::Full => "full",
+        Method::Reconstruct => "reconstruct",
+        Method::ReadModifyWrite => "read-modify-write",
+    });
+    let sum = |xor| {
+        let operands: Vec<String> = plan.operands(xor).iter().map(buffer).collect();
+        Sum { target: buffer(&xor.target), operands }
+    };
+    Operations {
+        method,
+        reads: plan.reads().iter().map(operation).collect(),
+        xors: plan.xors().iter().map(sum).collect(),
+        writes: plan.writes().iter().map(operation).collect(),
+    }
+}
+
+fn buffer(slice: &Slice) -> String {
+    let name = match slice.buffer {
+        Buffer::Request => "request",
+        Buffer::Scratch => "scratch",
+        Buffer::Cache => "cache",
+        Buffer::Zeroes => return "zeros".into(),
+    };
+    format!("{name}[{}..{}]", slice.start, slice.start.0 + slice.len.0)
+}
+
+fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
+    let Mapping { lba, stripe, unit, offset, at, parity, failed, read, write } = mapping;
+    let role = if is_mirrored(&placed.geometry, Lba(*lba)) { "copy" } else { "parity" };
+    print(format_args!("block {lba}: {}", place(at)))?;
+    for at in parity {
+        print(format_args!("  {role}: {}", place(at)))?;
+    }
+    print(format_args!("  parity stripe {stripe}, unit {unit}, sector {offset} of its chunk"))?;
+    let state = match failed.as_slice() {
+        [] => String::new(),
+        failed => format!(" without members {}", terminal::list(failed)),
+    };
+    print(format_args!("reading it{state}: {}", count(read)))?;
+    steps(read)?;
+    print(format_args!("writing it{state}: {} ({})", count(write), write.method.unwrap_or_default()))?;
+    steps(write)
+}
+
+fn is_mirrored(geometry: &Geometry, lba: Lba) -> bool {
+    let (stripe, unit, _) = geometry.split(lba);
+    let map = geometry.map(stripe);
+    debug_assert_eq!(map.role(map.cell(unit)), Role::Data(unit));
+    map.groups_of(unit).iter().any(|&group| map.group(group).is_mirror())
+}
+
+fn count(operations: &Operations) -> String {
+    let plural = |count: usize, noun| format!("{count} {noun}{}", if count == 1 { "" } else { "s" });
+    format!("{}, {}", plural(operations.reads.len(), "read"), plural(operations.writes.len(), "write"))
+}
+
+fn steps(operations: &Operations) -> Result<()> {
+    for Operation { at, buffers, .. } in &operations.reads {
+        print(format_args!("  read   {} -> {}", place(at), buffers.join(" + ")))?;
+    }
+    for Sum { target, operands } in &operations.xors {
+        print(format_args!("  xor    {} -> {target}", operands.join(" ^ ")))?;
+    }
+    for Operation { at, buffers, .. } in &operations.writes {
+        print(format_args!("  write  {} -> {}", buffers.join(" + "), place(at)))?;
+    }
+    Ok(())
+}
+
+fn place(at: &Sector) -> String {
+    let path = at.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
+    format!("member {}{path} sector {}", at.member, at.sector)
+}

@@ -1,0 +1,226 @@
+//! Making an array: members examined first, then made and marked, then brought into agreement.
+
+use std::path::{Path, PathBuf};
+
+use thiserror::Error;
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec};
+use uuid::Uuid;
+
+use super::open::{Array, OpenError, OpenOptions};
+use crate::Error;
+use crate::member::{Access, Allocation, Member, MemberError};
+use crate::signature;
+use crate::superblock::{
+    self, Areas, Epoch, MEMBER_MIN, NAME_BYTES_MAX, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+};
+
+/// What to make.
+#[derive(Clone, Debug)]
+pub struct CreateOptions {
+    /// The level with its options.
+    pub level: Level,
+    /// The chunk.
+    pub chunk: Bytes,
+    /// The array's name.
+    pub name: String,
+    /// The size of members that do not exist yet.
+    pub size: Option<Bytes>,
+    /// How their space is reserved.
+    pub allocation: Allocation,
+    /// Overwrite what members hold.
+    pub force: bool,
+    /// The time of creation.
+    pub created: UnixSeconds,
+}
+
+/// Why an array can't be made. Nothing has been written then, unless it says so.
+#[derive(Debug, Error)]
+pub enum CreateError {
+    /// A member can't be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A member failed.
+    #[error(transparent)]
+    Io(#[from] Error),
+    /// There is no such array.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A file does not exist, and no size was given to create it with.
+    #[error("{path}: does not exist; give --size to create it", path = path.display())]
+    NoSize {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A member is too small.
+    #[error("{path}: {size} bytes are too few for a member; it needs at least {MEMBER_MIN}", path = path.display())]
+    TooSmall {
+        /// The member.
+        path: PathBuf,
+        /// Its size.
+        size: Bytes,
+    },
+    /// A member that exists is smaller than what was asked for.
+    #[error("{path}: exists with {size} bytes, less than the {wanted} asked for with --size", path = path.display())]
+    Smaller {
+        /// The member.
+        path: PathBuf,
+        /// Its size.
+        size: Bytes,
+        /// What was asked for.
+        wanted: Bytes,
+    },
+    /// A member holds something.
+    #[error("{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it", path = path.display())]
+    InUse {
+        /// The member.
+        path: PathBuf,
+        /// What it holds.
+        what: &'static str,
+        /// Where that shows.
+        offset: Bytes,
+    },
+    /// The name is too long.
+    #[error("the name has {len} bytes; it can have at most {NAME_BYTES_MAX}, and no zero byte")]
+    Name {
+        /// Its length.
+        len: usize,
+    },
+    /// More members than an array can have.
+    #[error("{count} members are too many; an array has at most 64")]
+    TooMany {
+        /// How many were named.
+        count: usize,
+    },
+    /// The members were made, and then failed before they were in agreement.
+    #[error("the array was made, but its members failed before they were initialised; create it again with --force")]
+    Initialise(#[source] OpenError),
+}
+
+/// A member to be, as it was found.
+struct Found<'a> {
+    path: &'a Path,
+    /// None: to be created.
+    member: Option<Member>,
+    areas: Areas,
+}
+
+/// Makes an array of the members at `paths`, in the order of their slots, and leaves it closed and clean. Files that do not
+/// exist are created. `progress` gets bytes of array content that are initialised, and how many there will be.
+///
+/// # Errors
+/// See [`CreateError`].
+pub fn create(
+    paths: &[PathBuf],
+    options: &CreateOptions,
+    mut progress: impl FnMut(Bytes, Bytes),
+) -> Result<Superblock, CreateError> {
+    let count = u8::try_from(paths.len()).ok().filter(|&count| count <= 64);
+    let count = count.ok_or(CreateError::TooMany { count: paths.len() })?;
+    let len = options.name.len();
+    if len > NAME_BYTES_MAX || options.name.contains('\0') {
+        return Err(CreateError::Name { len });
+    }
+    let mut found = find(paths, options)?;
+    let member_size = found.iter().map(|found| found.areas.data_sectors()).min().unwrap_or_default();
+    let spec = Spec { level: options.level, members: count, chunk: options.chunk, member_size };
+    let geometry = Geometry::new(spec)?;
+    // Only now that nothing can be refused any more is anything changed.
+    let has_old_content = found.iter().any(|found| found.member.is_some());
+    let needs_zeroing = has_old_content && geometry.tolerance() > 0;
+    let members = make(&mut found, options)?;
+    let superblocks = superblocks(spec, &found, options, !needs_zeroing);
+    for (member, superblock) in members.iter().zip(&superblocks) {
+        superblock::erase(member)?;
+        superblock::store(member, superblock)?;
+    }
+    drop(members);
+    if needs_zeroing {
+        let total = geometry.capacity().bytes();
+        initialise(paths, options, |done| progress(done, total)).map_err(CreateError::Initialise)?;
+    }
+    Ok(superblocks.into_iter().next().expect("a geometry has members"))
+}
+
+/// Looks at every member, and changes none.
+fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions) -> Result<Vec<Found<'a>>, CreateError> {
+    let (present, absent): (Vec<&PathBuf>, Vec<&PathBuf>) =
+        paths.iter().partition(|path| path.symlink_metadata().is_ok());
+    let mut members = Member::open_all(&present, Access::ReadWrite)?.into_iter();
+    let mut found = Vec::with_capacity(paths.len());
+    for (index, path) in paths.iter().enumerate() {
+        let member = if absent.contains(&path) { None } else { members.next() };
+        let size = match (&member, options.size) {
+            (Some(member), Some(wanted)) if member.size() < wanted => {
+                return Err(CreateError::Smaller { path: path.clone(), size: member.size(), wanted });
+            }
+            (Some(member), _) => member.size(),
+            (None, Some(size)) => size,
+            (None, None) => return Err(CreateError::NoSize { path: path.clone() }),
+        };
+        if member.is_none() && paths[..index].contains(path) {
+            return Err(MemberError::SameFile { first: path.clone(), second: path.clone() }.into());
+        }
+        if let Some(member) = member.as_ref().filter(|_| !options.force) {
+            let signature = signature::detect(member.size(), |offset, len| member.peek(offset, len))?;
+            if let Some(signature) = signature {
+                let (what, offset) = (signature.name, signature.offset);
+                return Err(CreateError::InUse { path: path.clone(), what, offset });
+            }
+        }
+        let areas = Areas::new(size).ok_or_else(|| CreateError::TooSmall { path: path.clone(), size })?;
+        found.push(Found { path, member, areas });
+    }
+    Ok(found)
+}
+
+/// Creates the files that do not exist; all or none of them.
+fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>, CreateError> {
+    let mut created: Vec<&Path> = Vec::new();
+    let mut members = Vec::with_capacity(found.len());
+    for found in found {
+        let member = match found.member.take() {
+            Some(member) => Ok(member),
+            None => Member::create(found.path, found.areas.member_size, options.allocation)
+                .inspect(|_| created.push(found.path)),
+        };
+        match member {
+            Ok(member) => members.push(member),
+            Err(error) => {
+                for path in created {
+                    if let Err(error) = std::fs::remove_file(path) {
+                        tracing::warn!(path = %path.display(), %error, "a new member file is left behind");
+                    }
+                }
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(members)
+}
+
+fn superblocks(spec: Spec, found: &[Found<'_>], options: &CreateOptions, is_clean: bool) -> Vec<Superblock> {
+    let array = Uuid::new_v4();
+    let slots: Vec<SlotRecord> =
+        found.iter().map(|_| SlotRecord { member: Uuid::new_v4(), state: SlotState::Active }).collect();
+    let one = |(slot, found): (u8, &Found<'_>)| Superblock {
+        array,
+        name: options.name.clone(),
+        created: options.created,
+        spec,
+        member: slots[usize::from(slot)].member,
+        slot: MemberIndex(slot),
+        areas: found.areas,
+        epoch: Epoch(1),
+        sequence: Sequence(0),
+        is_clean,
+        slots: slots.clone(),
+    };
+    (0u8..).zip(found).map(one).collect()
+}
+
+/// Zeros everything, so that parity agrees and mirrors are equal.
+fn initialise(paths: &[PathBuf], options: &CreateOptions, progress: impl FnMut(Bytes)) -> Result<(), OpenError> {
+    let array = Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false })?;
+    array.zero(options.allocation == Allocation::Sparse, progress)?;
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! Which members make the array up: a verdict from their superblocks alone.
+//!
+//! Slots come from the superblocks, never from the order in which members are named. The newest superblock's table says who
+//! belongs; a member that it lists as active is accepted if it is at most one epoch behind, since a round of superblock
+//! writes may have been cut off and no write is done before a round ends. Everybody else is set aside, with the reason.
+//! Contradictions are refused; nothing is guessed.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Geometry, GeometryError, MemberIndex, MemberSet};
+use uuid::Uuid;
+
+use crate::superblock::{Epoch, Sequence, SlotState, Superblock};
+
+/// A member and what it says.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its newest valid superblock.
+    pub superblock: Superblock,
+}
+
+/// What the candidates come to.
+#[derive(Clone, Debug)]
+pub struct Verdict {
+    /// The superblock that holds.
+    pub superblock: Superblock,
+    /// The array's geometry.
+    pub geometry: Geometry,
+    /// For each slot the accepted candidate's index.
+    pub slots: Vec<Option<usize>>,
+    /// Candidates that are not part of the array now.
+    pub set_aside: Vec<(usize, SetAside)>,
+}
+
+/// Why a candidate is not part of the array now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SetAside {
+    /// The array went on without it.
+    #[error("the array has recorded it as failed and gone on without it")]
+    Failed,
+    /// Its state is from before the array's last changes.
+    #[error("it is stale: its epoch is {}, the array's is {}", epoch.0, newest.0)]
+    Stale {
+        /// Its epoch.
+        epoch: Epoch,
+        /// The array's.
+        newest: Epoch,
+    },
+    /// Another member has taken its slot.
+    #[error("its slot now belongs to member {owner}")]
+    Replaced {
+        /// Who has the slot.
+        owner: Uuid,
+    },
+}
+
+/// Why the candidates are no array.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Refusal {
+    /// Nothing to judge.
+    #[error("no members were named")]
+    NoMembers,
+    /// Members of different arrays.
+    #[error(
+        "{first} belongs to array {array} and {second} to array {other}; name the members of one array",
+        first = first.display(), second = second.display()
+    )]
+    Foreign {
+        /// The first member named.
+        first: PathBuf,
+        /// Its array.
+        array: Uuid,
+        /// The stranger.
+        second: PathBuf,
+        /// The stranger's array.
+        other: Uuid,
+    },
+    /// The same member twice, or a copy of it.
+    #[error(
+        "{first} and {second} both claim to be member {member} in slot {slot}: one is a copy; name only the one in use",
+        first = first.display(), second = second.display()
+    )]
+    Clone {
+        /// One of them.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+        /// Who they say they are.
+        member: Uuid,
+        /// The slot.
+        slot: MemberIndex,
+    },
+    /// Members that describe different geometries.
+    #[error(
+        "{first} and {second} describe array {array} differently; one of them was not written by this array's last run",
+        first = first.display(), second = second.display()
+    )]
+    Contradiction {
+        /// One of them.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+        /// The array.
+        array: Uuid,
+    },
+    /// Two halves went on without each other.
+    #[error(
+        "split brain: {first} says that member {second_slot} failed, and {second} says that member {first_slot} failed; each may hold \
+         writes that the other lacks. Decide which to keep and name only its side, with --degraded",
+        first = first.display(), second = second.display()
+    )]
+    SplitBrain {
+        /// One side.
+        first: PathBuf,
+        /// Its slot.
+        first_slot: MemberIndex,
+        /// The other side.
+        second: PathBuf,
+        /// Its slot.
+        second_slot: MemberIndex,
+    },
+    /// The superblocks describe no possible array.
+    #[error("{path}: the superblock describes an impossible array", path = path.display())]
+    Impossible {
+        /// The member.
+        path: PathBuf,
+        /// What is impossible.
+        source: GeometryError,
+    },
+}
+
+/// Judges the candidates.
+///
+/// # Errors
+/// A [`Refusal`] where they contradict each other. Missing members are no refusal: the caller decides on [`Verdict::missing`].
+pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
+    let newest = candidates.iter().max_by_key(|candidate| rank(&candidate.superblock)).ok_or(Refusal::NoMembers)?;
+    refuse_strangers(candidates)?;
+    let superblock = &newest.superblock;
+    let mut slots: Vec<Option<usize>> = vec![None; usize::from(superblock.spec.members)];
+    let mut set_aside = Vec::new();
+    for (index, candidate) in candidates.iter().enumerate() {
+        match aside(superblock, &candidate.superblock) {
+            Some(reason) => set_aside.push((index, reason)),
+            None => slots[candidate.superblock.slot.index()] = Some(index),
+        }
+    }
+    let accepted = || slots.iter().flatten().map(|&index| &candidates[index]);
+    for candidate in accepted() {
+        if candidate.superblock.spec != superblock.spec {
+            let (first, second) = (newest.path.clone(), candidate.path.clone());
+            return Err(Refusal::Contradiction { first, second, array: superblock.array });
+        }
+    }
+    for &(index, _) in &set_aside {
+        let outsider = &candidates[index];
+        let went_on = |other: &&Candidate| {
+            let slot = other.superblock.slot;
+            is_active(superblock, slot) && !is_active(&outsider.superblock, slot)
+        };
+        if let Some(other) = accepted().find(went_on) {
+            return Err(Refusal::SplitBrain {
+                first: other.path.clone(),
+                first_slot: other.superblock.slot,
+                second: outsider.path.clone(),
+                second_slot: outsider.superblock.slot,
+            });
+        }
+    }
+    let geometry =
+        Geometry::new(superblock.spec).map_err(|source| Refusal::Impossible { path: newest.path.clone(), source })?;
+    Ok(Verdict { superblock: superblock.clone(), geometry, slots, set_aside })
+}
+
+impl Verdict {
+    /// The slots without an accepted member.
+    #[must_use]
+    pub fn missing(&self) -> MemberSet {
+        let empty = (0u8..).zip(&self.slots).filter(|(_, index)| index.is_none());
+        empty.map(|(slot, _)| MemberIndex(slot)).collect()
+    }
+
+    /// The missing members that the array did not know to be gone when it was last used.
+    #[must_use]
+    pub fn newly_missing(&self) -> MemberSet {
+        self.missing().iter().filter(|&slot| is_active(&self.superblock, slot)).collect()
+    }
+
+    /// Whether the level survives what is missing.
+    #[must_use]
+    pub fn is_readable(&self) -> bool {
+        Repair::new(&self.geometry, self.missing()).is_ok()
+    }
+}
+
+/// Newest last.
+fn rank(superblock: &Superblock) -> (Epoch, Sequence) {
+    (superblock.epoch, superblock.sequence)
+}
+
+fn refuse_strangers(candidates: &[Candidate]) -> Result<(), Refusal> {
+    for (index, second) in candidates.iter().enumerate() {
+        for first in &candidates[..index] {
+            let (a, b) = (&first.superblock, &second.superblock);
+            let (first, second) = (first.path.clone(), second.path.clone());
+            if a.array != b.array {
+                return Err(Refusal::Foreign { first, array: a.array, second, other: b.array });
+            }
+            if a.member == b.member {
+                return Err(Refusal::Clone { first, second, member: a.member, slot: a.slot });
+            }
+        }
+    }
+    Ok(())
+}
+
+fn is_active(superblock: &Superblock, slot: MemberIndex) -> bool {
+    superblock.slots.get(slot.index()).is_some_and(|record| record.state == SlotState::Active)
+}
+
+/// Why the newest superblock does not accept a member.
+fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
+    match newest.slots.get(member.slot.index()) {
+        Some(record) if record.member != member.member => return Some(SetAside::Replaced { owner: record.member }),
+        Some(record) if record.state == SlotState::Active => {}
+        _ => return Some(SetAside::Failed),
+    }
+    let is_fresh = member.epoch.0 + 1 >= newest.epoch.0;
+    (!is_fresh).then_some(SetAside::Stale { epoch: member.epoch, newest: newest.epoch })
+}

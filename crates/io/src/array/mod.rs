@@ -1,0 +1,13 @@
+//! Arrays as a whole: made of members, opened from them, brought back into agreement.
+//!
+//! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe;
+//! [`create`] makes new ones. What clients do with an array is the [`engine`](crate::engine)'s.
+
+mod create;
+mod judge;
+mod open;
+mod resync;
+
+pub use create::{CreateError, CreateOptions, create};
+pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
+pub use open::{Array, OpenError, OpenOptions, candidates};

@@ -1,0 +1,223 @@
+//! Opening an array: from paths to members that may be used.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use thiserror::Error;
+use uraid_layout::{Geometry, MemberIndex, MemberSet};
+use uuid::Uuid;
+
+use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
+use crate::Error;
+use crate::disk::{DEFAULT_DEPTH, UringDisk};
+use crate::engine::{Engine, EngineError, Record};
+use crate::member::{Access, Member, MemberError};
+use crate::superblock::{self, Superblock};
+
+/// How an array may be opened.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenOptions {
+    /// For reading only, nothing is written at all.
+    pub access: Access,
+    /// Although members are missing that it had when it was last used.
+    pub allow_degraded: bool,
+    /// Although it was not stopped cleanly and members are missing.
+    pub force: bool,
+}
+
+/// Why an array can't be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// A member can't be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A member says nothing that can be used, or the members can't be reached.
+    #[error(transparent)]
+    Io(#[from] Error),
+    /// The members contradict each other.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A member is smaller than it was.
+    #[error("{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated", path = path.display())]
+    Truncated {
+        /// The member.
+        path: PathBuf,
+        /// Its size.
+        size: uraid_layout::Bytes,
+        /// What its superblock says.
+        expected: uraid_layout::Bytes,
+    },
+    /// Too many members are missing.
+    #[error(
+        "too few members: {} missing, and {level} survives {tolerance} missing{}",
+        describe(missing),
+        asides(set_aside)
+    )]
+    TooFew {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// The level's name.
+        level: &'static str,
+        /// How many may be missing, whichever they are.
+        tolerance: usize,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// Members are missing that were there when the array was last used.
+    #[error(
+        "{} missing that the array had when it was last used; name them too, or go on without them with --degraded{}",
+        describe(missing),
+        asides(set_aside)
+    )]
+    Degraded {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// The array was not stopped cleanly and is not whole.
+    #[error(
+        "the array was not stopped cleanly and {} missing: writes that were under way may have left parity that does not match, and \
+         what the missing members held would come back wrong there. Bring the missing members back, or accept that with --force",
+        describe(missing)
+    )]
+    DirtyDegraded {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+    },
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// An array whose members are open and locked.
+#[derive(Debug)]
+pub struct Array {
+    /// What its newest superblock says.
+    pub superblock: Superblock,
+    /// Its geometry.
+    pub geometry: Geometry,
+    /// The paths of the present members by slot.
+    pub paths: Vec<Option<PathBuf>>,
+    /// Members that were named and are not part of it now.
+    pub set_aside: Vec<(PathBuf, SetAside)>,
+    pub(super) access: Access,
+    pub(super) record: Record,
+    pub(super) disk: UringDisk,
+    alignment: uraid_layout::Bytes,
+}
+
+/// Opens members and reads what they say.
+///
+/// # Errors
+/// When one can't be opened or has no valid superblock.
+pub fn candidates(paths: &[impl AsRef<Path>], access: Access) -> Result<Vec<(Member, Candidate)>, OpenError> {
+    let members = Member::open_all(paths, access)?;
+    let read = |member: Member| {
+        let superblock = superblock::load(&member)?;
+        let path = member.path().to_path_buf();
+        Ok((member, Candidate { path, superblock }))
+    };
+    members.into_iter().map(read).collect()
+}
+
+impl Array {
+    /// Opens the array that the members at `paths` make up, named in any order.
+    ///
+    /// # Errors
+    /// See [`OpenError`]; nothing has been written then.
+    pub fn open(paths: &[impl AsRef<Path>], options: OpenOptions) -> Result<Self, OpenError> {
+        let (members, candidates): (Vec<Member>, Vec<Candidate>) =
+            candidates(paths, options.access)?.into_iter().unzip();
+        let verdict = judge(&candidates)?;
+        let set_aside: Vec<_> =
+            verdict.set_aside.iter().map(|&(index, reason)| (candidates[index].path.clone(), reason)).collect();
+        check_sizes(&members, &candidates, &verdict)?;
+        check_presence(&verdict, &set_aside, options)?;
+        let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
+        let Verdict { superblock, geometry, slots, .. } = verdict;
+        let present: Vec<Option<Arc<Member>>> =
+            slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
+        if options.access == Access::ReadWrite && !superblock.is_clean {
+            // What the kernel still holds of the writes before must not change under what is read now.
+            present.iter().flatten().try_for_each(|member| member.sync())?;
+        }
+        let own = |index: &Option<usize>| {
+            index.map(|index| {
+                let Superblock { member, slot, areas, sequence, .. } = candidates[index].superblock;
+                Superblock { member, slot, areas, sequence, ..superblock.clone() }
+            })
+        };
+        let record = Record::new(slots.iter().map(own).collect());
+        let paths = present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
+        let alignments = present.iter().flatten().map(|member| member.alignment().offset);
+        let alignment = alignments.max().unwrap_or_default();
+        let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
+        let access = options.access;
+        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment })
+    }
+
+    /// The slots without a member.
+    #[must_use]
+    pub fn missing(&self) -> MemberSet {
+        self.record.missing()
+    }
+
+    /// What offsets and lengths of requests are multiples of: what the members demand, at least a sector.
+    #[must_use]
+    pub fn alignment(&self) -> uraid_layout::Bytes {
+        self.alignment.max(uraid_layout::Bytes(uraid_layout::SECTOR_BYTES))
+    }
+
+    /// Whether parity may not match the data: the array was not stopped cleanly, and keeps something twice.
+    #[must_use]
+    pub fn needs_resync(&self) -> bool {
+        !self.record.is_clean() && self.geometry.tolerance() > 0
+    }
+
+    /// The engine that serves the array.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyMissing`]: not after a successful [`Array::open`].
+    pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, EngineError> {
+        Engine::new(self.disk, self.geometry, self.record, self.access == Access::ReadOnly)
+    }
+}
+
+fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) -> Result<(), OpenError> {
+    for &index in verdict.slots.iter().flatten() {
+        let (size, expected) = (members[index].size(), candidates[index].superblock.areas.member_size);
+        if size < expected {
+            return Err(OpenError::Truncated { path: candidates[index].path.clone(), size, expected });
+        }
+    }
+    Ok(())
+}
+
+fn check_presence(verdict: &Verdict, set_aside: &[(PathBuf, SetAside)], options: OpenOptions) -> Result<(), OpenError> {
+    let name = |slots: MemberSet| {
+        slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
+    };
+    let (missing, set_aside) = (verdict.missing(), set_aside.to_vec());
+    if !verdict.is_readable() {
+        let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());
+        return Err(OpenError::TooFew { missing: name(missing), level, tolerance, set_aside });
+    }
+    let newly_missing = verdict.newly_missing();
+    if !newly_missing.is_empty() && !options.allow_degraded {
+        return Err(OpenError::Degraded { missing: name(newly_missing), set_aside });
+    }
+    let is_sound = verdict.superblock.is_clean || missing.is_empty();
+    if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(missing) }) }
+}
+
+/// `member 2 (UUID) is`, `members 2 (UUID), 3 (UUID) are`.
+fn describe(members: &[(MemberIndex, Uuid)]) -> String {
+    let names: Vec<String> = members.iter().map(|(slot, uuid)| format!("{slot} ({uuid})")).collect();
+    let (noun, verb) = if members.len() == 1 { ("member", "is") } else { ("members", "are") };
+    format!("{noun} {} {verb}", names.join(", "))
+}
+
+fn asides(set_aside: &[(PathBuf, SetAside)]) -> String {
+    set_aside.iter().map(|(path, reason)| format!("; {} does not count: {reason}", path.display())).collect()
+}

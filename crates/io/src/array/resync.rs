@@ -1,0 +1,103 @@
+//! Bringing parity back into agreement with the data after an unclean stop.
+
+use uraid_layout::{Bytes, Lba, Sectors, StripeId};
+
+use super::open::Array;
+use crate::disk::Disk;
+use crate::engine::{Command, Engine, EngineError};
+
+/// Parity stripes that are worked on at once.
+const CONCURRENT: usize = 16;
+
+/// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large chunks.
+const COLUMNS: Sectors = Sectors((64 << 10) / 512);
+
+impl Array {
+    /// Computes all parity from the data and marks the array clean; blocks. `progress` gets the bytes of array content done so far.
+    ///
+    /// # Errors
+    /// When a member fails: the array stays marked, and what is missing can't be made good.
+    pub fn resync(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+        self.run(|engine| {
+            let geometry = engine.geometry().clone();
+            let mut columns = (0..geometry.stripes().0).flat_map(|stripe| {
+                let chunk = geometry.chunk().0;
+                let starts = (0..chunk).step_by(usize::try_from(COLUMNS.0).expect("a small number"));
+                starts.map(move |start| (stripe, start, COLUMNS.0.min(chunk - start)))
+            });
+            let share = |len: u64| Bytes(geometry.stripe_sectors().bytes().0 / geometry.chunk().0 * len);
+            let mut done = Bytes(0);
+            run_all(engine, CONCURRENT, |token| {
+                done.0 += token;
+                progress(done);
+                let (stripe, start, len) = columns.next()?;
+                let command = Command::Resync { stripe: StripeId(stripe), start: Sectors(start), len: Sectors(len) };
+                Some((share(len).0, command))
+            })
+        })
+    }
+
+    /// Writes zeros everywhere, parity too, and marks the array clean; blocks.
+    ///
+    /// # Errors
+    /// When a member fails.
+    pub(super) fn zero(self, may_punch: bool, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+        self.run(|engine| {
+            let capacity = engine.geometry().capacity();
+            // Whole parity stripes of at least 64 MiB together.
+            let stripe = engine.geometry().stripe_sectors().0;
+            let step = ((64 << 20) / 512_u64).next_multiple_of(stripe);
+            let mut parts = (0..capacity.0).step_by(usize::try_from(step).expect("a step fits the address space"));
+            let mut done = Bytes(0);
+            run_all(engine, 1, |token| {
+                done.0 += token;
+                progress(done);
+                let lba = parts.next()?;
+                let len = Sectors(step.min(capacity.0 - lba));
+                Some((len.bytes().0, Command::WriteZeroes { lba: Lba(lba), len, fua: false, may_punch }))
+            })
+        })
+    }
+
+    /// Runs work on an engine of its own, then closes the array.
+    fn run(
+        self,
+        work: impl FnOnce(&mut Engine<crate::disk::UringDisk, u64>) -> Result<(), EngineError>,
+    ) -> Result<Self, EngineError> {
+        let Self { superblock, geometry, paths, set_aside, access, record, disk, alignment } = self;
+        let mut engine = Engine::new(disk, geometry, record, false)?;
+        work(&mut engine)?;
+        run_all(&mut engine, 1, {
+            let mut close = Some(Command::Close);
+            move |_| close.take().map(|command| (0, command))
+        })?;
+        let (disk, geometry, record) = engine.into_parts();
+        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment })
+    }
+}
+
+/// Runs commands, `concurrent` at a time; `next` is told of each one's end by its token, and of the start with 0.
+fn run_all<D: Disk>(
+    engine: &mut Engine<D, u64>,
+    concurrent: usize,
+    mut next: impl FnMut(u64) -> Option<(u64, Command)>,
+) -> Result<(), EngineError> {
+    let mut replies = Vec::new();
+    while engine.in_flight() < concurrent {
+        let Some((token, command)) = next(0) else { break };
+        engine.submit(token, command);
+    }
+    loop {
+        engine.turn(&mut replies)?;
+        for reply in replies.drain(..) {
+            reply.result?;
+            if let Some((token, command)) = next(reply.token) {
+                engine.submit(token, command);
+            }
+        }
+        if engine.in_flight() == 0 && !engine.has_replies() {
+            return Ok(());
+        }
+        engine.disk_mut().wait().map_err(EngineError::Device)?;
+    }
+}

@@ -1,0 +1,81 @@
+//! What the engine has done, counted where it happens.
+
+use uraid_layout::{Bytes, MemberIndex, Sectors};
+
+/// One member's disk operations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberCounters {
+    /// Reads, and what they moved.
+    pub reads: u64,
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Writes of content.
+    pub writes: u64,
+    /// Bytes written.
+    pub written_bytes: u64,
+    /// Operations that zero a range without moving it.
+    pub zeroes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Operations that failed.
+    pub errors: u64,
+}
+
+/// The operations on members' data areas; superblocks are not in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    members: Vec<MemberCounters>,
+}
+
+impl Counters {
+    pub(super) fn new(members: usize) -> Self {
+        Self { members: vec![MemberCounters::default(); members] }
+    }
+
+    /// One member's.
+    ///
+    /// # Panics
+    /// When the array has no such member.
+    pub fn member(&self, member: MemberIndex) -> &MemberCounters {
+        &self.members[member.index()]
+    }
+
+    /// All members' together.
+    pub fn total(&self) -> MemberCounters {
+        self.members.iter().fold(MemberCounters::default(), |sum, member| MemberCounters {
+            reads: sum.reads + member.reads,
+            read_bytes: sum.read_bytes + member.read_bytes,
+            writes: sum.writes + member.writes,
+            written_bytes: sum.written_bytes + member.written_bytes,
+            zeroes: sum.zeroes + member.zeroes,
+            flushes: sum.flushes + member.flushes,
+            errors: sum.errors + member.errors,
+        })
+    }
+
+    pub(super) fn read(&mut self, member: MemberIndex, len: Sectors) {
+        let Bytes(bytes) = len.bytes();
+        let member = &mut self.members[member.index()];
+        member.reads += 1;
+        member.read_bytes += bytes;
+    }
+
+    pub(super) fn write(&mut self, member: MemberIndex, len: Sectors) {
+        let Bytes(bytes) = len.bytes();
+        let member = &mut self.members[member.index()];
+        member.writes += 1;
+        member.written_bytes += bytes;
+    }
+
+    pub(super) fn zero(&mut self, member: MemberIndex) {
+        self.members[member.index()].zeroes += 1;
+    }
+
+    pub(super) fn flush(&mut self, member: MemberIndex) {
+        self.members[member.index()].flushes += 1;
+    }
+
+    pub(super) fn error(&mut self, member: MemberIndex) {
+        self.members[member.index()].errors += 1;
+    }
+}

@@ -1,0 +1,74 @@
+//! Why the engine could not do what it was asked.
+
+use thiserror::Error;
+use uraid_layout::plan::PlanError;
+use uraid_layout::repair::Unrecoverable;
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+
+/// Why a command failed, or why there is no engine.
+#[derive(Debug, Error)]
+pub enum EngineError {
+    /// More members are missing than the level survives.
+    #[error("too many members are missing: {missing:?}")]
+    TooManyMissing {
+        /// Their slots.
+        missing: MemberSet,
+        /// What can't be recovered.
+        source: Unrecoverable,
+    },
+    /// The range is not within the array.
+    #[error("sectors {lba}..+{len} are not within the array's {capacity} sectors")]
+    OutOfRange {
+        /// The first sector.
+        lba: Lba,
+        /// The length.
+        len: Sectors,
+        /// The array's size.
+        capacity: Sectors,
+    },
+    /// The buffer is not a whole number of sectors.
+    #[error("a request of {len} bytes is not a whole number of 512-byte sectors")]
+    Unaligned {
+        /// Its length.
+        len: Bytes,
+    },
+    /// A write to an array that is open for reading only.
+    #[error("the array is open for reading only")]
+    ReadOnly,
+    /// More members failed than the level survives; nothing is read or written any more, so that nothing is made up.
+    #[error("more members failed than the array survives; it is frozen: stop it and look at the members")]
+    Frozen,
+    /// The data can't be read from its member nor computed from the others.
+    #[error(
+        "sectors {lba}..+{len} can't be read: members {members:?} failed, and the others do not have what they hold"
+    )]
+    Unreadable {
+        /// The first sector of the part that failed.
+        lba: Lba,
+        /// Its length.
+        len: Sectors,
+        /// The members whose reads failed.
+        members: MemberSet,
+    },
+    /// A write failed and the level has nowhere else to keep what it brought.
+    #[error("members {members:?} failed a write, and this level keeps their data nowhere else")]
+    WriteFailed {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A flush failed and the level has nowhere else to keep what it covered.
+    #[error("members {members:?} failed a flush: what was written to them before may be lost")]
+    FlushFailed {
+        /// The members.
+        members: MemberSet,
+    },
+    /// The array can't be closed while writes are under way.
+    #[error("writes are under way; wait for their replies before closing the array")]
+    Busy,
+    /// The request can't be planned.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The members can't be reached at all.
+    #[error("the members can't be reached")]
+    Device(#[source] crate::Error),
+}

@@ -1,0 +1,146 @@
+//! What the engine is doing for one command.
+
+use uraid_layout::plan::Plan;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
+
+use super::locks::{Guard, Span};
+use crate::buf::Buf;
+
+/// A slot of the engine's job table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct JobId(pub(super) u32);
+
+/// A command under way.
+#[derive(Debug)]
+pub(super) struct Job<T> {
+    /// The caller's, given back with the reply.
+    pub(super) token: T,
+    pub(super) work: Work,
+    pub(super) stage: Stage,
+    /// The part of the command that is being done; what follows it up to `end` comes after.
+    pub(super) at: Lba,
+    pub(super) len: Sectors,
+    pub(super) end: Lba,
+    /// The request's memory; what a read fills, what a write brings.
+    pub(super) buf: Option<Buf>,
+    pub(super) scratch: Option<Buf>,
+    pub(super) guard: Option<Guard>,
+    /// Disk operations in flight.
+    pub(super) pending: u32,
+    /// Members that failed a read of this job, and how to do without them.
+    pub(super) unreadable: MemberSet,
+    pub(super) detour: Option<Box<Repair>>,
+    /// Members that failed an operation of the present phase.
+    pub(super) failed: MemberSet,
+    /// The writes have to be issued again: a member turned out to have no operation for zeroing.
+    pub(super) again: bool,
+    /// Whether the job counts as a writer, before which the members can't be marked clean.
+    pub(super) is_writer: bool,
+}
+
+/// What a job is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Read,
+    Write { fua: bool },
+    Zero { fua: bool, may_punch: bool },
+    Resync { stripe: StripeId, start: Sectors },
+    Flush,
+    Close,
+}
+
+/// What a job waits for or does next.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Plan a read; if it has to be computed, lock first.
+    PlanRead,
+    /// Take the stripes.
+    Lock(Span),
+    /// Wait until the members are marked as being written.
+    Mark,
+    /// Plan under the lock.
+    Plan,
+    /// Wait for working memory.
+    Memory,
+    /// Start the plan's reads.
+    StartReads,
+    /// Wait for the plan's reads.
+    Reads,
+    /// Start the plan's writes.
+    StartWrites,
+    /// Wait for the plan's writes.
+    Writes,
+    /// Wait until the members that missed the write are recorded as failed.
+    Record,
+    /// Give the stripes back, then go on with the next part or the flush.
+    PartDone,
+    /// Ask for a flush.
+    Flush,
+    /// Wait for the flush.
+    Flushing,
+    /// Wait until the members are marked clean.
+    Clean,
+    /// Reply.
+    Done,
+}
+
+/// A place for a job; the plan's memory outlives the job.
+#[derive(Debug)]
+pub(super) struct Slot<T> {
+    pub(super) job: Option<Job<T>>,
+    pub(super) plan: Plan,
+}
+
+/// The engine's jobs; slots are used again.
+#[derive(Debug)]
+pub(super) struct Jobs<T> {
+    slots: Vec<Slot<T>>,
+    free: Vec<JobId>,
+}
+
+impl<T> Jobs<T> {
+    pub(super) fn new() -> Self {
+        Self { slots: Vec::new(), free: Vec::new() }
+    }
+
+    pub(super) fn insert(&mut self, job: Job<T>) -> JobId {
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Slot { job: None, plan: Plan::default() });
+            JobId(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 jobs at once"))
+        });
+        self.slot(id).job = Some(job);
+        id
+    }
+
+    /// The slot of a job.
+    pub(super) fn slot(&mut self, id: JobId) -> &mut Slot<T> {
+        &mut self.slots[id.0 as usize]
+    }
+
+    /// The job of a slot that has one.
+    pub(super) fn job(&mut self, id: JobId) -> &mut Job<T> {
+        self.slot(id).job.as_mut().expect("the slot has a job")
+    }
+
+    pub(super) fn remove(&mut self, id: JobId) -> Job<T> {
+        self.free.push(id);
+        self.slot(id).job.take().expect("the slot has a job")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+}
+
+impl Work {
+    /// Whether it changes the members.
+    pub(super) fn is_write(self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. })
+    }
+
+    /// Whether its reply waits for a flush.
+    pub(super) fn flushes(self) -> bool {
+        matches!(self, Self::Write { fua: true } | Self::Zero { fua: true, .. } | Self::Flush | Self::Close)
+    }
+}

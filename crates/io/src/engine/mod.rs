@@ -1,0 +1,314 @@
+//! The engine: commands in, disk operations out, completions in, replies out.
+//!
+//! A state machine on one thread. It owns the members' [`Disk`] and drives every command through its stages: locks,
+//! the dirty mark, a plan, reads, XORs, writes, the record of failures, a flush. It knows no clock, socket, thread or file, so
+//! that simulated members can run it step by step.
+//!
+//! Invariants:
+//! - What changes parity holds the [`locks::Guard`] of its stripes.
+//! - No member is written before all of them are durably marked dirty.
+//! - No write is acknowledged before every member that missed it is durably recorded as failed on the others.
+//! - Memory that a disk operation was given is touched by nobody until the operation completes.
+//! - At steady state a command allocates nothing.
+
+mod counters;
+mod error;
+mod flush;
+mod job;
+mod locks;
+mod record;
+mod run;
+mod transfer;
+
+use std::collections::VecDeque;
+
+use uraid_layout::plan::Planner;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Geometry, Lba, MemberSet, Sectors, StripeId};
+
+pub use counters::{Counters, MemberCounters};
+pub use error::EngineError;
+pub use record::Record;
+
+use crate::buf::{Buf, Pool};
+use crate::disk::{Completion, Disk};
+use flush::Flusher;
+use job::{Job, JobId, Jobs, Stage, Work};
+use locks::LockTable;
+
+/// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
+const LOCK_BUCKETS: usize = 1024;
+
+/// Working memory for all jobs. One job may exceed it when no other has any, so every job can be done.
+const SCRATCH_BUDGET: Bytes = Bytes(128 << 20);
+
+/// The part of a command that is planned at once.
+const PART: Sectors = Sectors((32 << 20) / 512);
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Fill the buffer from `lba` on.
+    Read {
+        /// The first sector.
+        lba: Lba,
+        /// Where to; its length is the request's.
+        buf: Buf,
+    },
+    /// Write the buffer at `lba`.
+    Write {
+        /// The first sector.
+        lba: Lba,
+        /// What; its length is the request's.
+        buf: Buf,
+        /// Reply when it is durable.
+        fua: bool,
+    },
+    /// Write zeros.
+    WriteZeroes {
+        /// The first sector.
+        lba: Lba,
+        /// How many.
+        len: Sectors,
+        /// Reply when it is durable.
+        fua: bool,
+        /// Whether the members' space may be given back.
+        may_punch: bool,
+    },
+    /// Give back the space of the parity stripes that lie wholly within the range; they read as zeros then.
+    Trim {
+        /// The first sector.
+        lba: Lba,
+        /// How many.
+        len: Sectors,
+        /// Reply when it is durable.
+        fua: bool,
+    },
+    /// Reply when everything that was replied to before is durable.
+    Flush,
+    /// Compute a parity stripe's parity from its data, in the columns `start..+len` of its chunks.
+    Resync {
+        /// The parity stripe.
+        stripe: StripeId,
+        /// The first column.
+        start: Sectors,
+        /// How many.
+        len: Sectors,
+    },
+    /// Flush, then mark the members clean. A later write marks them dirty again.
+    Close,
+}
+
+/// A command's end.
+#[derive(Debug)]
+pub struct Reply<T> {
+    /// As given with the command.
+    pub token: T,
+    /// The buffer of a read or write comes back.
+    pub result: Result<Option<Buf>, EngineError>,
+}
+
+/// Runs commands on the members behind `D`; `T` is what the caller wants back with a reply.
+#[derive(Debug)]
+pub struct Engine<D, T> {
+    disk: D,
+    geometry: Geometry,
+    planner: Planner,
+    /// How to do without the missing members.
+    repair: Repair,
+    record: Record,
+    jobs: Jobs<T>,
+    locks: LockTable,
+    flusher: Flusher,
+    pool: Pool,
+    /// A stretch of zeros to write from.
+    zeroes: Buf,
+    /// Members whose file system or device has no operation for zeroing.
+    cannot_zero: MemberSet,
+    /// More members failed than the level survives: nothing is answered from now on.
+    is_frozen: bool,
+    is_read_only: bool,
+    /// Jobs that wait for working memory, first come first served.
+    starved: VecDeque<JobId>,
+    ready: VecDeque<JobId>,
+    replies: Vec<Reply<T>>,
+    completions: Vec<Completion>,
+    counters: Counters,
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// An engine for the members that `record` describes, at least as many of them present as the level needs.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyMissing`].
+    pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
+        let repair = Repair::new(&geometry, record.missing())
+            .map_err(|source| EngineError::TooManyMissing { missing: record.missing(), source })?;
+        Ok(Self {
+            disk,
+            planner: Planner::new(),
+            repair,
+            jobs: Jobs::new(),
+            locks: LockTable::new(LOCK_BUCKETS),
+            flusher: Flusher::default(),
+            pool: Pool::new(SCRATCH_BUDGET),
+            zeroes: Buf::zeroed(run::ZEROES_BYTES),
+            cannot_zero: MemberSet::EMPTY,
+            is_frozen: false,
+            is_read_only,
+            starved: VecDeque::new(),
+            ready: VecDeque::new(),
+            replies: Vec::new(),
+            completions: Vec::new(),
+            counters: Counters::new(geometry.members()),
+            geometry,
+            record,
+        })
+    }
+
+    /// The array's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The members that are not there.
+    pub fn missing(&self) -> MemberSet {
+        self.record.missing()
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The members, for waiting on them.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    /// The members, for what only their kind knows.
+    pub fn disk_mut(&mut self) -> &mut D {
+        &mut self.disk
+    }
+
+    /// Whether replies wait for the next turn.
+    pub fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    /// Takes the engine apart when it has nothing left to do.
+    ///
+    /// # Panics
+    /// When commands are in flight.
+    pub fn into_parts(self) -> (D, Geometry, Record) {
+        assert_eq!(self.in_flight(), 0, "an engine that is taken apart is idle");
+        (self.disk, self.geometry, self.record)
+    }
+
+    /// Commands that have no reply yet.
+    pub fn in_flight(&self) -> usize {
+        self.jobs.len()
+    }
+
+    /// Starts a command; its reply comes from this or a later [`Engine::turn`]. Disk operations are queued, and go out
+    /// with the next turn.
+    pub fn submit(&mut self, token: T, command: Command) {
+        match self.admit(&command) {
+            Ok(Some((work, lba, len))) => {
+                let buf = match command {
+                    Command::Read { buf, .. } | Command::Write { buf, .. } => Some(buf),
+                    _ => None,
+                };
+                let job = Job {
+                    token,
+                    work,
+                    stage: Stage::Done,
+                    at: lba,
+                    len: Sectors(0),
+                    end: Lba(lba.0 + len.0),
+                    buf,
+                    scratch: None,
+                    guard: None,
+                    pending: 0,
+                    unreadable: MemberSet::EMPTY,
+                    detour: None,
+                    failed: MemberSet::EMPTY,
+                    again: false,
+                    is_writer: false,
+                };
+                let id = self.jobs.insert(job);
+                self.begin(id);
+            }
+            Ok(None) => self.replies.push(Reply { token, result: Ok(None) }),
+            Err(error) => self.replies.push(Reply { token, result: Err(error) }),
+        }
+    }
+
+    /// Sends what is queued to the members, takes in what they completed, goes on with the commands that waited for it, and
+    /// appends the replies. Returns when the members have nothing more to say for now.
+    ///
+    /// # Errors
+    /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.
+    pub fn turn(&mut self, replies: &mut Vec<Reply<T>>) -> Result<(), EngineError> {
+        loop {
+            self.run_ready();
+            self.disk.kick().map_err(EngineError::Device)?;
+            let mut completions = std::mem::take(&mut self.completions);
+            self.disk.reap(&mut completions);
+            let is_idle = completions.is_empty();
+            for completion in completions.drain(..) {
+                self.completed(completion);
+            }
+            self.completions = completions;
+            if is_idle && self.ready.is_empty() {
+                replies.append(&mut self.replies);
+                return Ok(());
+            }
+        }
+    }
+
+    /// Checks a command. None: there is nothing to do.
+    fn admit(&self, command: &Command) -> Result<Option<(Work, Lba, Sectors)>, EngineError> {
+        let sectors = |buf: &Buf| Bytes(buf.len() as u64).whole_sectors();
+        let (work, lba, len) = match *command {
+            Command::Read { lba, ref buf } => (Work::Read, lba, sectors(buf)),
+            Command::Write { lba, ref buf, fua } => (Work::Write { fua }, lba, sectors(buf)),
+            Command::WriteZeroes { lba, len, fua, may_punch } => (Work::Zero { fua, may_punch }, lba, len),
+            Command::Trim { lba, len, fua } => (Work::Zero { fua, may_punch: true }, lba, len),
+            Command::Flush => (Work::Flush, Lba(0), Sectors(0)),
+            Command::Close => (Work::Close, Lba(0), Sectors(0)),
+            Command::Resync { stripe, start, len } => {
+                let capacity = self.geometry.capacity();
+                let columns = start.0.checked_add(len.0).filter(|&end| len.0 > 0 && end <= self.geometry.chunk().0);
+                if stripe.0 >= self.geometry.stripes().0 || columns.is_none() {
+                    return Err(EngineError::OutOfRange { lba: Lba(stripe.0), len, capacity });
+                }
+                return Ok(Some((Work::Resync { stripe, start }, Lba(0), len)));
+            }
+        };
+        let capacity = self.geometry.capacity();
+        if lba.0.checked_add(len.0).is_none_or(|end| end > capacity.0) {
+            return Err(EngineError::OutOfRange { lba, len, capacity });
+        }
+        if let Command::Read { buf, .. } | Command::Write { buf, .. } = command
+            && buf.len() as u64 != len.bytes().0
+        {
+            return Err(EngineError::Unaligned { len: Bytes(buf.len() as u64) });
+        }
+        if self.is_frozen {
+            return Err(EngineError::Frozen);
+        }
+        if self.is_read_only && work.is_write() {
+            return Err(EngineError::ReadOnly);
+        }
+        if matches!(command, Command::Trim { .. }) {
+            // Only whole parity stripes can be given back without computing parity.
+            let stripe = self.geometry.stripe_sectors().0;
+            let first = lba.0.next_multiple_of(stripe);
+            let end = (lba.0 + len.0) / stripe * stripe;
+            return Ok((first < end).then(|| (work, Lba(first), Sectors(end - first))));
+        }
+        let is_transfer = work == Work::Read || work.is_write();
+        Ok((len.0 > 0 || !is_transfer).then_some((work, lba, len)))
+    }
+}

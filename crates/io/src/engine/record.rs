@@ -1,0 +1,239 @@
+//! The array's state on its members: who is there, and whether writes may be under way.
+//!
+//! The record keeps what is durable and what is wanted. Where they differ it writes the present members' superblocks with the
+//! next epoch and flushes them, one round at a time; a job that relies on the record asks for it and waits. A member
+//! that can't be written in a round is handed to the engine as failed, and the next round says so.
+//!
+//! It knows nothing of stripes, plans or what the members hold.
+
+use smallvec::smallvec;
+use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
+
+use super::job::JobId;
+use super::run::Owner;
+use crate::buf::Buf;
+use crate::disk::{DiskOp, OpKind, Segments};
+use crate::superblock::{Epoch, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
+
+/// What is on record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct State {
+    /// No write is under way.
+    is_clean: bool,
+    /// The members that the array does without.
+    missing: MemberSet,
+}
+
+/// A round of superblock writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Idle,
+    Writing(State),
+    Flushing(State),
+}
+
+/// The superblocks of an array's members, and what must become of them.
+#[derive(Debug)]
+pub struct Record {
+    /// Each present member's own superblock; none for a missing member.
+    superblocks: Vec<Option<Superblock>>,
+    durable: State,
+    wanted: State,
+    phase: Phase,
+    pending: u32,
+    failed: MemberSet,
+    /// Jobs between the dirty mark and the end of their writes.
+    writers: u32,
+    /// The members can't be written any more.
+    has_given_up: bool,
+    waiters: Vec<JobId>,
+}
+
+impl Record {
+    /// The record of an array from its members' superblocks in slot order, each as the member is now to say it: the same
+    /// epoch and the same table in all. Slots without a superblock are missing.
+    ///
+    /// # Panics
+    /// When there is no superblock at all, or there are more than 64 slots.
+    #[must_use]
+    pub fn new(superblocks: Vec<Option<Superblock>>) -> Self {
+        let slots = || (0u8..).zip(&superblocks).map(|(slot, superblock)| (MemberIndex(slot), superblock));
+        let any = superblocks.iter().flatten().next().expect("an array has a member with a superblock");
+        let missing = slots().filter(|(_, superblock)| superblock.is_none()).map(|(slot, _)| slot).collect();
+        let recorded = (0u8..).zip(&any.slots).filter(|(_, record)| record.state == SlotState::Failed);
+        let recorded = recorded.map(|(slot, _)| MemberIndex(slot)).collect();
+        let durable = State { is_clean: any.is_clean, missing: recorded };
+        Self {
+            durable,
+            wanted: State { missing, ..durable },
+            superblocks,
+            phase: Phase::Idle,
+            pending: 0,
+            failed: MemberSet::EMPTY,
+            writers: 0,
+            has_given_up: false,
+            waiters: Vec::new(),
+        }
+    }
+
+    /// The members that the array does without.
+    #[must_use]
+    pub fn missing(&self) -> MemberSet {
+        self.wanted.missing
+    }
+
+    /// Whether the members are durably marked clean.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.durable.is_clean
+    }
+
+    /// Where a sector of a present member's data area is in the member.
+    pub(super) fn offset(&self, member: MemberIndex, sector: DiskSector) -> Bytes {
+        let superblock = self.superblocks[member.index()].as_ref().expect("a member that is used is present");
+        Bytes(superblock.areas.data.offset.0 + Sectors(sector.0).bytes().0)
+    }
+
+    /// Asks that the members be marked dirty and every failure be on record. True: they are, and the job counts as a writer
+    /// until [`Record::writer_done`]. False: the job waits and asks again.
+    pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {
+        self.wanted.is_clean = false;
+        let is_marked = self.is_durable();
+        if is_marked {
+            self.writers += 1;
+        } else {
+            self.waiters.push(job);
+        }
+        is_marked
+    }
+
+    /// Notes the end of a writer.
+    pub(super) fn writer_done(&mut self) {
+        assert!(self.writers > 0, "a writer that ends has begun");
+        self.writers -= 1;
+    }
+
+    /// Whether writes are under way.
+    pub(super) fn has_writers(&self) -> bool {
+        self.writers > 0
+    }
+
+    /// Asks that every failure be on record; as [`Record::demand_dirty`].
+    pub(super) fn demand_failures(&mut self, job: JobId) -> bool {
+        let is_recorded = self.durable.missing == self.wanted.missing;
+        if !is_recorded {
+            self.waiters.push(job);
+        }
+        is_recorded
+    }
+
+    /// Asks that the members be marked clean; as [`Record::demand_dirty`]. Members that never were marked dirty stay untouched.
+    pub(super) fn demand_clean(&mut self, job: JobId) -> bool {
+        if self.durable.is_clean && self.phase == Phase::Idle {
+            return true;
+        }
+        self.wanted.is_clean = true;
+        let is_marked = self.is_durable();
+        if !is_marked {
+            self.waiters.push(job);
+        }
+        is_marked
+    }
+
+    /// Notes members that failed.
+    pub(super) fn fail(&mut self, members: MemberSet) {
+        self.wanted.missing = self.wanted.missing.union(members);
+    }
+
+    /// Members can't be written any more: nothing on record changes from now on.
+    pub(super) fn give_up(&mut self) {
+        self.has_given_up = true;
+    }
+
+    /// Begins a round where one is wanted and none is under way, or goes from its writes to its flushes.
+    pub(super) fn run(&mut self, mut submit: impl FnMut(DiskOp)) {
+        if self.pending > 0 || self.has_given_up {
+            return;
+        }
+        match self.phase {
+            Phase::Idle if self.durable == self.wanted => {}
+            Phase::Idle => {
+                self.phase = Phase::Writing(self.wanted);
+                self.write_superblocks(&mut submit);
+            }
+            Phase::Writing(state) => {
+                self.phase = Phase::Flushing(state);
+                for member in self.present().iter() {
+                    self.pending += 1;
+                    submit(operation(member, OpKind::Flush, Bytes(0), smallvec![]));
+                }
+            }
+            Phase::Flushing(state) => {
+                self.durable = state;
+                self.phase = Phase::Idle;
+                self.run(submit);
+            }
+        }
+    }
+
+    /// Notes the end of one of a round's operations; true when [`Record::take_failed`] and [`Record::run`] are next.
+    pub(super) fn completed(&mut self, member: MemberIndex, is_failed: bool) -> bool {
+        assert!(self.pending > 0, "an operation that ends was begun");
+        self.pending -= 1;
+        if is_failed {
+            self.failed = self.failed.with(member);
+        }
+        self.pending == 0
+    }
+
+    /// The members that failed in the round's last step.
+    pub(super) fn take_failed(&mut self) -> MemberSet {
+        std::mem::take(&mut self.failed)
+    }
+
+    /// The jobs to wake: they ask again.
+    pub(super) fn settled(&mut self) -> impl Iterator<Item = JobId> + '_ {
+        let count = if self.phase == Phase::Idle || self.has_given_up { self.waiters.len() } else { 0 };
+        self.waiters.drain(..count)
+    }
+
+    fn is_durable(&self) -> bool {
+        self.phase == Phase::Idle && self.durable == self.wanted
+    }
+
+    /// The members whose superblocks are written: those that the array does not do without.
+    fn present(&self) -> MemberSet {
+        MemberSet::all(self.superblocks.len()).minus(self.wanted.missing)
+    }
+
+    fn write_superblocks(&mut self, submit: &mut impl FnMut(DiskOp)) {
+        let (present, State { is_clean, missing }) = (self.present(), self.wanted);
+        for member in present.iter() {
+            let superblock = self.superblocks[member.index()].as_mut().expect("a present member has a superblock");
+            advance(superblock, is_clean, missing);
+            let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+            block.as_mut().copy_from_slice(&encode(superblock));
+            for position in superblock.write_positions() {
+                let lease = block.lease_read(0..SUPERBLOCK_BYTES);
+                self.pending += 1;
+                submit(operation(member, OpKind::Write, position, smallvec![lease]));
+            }
+        }
+    }
+}
+
+/// The superblock's next version.
+fn advance(superblock: &mut Superblock, is_clean: bool, missing: MemberSet) {
+    superblock.epoch = Epoch(superblock.epoch.0 + 1);
+    superblock.sequence = Sequence(superblock.sequence.0 + 1);
+    superblock.is_clean = is_clean;
+    for (slot, record) in (0u8..).zip(&mut superblock.slots) {
+        if missing.contains(MemberIndex(slot)) {
+            record.state = SlotState::Failed;
+        }
+    }
+}
+
+fn operation(member: MemberIndex, kind: OpKind, offset: Bytes, segments: Segments) -> DiskOp {
+    DiskOp { tag: Owner::Record.tag(), member, kind, offset, segments }
+}

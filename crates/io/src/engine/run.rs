@@ -1,0 +1,444 @@
+//! How a command goes through its stages.
+//!
+//! [`Engine::advance`] runs a job until it has to wait; what it waits for puts it back into the ready queue. Stages decide;
+//! [`super::transfer`] turns the plan into disk operations.
+
+use uraid_layout::plan::{View, Write};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+
+use super::job::{Job, JobId, Slot, Stage, Work};
+use super::locks::Span;
+use super::{Engine, EngineError, PART, Reply};
+use crate::buf::{Buf, Pool};
+use crate::disk::{Completion, Disk, DiskOp, OpKind, Segments};
+
+/// The stretch of zeros that zeros are written from.
+pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
+
+/// Columns for which each next copy of mirrored data is preferred in turn, so that one long read has one source.
+const COPY_TURN: Sectors = Sectors((1 << 20) / 512);
+
+/// Whose a disk operation is: what its tag says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owner {
+    Job(JobId),
+    Flusher,
+    Record,
+}
+
+/// Whether a job goes on.
+enum Step {
+    To(Stage),
+    Wait(Stage),
+    Fail(EngineError),
+}
+
+impl Owner {
+    pub(super) fn tag(self) -> u64 {
+        match self {
+            Self::Job(id) => u64::from(id.0),
+            Self::Flusher => 1 << 32,
+            Self::Record => 2 << 32,
+        }
+    }
+
+    fn of(tag: u64) -> Self {
+        match tag >> 32 {
+            0 => Self::Job(JobId(u32::try_from(tag).expect("the upper half is zero"))),
+            1 => Self::Flusher,
+            _ => Self::Record,
+        }
+    }
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// Starts a job that was just admitted.
+    pub(super) fn begin(&mut self, id: JobId) {
+        let stage = match self.jobs.job(id).work {
+            Work::Flush | Work::Close => Stage::Flush,
+            _ => self.first_stage(id),
+        };
+        self.jobs.job(id).stage = stage;
+        self.advance(id);
+    }
+
+    /// Takes the next part of the command and says where its work begins.
+    fn first_stage(&mut self, id: JobId) -> Stage {
+        let geometry = &self.geometry;
+        let job = self.jobs.job(id);
+        if let Work::Resync { stripe, .. } = job.work {
+            job.len = Sectors(job.end.0 - job.at.0);
+            return Stage::Lock(Span::new(stripe, stripe));
+        }
+        let mut end = job.end.0.min(job.at.0 + PART.0);
+        let stripe = geometry.stripe_sectors().0;
+        if end < job.end.0 && end / stripe * stripe > job.at.0 {
+            end = end / stripe * stripe;
+        }
+        job.len = Sectors(end - job.at.0);
+        if job.work == Work::Read { Stage::PlanRead } else { Stage::Lock(self.span(id)) }
+    }
+
+    /// The parity stripes of the job's present part.
+    fn span(&mut self, id: JobId) -> Span {
+        let job = self.jobs.job(id);
+        let stripe_of = |lba| self.geometry.split(Lba(lba)).0;
+        Span::new(stripe_of(job.at.0), stripe_of(job.at.0 + job.len.0 - 1))
+    }
+
+    /// Goes on with every job that can.
+    pub(super) fn run_ready(&mut self) {
+        while let Some(id) = self.ready.pop_front() {
+            self.advance(id);
+        }
+    }
+
+    /// Runs a job until it waits or ends.
+    fn advance(&mut self, id: JobId) {
+        loop {
+            let stage = std::mem::replace(&mut self.jobs.job(id).stage, Stage::Done);
+            let step = match stage {
+                Stage::PlanRead => self.plan_read(id),
+                Stage::Lock(span) => self.lock(id, span),
+                Stage::Mark => self.mark(id),
+                Stage::Plan => self.plan_locked(id),
+                Stage::Memory => self.take_memory(id),
+                Stage::StartReads => self.start_reads(id),
+                Stage::Reads => self.reads_done(id),
+                Stage::StartWrites => self.start_writes(id),
+                Stage::Writes => self.writes_done(id),
+                Stage::Record => self.recorded(id),
+                Stage::PartDone => self.part_done(id),
+                Stage::Flush => self.flush(id),
+                Stage::Flushing => self.flushed(id),
+                Stage::Clean => self.cleaned(id),
+                Stage::Done => return self.finish(id, None),
+            };
+            match step {
+                Step::To(stage) => self.jobs.job(id).stage = stage,
+                Step::Wait(stage) => {
+                    self.jobs.job(id).stage = stage;
+                    return;
+                }
+                Step::Fail(error) => return self.finish(id, Some(error)),
+            }
+        }
+    }
+
+    /// Plans a read. What comes straight from members needs no lock: a concurrent write replaces a sector in one piece. What is
+    /// computed from several units does.
+    fn plan_read(&mut self, id: JobId) -> Step {
+        if let Err(error) = self.plan(id) {
+            return Step::Fail(error);
+        }
+        let Slot { job, plan } = self.jobs.slot(id);
+        let has_guard = job.as_ref().is_some_and(|job| job.guard.is_some());
+        if plan.xors().is_empty() || has_guard { Step::To(Stage::Memory) } else { Step::To(Stage::Lock(self.span(id))) }
+    }
+
+    fn lock(&mut self, id: JobId, mut span: Span) -> Step {
+        match self.locks.acquire(&mut span, id) {
+            Some(guard) => {
+                let job = self.jobs.job(id);
+                job.guard = Some(guard);
+                Step::To(if job.work.is_write() { Stage::Mark } else { Stage::PlanRead })
+            }
+            None => Step::Wait(Stage::Lock(span)),
+        }
+    }
+
+    fn mark(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        if self.record.demand_dirty(id) {
+            self.jobs.job(id).is_writer = true;
+            return Step::To(Stage::Plan);
+        }
+        self.run_record();
+        Step::Wait(Stage::Mark)
+    }
+
+    fn plan_locked(&mut self, id: JobId) -> Step {
+        match self.plan(id) {
+            Ok(()) => Step::To(Stage::Memory),
+            Err(error) => Step::Fail(error),
+        }
+    }
+
+    fn plan(&mut self, id: JobId) -> Result<(), EngineError> {
+        let Self { geometry, planner, repair, record, jobs, .. } = self;
+        let Slot { job, plan } = jobs.slot(id);
+        let job = job.as_ref().expect("the slot has a job");
+        let copy = usize::try_from(job.at.0 / COPY_TURN.0).unwrap_or(0);
+        let repair = job.detour.as_deref().unwrap_or(repair);
+        let view = View { geometry, repair, missing: record.missing(), cached: &[], copy };
+        let planned = match job.work {
+            Work::Read => planner.read(plan, &view, job.at, job.len),
+            Work::Write { .. } => planner.write(plan, &view, job.at, job.len, Write::Data).map(drop),
+            Work::Zero { .. } => planner.write(plan, &view, job.at, job.len, Write::Zeroes).map(drop),
+            Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
+            Work::Flush | Work::Close => unreachable!("a flush has no plan"),
+        };
+        planned.map_err(EngineError::Plan)
+    }
+
+    /// Takes the plan's working memory, or waits for it in line.
+    fn take_memory(&mut self, id: JobId) -> Step {
+        let Slot { job, plan } = self.jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        let need = plan.scratch().bytes();
+        if need.0 > 0 && job.scratch.is_none() {
+            job.scratch = if self.starved.is_empty() { allocate(&self.pool, need) } else { None };
+            if job.scratch.is_none() {
+                self.starved.push_back(id);
+                return Step::Wait(Stage::Memory);
+            }
+        }
+        Step::To(Stage::StartReads)
+    }
+
+    /// Gives working memory that came back to the jobs that wait for it.
+    fn feed_starved(&mut self) {
+        while let Some(&id) = self.starved.front() {
+            let Slot { job, plan } = self.jobs.slot(id);
+            let Some(scratch) = allocate(&self.pool, plan.scratch().bytes()) else { return };
+            job.as_mut().expect("a starved job is there").scratch = Some(scratch);
+            self.starved.pop_front();
+            self.ready.push_back(id);
+        }
+    }
+
+    fn start_reads(&mut self, id: JobId) -> Step {
+        self.jobs.job(id).failed = MemberSet::EMPTY;
+        self.issue_reads(id);
+        if self.jobs.job(id).pending == 0 { Step::To(Stage::Reads) } else { Step::Wait(Stage::Reads) }
+    }
+
+    /// All reads are back. Where a member failed one, the rest of the array takes its place.
+    fn reads_done(&mut self, id: JobId) -> Step {
+        let job = self.jobs.job(id);
+        if !job.failed.is_empty() {
+            job.unreadable = job.unreadable.union(job.failed);
+            let unreadable = job.unreadable.union(self.record.missing());
+            let Ok(detour) = Repair::new(&self.geometry, unreadable) else {
+                let job = self.jobs.job(id);
+                return Step::Fail(EngineError::Unreadable { lba: job.at, len: job.len, members: job.failed });
+            };
+            self.drop_scratch(id);
+            let job = self.jobs.job(id);
+            job.detour = Some(Box::new(detour));
+            return Step::To(if job.work.is_write() { Stage::Plan } else { Stage::PlanRead });
+        }
+        self.compute(id);
+        Step::To(if self.jobs.job(id).work.is_write() { Stage::StartWrites } else { Stage::PartDone })
+    }
+
+    fn start_writes(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        self.jobs.job(id).failed = MemberSet::EMPTY;
+        self.issue_writes(id);
+        if self.jobs.job(id).pending == 0 { Step::To(Stage::Writes) } else { Step::Wait(Stage::Writes) }
+    }
+
+    fn writes_done(&mut self, id: JobId) -> Step {
+        if std::mem::take(&mut self.jobs.job(id).again) {
+            return Step::To(Stage::StartWrites);
+        }
+        let failed = self.jobs.job(id).failed;
+        if let Err(error) = self.fail_members(failed) {
+            return Step::Fail(error);
+        }
+        Step::To(Stage::Record)
+    }
+
+    /// A write is done when every member that missed it is on record.
+    fn recorded(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        if self.record.demand_failures(id) {
+            return Step::To(Stage::PartDone);
+        }
+        self.run_record();
+        Step::Wait(Stage::Record)
+    }
+
+    fn part_done(&mut self, id: JobId) -> Step {
+        self.drop_scratch(id);
+        self.unlock(id);
+        let job = self.jobs.job(id);
+        let is_part = job.at.0 + job.len.0 < job.end.0;
+        job.at.0 += job.len.0;
+        if is_part {
+            return Step::To(self.first_stage(id));
+        }
+        Step::To(if job.work.flushes() { Stage::Flush } else { Stage::Done })
+    }
+
+    fn flush(&mut self, id: JobId) -> Step {
+        if !self.flusher.ask(id) {
+            return Step::To(Stage::Flushing);
+        }
+        self.run_flusher();
+        Step::Wait(Stage::Flushing)
+    }
+
+    fn flushed(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        let job = self.jobs.job(id);
+        if !job.failed.is_empty() {
+            return Step::Fail(EngineError::FlushFailed { members: job.failed });
+        }
+        let is_close = job.work == Work::Close && !self.is_read_only;
+        Step::To(if is_close { Stage::Clean } else { Stage::Done })
+    }
+
+    fn cleaned(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        if self.record.has_writers() {
+            return Step::Fail(EngineError::Busy);
+        }
+        if self.flusher.is_needed() {
+            return Step::To(Stage::Flush);
+        }
+        if self.record.demand_clean(id) {
+            return Step::To(Stage::Done);
+        }
+        self.run_record();
+        Step::Wait(Stage::Clean)
+    }
+
+    /// Ends a job with its reply.
+    fn finish(&mut self, id: JobId, error: Option<EngineError>) {
+        self.drop_scratch(id);
+        self.unlock(id);
+        let Job { token, buf, .. } = self.jobs.remove(id);
+        let result = match error {
+            None => Ok(buf),
+            Some(error) => Err(error),
+        };
+        self.replies.push(Reply { token, result });
+    }
+
+    fn drop_scratch(&mut self, id: JobId) {
+        if self.jobs.job(id).scratch.take().is_some() {
+            self.feed_starved();
+        }
+    }
+
+    fn unlock(&mut self, id: JobId) {
+        let job = self.jobs.job(id);
+        if let Some(guard) = job.guard.take() {
+            self.locks.release(guard, &mut self.ready);
+        }
+        if std::mem::take(&mut job.is_writer) {
+            self.record.writer_done();
+        }
+    }
+
+    /// Begins the flush that somebody waits for.
+    fn run_flusher(&mut self) {
+        let present = self.geometry.all_members().minus(self.record.missing());
+        for member in self.flusher.begin(present).iter() {
+            self.counters.flush(member);
+            self.submit_op(Owner::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
+        }
+    }
+
+    /// Sends the superblock writes or flushes that the record wants next, and wakes those who waited for it.
+    pub(super) fn run_record(&mut self) {
+        self.record.run(|op| self.disk.submit(op));
+        self.ready.extend(self.record.settled());
+    }
+
+    pub(super) fn submit_op(
+        &mut self,
+        owner: Owner,
+        member: MemberIndex,
+        kind: OpKind,
+        offset: Bytes,
+        segments: Segments,
+    ) {
+        self.disk.submit(DiskOp { tag: owner.tag(), member, kind, offset, segments });
+    }
+
+    /// Takes note of members that missed a write or a flush.
+    pub(super) fn fail_members(&mut self, failed: MemberSet) -> Result<(), EngineError> {
+        let failed = failed.minus(self.record.missing());
+        if failed.is_empty() {
+            return Ok(());
+        }
+        if self.geometry.tolerance() == 0 {
+            // Nothing is gained by giving a member up: what it has is nowhere else.
+            return Err(EngineError::WriteFailed { members: failed });
+        }
+        let missing = self.record.missing().union(failed);
+        match Repair::new(&self.geometry, missing) {
+            Ok(repair) => {
+                tracing::error!(members = ?failed, "members failed a write; the array goes on without them");
+                self.repair = repair;
+                self.record.fail(failed);
+                Ok(())
+            }
+            Err(_) => {
+                tracing::error!(members = ?missing, "too many members failed; the array is frozen");
+                self.is_frozen = true;
+                Err(EngineError::Frozen)
+            }
+        }
+    }
+
+    /// Takes in the end of a disk operation.
+    pub(super) fn completed(&mut self, completion: Completion) {
+        let Completion { tag, member, result } = completion;
+        if let Err(error) = &result {
+            self.counters.error(member);
+            tracing::warn!(%member, %error, "disk operation failed");
+        }
+        match Owner::of(tag) {
+            Owner::Job(id) => self.job_completed(id, member, result),
+            Owner::Flusher => self.flush_completed(member, result.is_err()),
+            Owner::Record => {
+                if self.record.completed(member, result.is_err()) {
+                    let failed = self.record.take_failed();
+                    if self.fail_members(failed).is_err() {
+                        self.is_frozen = true;
+                        self.record.give_up();
+                    }
+                    self.run_record();
+                }
+            }
+        }
+    }
+
+    fn flush_completed(&mut self, member: MemberIndex, is_failed: bool) {
+        // After a failed flush a retry proves nothing: what the member dropped is gone.
+        let error = is_failed && self.fail_members(MemberSet::EMPTY.with(member)).is_err();
+        if error {
+            self.flusher.failed(member);
+        }
+        if !self.flusher.ended() {
+            return;
+        }
+        let failed = self.flusher.take_failed();
+        for id in self.flusher.finished() {
+            self.jobs.job(id).failed = failed;
+            self.ready.push_back(id);
+        }
+        self.run_flusher();
+    }
+}
+
+/// Working memory for a plan. One that needs more than there ever is gets it when it has no company.
+fn allocate(pool: &Pool, need: Bytes) -> Option<Buf> {
+    let is_alone = pool.in_use() == Bytes(0) && !pool.fits(need);
+    pool.try_alloc(need).or_else(|| is_alone.then(|| Buf::zeroed(need)))
+}

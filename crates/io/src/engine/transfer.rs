@@ -1,0 +1,165 @@
+//! From a plan to disk operations, and back from their completions to the job.
+
+use std::ops::Range;
+
+use uraid_layout::plan::{Buffer, DiskIo, Slice};
+use uraid_layout::{Bytes, MemberIndex, Sectors};
+
+use super::Engine;
+use super::job::{Job, JobId, Slot, Stage, Work};
+use super::run::{Owner, ZEROES_BYTES};
+use crate::buf::{Buf, Lease};
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, SEGMENTS_MAX, Segments};
+use crate::xor::xor_into;
+
+/// Shorter zeros are written: an operation of their own would only cut the member's extents up.
+const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
+
+impl<D: Disk, T> Engine<D, T> {
+    /// Submits the plan's reads.
+    pub(super) fn issue_reads(&mut self, id: JobId) {
+        let Self { jobs, disk, record, counters, .. } = self;
+        let Slot { job, plan } = jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        for io in plan.reads() {
+            let mut transfer = Transfer::new(id, io, OpKind::Read, record.offset(io.member, io.sector));
+            for slice in plan.slices(io) {
+                transfer.push(lease_to_fill(job, slice), |op| disk.submit(op));
+            }
+            job.pending += transfer.finish(|op| disk.submit(op));
+            counters.read(io.member, io.len);
+        }
+    }
+
+    /// Submits the plan's writes.
+    pub(super) fn issue_writes(&mut self, id: JobId) {
+        let Self { jobs, disk, record, counters, zeroes, cannot_zero, .. } = self;
+        let Slot { job, plan } = jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        for io in plan.writes() {
+            if record.missing().contains(io.member) {
+                // It failed after the plan was made; the others hold what it misses.
+                continue;
+            }
+            let offset = record.offset(io.member, io.sector);
+            let may_zero = io.len >= ZERO_OPERATION_MIN && !cannot_zero.contains(io.member);
+            if may_zero && plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes) {
+                let may_punch = matches!(job.work, Work::Zero { may_punch: true, .. });
+                let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
+                job.pending += Transfer::new(id, io, kind, offset).finish(|op| disk.submit(op));
+                counters.zero(io.member);
+                continue;
+            }
+            let mut transfer = Transfer::new(id, io, OpKind::Write, offset);
+            for slice in plan.slices(io) {
+                for lease in leases_to_write(job, zeroes, *slice) {
+                    transfer.push(lease, |op| disk.submit(op));
+                }
+            }
+            job.pending += transfer.finish(|op| disk.submit(op));
+            counters.write(io.member, io.len);
+        }
+    }
+
+    /// Does the plan's XORs.
+    pub(super) fn compute(&mut self, id: JobId) {
+        let Slot { job, plan } = self.jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        for xor in plan.xors() {
+            let operands = plan.operands(xor);
+            let of = |buffer| operands.iter().filter(move |slice| slice.buffer == buffer).map(range);
+            let (target, other, is_scratch) = match xor.target.buffer {
+                Buffer::Scratch => (job.scratch.as_mut(), job.buf.as_ref(), true),
+                _ => (job.buf.as_mut(), job.scratch.as_ref(), false),
+            };
+            let (here, there) =
+                if is_scratch { (Buffer::Scratch, Buffer::Request) } else { (Buffer::Request, Buffer::Scratch) };
+            let target = target.expect("a plan's target has memory");
+            let (target, mut sources) = target.disjoint(range(&xor.target), of(here));
+            sources.extend(of(there).map(|range| other.expect("a plan's operand has memory").bytes(range)));
+            xor_into(target, &sources);
+        }
+    }
+
+    /// Takes in the end of one of a job's disk operations.
+    pub(super) fn job_completed(&mut self, id: JobId, member: MemberIndex, result: Result<(), DiskError>) {
+        let job = self.jobs.job(id);
+        let is_write = matches!(job.stage, Stage::Writes);
+        job.pending -= 1;
+        match result {
+            Ok(()) if is_write => self.flusher.wrote(member),
+            Ok(()) => {}
+            Err(DiskError::Unsupported { .. }) if is_write && !self.cannot_zero.contains(member) => {
+                self.cannot_zero = self.cannot_zero.with(member);
+                job.again = true;
+            }
+            Err(DiskError::Unsupported { .. }) if job.again => {}
+            Err(_) => job.failed = job.failed.with(member),
+        }
+        if job.pending == 0 {
+            self.ready.push_back(id);
+        }
+    }
+}
+
+/// A plan's operation on its way to the disk: one, or several where it has more segments than one can have.
+struct Transfer {
+    op: DiskOp,
+    issued: u32,
+}
+
+impl Transfer {
+    fn new(id: JobId, io: &DiskIo, kind: OpKind, offset: Bytes) -> Self {
+        let op = DiskOp { tag: Owner::Job(id).tag(), member: io.member, kind, offset, segments: Segments::new() };
+        Self { op, issued: 0 }
+    }
+
+    fn push(&mut self, lease: Lease, submit: impl FnOnce(DiskOp)) {
+        if self.op.segments.len() == SEGMENTS_MAX {
+            let DiskOp { tag, member, kind, offset, .. } = self.op;
+            let rest = Bytes(offset.0 + self.op.len().0);
+            let next = DiskOp { tag, member, kind, offset: rest, segments: Segments::new() };
+            submit(std::mem::replace(&mut self.op, next));
+            self.issued += 1;
+        }
+        self.op.segments.push(lease);
+    }
+
+    /// Submits what is left and says how many operations it came to.
+    fn finish(self, submit: impl FnOnce(DiskOp)) -> u32 {
+        submit(self.op);
+        self.issued + 1
+    }
+}
+
+fn range(slice: &Slice) -> Range<usize> {
+    let bytes = |sectors: Sectors| usize::try_from(sectors.bytes().0).expect("a buffer fits the address space");
+    bytes(slice.start)..bytes(Sectors(slice.start.0 + slice.len.0))
+}
+
+fn lease_to_fill<T>(job: &mut Job<T>, slice: &Slice) -> Lease {
+    let buf = match slice.buffer {
+        Buffer::Request => &mut job.buf,
+        Buffer::Scratch => &mut job.scratch,
+        Buffer::Cache | Buffer::Zeroes => unreachable!("a read fills the request's memory or the plan's"),
+    };
+    buf.as_mut().expect("a plan's slice has memory").lease_write(range(slice))
+}
+
+fn leases_to_write<'a, T>(job: &'a Job<T>, zeroes: &'a Buf, slice: Slice) -> impl Iterator<Item = Lease> + 'a {
+    let (buf, piece) = match slice.buffer {
+        Buffer::Request => (job.buf.as_ref(), slice.len),
+        Buffer::Scratch => (job.scratch.as_ref(), slice.len),
+        Buffer::Cache => unreachable!("nothing is said to be in memory"),
+        Buffer::Zeroes => (Some(zeroes), ZEROES_BYTES.whole_sectors()),
+    };
+    let buf = buf.expect("a plan's slice has memory");
+    let pieces = (0..slice.len.0).step_by(usize::try_from(piece.0).expect("a length fits the address space"));
+    pieces.map(move |at| {
+        let mut part = slice.part(at, piece.0.min(slice.len.0 - at));
+        if slice.buffer == Buffer::Zeroes {
+            part.start = Sectors(0);
+        }
+        buf.lease_read(range(&part))
+    })
+}
