@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
-use uraid_layout::{Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, SECTOR_BYTES};
 use uuid::Uuid;
 
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
@@ -43,9 +43,9 @@ pub enum OpenError {
         /// The member.
         path: PathBuf,
         /// Its size.
-        size: uraid_layout::Bytes,
+        size: Bytes,
         /// What its superblock says.
-        expected: uraid_layout::Bytes,
+        expected: Bytes,
     },
     /// Too many members are missing.
     #[error(
@@ -104,7 +104,7 @@ pub struct Array {
     pub(super) access: Access,
     pub(super) record: Record,
     pub(super) disk: UringDisk,
-    alignment: uraid_layout::Bytes,
+    pub(super) alignment: Bytes,
 }
 
 /// Opens members and reads what they say.
@@ -165,8 +165,8 @@ impl Array {
 
     /// What offsets and lengths of requests are multiples of: what the members demand, at least a sector.
     #[must_use]
-    pub fn alignment(&self) -> uraid_layout::Bytes {
-        self.alignment.max(uraid_layout::Bytes(uraid_layout::SECTOR_BYTES))
+    pub fn alignment(&self) -> Bytes {
+        self.alignment.max(Bytes(SECTOR_BYTES))
     }
 
     /// Whether parity may not match the data: the array was not stopped cleanly, and keeps something twice.

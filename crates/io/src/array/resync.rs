@@ -3,7 +3,7 @@
 use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
 use super::open::Array;
-use crate::disk::Disk;
+use crate::disk::{Disk, UringDisk};
 use crate::engine::{Command, Engine, EngineError};
 
 /// Parity stripes that are worked on at once.
@@ -62,7 +62,7 @@ impl Array {
     /// Runs work on an engine of its own, then closes the array.
     fn run(
         self,
-        work: impl FnOnce(&mut Engine<crate::disk::UringDisk, u64>) -> Result<(), EngineError>,
+        work: impl FnOnce(&mut Engine<UringDisk, u64>) -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
         let Self { superblock, geometry, paths, set_aside, access, record, disk, alignment } = self;
         let mut engine = Engine::new(disk, geometry, record, false)?;

@@ -404,7 +404,7 @@ impl<D: Disk, T> Engine<D, T> {
             tracing::warn!(%member, %error, "disk operation failed");
         }
         match Owner::of(tag) {
-            Owner::Job(id) => self.job_completed(id, member, result),
+            Owner::Job(id) => self.job_completed(id, member, &result),
             Owner::Flusher => self.flush_completed(member, result.is_err()),
             Owner::Record => {
                 if self.record.completed(member, result.is_err()) {

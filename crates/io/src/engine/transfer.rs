@@ -82,7 +82,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Takes in the end of one of a job's disk operations.
-    pub(super) fn job_completed(&mut self, id: JobId, member: MemberIndex, result: Result<(), DiskError>) {
+    pub(super) fn job_completed(&mut self, id: JobId, member: MemberIndex, result: &Result<(), DiskError>) {
         let job = self.jobs.job(id);
         let is_write = matches!(job.stage, Stage::Writes);
         job.pending -= 1;
