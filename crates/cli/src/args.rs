@@ -277,7 +277,7 @@ pub(crate) fn level(
         LevelName::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
         LevelName::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
         LevelName::Rm2 => {
-            let height = rm2_m.or(uraid_layout::geometry::default_height(members)).unwrap_or(2);
+            let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
             Level::Rm2 { height, placement: Placement::Adjacent }
         }
     };

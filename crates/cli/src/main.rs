@@ -1,2 +1,51 @@
-//! The uraid command line.
-fn main() {}
+//! The `uraid` command: exit status 0 done, 1 failed, 2 misused.
+
+mod args;
+mod create;
+mod examine;
+mod layout;
+mod map;
+mod quickstart;
+mod reactor;
+mod serve;
+mod shape;
+mod terminal;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use tracing_subscriber::EnvFilter;
+
+use args::{Cli, Command};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let filter = EnvFilter::try_from_env("URAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).without_time().init();
+    let result = match cli.command {
+        Command::Create(args) => create::run(&args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Examine(args) => examine::run(&args),
+        Command::Map(args) => map::run(&args),
+        Command::Layout(args) => layout::run(&args),
+        Command::Quickstart(args) => quickstart::run(args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            // Nobody is left to tell where standard error is closed.
+            let _ = writeln!(io::stderr(), "uraid: {}", chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// An error with its causes, each said once: many messages end in their cause's.
+fn chain(error: &anyhow::Error) -> String {
+    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
+        "" => cause,
+        said if said.contains(&cause) => text,
+        _ => text + ": " + &cause,
+    })
+}

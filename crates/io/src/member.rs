@@ -28,6 +28,8 @@ pub enum Access {
     ReadOnly,
     /// Reading and writing, with an exclusive lock.
     ReadWrite,
+    /// Reading without a lock what somebody else may be writing: enough to ask a member what it is, not to use it.
+    Inspect,
 }
 
 /// What every operation's offset, length and memory are multiples of.

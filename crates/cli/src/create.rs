@@ -1,0 +1,55 @@
+//! `uraid create`: a new array.
+
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use uraid_io::array::{self, CreateOptions};
+use uraid_io::member::Allocation;
+use uraid_io::superblock::UnixSeconds;
+
+use crate::args::{self, CreateArgs};
+use crate::examine;
+use crate::terminal::{self, print, print_json};
+
+/// Runs the command.
+pub(crate) fn run(args: &CreateArgs) -> Result<()> {
+    let count = u8::try_from(args.members.len()).unwrap_or(u8::MAX);
+    let shape = &args.shape;
+    let options = CreateOptions {
+        level: args::level(shape.level, shape.layout.as_deref(), shape.rm2_m, shape.copies, count)?,
+        chunk: shape.chunk,
+        name: args.name.clone(),
+        size: args.size,
+        allocation: if args.sparse { Allocation::Sparse } else { Allocation::Full },
+        force: args.force,
+        created: now()?,
+    };
+    make(&args.members, &options)?;
+    let report = examine::report(&args.members)?;
+    if args.json {
+        return print_json(&report);
+    }
+    print(format_args!("created {}; serve it with", report.title()))?;
+    let members: Vec<String> = args.members.iter().map(|path| terminal::quoted(&path.display().to_string())).collect();
+    print(format_args!("  uraid serve {}", members.join(" ")))
+}
+
+/// Makes the array, with a progress bar where that takes a while.
+pub(crate) fn make(members: &[PathBuf], options: &CreateOptions) -> Result<()> {
+    let mut bar = None;
+    array::create(members, options, |done, total| {
+        let bar = bar.get_or_insert_with(|| terminal::progress("initialising", total.0));
+        bar.set_position(done.0);
+    })?;
+    if let Some(bar) = bar {
+        bar.finish_and_clear();
+    }
+    Ok(())
+}
+
+/// The time of creation.
+pub(crate) fn now() -> Result<UnixSeconds> {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).context("the clock is set before 1970")?;
+    Ok(UnixSeconds(since.as_secs()))
+}

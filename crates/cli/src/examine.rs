@@ -1,0 +1,131 @@
+//! `uraid examine`: what members say about their array.
+
+use std::path::Path;
+
+use anyhow::Result;
+use serde::Serialize;
+use uraid_io::array::{Candidate, Verdict, candidates, judge};
+use uraid_io::member::Access;
+use uraid_io::superblock::SlotState;
+use uraid_layout::MemberIndex;
+use uuid::Uuid;
+
+use crate::args::ExamineArgs;
+use crate::shape::{layout_name, level_name};
+use crate::terminal::{list, print, print_json, size};
+
+/// An array, as its members describe it. Sizes are in bytes.
+#[derive(Debug, Serialize)]
+pub(crate) struct Report {
+    uuid: Uuid,
+    name: String,
+    level: &'static str,
+    layout: &'static str,
+    chunk: u64,
+    /// RM2: rows of a parity stripe.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rm2_m: Option<u8>,
+    /// RAID 10: copies of each block.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    copies: Option<u8>,
+    epoch: u64,
+    /// `clean` or `dirty`.
+    state: &'static str,
+    size: u64,
+    /// How many members may fail, whichever they are.
+    tolerance: usize,
+    /// Slots whose member was not named or does not count.
+    missing: Vec<u8>,
+    members: Vec<MemberReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct MemberReport {
+    path: String,
+    uuid: Uuid,
+    slot: u8,
+    /// `active`, or why it does not count: `failed`, `stale`.
+    state: &'static str,
+    epoch: u64,
+    data_offset: u64,
+    data_size: u64,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
+    let report = report(&args.members)?;
+    if args.json { print_json(&report) } else { show(&report) }
+}
+
+/// What the members at `paths` say.
+pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
+    let (_, candidates): (Vec<_>, Vec<_>) = candidates(paths, Access::Inspect)?.into_iter().unzip();
+    let verdict = judge(&candidates)?;
+    let (superblock, geometry) = (&verdict.superblock, &verdict.geometry);
+    let level = geometry.spec().level;
+    let mut members: Vec<MemberReport> =
+        candidates.iter().enumerate().map(|(index, candidate)| member(&verdict, index, candidate)).collect();
+    members.sort_by_key(|member| member.slot);
+    Ok(Report {
+        uuid: superblock.array,
+        name: superblock.name.clone(),
+        level: level_name(level),
+        layout: layout_name(level),
+        chunk: geometry.chunk().bytes().0,
+        rm2_m: if let uraid_layout::Level::Rm2 { height, .. } = level { Some(height) } else { None },
+        copies: if let uraid_layout::Level::Raid10 { copies } = level { Some(copies) } else { None },
+        epoch: superblock.epoch.0,
+        state: if superblock.is_clean { "clean" } else { "dirty" },
+        size: geometry.capacity().bytes().0,
+        tolerance: geometry.tolerance(),
+        missing: verdict.missing().iter().map(|slot| slot.0).collect(),
+        members,
+    })
+}
+
+fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberReport {
+    let superblock = &candidate.superblock;
+    let failed = |slot: MemberIndex| {
+        verdict.superblock.slots.get(slot.index()).is_none_or(|record| record.state == SlotState::Failed)
+    };
+    let state = match superblock.slot {
+        slot if verdict.slots.get(slot.index()) == Some(&Some(index)) => "active",
+        slot if failed(slot) => "failed",
+        _ => "stale",
+    };
+    MemberReport {
+        path: candidate.path.display().to_string(),
+        uuid: superblock.member,
+        slot: superblock.slot.0,
+        state,
+        epoch: superblock.epoch.0,
+        data_offset: superblock.areas.data.offset.0,
+        data_size: verdict.geometry.spec().member_size.bytes().0,
+    }
+}
+
+impl Report {
+    /// One line for people: `array 'vault' (RM2 adjacent, 3 GiB in chunks of 64 KiB)`.
+    pub(crate) fn title(&self) -> String {
+        let Self { name, level, layout, chunk, .. } = self;
+        let name = if name.is_empty() { String::new() } else { format!(" '{name}'") };
+        let level = if *level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") };
+        format!("array{name} ({level} {layout}, {} in chunks of {})", size(self.size), size(*chunk))
+    }
+}
+
+fn show(report: &Report) -> Result<()> {
+    let Report { uuid, epoch, state, missing, members, .. } = report;
+    print(format_args!("{}", report.title()))?;
+    print(format_args!("  {uuid}, {state}, epoch {epoch}"))?;
+    let survives = report.tolerance.saturating_sub(missing.len());
+    match missing.as_slice() {
+        [] => print(format_args!("  whole: survives {survives} more failure{}", if survives == 1 { "" } else { "s" }))?,
+        missing => print(format_args!("  missing here: slots {}", list(missing)))?,
+    }
+    for member in members {
+        let MemberReport { path, uuid, slot, state, data_offset, data_size, .. } = member;
+        print(format_args!("  {slot:>2}  {state:<7} {uuid}  data {data_offset}+{data_size}  {path}"))?;
+    }
+    Ok(())
+}

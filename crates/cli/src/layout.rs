@@ -1,0 +1,90 @@
+//! `uraid layout`: a level's placement, drawn as the papers draw it.
+
+use anyhow::Result;
+use serde::Serialize;
+use uraid_layout::draw::draw;
+use uraid_layout::stripe::Role;
+use uraid_layout::{Geometry, Level, StripeId};
+
+use crate::args::{self, LayoutArgs};
+use crate::shape;
+use crate::terminal::{print, print_json};
+
+/// Parity groups as equations over cells (row, member).
+#[derive(Debug, Serialize)]
+struct Drawing {
+    level: &'static str,
+    layout: &'static str,
+    members: usize,
+    tolerance: usize,
+    stripes: Vec<Stripe>,
+}
+
+#[derive(Debug, Serialize)]
+struct Stripe {
+    stripe: u64,
+    data: Vec<Place>,
+    groups: Vec<Group>,
+}
+
+#[derive(Debug, Serialize)]
+struct Place {
+    member: u8,
+    row: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Group {
+    parity: Place,
+    data: Vec<usize>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &LayoutArgs) -> Result<()> {
+    let shape = &args.shape;
+    let level = args::level(shape.level, shape.layout.as_deref(), shape.rm2_m, shape.copies, args.members)?;
+    let rows = args.stripes.unwrap_or_else(|| period(level, args.members));
+    let geometry = shape::drawn(level, args.members, shape.chunk, rows)?;
+    if args.json {
+        return print_json(&drawing(&geometry));
+    }
+    let stripes = usize::try_from(geometry.stripes().0).unwrap_or(usize::MAX);
+    print(format_args!("{}", draw(&geometry, stripes).trim_end()))
+}
+
+/// Stripes until the placement repeats.
+fn period(level: Level, members: u8) -> u16 {
+    let members = u16::from(members);
+    match level {
+        Level::Raid0 | Level::Raid1 => 2,
+        Level::Raid5 { .. } => members,
+        Level::Raid10 { copies } => u16::from(copies),
+        Level::Rm2 { height, .. } => u16::from(height),
+    }
+}
+
+fn drawing(geometry: &Geometry) -> Drawing {
+    let place = |cell| Place { member: geometry.member(cell).0, row: geometry.row(cell) };
+    let stripe = |id: u64| {
+        let map = geometry.map(StripeId(id));
+        let unit = |&cell: &_| match map.role(cell) {
+            Role::Data(unit) => Some(usize::from(unit.0)),
+            Role::Parity(_) => None,
+        };
+        let groups = map.groups().iter();
+        Stripe {
+            stripe: id,
+            data: map.data().iter().map(|&cell| place(cell)).collect(),
+            groups: groups
+                .map(|group| Group { parity: place(group.parity), data: group.data.iter().filter_map(unit).collect() })
+                .collect(),
+        }
+    };
+    Drawing {
+        level: shape::level_name(geometry.spec().level),
+        layout: shape::layout_name(geometry.spec().level),
+        members: geometry.members(),
+        tolerance: geometry.tolerance(),
+        stripes: (0..geometry.stripes().0).map(stripe).collect(),
+    }
+}

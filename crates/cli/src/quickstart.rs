@@ -1,0 +1,42 @@
+//! `uraid quickstart`: an array to try things with.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use uraid_io::array::CreateOptions;
+use uraid_io::member::Allocation;
+use uraid_layout::{Bytes, Level, Rotation};
+
+use crate::args::{QuickstartArgs, ServeArgs};
+use crate::terminal::print;
+use crate::{create, serve};
+
+/// The demonstration array: RAID 5 of four files of 64 MiB.
+const MEMBERS: usize = 4;
+const SIZE: Bytes = Bytes(64 << 20);
+
+/// Makes the array if it is not there, and serves it.
+pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
+    let QuickstartArgs { mut endpoint, dir } = args;
+    std::fs::create_dir_all(&dir).with_context(|| format!("can't create {}", dir.display()))?;
+    let all: Vec<PathBuf> = (0..MEMBERS).map(|index| dir.join(format!("member{index}.img"))).collect();
+    let mut members: Vec<PathBuf> = all.iter().filter(|path| path.exists()).cloned().collect();
+    if members.is_empty() {
+        let options = CreateOptions {
+            level: Level::Raid5 { rotation: Rotation::default() },
+            chunk: Bytes(64 << 10),
+            name: "demo".into(),
+            size: Some(SIZE),
+            allocation: Allocation::Sparse,
+            force: false,
+            created: create::now()?,
+        };
+        create::make(&all, &options)?;
+        print(format_args!("created a RAID 5 of {MEMBERS} files in {}", dir.display()))?;
+        members = all;
+    }
+    if endpoint.socket.is_none() && endpoint.listen.is_none() {
+        endpoint.socket = Some(dir.join("uraid.sock"));
+    }
+    serve::run(&ServeArgs { endpoint, read_only: false, degraded: false, force: false, members })
+}

@@ -1,0 +1,163 @@
+//! The one thread on which an array is served: the NBD server's commands go straight into the engine, and the ring's completions
+//! straight back.
+//!
+//! A connection's batch of commands ends in one turn of the engine, which is one system call for all their disk operations; what
+//! completes at once is answered in the same turn. The rest is signalled by the ring's eventfd.
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsFd, OwnedFd};
+
+use anyhow::{Context, Result};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use uraid_io::buf::{Buf, Pool};
+use uraid_io::disk::{Disk, UringDisk};
+use uraid_io::engine::{self, Engine, EngineError};
+use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
+
+/// Request memory that is kept for reuse; what clients have in flight beyond it comes from the allocator.
+const KEPT: Bytes = Bytes(64 << 20);
+
+/// An array as an export.
+pub(crate) struct Reactor {
+    engine: RefCell<Engine<UringDisk, Token>>,
+    replies: RefCell<Vec<engine::Reply<Token>>>,
+    info: ExportInfo,
+    pool: Pool,
+    /// The ring is broken: nothing more will be answered.
+    failure: Cell<Option<EngineError>>,
+    failed: Notify,
+}
+
+/// Who waits for a reply.
+enum Token {
+    Client(ReplySlot<Buf>),
+    Close,
+}
+
+impl Reactor {
+    pub(crate) fn new(array: uraid_io::array::Array, info: ExportInfo) -> Result<Self> {
+        let engine = RefCell::new(array.into_engine()?);
+        let (replies, pool) = (RefCell::default(), Pool::new(KEPT));
+        Ok(Self { engine, replies, info, pool, failure: Cell::new(None), failed: Notify::new() })
+    }
+
+    /// Takes completions in as the ring signals them, until the ring breaks.
+    pub(crate) async fn run(&self) -> Result<()> {
+        let event: OwnedFd = self.engine.borrow().disk().as_fd().try_clone_to_owned()?;
+        #[expect(deprecated, reason = "an owned descriptor meets the conditions for which its replacement is unsafe")]
+        let event = AsyncFd::with_interest(event, Interest::READABLE).context("can't wait for the ring")?;
+        loop {
+            tokio::select! {
+                ready = event.readable() => ready.context("can't wait for the ring")?.clear_ready(),
+                () = self.failed.notified() => {}
+            }
+            self.turn();
+            if let Some(error) = self.failure.take() {
+                return Err(error).context("the array can't be served any more");
+            }
+        }
+    }
+
+    /// Flushes and marks the members clean; blocks. Nothing else may be in flight.
+    pub(crate) fn close(&self) -> Result<()> {
+        let mut engine = self.engine.borrow_mut();
+        let mut replies = Vec::new();
+        // What clients left behind still runs to its end.
+        while engine.in_flight() > 0 {
+            engine.turn(&mut replies)?;
+            if engine.in_flight() > 0 {
+                engine.disk_mut().wait()?;
+            }
+        }
+        engine.submit(Token::Close, engine::Command::Close);
+        loop {
+            engine.turn(&mut replies)?;
+            let reply = replies.drain(..).find(|reply| matches!(reply.token, Token::Close));
+            if let Some(reply) = reply {
+                reply.result?;
+                return Ok(());
+            }
+            engine.disk_mut().wait()?;
+        }
+    }
+
+    fn turn(&self) {
+        let mut replies = self.replies.take();
+        let turned = self.engine.borrow_mut().turn(&mut replies);
+        for reply in replies.drain(..) {
+            if let Token::Client(slot) = reply.token {
+                slot.done(reply.result.map(payload).map_err(|error| nbd_error(&error)));
+            }
+        }
+        self.replies.replace(replies);
+        if let Err(error) = turned {
+            self.failure.set(Some(error));
+            self.failed.notify_one();
+        }
+    }
+
+    /// Whether zeros can be had without writing them: where there is a whole parity stripe, and every member can.
+    fn is_fast(&self, span: Span) -> bool {
+        let engine = self.engine.borrow();
+        let stripe = engine.geometry().stripe_sectors().bytes().0;
+        engine.can_zero() && span.offset_bytes.next_multiple_of(stripe) + stripe <= span.end_bytes()
+    }
+}
+
+impl Export for Reactor {
+    type Buffer = Buf;
+
+    fn info(&self) -> ExportInfo {
+        self.info.clone()
+    }
+
+    fn buffer(&self, length_bytes: u32) -> Buf {
+        let length = Bytes(length_bytes.into());
+        self.pool.try_alloc(length).unwrap_or_else(|| Buf::zeroed(length))
+    }
+
+    fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {
+        let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
+        let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
+        let command = match command {
+            Command::Read { span, buffer } => engine::Command::Read { lba: lba(span), buf: buffer },
+            Command::Write { span, buffer, fua } => engine::Command::Write { lba: lba(span), buf: buffer, fua },
+            Command::Flush => engine::Command::Flush,
+            Command::Trim { span, fua } => engine::Command::Trim { lba: lba(span), len: len(span), fua },
+            Command::WriteZeroes { span, fast: true, .. } if !self.is_fast(span) => {
+                return reply.done(Err(NbdError::NotSupported));
+            }
+            Command::WriteZeroes { span, fua, .. } => {
+                // The members' space stays theirs: only a trim gives it back.
+                engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch: false }
+            }
+            // Nothing is cached that a hint could warm.
+            Command::Cache { .. } => return reply.done(Ok(Payload::None)),
+            Command::BlockStatus { span, .. } => {
+                let extent = Extent { length_bytes: span.length_bytes, hole: false, zero: false };
+                return reply.done(Ok(Payload::Extents(vec![extent])));
+            }
+        };
+        self.engine.borrow_mut().submit(Token::Client(reply), command);
+    }
+
+    fn kick(&self) {
+        self.turn();
+    }
+}
+
+fn payload(buf: Option<Buf>) -> Payload<Buf> {
+    buf.map_or(Payload::None, Payload::Data)
+}
+
+fn nbd_error(error: &EngineError) -> NbdError {
+    tracing::warn!(%error, "a request failed");
+    match error {
+        EngineError::OutOfRange { .. } | EngineError::Unaligned { .. } | EngineError::Plan(_) => NbdError::Invalid,
+        EngineError::ReadOnly => NbdError::NotPermitted,
+        _ => NbdError::Io,
+    }
+}

@@ -1,0 +1,132 @@
+//! `uraid serve`: an array as a network block device, in the foreground.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use anyhow::{Context, Result, bail};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::task::LocalSet;
+use uraid_io::array::{Array, OpenOptions};
+use uraid_io::member::Access;
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Limits, Listener, Server};
+
+use crate::args::{EndpointArgs, ServeArgs};
+use crate::reactor::Reactor;
+use crate::terminal::{self, list, print, quoted};
+
+/// The most data of one request.
+const REQUEST_BYTES_MAX: u32 = 32 << 20;
+
+/// Serves until SIGINT or SIGTERM.
+pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let options = OpenOptions { access, allow_degraded: args.degraded, force: args.force };
+    let array = Array::open(&args.members, options)?;
+    for (path, reason) in &array.set_aside {
+        tracing::warn!("{} is left out: {reason}", path.display());
+    }
+    let missing: Vec<_> = array.missing().iter().collect();
+    if !missing.is_empty() {
+        tracing::warn!("serving without member {}", list(&missing));
+    }
+    let array = agree(array, args)?;
+    let info = info(&array, args);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, serve(array, info, args))
+}
+
+/// Brings parity into agreement where the last run left it open.
+fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
+    if !array.needs_resync() || args.read_only || !array.missing().is_empty() {
+        return Ok(array);
+    }
+    tracing::warn!("the array was not stopped cleanly: computing its parity again");
+    let bar = terminal::progress("resyncing", array.geometry.capacity().bytes().0);
+    let array = array.resync(|done| bar.set_position(done.0)).context("the resync stopped")?;
+    bar.finish_and_clear();
+    Ok(array)
+}
+
+fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
+    let minimum_bytes = u32::try_from(array.alignment().0).unwrap_or(512);
+    ExportInfo {
+        name: args.endpoint.export.clone().unwrap_or_else(|| array.superblock.name.clone()),
+        description: format!("{} of {} members", array.geometry.spec().level, array.geometry.members()),
+        size_bytes: array.geometry.capacity().bytes().0,
+        block_sizes: BlockSizes {
+            minimum_bytes,
+            preferred_bytes: minimum_bytes.max(4096),
+            maximum_bytes: REQUEST_BYTES_MAX,
+        },
+        read_only: args.read_only,
+        multi_conn: true,
+        trim: true,
+        fast_zero: true,
+    }
+}
+
+async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
+    let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    let listener = listener(&args.endpoint, &args.members)?;
+    let reactor = Rc::new(Reactor::new(array, info.clone())?);
+    let server = Server::new(Rc::clone(&reactor), Limits::default())?;
+    announce(listener.endpoint(), &info)?;
+    let ring = Rc::clone(&reactor);
+    let mut ring = tokio::task::spawn_local(async move { ring.run().await });
+    let answered = tokio::select! {
+        answered = server.serve(listener, stopped(&mut signals)) => answered,
+        broken = &mut ring => return broken?,
+    };
+    ring.abort();
+    if !answered {
+        tracing::warn!("some requests were not answered in time");
+    }
+    reactor.close().context("the members could not be marked clean; the next start checks them")
+}
+
+async fn stopped(signals: &mut [Signal; 2]) {
+    let [interrupt, terminate] = signals;
+    tokio::select! {
+        _ = interrupt.recv() => {}
+        _ = terminate.recv() => {}
+    }
+}
+
+fn listener(endpoint: &EndpointArgs, members: &[PathBuf]) -> Result<Listener> {
+    let listener = match (&endpoint.socket, endpoint.listen) {
+        (_, Some(address)) => Listener::tcp(address)?,
+        (Some(socket), None) => Listener::unix(socket)?,
+        (None, None) => Listener::unix(&default_socket(members))?,
+    };
+    Ok(listener)
+}
+
+/// Beside the first member; for devices in the working directory.
+fn default_socket(members: &[PathBuf]) -> PathBuf {
+    let directory = members.first().and_then(|member| member.parent()).filter(|parent| !parent.starts_with("/dev"));
+    directory.unwrap_or(Path::new("")).join("uraid.sock")
+}
+
+/// Says where the array is, and how clients get there.
+fn announce(endpoint: &Endpoint, info: &ExportInfo) -> Result<()> {
+    let uri = endpoint.uri(&info.name);
+    if !uri.contains("://") {
+        bail!("the endpoint has no address");
+    }
+    print(format_args!("{uri}"))?;
+    let name = if info.name.is_empty() { String::new() } else { format!(" -N {}", quoted(&info.name)) };
+    let client = match endpoint {
+        Endpoint::Unix(path) => format!("nbd-client -unix {} /dev/nbd0{name}", quoted(&path.display().to_string())),
+        Endpoint::Tcp(address) => format!("nbd-client {} {} /dev/nbd0{name}", address.ip(), address.port()),
+    };
+    let uri = quoted_uri(&uri);
+    print(format_args!("  {client} -b {} -C 4", info.block_sizes.minimum_bytes.max(512)))?;
+    print(format_args!("  qemu-img info {uri}"))?;
+    print(format_args!("  fio --name=try --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --size=16m"))?;
+    print(format_args!("stop with Ctrl-C"))
+}
+
+/// A URI has characters that shells give a meaning.
+fn quoted_uri(uri: &str) -> String {
+    format!("'{uri}'")
+}

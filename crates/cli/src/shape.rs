@@ -1,0 +1,95 @@
+//! An array to ask questions about: one that exists, or one that only options describe.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result, bail, ensure};
+use uraid_io::array::{candidates, judge};
+use uraid_io::member::Access;
+use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec};
+
+use crate::args::{self, MapArgs, OptionalShapeArgs};
+
+/// A geometry, and where its members' data areas are.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub(crate) geometry: Geometry,
+    pub(crate) members: Vec<PlacedMember>,
+    /// Members of an existing array that were not named or do not count.
+    pub(crate) missing: MemberSet,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlacedMember {
+    /// None: the array does not exist, or the member is missing.
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) data_offset: Bytes,
+}
+
+/// The array that `uraid map` was asked about.
+pub(crate) fn placed(args: &MapArgs) -> Result<Placed> {
+    if args.members.is_empty() { described(&args.shape) } else { existing(&args.members) }
+}
+
+fn existing(paths: &[PathBuf]) -> Result<Placed> {
+    let (_, candidates): (Vec<_>, Vec<_>) = candidates(paths, Access::Inspect)?.into_iter().unzip();
+    let verdict = judge(&candidates)?;
+    let member = |index: &Option<usize>| {
+        let candidate = index.map(|index| &candidates[index]);
+        let path = candidate.map(|candidate| candidate.path.clone());
+        // Members that are not here have their data where the others have it, unless their sizes differ.
+        let areas = candidate.map_or(verdict.superblock.areas, |candidate| candidate.superblock.areas);
+        PlacedMember { path, data_offset: areas.data.offset }
+    };
+    let members = verdict.slots.iter().map(member).collect();
+    Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry })
+}
+
+fn described(shape: &OptionalShapeArgs) -> Result<Placed> {
+    let (Some(name), Some(count)) = (shape.level, shape.count) else {
+        bail!("name the members of an array, or describe one with --level and --members");
+    };
+    let level = args::level(name, shape.layout.as_deref(), shape.rm2_m, shape.copies, count)?;
+    let spec = Spec { level, members: count, chunk: shape.chunk, member_size: shape.size.whole_sectors() };
+    let geometry = Geometry::new(spec)?;
+    let members = vec![PlacedMember::default(); geometry.members()];
+    Ok(Placed { geometry, members, missing: MemberSet::EMPTY })
+}
+
+/// The level as `--level` takes it.
+pub(crate) fn level_name(level: Level) -> &'static str {
+    match level {
+        Level::Raid0 => "0",
+        Level::Raid1 => "1",
+        Level::Raid10 { .. } => "10",
+        Level::Raid5 { .. } => "5",
+        Level::Rm2 { .. } => "rm2",
+    }
+}
+
+/// The layout as `--layout` takes it.
+pub(crate) fn layout_name(level: Level) -> &'static str {
+    match level {
+        Level::Raid0 => "striped",
+        Level::Raid1 => "mirrored",
+        Level::Raid10 { .. } => "near",
+        Level::Raid5 { rotation } => match rotation {
+            Rotation::LeftAsymmetric => "left-asymmetric",
+            Rotation::RightAsymmetric => "right-asymmetric",
+            Rotation::LeftSymmetric => "left-symmetric",
+            Rotation::RightSymmetric => "right-symmetric",
+        },
+        Level::Rm2 { placement, .. } => match placement {
+            Placement::Adjacent => "adjacent",
+            Placement::Partitioned => "partitioned",
+        },
+    }
+}
+
+/// The geometry that `uraid layout` draws: `stripes` of the level's own parity stripes.
+pub(crate) fn drawn(level: Level, members: u8, chunk: Bytes, rows: u16) -> Result<Geometry> {
+    ensure!(rows > 0, "there is nothing to draw in 0 stripes");
+    let member_size = chunk.0.checked_mul(u64::from(rows)).map(|bytes| Bytes(bytes).whole_sectors());
+    let member_size = member_size.context("the chunk is too large; it can be up to 1M")?;
+    Ok(Geometry::new(Spec { level, members, chunk, member_size })?)
+}
