@@ -33,7 +33,8 @@ pub(crate) struct Reactor {
 
 /// Who waits for a reply.
 enum Token {
-    Client(ReplySlot<Buf>),
+    Read(ReplySlot<Buf>),
+    Other(ReplySlot<Buf>),
     Close,
 }
 
@@ -88,8 +89,12 @@ impl Reactor {
         let mut replies = self.replies.take();
         let turned = self.engine.borrow_mut().turn(&mut replies);
         for reply in replies.drain(..) {
-            if let Token::Client(slot) = reply.token {
-                slot.done(reply.result.map(payload).map_err(|error| nbd_error(&error)));
+            let result = reply.result.map_err(|error| nbd_error(&error));
+            match reply.token {
+                Token::Read(slot) => slot.done(result.map(|buf| buf.map_or(Payload::None, Payload::Data))),
+                // A write's buffer comes back too; here it goes back to its pool.
+                Token::Other(slot) => slot.done(result.map(|_| Payload::None)),
+                Token::Close => {}
             }
         }
         self.replies.replace(replies);
@@ -141,16 +146,13 @@ impl Export for Reactor {
                 return reply.done(Ok(Payload::Extents(vec![extent])));
             }
         };
-        self.engine.borrow_mut().submit(Token::Client(reply), command);
+        let token = if matches!(command, engine::Command::Read { .. }) { Token::Read } else { Token::Other };
+        self.engine.borrow_mut().submit(token(reply), command);
     }
 
     fn kick(&self) {
         self.turn();
     }
-}
-
-fn payload(buf: Option<Buf>) -> Payload<Buf> {
-    buf.map_or(Payload::None, Payload::Data)
 }
 
 fn nbd_error(error: &EngineError) -> NbdError {
