@@ -6,6 +6,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use uraid_layout::geometry::default_height;
+use uraid_layout::plan::{Plan, Planner, View, Write};
 use uraid_layout::repair::Repair;
 use uraid_layout::{
     Bytes, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Owner, Placement, Rotation, Sectors, Spec,
@@ -110,5 +111,27 @@ fn repair(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, locate, parity_and_owner, repair);
+/// Planning a 4 KiB read and write at random addresses.
+fn planning(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("plan 4 KiB");
+    for (name, level, members) in levels() {
+        let geometry = geometry(level, members, 64);
+        let healthy = Repair::none(&geometry);
+        let view = View { geometry: &geometry, repair: &healthy, missing: MemberSet::EMPTY, cached: &[], copy: 0 };
+        let addresses: Vec<Lba> = addresses(&geometry).iter().map(|lba| Lba(lba.0 / 8 * 8)).collect();
+        let (mut planner, mut plan) = (Planner::new(), Plan::default());
+        let mut next = addresses.iter().cycle();
+        group.bench_function(format!("read, {name}"), |bencher| {
+            bencher.iter(|| planner.read(&mut plan, &view, *next.next().expect("a cycle has no end"), Sectors(8)));
+        });
+        group.bench_function(format!("write, {name}"), |bencher| {
+            bencher.iter(|| {
+                let lba = *next.next().expect("a cycle has no end");
+                planner.write(&mut plan, &view, lba, Sectors(8), Write::Data)
+            });
+        });
+    }
+}
+
+criterion_group!(benches, locate, parity_and_owner, repair, planning);
 criterion_main!(benches);
