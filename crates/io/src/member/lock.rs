@@ -6,26 +6,42 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::Errno;
 
 use super::{Access, MemberError};
 
-/// Takes the lock at once or says who holds it.
+/// How long to wait for a lock that nobody is known to hold. A killed process keeps its locks until the kernel has
+/// finished its disk operations, which is just how long its members must be left alone; the kernel has no event for it.
+const ORPHAN_WAIT_MAX: Duration = Duration::from_secs(10);
+const ORPHAN_WAIT_STEP: Duration = Duration::from_millis(20);
+
+/// Takes the lock, or says who holds it.
 pub(super) fn take(file: &File, path: &Path, access: Access) -> Result<(), MemberError> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
         Access::Inspect => return Ok(()),
     };
+    let mut waited = Duration::ZERO;
     loop {
-        return match flock(file, operation) {
-            Ok(()) => Ok(()),
-            Err(Errno::INTR) => continue,
-            Err(Errno::WOULDBLOCK) => Err(MemberError::Locked { path: path.into(), holder: holder(file) }),
-            Err(errno) => Err(MemberError::Io { path: path.into(), action: "lock it", source: errno.into() }),
-        };
+        match flock(file, operation) {
+            Ok(()) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let holder = holder(file);
+                if holder.is_some() || waited >= ORPHAN_WAIT_MAX {
+                    return Err(MemberError::Locked { path: path.into(), holder });
+                }
+                std::thread::sleep(ORPHAN_WAIT_STEP);
+                waited += ORPHAN_WAIT_STEP;
+            }
+            Err(errno) => {
+                return Err(MemberError::Io { path: path.into(), action: "lock it", source: errno.into() });
+            }
+        }
     }
 }
 
