@@ -3,7 +3,7 @@
 //! - [`run`]: a program with bounded time and captured output; [`binary`]: the program under test.
 //! - [`shape`]: every kind of array that is tested, with what the test expects of it; [`placement`]: where its blocks
 //!   lie, written from the published formulas. Neither knows the crates under test.
-//! - [`array`]: members in a temporary directory; [`server`]: `uraid serve`, stopped or killed when dropped.
+//! - [`mod@array`]: members in a temporary directory; [`server`]: `uraid serve`, stopped or killed when dropped.
 //! - [`nbd`]: a plain client for what no foreign client can be made to send; [`image`]: contents to write and compare.
 //!
 //! Nothing sleeps: a server is ready when it prints its URI, a program has ended when the kernel says so, and both have a
