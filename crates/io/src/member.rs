@@ -13,13 +13,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags, statx};
+use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, statx};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
 use crate::buf::Buf;
 
 pub use create::Allocation;
+
+/// How statfs(2) names a tmpfs.
+const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
 /// What a member is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +62,7 @@ pub struct Member {
     alignment: Alignment,
     is_direct: bool,
     is_device: bool,
+    is_in_memory: bool,
 }
 
 /// Why a member can't be used.
@@ -140,6 +144,7 @@ impl Member {
         let is_device = metadata.file_type().is_block_device();
         let size = if is_device { (&file).seek(SeekFrom::End(0)) } else { Ok(metadata.len()) };
         let size = Bytes(size.map_err(fail("find its size"))?);
+        let is_in_memory = fstatfs(&file).is_ok_and(|told| told.f_type == TMPFS_MAGIC);
         let member = Self {
             alignment: alignment(&file, is_direct),
             file,
@@ -149,6 +154,7 @@ impl Member {
             size,
             is_direct,
             is_device,
+            is_in_memory,
         };
         Ok(member)
     }
@@ -204,6 +210,12 @@ impl Member {
     #[must_use]
     pub fn is_direct(&self) -> bool {
         self.is_direct
+    }
+
+    /// Whether it is a file on a tmpfs, which has no device to wait for.
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.is_in_memory
     }
 
     /// Whether it is a block device.

@@ -153,7 +153,8 @@ pub trait Disk {
     /// has more than [`SEGMENTS_MAX`], and zeroing and flushing have none.
     fn submit(&mut self, op: DiskOp);
 
-    /// Sends everything submitted since the last kick to the device in one batch.
+    /// Sends everything submitted since the last kick to the device in one batch. Some of it may have completed by then:
+    /// reap before waiting for anything else.
     ///
     /// # Errors
     /// When the device as a whole is broken; operations already in flight may never complete.

@@ -4,6 +4,8 @@
 //!   has been taken off the ring. Slots, iovecs and queues are reused: a steady load allocates nothing.
 //! - No more operations are with the kernel than the completion ring holds, so that it can't overflow; the rest waits.
 //! - A short transfer goes back to the kernel for the remainder.
+//! - A member in memory (tmpfs) has nothing to wait for, and the kernel would hand each operation to a worker thread:
+//!   small transfers on it are done at once, in the same call that would have sent them.
 //! - Dropping the disk first waits for everything that the kernel has.
 //!
 //! Files are not registered with the ring: that was measured and made no difference beyond noise, and a ring that is being
@@ -19,6 +21,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 use io_uring::IoUring;
+use uraid_layout::Bytes;
 
 use super::{Completion, Disk, DiskError, DiskOp};
 use crate::error::Error;
@@ -28,10 +31,14 @@ use slot::{Progress, Slot};
 /// Operations that the kernel takes in one batch unless asked otherwise.
 pub const DEFAULT_DEPTH: u32 = 256;
 
+/// Transfers of up to this are done at once on members in memory; longer ones are worth a worker thread.
+const AT_ONCE_MAX: Bytes = Bytes(64 << 10);
+
 /// The members of an array behind one io_uring; belongs to one thread.
 ///
 /// Its file descriptor is an eventfd that is written whenever operations complete: an event loop waits for it to become
-/// readable, edge-triggered (so that it is never read), clears the readiness and then reaps. [`Disk::wait`] is for tools.
+/// readable, edge-triggered (so that it is never read), clears the readiness and then reaps. What a kick did at once is
+/// not signalled: reap after each kick, too. [`Disk::wait`] is for tools.
 pub struct UringDisk {
     ring: IoUring,
     event: OwnedFd,
@@ -42,6 +49,8 @@ pub struct UringDisk {
     again: VecDeque<usize>,
     /// Operations that have no slot yet.
     waiting: VecDeque<DiskOp>,
+    /// Slots whose operation was done at once, and what the ring would have answered.
+    answered: Vec<(usize, i32)>,
     /// Completions of operations that never reached the kernel.
     refused: Vec<Completion>,
     /// Operations that the kernel has: described and not yet completed.
@@ -70,6 +79,7 @@ impl UringDisk {
             vacant: (0..capacity).rev().collect(),
             again: VecDeque::with_capacity(capacity),
             waiting: VecDeque::new(),
+            answered: Vec::new(),
             refused: Vec::new(),
             with_kernel: 0,
             broken: None,
@@ -113,6 +123,11 @@ impl UringDisk {
                 let index = self.vacant.pop().expect("a slot is vacant");
                 let member = self.members[op.member.index()].as_ref().expect("submit refused absent members");
                 self.slots[index].start(op, member.as_fd().as_raw_fd());
+                if member.is_in_memory() && self.slots[index].is_small_transfer(AT_ONCE_MAX) {
+                    let answer = self.slots[index].transfer();
+                    self.answered.push((index, answer));
+                    continue;
+                }
                 index
             } else {
                 return;
@@ -170,10 +185,12 @@ impl Disk for UringDisk {
             let entered = self.ring.submit().map(drop);
             self.note(entered.or_else(ring::transient));
         }
-        for entry in self.ring.completion() {
-            let index = usize::try_from(entry.user_data()).expect("an entry carries its slot");
+        let from_ring = self.ring.completion().map(|entry| {
             self.with_kernel -= 1;
-            match self.slots[index].advance(entry.result()) {
+            (usize::try_from(entry.user_data()).expect("an entry carries its slot"), entry.result())
+        });
+        for (index, answer) in self.answered.drain(..).chain(from_ring) {
+            match self.slots[index].advance(answer) {
                 Progress::More => self.again.push_back(index),
                 Progress::Done(completion) => {
                     self.vacant.push(index);
@@ -190,7 +207,8 @@ impl Disk for UringDisk {
 
     fn wait(&mut self) -> Result<(), Error> {
         self.kick()?;
-        if self.refused.is_empty() && self.with_kernel > 0 && self.ring.completion().is_empty() {
+        let has_some = !self.refused.is_empty() || !self.answered.is_empty();
+        if !has_some && self.with_kernel > 0 && self.ring.completion().is_empty() {
             let waited = self.ring.submit_and_wait(1).map(drop);
             self.note(waited.or_else(ring::transient));
         }
@@ -198,7 +216,7 @@ impl Disk for UringDisk {
     }
 
     fn in_flight(&self) -> usize {
-        self.with_kernel + self.again.len() + self.waiting.len() + self.refused.len()
+        self.with_kernel + self.again.len() + self.waiting.len() + self.answered.len() + self.refused.len()
     }
 }
 

@@ -67,6 +67,32 @@ impl Slot {
         }
     }
 
+    /// Whether the operation is a transfer of at most `len_max` bytes.
+    pub(super) fn is_small_transfer(&self, len_max: Bytes) -> bool {
+        let op = self.op.as_ref().expect("a taken slot has an operation");
+        matches!(op.kind, OpKind::Read | OpKind::Write) && op.len() <= len_max
+    }
+
+    /// Does what is left of a transfer here and now, and returns what the ring would have answered.
+    pub(super) fn transfer(&mut self) -> i32 {
+        let op = self.op.as_ref().expect("a taken slot has an operation");
+        let offset = libc::off_t::try_from(op.offset.0 + self.done).expect("checked against the member's size");
+        let left = &self.iovecs[self.first..];
+        let count = libc::c_int::try_from(left.len()).expect("an operation has at most 1024 segments");
+        let done = match op.kind {
+            // SAFETY: the iovecs describe memory that the operation's leases keep and allow to be filled.
+            OpKind::Read => unsafe { libc::preadv(self.file, left.as_ptr(), count, offset) },
+            // SAFETY: the iovecs describe memory that the operation's leases keep.
+            OpKind::Write => unsafe { libc::pwritev(self.file, left.as_ptr(), count, offset) },
+            OpKind::Zero { .. } | OpKind::Flush => unreachable!("only transfers are done here"),
+        };
+        if done < 0 {
+            let errno = std::io::Error::last_os_error().raw_os_error();
+            return -errno.unwrap_or(libc::EIO);
+        }
+        i32::try_from(done).expect("a small transfer")
+    }
+
     /// Takes the kernel's answer: a count of bytes or a negative error number.
     pub(super) fn advance(&mut self, answer: i32) -> Progress {
         let op = self.op.as_ref().expect("a taken slot has an operation");
