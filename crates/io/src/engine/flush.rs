@@ -1,4 +1,5 @@
-//! Flushes, shared: whoever asks while one is under way waits for the next, together with everybody else who does.
+//! Flushes, shared: whoever asks while one is under way waits for the next, together with everybody else who does; or for the
+//! present one, where nothing was written since it began.
 
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -13,7 +14,7 @@ pub(super) struct Flusher {
     pending: u32,
     present: Vec<JobId>,
     next: Vec<JobId>,
-    /// Members whose flush failed in the present round, and which the array can't do without.
+    /// Members that failed a flush and which the array can't do without: no later flush proves anything about them.
     failed: MemberSet,
 }
 
@@ -25,14 +26,16 @@ impl Flusher {
 
     /// Lets a job wait for a flush that begins now or later. False: there is nothing to flush and nothing to wait for.
     pub(super) fn ask(&mut self, job: JobId) -> bool {
-        if !self.is_needed() {
-            return false;
+        if !self.unflushed.is_empty() {
+            self.next.push(job);
+        } else if self.pending > 0 {
+            self.present.push(job);
         }
-        self.next.push(job);
-        true
+        self.is_needed()
     }
 
-    /// Begins a round if one is asked for and none is under way: the members to flush. The caller issues one flush for each.
+    /// Begins a round if one is asked for and none is under way: the members to flush. The caller issues one flush for each,
+    /// then wakes [`Flusher::finished`]: all that was written may have been on members that are gone.
     pub(super) fn begin(&mut self, present_members: MemberSet) -> MemberSet {
         if self.pending > 0 || self.next.is_empty() {
             return MemberSet::EMPTY;
@@ -61,13 +64,14 @@ impl Flusher {
         self.failed = self.failed.with(member);
     }
 
-    /// The members whose flush failed in the round that has ended.
-    pub(super) fn take_failed(&mut self) -> MemberSet {
-        std::mem::take(&mut self.failed)
+    /// The members that failed a flush and which the array can't do without.
+    pub(super) fn failures(&self) -> MemberSet {
+        self.failed
     }
 
     /// The jobs whose round is over.
     pub(super) fn finished(&mut self) -> impl Iterator<Item = JobId> + '_ {
-        self.present.drain(..)
+        let count = if self.pending == 0 { self.present.len() } else { 0 };
+        self.present.drain(..count)
     }
 }

@@ -1,9 +1,10 @@
 //! What the engine is doing for one command.
 
-use uraid_layout::plan::Plan;
+use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Geometry, Lba, MemberSet, Sectors, StripeId};
 
+use super::EngineError;
 use super::locks::{Guard, Span};
 use crate::buf::Buf;
 
@@ -22,13 +23,15 @@ pub(super) struct Job<T> {
     pub(super) at: Lba,
     pub(super) len: Sectors,
     pub(super) end: Lba,
+    /// Where the command began: a part's place in the request's memory is the distance from here.
+    pub(super) start: Lba,
     /// The request's memory; what a read fills, what a write brings.
     pub(super) buf: Option<Buf>,
     pub(super) scratch: Option<Buf>,
     pub(super) guard: Option<Guard>,
     /// Disk operations in flight.
     pub(super) pending: u32,
-    /// Members that failed a read of this job, and how to do without them.
+    /// Members that failed a read of this part, and how to do without them and the missing ones.
     pub(super) unreadable: MemberSet,
     pub(super) detour: Option<Box<Repair>>,
     /// Members that failed an operation of the present phase.
@@ -130,6 +133,30 @@ impl<T> Jobs<T> {
 
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
+    }
+}
+
+impl<T> Job<T> {
+    /// Where the present part begins in a buffer: its plan counts from there.
+    pub(super) fn base(&self, buffer: Buffer) -> Sectors {
+        Sectors(if buffer == Buffer::Request { self.at.0 - self.start.0 } else { 0 })
+    }
+
+    /// Finds how to do without the members that failed a read of this part and without those that are missing by now.
+    pub(super) fn find_detour(&mut self, geometry: &Geometry, missing: MemberSet) -> Result<(), EngineError> {
+        let without = self.unreadable.union(missing);
+        if self.unreadable.is_empty() {
+            self.detour = None;
+        } else if self.detour.as_ref().is_none_or(|detour| detour.failed() != without) {
+            let detour = Repair::new(geometry, without).map_err(|_| self.unreadable_error())?;
+            self.detour = Some(Box::new(detour));
+        }
+        Ok(())
+    }
+
+    /// The error of a part that can't be read.
+    pub(super) fn unreadable_error(&self) -> EngineError {
+        EngineError::Unreadable { lba: self.at, len: self.len, members: self.unreadable }
     }
 }
 

@@ -191,6 +191,11 @@ impl<D: Disk, T> Engine<D, T> {
         &mut self.disk
     }
 
+    /// Whether every member can zero a range without being sent zeros, as far as is known.
+    pub fn can_zero(&self) -> bool {
+        self.cannot_zero.is_empty()
+    }
+
     /// Whether replies wait for the next turn.
     pub fn has_replies(&self) -> bool {
         !self.replies.is_empty()
@@ -226,6 +231,7 @@ impl<D: Disk, T> Engine<D, T> {
                     at: lba,
                     len: Sectors(0),
                     end: Lba(lba.0 + len.0),
+                    start: lba,
                     buf,
                     scratch: None,
                     guard: None,

@@ -42,8 +42,10 @@ pub struct Record {
     phase: Phase,
     pending: u32,
     failed: MemberSet,
-    /// Jobs between the dirty mark and the end of their writes.
+    /// Jobs between their first demand for the dirty mark and the end of their writes.
     writers: u32,
+    /// Whether a writer was ever let through: before that no member can have missed anything.
+    had_writer: bool,
     /// The members can't be written any more.
     has_given_up: bool,
     waiters: Vec<JobId>,
@@ -71,6 +73,7 @@ impl Record {
             pending: 0,
             failed: MemberSet::EMPTY,
             writers: 0,
+            had_writer: false,
             has_given_up: false,
             waiters: Vec::new(),
         }
@@ -94,17 +97,21 @@ impl Record {
         Bytes(superblock.areas.data.offset.0 + Sectors(sector.0).bytes().0)
     }
 
-    /// Asks that the members be marked dirty and every failure be on record. True: they are, and the job counts as a writer
-    /// until [`Record::writer_done`]. False: the job waits and asks again.
+    /// Asks that the members be marked dirty and every failure be on record. True: they are. False: the job waits and asks
+    /// again.
     pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {
         self.wanted.is_clean = false;
         let is_marked = self.is_durable();
-        if is_marked {
-            self.writers += 1;
-        } else {
+        self.had_writer |= is_marked;
+        if !is_marked {
             self.waiters.push(job);
         }
         is_marked
+    }
+
+    /// Notes a writer, before its first demand: while it waits nobody may ask for the opposite.
+    pub(super) fn writer_begun(&mut self) {
+        self.writers += 1;
     }
 
     /// Notes the end of a writer.
@@ -118,9 +125,9 @@ impl Record {
         self.writers > 0
     }
 
-    /// Asks that every failure be on record; as [`Record::demand_dirty`].
+    /// Asks that every member that missed a write be on record as failed; as [`Record::demand_dirty`].
     pub(super) fn demand_failures(&mut self, job: JobId) -> bool {
-        let is_recorded = self.durable.missing == self.wanted.missing;
+        let is_recorded = !self.had_writer || self.durable.missing == self.wanted.missing;
         if !is_recorded {
             self.waiters.push(job);
         }

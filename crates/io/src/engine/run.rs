@@ -77,6 +77,7 @@ impl<D: Disk, T> Engine<D, T> {
             end = end / stripe * stripe;
         }
         job.len = Sectors(end - job.at.0);
+        job.unreadable = MemberSet::EMPTY;
         if job.work == Work::Read { Stage::PlanRead } else { Stage::Lock(self.span(id)) }
     }
 
@@ -152,8 +153,10 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
+        if !std::mem::replace(&mut self.jobs.job(id).is_writer, true) {
+            self.record.writer_begun();
+        }
         if self.record.demand_dirty(id) {
-            self.jobs.job(id).is_writer = true;
             return Step::To(Stage::Plan);
         }
         self.run_record();
@@ -168,10 +171,15 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn plan(&mut self, id: JobId) -> Result<(), EngineError> {
+        if self.is_frozen {
+            // A write may have changed parity and not data, or the other way round.
+            return Err(EngineError::Frozen);
+        }
         let Self { geometry, planner, repair, record, jobs, .. } = self;
         let Slot { job, plan } = jobs.slot(id);
-        let job = job.as_ref().expect("the slot has a job");
+        let job = job.as_mut().expect("the slot has a job");
         let copy = usize::try_from(job.at.0 / COPY_TURN.0).unwrap_or(0);
+        job.find_detour(geometry, record.missing())?;
         let repair = job.detour.as_deref().unwrap_or(repair);
         let view = View { geometry, repair, missing: record.missing(), cached: &[], copy };
         let planned = match job.work {
@@ -221,15 +229,13 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         if !job.failed.is_empty() {
             job.unreadable = job.unreadable.union(job.failed);
-            let unreadable = job.unreadable.union(self.record.missing());
-            let Ok(detour) = Repair::new(&self.geometry, unreadable) else {
-                let job = self.jobs.job(id);
-                return Step::Fail(EngineError::Unreadable { lba: job.at, len: job.len, members: job.failed });
-            };
+            if let Work::Resync { .. } = job.work {
+                // Parity is computed from the data itself, never from the parity that may be wrong.
+                return Step::Fail(job.unreadable_error());
+            }
+            let next = if job.work.is_write() { Stage::Plan } else { Stage::PlanRead };
             self.drop_scratch(id);
-            let job = self.jobs.job(id);
-            job.detour = Some(Box::new(detour));
-            return Step::To(if job.work.is_write() { Stage::Plan } else { Stage::PlanRead });
+            return Step::To(next);
         }
         self.compute(id);
         Step::To(if self.jobs.job(id).work.is_write() { Stage::StartWrites } else { Stage::PartDone })
@@ -280,6 +286,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn flush(&mut self, id: JobId) -> Step {
+        self.jobs.job(id).failed = self.flusher.failures();
         if !self.flusher.ask(id) {
             return Step::To(Stage::Flushing);
         }
@@ -295,6 +302,12 @@ impl<D: Disk, T> Engine<D, T> {
         if !job.failed.is_empty() {
             return Step::Fail(EngineError::FlushFailed { members: job.failed });
         }
+        if !self.record.demand_failures(id) {
+            // A member whose flush failed may have lost what the others hold.
+            self.run_record();
+            return Step::Wait(Stage::Flushing);
+        }
+        let job = self.jobs.job(id);
         let is_close = job.work == Work::Close && !self.is_read_only;
         Step::To(if is_close { Stage::Clean } else { Stage::Done })
     }
@@ -350,6 +363,15 @@ impl<D: Disk, T> Engine<D, T> {
         for member in self.flusher.begin(present).iter() {
             self.counters.flush(member);
             self.submit_op(Owner::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
+        }
+        self.wake_flushed();
+    }
+
+    fn wake_flushed(&mut self) {
+        let failed = self.flusher.failures();
+        for id in self.flusher.finished() {
+            self.jobs.job(id).failed = failed;
+            self.ready.push_back(id);
         }
     }
 
@@ -425,15 +447,10 @@ impl<D: Disk, T> Engine<D, T> {
         if error {
             self.flusher.failed(member);
         }
-        if !self.flusher.ended() {
-            return;
+        if self.flusher.ended() {
+            self.wake_flushed();
+            self.run_flusher();
         }
-        let failed = self.flusher.take_failed();
-        for id in self.flusher.finished() {
-            self.jobs.job(id).failed = failed;
-            self.ready.push_back(id);
-        }
-        self.run_flusher();
     }
 }
 

@@ -9,7 +9,7 @@ use super::Engine;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::run::{Owner, ZEROES_BYTES};
 use crate::buf::{Buf, Lease};
-use crate::disk::{Disk, DiskError, DiskOp, OpKind, SEGMENTS_MAX, Segments};
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, OpName, SEGMENTS_MAX, Segments};
 use crate::xor::xor_into;
 
 /// Shorter zeros are written: an operation of their own would only cut the member's extents up.
@@ -65,8 +65,11 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn compute(&mut self, id: JobId) {
         let Slot { job, plan } = self.jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
+        let request = job.base(Buffer::Request);
+        let bases = |buffer| if buffer == Buffer::Request { request } else { Sectors(0) };
         for xor in plan.xors() {
             let operands = plan.operands(xor);
+            let range = |slice: &Slice| range(slice, bases(slice.buffer));
             let of = |buffer| operands.iter().filter(move |slice| slice.buffer == buffer).map(range);
             let (target, other, is_scratch) = match xor.target.buffer {
                 Buffer::Scratch => (job.scratch.as_mut(), job.buf.as_ref(), true),
@@ -89,11 +92,10 @@ impl<D: Disk, T> Engine<D, T> {
         match result {
             Ok(()) if is_write => self.flusher.wrote(member),
             Ok(()) => {}
-            Err(DiskError::Unsupported { .. }) if is_write && !self.cannot_zero.contains(member) => {
+            Err(DiskError::Unsupported { op }) if op.name == OpName::Zero => {
                 self.cannot_zero = self.cannot_zero.with(member);
                 job.again = true;
             }
-            Err(DiskError::Unsupported { .. }) if job.again => {}
             Err(_) => job.failed = job.failed.with(member),
         }
         if job.pending == 0 {
@@ -132,18 +134,21 @@ impl Transfer {
     }
 }
 
-fn range(slice: &Slice) -> Range<usize> {
-    let bytes = |sectors: Sectors| usize::try_from(sectors.bytes().0).expect("a buffer fits the address space");
-    bytes(slice.start)..bytes(Sectors(slice.start.0 + slice.len.0))
+/// The bytes of a slice in a buffer of which the part's own begin at `base`.
+fn range(slice: &Slice, base: Sectors) -> Range<usize> {
+    let bytes = |sectors: u64| usize::try_from(Sectors(sectors).bytes().0).expect("a buffer fits the address space");
+    let start = base.0 + slice.start.0;
+    bytes(start)..bytes(start + slice.len.0)
 }
 
 fn lease_to_fill<T>(job: &mut Job<T>, slice: &Slice) -> Lease {
+    let base = job.base(slice.buffer);
     let buf = match slice.buffer {
         Buffer::Request => &mut job.buf,
         Buffer::Scratch => &mut job.scratch,
         Buffer::Cache | Buffer::Zeroes => unreachable!("a read fills the request's memory or the plan's"),
     };
-    buf.as_mut().expect("a plan's slice has memory").lease_write(range(slice))
+    buf.as_mut().expect("a plan's slice has memory").lease_write(range(slice, base))
 }
 
 fn leases_to_write<'a, T>(job: &'a Job<T>, zeroes: &'a Buf, slice: Slice) -> impl Iterator<Item = Lease> + 'a {
@@ -154,12 +159,13 @@ fn leases_to_write<'a, T>(job: &'a Job<T>, zeroes: &'a Buf, slice: Slice) -> imp
         Buffer::Zeroes => (Some(zeroes), ZEROES_BYTES.whole_sectors()),
     };
     let buf = buf.expect("a plan's slice has memory");
+    let base = job.base(slice.buffer);
     let pieces = (0..slice.len.0).step_by(usize::try_from(piece.0).expect("a length fits the address space"));
     pieces.map(move |at| {
         let mut part = slice.part(at, piece.0.min(slice.len.0 - at));
         if slice.buffer == Buffer::Zeroes {
             part.start = Sectors(0);
         }
-        buf.lease_read(range(&part))
+        buf.lease_read(range(&part, base))
     })
 }

@@ -1,0 +1,281 @@
+//! Whatever is done at once, in whatever order members answer: sectors hold what a write brought, whole, and every member
+//! holds what an encoder makes of the content.
+
+use std::collections::HashMap;
+
+use uraid_io::buf::Buf;
+use uraid_io::disk::{Fault, OpName, Order};
+use uraid_io::engine::Command;
+use uraid_layout::{Lba, MemberSet, Sectors};
+
+use crate::support::model::{Model, Pending};
+use crate::support::{
+    RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, noise, read, run, run_all, shapes, size, small,
+    tolerated, write,
+};
+
+const DEPTH: usize = 16;
+
+/// What a command in flight is to the model.
+enum Flight {
+    Read {
+        lba: usize,
+        since: u64,
+    },
+    Write {
+        pending: Pending,
+    },
+    /// The writes that had completed when it was submitted.
+    Flush {
+        clock: u64,
+    },
+}
+
+/// Commands drawn at random, many at a time, checked against the model.
+struct Storm {
+    engine: TestEngine,
+    model: Model,
+    random: Random,
+    flights: HashMap<u64, Flight>,
+    next: u64,
+    may_fail: bool,
+    context: String,
+}
+
+impl Storm {
+    fn new(shape: Shape, missing: MemberSet, order: Order, seed: u64) -> Self {
+        let engine = shape.engine(missing, order);
+        let sectors = usize::try_from(engine.geometry().capacity().0).expect("small");
+        let context = format!("{shape:?} without {missing:?}, {order:?}, seed {seed}");
+        let (model, random, flights) = (Model::new(sectors), Random(seed), HashMap::new());
+        Self { engine, model, random, flights, next: 0, may_fail: false, context }
+    }
+
+    fn run(&mut self, commands: u64) {
+        let mut replies = Vec::new();
+        while self.next < commands || !self.flights.is_empty() {
+            while self.next < commands && self.flights.len() < DEPTH {
+                self.submit();
+            }
+            let reaps = 1 + self.random.below(3);
+            self.engine.disk_mut().allow_reaps(usize::try_from(reaps).expect("small"));
+            let (moved, in_flight) = (self.engine.disk().ops.len(), self.flights.len());
+            self.engine.turn(&mut replies).expect("memory does not break");
+            let is_stuck = replies.is_empty() && uraid_io::disk::Disk::in_flight(self.engine.disk()) == 0;
+            assert!(!is_stuck, "{}: {in_flight} commands wait for nothing after {moved} operations", self.context);
+            for reply in replies.drain(..) {
+                self.reply(reply.token, &reply.result.map_err(|error| error.to_string()));
+            }
+        }
+        self.engine.disk_mut().allow_reaps(usize::MAX);
+    }
+
+    fn range(&mut self) -> (usize, usize) {
+        let capacity = self.engine.geometry().capacity().0;
+        let lba = self.random.below(capacity);
+        let longest = match self.random.below(8) {
+            0 => capacity,
+            1 | 2 => 64,
+            _ => 12,
+        };
+        let len = 1 + self.random.below(longest.min(capacity - lba));
+        (usize::try_from(lba).expect("small"), usize::try_from(len).expect("small"))
+    }
+
+    fn submit(&mut self) {
+        let (lba, len) = self.range();
+        let (at, sectors) = (Lba(lba as u64), Sectors(len as u64));
+        let fua = self.random.below(8) == 0;
+        let token = self.next;
+        self.next += 1;
+        let (flight, command) = match self.random.below(20) {
+            0..7 => {
+                let read = Command::Read { lba: at, buf: Buf::zeroed(sectors.bytes()) };
+                (Flight::Read { lba, since: self.model.now() }, read)
+            }
+            7..15 => {
+                let pending = self.model.submit(lba, len, false);
+                let buf = buf(&self.model.data(pending));
+                (Flight::Write { pending }, Command::Write { lba: at, buf, fua })
+            }
+            15 | 16 => {
+                let pending = self.model.submit(lba, len, true);
+                let may_punch = fua;
+                (Flight::Write { pending }, Command::WriteZeroes { lba: at, len: sectors, fua, may_punch })
+            }
+            17 => {
+                let stripe = size(self.engine.geometry().stripe_sectors().bytes()) / SECTOR;
+                let (first, end) = (lba.next_multiple_of(stripe), (lba + len) / stripe * stripe);
+                let pending = self.model.submit(first.min(end), end.saturating_sub(first), true);
+                (Flight::Write { pending }, Command::Trim { lba: at, len: sectors, fua: false })
+            }
+            _ => (Flight::Flush { clock: self.engine.disk().clock() }, Command::Flush),
+        };
+        self.flights.insert(token, flight);
+        self.engine.submit(token, command);
+    }
+
+    fn reply(&mut self, token: u64, result: &Result<Option<Buf>, String>) {
+        let context = format!("{}, command {token}", self.context);
+        if let Err(error) = result {
+            assert!(self.may_fail, "{context}: {error}");
+        }
+        match (self.flights.remove(&token).expect("one reply for each command"), result) {
+            (Flight::Read { lba, since }, Ok(buf)) => {
+                let buf = buf.as_ref().expect("a read's buffer comes back");
+                self.model.assert_read(lba, buf.as_ref(), since, &context);
+            }
+            (Flight::Write { pending }, result) => self.model.replied(pending, result.is_ok()),
+            (Flight::Flush { clock }, Ok(_)) => self.engine.disk().assert_flushed(clock, &context),
+            (_, Err(_)) => {}
+        }
+    }
+
+    /// Reads everything back, directly and then with each further member gone that the level survives.
+    fn finish(mut self) {
+        let context = self.context.clone();
+        let capacity = self.engine.geometry().capacity().0;
+        let content = read(&mut self.engine, 0, capacity).expect("everything can be read");
+        self.model.assert_read(0, &content, self.model.now(), &context);
+        assert_encoded(&self.engine, &content, &context);
+        run(&mut self.engine, Command::Close).expect("closes");
+        let newest = self.engine.disk().newest();
+        assert!(newest.is_clean, "{context}: closed and not clean");
+        self.engine.disk().assert_flushed(u64::MAX, &context);
+    }
+}
+
+fn orders(seed: u64) -> [Order; 4] {
+    [Order::Fifo, Order::Lifo, Order::Seeded(seed), Order::Seeded(seed ^ 0xABCD)]
+}
+
+#[test]
+fn concurrent_commands_on_healthy_arrays() {
+    for (index, shape) in (0..).zip(shapes()) {
+        for (turn, order) in (0..).zip(orders(index)) {
+            let mut storm = Storm::new(shape, MemberSet::EMPTY, order, 1000 + index * 10 + turn);
+            storm.run(400);
+            storm.finish();
+        }
+    }
+}
+
+#[test]
+fn concurrent_commands_on_degraded_arrays() {
+    for (index, shape) in (0..).zip(shapes()) {
+        for (turn, missing) in (0..).zip(tolerated(&shape.geometry())).skip(1) {
+            let mut storm = Storm::new(shape, missing, Order::Seeded(turn), 5000 + index * 100 + turn);
+            storm.run(150);
+            storm.finish();
+        }
+    }
+}
+
+/// A member dies under load, for writes, flushes or everything; on RM2 a second one does later.
+#[test]
+fn members_die_under_load() {
+    let all = [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush];
+    let kinds: [&[OpName]; 4] = [&all, &[OpName::Write], &[OpName::Flush], &[OpName::Read]];
+    for (index, shape) in (0..).zip(shapes()) {
+        for seed in 0..12_u64 {
+            let tolerance = shape.geometry().tolerance();
+            let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), 9000 + index * 100 + seed);
+            let victims = tolerance.min(2) as u64;
+            for victim in 0..victims {
+                let member = uraid_layout::MemberIndex(
+                    u8::try_from((seed + victim * 2) % u64::from(shape.members)).expect("small"),
+                );
+                let after = storm.random.below(60);
+                for &name in kinds[usize::try_from(seed % 4).expect("small")] {
+                    let fault = Fault { member, name, after, count: u64::MAX, errno: rustix::io::Errno::IO };
+                    storm.engine.disk_mut().inner.fail(fault);
+                }
+            }
+            storm.run(250);
+            storm.finish();
+        }
+    }
+}
+
+/// More members die than the level survives: errors, and never content that nobody wrote.
+#[test]
+fn too_many_members_die_under_load() {
+    for (index, shape) in (0..).zip(shapes()) {
+        for seed in 0..8_u64 {
+            let tolerance = shape.geometry().tolerance();
+            let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), 20_000 + index * 100 + seed);
+            storm.may_fail = true;
+            for victim in 0..=tolerance.min(usize::from(shape.members) - 1) {
+                let member = uraid_layout::MemberIndex(u8::try_from(victim).expect("small"));
+                let after = storm.random.below(50);
+                for name in [OpName::Write, OpName::Zero, OpName::Flush] {
+                    let fault = Fault { member, name, after, count: u64::MAX, errno: rustix::io::Errno::IO };
+                    storm.engine.disk_mut().inner.fail(fault);
+                }
+            }
+            storm.run(250);
+        }
+    }
+}
+
+/// Members that have no operation for zeroing are sent zeros; that is no failure.
+#[test]
+fn zeroing_falls_back_to_writing() {
+    let shape = Shape { chunks: 64, ..small(RAID5, 3) };
+    for order in [Order::Fifo, Order::Lifo, Order::Seeded(3)] {
+        let mut engine = shape.engine(MemberSet::EMPTY, order);
+        let capacity = engine.geometry().capacity().0;
+        let mut content = noise(1, capacity);
+        write(&mut engine, 0, &content).expect("written");
+        for member in engine.geometry().all_members().iter() {
+            let fault =
+                Fault { member, name: OpName::Zero, after: 0, count: u64::MAX, errno: rustix::io::Errno::OPNOTSUPP };
+            engine.disk_mut().inner.fail(fault);
+        }
+        let zero = |lba| Command::WriteZeroes { lba: Lba(lba), len: Sectors(300), fua: false, may_punch: true };
+        for result in run_all(&mut engine, vec![zero(3), zero(310), zero(650)]) {
+            result.expect("zeroed");
+        }
+        for lba in [3, 310, 650] {
+            content[lba * SECTOR..][..300 * SECTOR].fill(0);
+        }
+        assert!(engine.missing().is_empty(), "{order:?}");
+        assert!(!engine.can_zero());
+        assert_eq!(read(&mut engine, 0, capacity).expect("read"), content, "{order:?}");
+        assert_encoded(&engine, &content, "after zeroing");
+    }
+}
+
+/// Commands beyond what is planned at once.
+#[test]
+fn long_commands_are_done_in_parts() {
+    for shape in [
+        Shape { level: RAID5, members: 3, chunk: 1 << 20, chunks: 20 },
+        Shape { chunk: 12 << 10, chunks: 3000, ..small(RAID5, 3) },
+    ] {
+        let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+        let capacity = engine.geometry().capacity().0;
+        assert!(capacity * 512 > 34 << 20, "more than one part");
+        let content = noise(7, capacity - 1);
+        write(&mut engine, 1, &content).expect("written");
+        let expected = [vec![0; SECTOR], content].concat();
+        assert!(read(&mut engine, 0, capacity).expect("read") == expected, "{shape:?}: the content differs");
+        assert_encoded(&engine, &expected, "a long write");
+    }
+}
+
+/// Jobs that need more working memory together than there is wait for each other and all end.
+#[test]
+fn working_memory_is_shared() {
+    let shape = Shape { level: RAID5, members: 3, chunk: 1 << 20, chunks: 24 };
+    let missing = MemberSet::EMPTY.with(uraid_layout::MemberIndex(1));
+    let mut engine = shape.engine(missing, Order::Seeded(5));
+    let capacity = engine.geometry().capacity().0;
+    let content = noise(8, capacity);
+    write(&mut engine, 0, &content).expect("written");
+    let one = || Command::Read { lba: Lba(5), buf: Buf::zeroed(Sectors(capacity - 10).bytes()) };
+    for result in run_all(&mut engine, (0..8).map(|_| one()).collect()) {
+        let buf = result.expect("read").expect("its buffer");
+        assert!(buf.as_ref() == &content[5 * SECTOR..content.len() - 5 * SECTOR], "the content differs");
+    }
+}

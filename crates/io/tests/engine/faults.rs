@@ -1,0 +1,235 @@
+//! Members that fail: the right data or an error, and the failure on record before any write that it missed is acknowledged.
+
+use rustix::io::Errno;
+use uraid_io::disk::{Fault, OpName, Order};
+use uraid_io::engine::{Command, EngineError};
+use uraid_io::superblock::SlotState;
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, StripeId};
+
+use crate::support::{RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, run, run_all, shapes, small, write};
+
+fn fail(engine: &mut TestEngine, member: u8, name: OpName, after: u64, count: u64) {
+    let fault = Fault { member: MemberIndex(member), name, after, count, errno: Errno::IO };
+    engine.disk_mut().inner.fail(fault);
+}
+
+fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(1));
+    let content = noise(2, engine.geometry().capacity().0);
+    write(&mut engine, 0, &content).expect("written");
+    (engine, content)
+}
+
+/// The newest durable superblocks say that exactly `failed` are failed, all present members agreeing.
+pub(crate) fn assert_recorded(engine: &TestEngine, failed: MemberSet, context: &str) {
+    let present = engine.geometry().all_members().minus(failed);
+    for member in present.iter() {
+        let superblock = engine.disk().durable(member).expect("a present member has a superblock");
+        let states = (0..).map(MemberIndex).zip(&superblock.slots);
+        let recorded: MemberSet =
+            states.filter(|(_, slot)| slot.state == SlotState::Failed).map(|(slot, _)| slot).collect();
+        assert_eq!(recorded, failed, "{context}: on member {member}");
+        assert_eq!(superblock.epoch, engine.disk().newest().epoch, "{context}: on member {member}");
+    }
+}
+
+#[test]
+fn read_errors_are_made_good_from_the_others() {
+    for shape in shapes().into_iter().filter(|shape| shape.level != Level::Raid0) {
+        for member in 0..shape.members {
+            for count in [1, u64::MAX] {
+                let (mut engine, mut content) = filled(shape);
+                let context = format!("{shape:?}, {count} errors on member {member}");
+                fail(&mut engine, member, OpName::Read, 0, count);
+                let capacity = engine.geometry().capacity().0;
+                assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+                for lba in (0..capacity - 5).step_by(37) {
+                    let sectors = usize::try_from(lba).expect("small") * 512;
+                    let new = noise(lba, 5);
+                    write(&mut engine, lba, &new).expect("written");
+                    content[sectors..][..new.len()].copy_from_slice(&new);
+                }
+                assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+                assert!(engine.missing().is_empty(), "{context}: a read error fails no member");
+                assert_encoded(&engine, &content, &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn without_redundancy_only_the_sectors_concerned_are_errors() {
+    let (mut engine, content) = filled(small(Level::Raid0, 4));
+    fail(&mut engine, 2, OpName::Read, 0, u64::MAX);
+    for unit in 0..16_u64 {
+        let result = read(&mut engine, unit * 8, 8);
+        if unit % 4 == 2 {
+            assert!(matches!(result, Err(EngineError::Unreadable { .. })), "unit {unit}: {result:?}");
+        } else {
+            let start = usize::try_from(unit * 8 * 512).expect("small");
+            assert_eq!(result.expect("read"), content[start..][..4096], "unit {unit}");
+        }
+    }
+}
+
+#[test]
+fn a_failed_write_is_on_record_before_the_reply() {
+    for shape in shapes().into_iter().filter(|shape| shape.level != Level::Raid0) {
+        for member in 0..shape.members {
+            let (mut engine, mut content) = filled(shape);
+            let context = format!("{shape:?}, member {member}");
+            let epoch = engine.disk().newest().epoch;
+            fail(&mut engine, member, OpName::Write, 0, u64::MAX);
+            let capacity = engine.geometry().capacity().0;
+            let new = noise(77, capacity);
+            write(&mut engine, 0, &new).expect("the others have it");
+            content.copy_from_slice(&new);
+            let failed = MemberSet::EMPTY.with(MemberIndex(member));
+            assert_eq!(engine.missing(), failed, "{context}");
+            assert_recorded(&engine, failed, &context);
+            assert!(engine.disk().newest().epoch > epoch, "{context}");
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+            assert_encoded(&engine, &content, &context);
+        }
+    }
+}
+
+#[test]
+fn a_failed_flush_is_on_record_before_the_reply() {
+    for order in [Order::Fifo, Order::Lifo, Order::Seeded(9)] {
+        for commands in 1..4 {
+            let mut engine = small(RAID5, 5).engine(MemberSet::EMPTY, order);
+            let content = noise(3, engine.geometry().capacity().0);
+            write(&mut engine, 0, &content).expect("written");
+            fail(&mut engine, 3, OpName::Flush, 0, 1);
+            let flushes = (0..commands).map(|_| Command::Flush).collect();
+            run_all(&mut engine, flushes).into_iter().for_each(|result| drop(result.expect("flushed")));
+            assert_recorded(&engine, MemberSet::EMPTY.with(MemberIndex(3)), "after a failed flush");
+            assert_encoded(&engine, &content, "after a failed flush");
+        }
+    }
+}
+
+/// What a failed flush dropped is gone: no later flush may say otherwise.
+#[test]
+fn without_redundancy_a_failed_flush_is_never_made_good() {
+    let (mut engine, content) = filled(small(Level::Raid0, 4));
+    fail(&mut engine, 1, OpName::Flush, 0, 1);
+    for result in run_all(&mut engine, vec![Command::Flush, Command::Flush]) {
+        assert!(matches!(result, Err(EngineError::FlushFailed { .. })), "{result:?}");
+    }
+    write(&mut engine, 0, &content[..512]).expect("written");
+    for command in [Command::Flush, Command::Write { lba: Lba(9), buf: buf(&noise(1, 1)), fua: true }, Command::Close] {
+        let result = run(&mut engine, command);
+        assert!(matches!(result, Err(EngineError::FlushFailed { .. })), "{result:?}");
+    }
+    assert!(!engine.disk().newest().is_clean, "it is not closed cleanly");
+}
+
+#[test]
+fn a_member_whose_superblock_cannot_be_written_is_given_up() {
+    for (order, name) in [(Order::Fifo, OpName::Write), (Order::Lifo, OpName::Flush), (Order::Seeded(2), OpName::Write)]
+    {
+        for count in [1, u64::MAX] {
+            let mut engine = small(RAID5, 5).engine(MemberSet::EMPTY, order);
+            fail(&mut engine, 2, name, 0, count);
+            let content = noise(4, engine.geometry().capacity().0);
+            write(&mut engine, 0, &content).expect("the others have it");
+            assert_recorded(&engine, MemberSet::EMPTY.with(MemberIndex(2)), "superblock");
+            assert_encoded(&engine, &content, "superblock");
+        }
+    }
+}
+
+#[test]
+fn too_many_failures_freeze_the_array() {
+    let (mut engine, content) = filled(small(RAID5, 3));
+    fail(&mut engine, 0, OpName::Write, 0, u64::MAX);
+    write(&mut engine, 0, &content).expect("one failure is survived");
+    fail(&mut engine, 1, OpName::Write, 0, u64::MAX);
+    let result = write(&mut engine, 0, &noise(5, 40));
+    assert!(matches!(result, Err(EngineError::Frozen)), "{result:?}");
+    for command in
+        [Command::Flush, Command::Close, Command::Write { lba: Lba(0), buf: buf(&content[..512]), fua: false }]
+    {
+        let result = run(&mut engine, command);
+        assert!(matches!(result, Err(EngineError::Frozen)), "{result:?}");
+    }
+    let result = read(&mut engine, 0, 1);
+    assert!(matches!(result, Err(EngineError::Frozen)), "{result:?}");
+}
+
+#[test]
+fn superblocks_that_cannot_be_written_freeze_an_array_without_redundancy() {
+    let mut engine = small(Level::Raid0, 4).engine(MemberSet::EMPTY, Order::Fifo);
+    fail(&mut engine, 0, OpName::Write, 0, u64::MAX);
+    let result = write(&mut engine, 8, &noise(5, 8));
+    assert!(result.is_err(), "{result:?}");
+    assert!(engine.disk().ops.iter().all(|op| !op.is_data), "no data is written before the mark");
+}
+
+/// A read of a missing unit waits for the stripe's lock while the write that holds it fails on a second member: what it would
+/// compute from half a write is not content.
+#[test]
+fn a_read_behind_a_write_that_freezes_the_array_is_refused() {
+    let shape = small(RAID5, 3);
+    for victim in 0..3 {
+        for missing in (0..3).filter(|&missing| missing != victim) {
+            let mut engine = shape.engine(MemberSet::EMPTY.with(MemberIndex(missing)), Order::Fifo);
+            let content = noise(6, engine.geometry().capacity().0);
+            write(&mut engine, 0, &content).expect("written");
+            fail(&mut engine, victim, OpName::Write, 0, u64::MAX);
+            let units = engine.geometry().capacity().0 / 8;
+            let commands = (0..units).flat_map(|unit| {
+                let read = Command::Read { lba: Lba(unit * 8), buf: buf(&[0; 4096]) };
+                [Command::Write { lba: Lba(unit * 8), buf: buf(&noise(unit, 8)), fua: false }, read]
+            });
+            let mut results = run_all(&mut engine, commands.collect()).into_iter();
+            for unit in 0..units {
+                let (wrote, got) = (results.next().expect("a reply"), results.next().expect("a reply"));
+                let Ok(got) = got else { continue };
+                let got = got.expect("a read's buffer comes back");
+                let start = usize::try_from(unit * 4096).expect("small");
+                let (old, new) = (&content[start..][..4096], noise(unit, 8));
+                let is_content = got.as_ref() == old || got.as_ref() == new;
+                assert!(is_content, "without {missing}, {victim} fails, write {wrote:?}: unit {unit} is made up");
+            }
+        }
+    }
+}
+
+/// Parity that cannot be computed is not left wrong in silence.
+#[test]
+fn a_resync_that_cannot_read_the_data_is_an_error() {
+    let (mut engine, _) = filled(small(RAID5, 3));
+    fail(&mut engine, 0, OpName::Read, 0, u64::MAX);
+    fail(&mut engine, 1, OpName::Read, 0, u64::MAX);
+    let resync =
+        Command::Resync { stripe: StripeId(0), start: uraid_layout::Sectors(0), len: uraid_layout::Sectors(8) };
+    let result = run(&mut engine, resync);
+    assert!(matches!(result, Err(EngineError::Unreadable { .. })), "{result:?}");
+}
+
+#[test]
+fn a_resync_repairs_parity() {
+    for shape in shapes().into_iter().filter(|shape| shape.level != Level::Raid0) {
+        let (mut engine, _) = filled(shape);
+        let capacity = engine.geometry().capacity().0;
+        for member in 0..shape.members {
+            engine.disk_mut().data_mut(MemberIndex(member))[100..3000].fill(member);
+        }
+        let data = read(&mut engine, 0, capacity).expect("read");
+        for stripe in (0..engine.geometry().stripes().0).map(StripeId) {
+            for start in [0, 3] {
+                let len = uraid_layout::Sectors(if start == 0 { 3 } else { 5 });
+                run(&mut engine, Command::Resync { stripe, start: uraid_layout::Sectors(start), len })
+                    .expect("resynced");
+            }
+        }
+        let after = read(&mut engine, 0, capacity).expect("read");
+        if shape.geometry().maps()[0].groups().iter().any(|group| !group.is_mirror()) {
+            assert!(after == data, "{shape:?}: data is not changed");
+        }
+        assert_encoded(&engine, &after, &format!("{shape:?} after a resync"));
+    }
+}

@@ -1,0 +1,7 @@
+//! The engine on members in memory: content, faults, what is on record when, and how many operations it takes.
+
+mod content;
+mod counts;
+mod faults;
+mod record;
+mod support;

@@ -1,0 +1,180 @@
+//! A disk that keeps account of what is durable on its members, and stops a test at once where the engine writes data that a
+//! crash could make wrong.
+
+use std::collections::HashMap;
+
+use uraid_io::Error;
+use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
+use uraid_io::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
+use uraid_layout::{Bytes, MemberIndex};
+
+use super::size;
+
+/// One operation as it was submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Op {
+    pub(crate) member: MemberIndex,
+    pub(crate) name: OpName,
+    pub(crate) is_data: bool,
+}
+
+pub(crate) struct Watch {
+    pub(crate) inner: MemDisk,
+    areas: Areas,
+    /// What a flush has made durable on each member.
+    durable: Vec<Option<Superblock>>,
+    /// What a flush under way will make durable.
+    flushing: HashMap<(u64, MemberIndex), (Option<Superblock>, u64)>,
+    /// Writes of data under way, by tag and member.
+    writing: HashMap<(u64, MemberIndex), u64>,
+    /// Counts completed writes of data.
+    clock: u64,
+    /// For each member those of them that are not durable.
+    unflushed: Vec<Vec<u64>>,
+    pub(crate) ops: Vec<Op>,
+    reaps: usize,
+}
+
+impl Watch {
+    pub(crate) fn new(inner: MemDisk, members: u8, areas: Areas) -> Self {
+        let mut watch = Self {
+            inner,
+            areas,
+            durable: Vec::new(),
+            flushing: HashMap::new(),
+            writing: HashMap::new(),
+            clock: 0,
+            unflushed: vec![Vec::new(); usize::from(members)],
+            ops: Vec::new(),
+            reaps: usize::MAX,
+        };
+        watch.durable = (0..members).map(MemberIndex).map(|member| watch.superblock(member)).collect();
+        watch
+    }
+
+    /// How many more times completions are handed out before the disk says that there are none for now.
+    pub(crate) fn allow_reaps(&mut self, reaps: usize) {
+        self.reaps = reaps;
+    }
+
+    /// The first bytes of a member's data area.
+    pub(crate) fn data(&self, member: MemberIndex, len: usize) -> &[u8] {
+        &self.inner.member(member).expect("the member is present")[size(self.areas.data.offset)..][..len]
+    }
+
+    pub(crate) fn data_mut(&mut self, member: MemberIndex) -> &mut [u8] {
+        let start = size(self.areas.data.offset);
+        &mut self.inner.member_mut(member).expect("the member is present")[start..]
+    }
+
+    /// What a member's superblock says now.
+    pub(crate) fn superblock(&self, member: MemberIndex) -> Option<Superblock> {
+        let bytes = self.inner.member(member)?;
+        let positions = positions(self.areas.member_size).expect("large enough");
+        let copies = positions.map(|position: Bytes| decode(&bytes[size(position)..][..4096]));
+        match newest(copies) {
+            Ok(superblock) => Some(superblock),
+            Err(SuperblockError::NoMagic) => None,
+            Err(error) => panic!("a superblock is broken: {error}"),
+        }
+    }
+
+    /// What a flush has made durable of a member's superblock.
+    pub(crate) fn durable(&self, member: MemberIndex) -> Option<&Superblock> {
+        self.durable[member.index()].as_ref()
+    }
+
+    /// The newest durable superblock.
+    pub(crate) fn newest(&self) -> &Superblock {
+        self.durable.iter().flatten().max_by_key(|superblock| superblock.epoch).expect("some member has one")
+    }
+
+    /// The writes of data that have completed so far.
+    pub(crate) fn clock(&self) -> u64 {
+        self.clock
+    }
+
+    /// Asserts that what had completed at `clock` is durable on every member that is on record as active.
+    pub(crate) fn assert_flushed(&self, clock: u64, context: &str) {
+        for (slot, _) in (0..).zip(&self.newest().slots).filter(|(_, record)| record.state == SlotState::Active) {
+            let is_durable = self.unflushed[slot].iter().all(|&written| written > clock);
+            assert!(is_durable, "{context}: member {slot} has writes that are not durable");
+        }
+    }
+
+    /// Before any data is written, every member that counts says durably that writes are under way.
+    fn assert_marked(&self, op: &DiskOp) {
+        let newest = self.newest();
+        for (slot, record) in (0u8..).zip(&newest.slots).filter(|(_, record)| record.state == SlotState::Active) {
+            let durable = self.durable(MemberIndex(slot));
+            let is_marked =
+                durable.is_some_and(|superblock| !superblock.is_clean && superblock.epoch.0 + 1 >= newest.epoch.0);
+            assert!(is_marked, "{} before member {slot} ({record:?}) is durably marked dirty: {durable:?}", op.info());
+        }
+        assert!(!newest.is_clean, "a clean array is written");
+        let state = newest.slots[op.member.index()].state;
+        assert_eq!(state, SlotState::Active, "a failed member is written: {}", op.info());
+    }
+}
+
+impl Disk for Watch {
+    fn submit(&mut self, op: DiskOp) {
+        let is_data = op.offset >= self.areas.data.offset && op.offset.0 < self.areas.data.end().expect("fits").0;
+        self.ops.push(Op { member: op.member, name: op.kind.name(), is_data });
+        match op.kind {
+            OpKind::Write | OpKind::Zero { .. } if is_data => {
+                self.assert_marked(&op);
+                *self.writing.entry((op.tag, op.member)).or_default() += 1;
+            }
+            OpKind::Flush => {
+                let state = (self.superblock(op.member), self.clock);
+                let before = self.flushing.insert((op.tag, op.member), state);
+                assert!(before.is_none(), "one flush of a member at a time for one purpose");
+            }
+            _ => {}
+        }
+        self.inner.submit(op);
+    }
+
+    fn kick(&mut self) -> Result<(), Error> {
+        self.inner.kick()
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
+        if self.reaps == 0 {
+            return;
+        }
+        self.reaps -= 1;
+        let before = completions.len();
+        self.inner.reap(completions);
+        for completion in &completions[before..] {
+            let (key, is_ok) = ((completion.tag, completion.member), completion.result.is_ok());
+            let slot = completion.member.index();
+            if let Some((superblock, written)) = self.flushing.remove(&key) {
+                if is_ok {
+                    // Of two flushes at once the one that was asked for first may end last.
+                    let epoch =
+                        |superblock: &Option<Superblock>| superblock.as_ref().map(|superblock| superblock.epoch);
+                    if epoch(&superblock) > epoch(&self.durable[slot]) {
+                        self.durable[slot] = superblock;
+                    }
+                    self.unflushed[slot].retain(|&write| write > written);
+                }
+            } else if let Some(count) = self.writing.get_mut(&key).filter(|count| **count > 0) {
+                *count -= 1;
+                if is_ok {
+                    self.clock += 1;
+                    self.unflushed[slot].push(self.clock);
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.inner.wait()
+    }
+
+    fn in_flight(&self) -> usize {
+        self.inner.in_flight()
+    }
+}
