@@ -12,7 +12,7 @@ use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::{Access, Member, MemberError};
-use crate::superblock::{self, Superblock};
+use crate::superblock::{self, Sequence, Superblock};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,8 @@ impl Array {
     /// Opens the array that the members at `paths` make up, named in any order.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing has been written then.
+    /// See [`OpenError`]; nothing has been written then, unless a member fails while it catches up with a round of superblock
+    /// writes that was cut off.
     pub fn open(paths: &[impl AsRef<Path>], options: OpenOptions) -> Result<Self, OpenError> {
         let (members, candidates): (Vec<Member>, Vec<Candidate>) =
             candidates(paths, options.access)?.into_iter().unzip();
@@ -148,7 +149,11 @@ impl Array {
                 Superblock { member, slot, areas, sequence, ..superblock.clone() }
             })
         };
-        let record = Record::new(slots.iter().map(own).collect());
+        let mut superblocks: Vec<Option<Superblock>> = slots.iter().map(own).collect();
+        if options.access == Access::ReadWrite {
+            catch_up(&present, &slots, &candidates, &mut superblocks)?;
+        }
+        let record = Record::new(superblocks);
         let paths = present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
         let alignments = present.iter().flatten().map(|member| member.alignment().offset);
         let alignment = alignments.max().unwrap_or_default();
@@ -182,6 +187,24 @@ impl Array {
     pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, EngineError> {
         Engine::new(self.disk, self.geometry, self.record, self.access == Access::ReadOnly)
     }
+}
+
+/// Ends a round of superblock writes that was cut off: a member that it did not reach would be two epochs behind, and set
+/// aside, if the next round were cut off too.
+fn catch_up(
+    present: &[Option<Arc<Member>>],
+    slots: &[Option<usize>],
+    candidates: &[Candidate],
+    superblocks: &mut [Option<Superblock>],
+) -> Result<(), Error> {
+    for ((member, index), superblock) in present.iter().zip(slots).zip(superblocks) {
+        let (Some(member), Some(index), Some(superblock)) = (member, *index, superblock) else { continue };
+        if candidates[index].superblock.epoch < superblock.epoch {
+            superblock.sequence = Sequence(superblock.sequence.0 + 1);
+            superblock::store(member, superblock)?;
+        }
+    }
+    Ok(())
 }
 
 fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) -> Result<(), OpenError> {

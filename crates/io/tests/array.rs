@@ -1,0 +1,364 @@
+//! Which members make an array up, and arrays on real files: made, opened, refused, repaired.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+use uraid_io::array::{
+    Array, Candidate, CreateError, CreateOptions, OpenError, OpenOptions, Refusal, SetAside, create, judge,
+};
+use uraid_io::disk::Disk;
+use uraid_io::engine::{Command, Engine, EngineError};
+use uraid_io::member::{Access, Allocation, Member};
+use uraid_io::superblock::{self, Areas, Epoch, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
+use uuid::Uuid;
+
+const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+const SIZE: Bytes = Bytes(4 << 20);
+
+fn uuid(number: u8) -> Uuid {
+    Uuid::from_bytes([number; 16])
+}
+
+/// A member of an array of three; `failed` are the slots that it says have failed.
+fn candidate(slot: u8, epoch: u64, failed: &[u8]) -> Candidate {
+    let state = |slot| if failed.contains(&slot) { SlotState::Failed } else { SlotState::Active };
+    let superblock = Superblock {
+        array: uuid(99),
+        name: String::new(),
+        created: UnixSeconds(0),
+        spec: Spec { level: Level::Raid1, members: 3, chunk: Bytes(4096), member_size: Sectors(64) },
+        member: uuid(slot + 1),
+        slot: MemberIndex(slot),
+        areas: Areas::new(SIZE).expect("large enough"),
+        epoch: Epoch(epoch),
+        sequence: Sequence(epoch),
+        is_clean: true,
+        slots: (0..3).map(|slot| SlotRecord { member: uuid(slot + 1), state: state(slot) }).collect(),
+    };
+    Candidate { path: format!("member{slot}").into(), superblock }
+}
+
+/// Which slots were accepted, and who was set aside.
+type Outcome = (Vec<bool>, Vec<(PathBuf, SetAside)>);
+
+/// What candidates are called, who they are, and what must become of them.
+type Case = (&'static str, Vec<Candidate>, [bool; 3], Vec<(&'static str, SetAside)>);
+
+/// Judges the candidates in every order; the slots that were accepted and who was set aside, which must not depend on it.
+fn verdict(candidates: &[Candidate]) -> Result<Outcome, Refusal> {
+    let outcome = |order: &[usize]| {
+        let named: Vec<Candidate> = order.iter().map(|&index| candidates[index].clone()).collect();
+        let verdict = judge(&named)?;
+        for (slot, index) in verdict.slots.iter().enumerate() {
+            assert!(
+                index.is_none_or(|index| named[index].superblock.slot.index() == slot),
+                "slots come from superblocks"
+            );
+        }
+        let mut aside: Vec<_> =
+            verdict.set_aside.iter().map(|&(index, reason)| (named[index].path.clone(), reason)).collect();
+        aside.sort_by(|a, b| a.0.cmp(&b.0));
+        Ok((verdict.slots.iter().map(Option::is_some).collect(), aside))
+    };
+    let count = candidates.len();
+    let first = outcome(&(0..count).collect::<Vec<_>>());
+    for start in 0..count {
+        let turned: Vec<usize> = (0..count).map(|index| (start + index) % count).collect();
+        let back: Vec<usize> = turned.iter().rev().copied().collect();
+        for order in [turned, back] {
+            match (&first, outcome(&order)) {
+                (Ok(first), Ok(other)) => assert_eq!(*first, other, "the order {order:?} matters"),
+                (Err(first), Err(other)) => {
+                    assert_eq!(
+                        std::mem::discriminant(first),
+                        std::mem::discriminant(&other),
+                        "the order {order:?} matters"
+                    );
+                }
+                (first, other) => panic!("the order {order:?} matters: {first:?} and {other:?}"),
+            }
+        }
+    }
+    first
+}
+
+#[test]
+fn members_are_accepted_or_set_aside_with_the_reason() {
+    let stale = |epoch, newest| SetAside::Stale { epoch: Epoch(epoch), newest: Epoch(newest) };
+    let replaced = |mut candidate: Candidate| {
+        candidate.superblock.member = uuid(77);
+        candidate.superblock.slots[candidate.superblock.slot.index()].member = uuid(77);
+        candidate
+    };
+    let cases: [Case; 7] = [
+        ("whole", vec![candidate(0, 5, &[]), candidate(1, 5, &[]), candidate(2, 5, &[])], [true; 3], vec![]),
+        ("one epoch behind", vec![candidate(0, 5, &[]), candidate(1, 4, &[]), candidate(2, 5, &[])], [true; 3], vec![]),
+        ("only one ahead", vec![candidate(0, 5, &[]), candidate(1, 4, &[]), candidate(2, 4, &[])], [true; 3], vec![]),
+        (
+            "stale",
+            vec![candidate(0, 5, &[]), candidate(1, 3, &[]), candidate(2, 5, &[])],
+            [true, false, true],
+            vec![("member1", stale(3, 5))],
+        ),
+        (
+            "a failed member returns",
+            vec![candidate(0, 5, &[1]), candidate(1, 4, &[]), candidate(2, 5, &[1])],
+            [true, false, true],
+            vec![("member1", SetAside::Failed)],
+        ),
+        (
+            "replaced",
+            vec![candidate(0, 5, &[]), replaced(candidate(1, 4, &[])), candidate(2, 5, &[])],
+            [true, false, true],
+            vec![("member1", SetAside::Replaced { owner: uuid(2) })],
+        ),
+        ("missing", vec![candidate(2, 5, &[0])], [false, false, true], vec![]),
+    ];
+    for (name, candidates, slots, aside) in cases {
+        let aside = aside.into_iter().map(|(path, reason)| (path.into(), reason)).collect();
+        assert_eq!(verdict(&candidates), Ok((slots.to_vec(), aside)), "{name}");
+    }
+}
+
+#[test]
+fn contradictions_are_refused() {
+    assert!(matches!(verdict(&[]), Err(Refusal::NoMembers)));
+    let mut foreign = candidate(1, 5, &[]);
+    foreign.superblock.array = uuid(98);
+    assert!(matches!(verdict(&[candidate(0, 5, &[]), foreign]), Err(Refusal::Foreign { .. })));
+    assert!(matches!(verdict(&[candidate(0, 5, &[]), candidate(0, 4, &[])]), Err(Refusal::Clone { .. })));
+    let mut other = candidate(1, 5, &[]);
+    other.superblock.spec.chunk = Bytes(8192);
+    assert!(matches!(verdict(&[candidate(0, 5, &[]), other]), Err(Refusal::Contradiction { .. })));
+    for (mine, yours) in [(5, 5), (5, 6), (9, 6)] {
+        let split = [candidate(0, mine, &[1]), candidate(1, yours, &[0])];
+        assert!(matches!(verdict(&split), Err(Refusal::SplitBrain { .. })), "epochs {mine} and {yours}");
+    }
+}
+
+fn options(level: Level) -> CreateOptions {
+    CreateOptions {
+        level,
+        chunk: Bytes(4096),
+        name: "test".into(),
+        size: Some(SIZE),
+        allocation: Allocation::Sparse,
+        force: false,
+        created: UnixSeconds(1),
+    }
+}
+
+fn open(paths: &[PathBuf]) -> Result<Array, OpenError> {
+    Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false })
+}
+
+fn paths(directory: &TempDir, count: usize) -> Vec<PathBuf> {
+    (0..count).map(|index| directory.path().join(format!("member{index}"))).collect()
+}
+
+fn garbage(path: &Path, size: Bytes, seed: u8) {
+    let bytes: Vec<u8> = (0..size.0).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8 ^ seed).collect();
+    fs::write(path, bytes).expect("written");
+}
+
+fn contents(directory: &TempDir) -> Vec<(PathBuf, Vec<u8>)> {
+    let mut files: Vec<_> = fs::read_dir(directory.path())
+        .expect("a directory")
+        .map(|entry| entry.expect("an entry").path())
+        .map(|path| (path.clone(), fs::read(path).expect("read")))
+        .collect();
+    files.sort();
+    files
+}
+
+fn stored(path: &Path) -> Superblock {
+    superblock::load(&Member::open(path, Access::ReadOnly).expect("opened")).expect("a superblock")
+}
+
+fn store(path: &Path, superblock: &Superblock) {
+    superblock::store(&Member::open(path, Access::ReadWrite).expect("opened"), superblock).expect("stored");
+}
+
+/// Asserts that the XOR of every parity group's cells is zero.
+fn assert_agrees(paths: &[PathBuf], context: &str) {
+    let superblocks: Vec<Superblock> = paths.iter().map(|path| stored(path)).collect();
+    let geometry = Geometry::new(superblocks[0].spec).expect("a geometry");
+    let files: Vec<Vec<u8>> = paths.iter().map(|path| fs::read(path).expect("read")).collect();
+    let chunk = usize::try_from(geometry.chunk().bytes().0).expect("small");
+    let bytes = |stripe, cell: Cell| {
+        let member = geometry.member(cell).index();
+        let start = superblocks[member].areas.data.offset.0 + geometry.sector(stripe, cell).0 * 512;
+        &files[member][usize::try_from(start).expect("small")..][..chunk]
+    };
+    for stripe in (0..geometry.stripes().0).map(StripeId) {
+        for group in geometry.map(stripe).groups() {
+            let mut sum = vec![0; chunk];
+            for cell in group.cells() {
+                sum.iter_mut().zip(bytes(stripe, cell)).for_each(|(sum, byte)| *sum ^= byte);
+            }
+            assert!(sum.iter().all(|&byte| byte == 0), "{context}: parity of {stripe} disagrees");
+        }
+    }
+}
+
+fn run(engine: &mut Engine<uraid_io::disk::UringDisk, u8>, command: Command) -> Result<(), EngineError> {
+    engine.submit(0, command);
+    let mut replies = Vec::new();
+    loop {
+        engine.turn(&mut replies)?;
+        if let Some(reply) = replies.pop() {
+            return reply.result.map(drop);
+        }
+        engine.disk_mut().wait().map_err(EngineError::Device)?;
+    }
+}
+
+#[test]
+fn what_is_refused_changes_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let all = paths(&directory, 4);
+    garbage(&all[0], SIZE, 1);
+    garbage(&all[1], SIZE, 2);
+    let mut ext = fs::read(&all[1]).expect("read");
+    ext[1080..1082].copy_from_slice(&[0x53, 0xEF]);
+    ext[1024..1080].fill(1);
+    fs::write(&all[1], ext).expect("written");
+    garbage(&all[2], Bytes(1 << 20), 3);
+    let before = contents(&directory);
+    let with = |change: &dyn Fn(&mut CreateOptions)| {
+        let mut options = options(RAID5);
+        change(&mut options);
+        options
+    };
+    let free = [all[0].clone(), directory.path().join("a"), directory.path().join("b")];
+    let cases: [(&str, Vec<PathBuf>, CreateOptions); 8] = [
+        ("in use", vec![all[0].clone(), all[1].clone(), all[3].clone()], with(&|_| ())),
+        ("too small", vec![all[0].clone(), all[2].clone(), all[3].clone()], with(&|options| options.size = None)),
+        ("smaller", vec![all[0].clone(), all[2].clone(), all[3].clone()], with(&|_| ())),
+        ("no size", free.to_vec(), with(&|options| options.size = None)),
+        ("twice", vec![free[0].clone(), free[1].clone(), free[1].clone()], with(&|_| ())),
+        ("too few", free[..2].to_vec(), with(&|_| ())),
+        ("chunk", free.to_vec(), with(&|options| options.chunk = Bytes(5000))),
+        ("name", free.to_vec(), with(&|options| options.name = "x".repeat(65))),
+    ];
+    for (name, paths, options) in cases {
+        let refused = create(&paths, &options, |_, _| ());
+        assert!(refused.is_err(), "{name}");
+        assert!(!matches!(refused, Err(CreateError::Initialise(_) | CreateError::Io(_))), "{name}: {refused:?}");
+        assert!(contents(&directory) == before, "{name} changed a file");
+    }
+    // A member of an array is refused too.
+    let made: Vec<PathBuf> = ["x", "y", "z"].map(|name| directory.path().join(name)).to_vec();
+    create(&made, &options(RAID5), |_, _| ()).expect("created");
+    let before = contents(&directory);
+    assert!(matches!(create(&made, &options(RAID5), |_, _| ()), Err(CreateError::InUse { .. })));
+    assert!(contents(&directory) == before);
+}
+
+#[test]
+fn members_full_of_garbage_come_into_agreement() {
+    let rm2 = |placement| Level::Rm2 { height: 3, placement };
+    let levels = [(RAID5, 3), (Level::Raid1, 2), (rm2(Placement::Adjacent), 7), (rm2(Placement::Partitioned), 7)];
+    for (level, count) in levels {
+        let directory = tempfile::tempdir().expect("a directory");
+        let paths = paths(&directory, count);
+        for (seed, path) in (0..).zip(&paths[1..]) {
+            // Unequal sizes: the array uses the smallest.
+            garbage(path, Bytes(SIZE.0 + u64::from(seed) * 70_000), seed);
+        }
+        let mut last = (Bytes(0), Bytes(1));
+        let options = CreateOptions { force: true, ..options(level) };
+        let made = create(&paths, &options, |done, total| last = (done, total)).expect("created");
+        assert_eq!(last.0, last.1, "{level:?}: progress ends");
+        assert_eq!(made.spec.member_size, Areas::new(SIZE).expect("large enough").data_sectors(), "{level:?}");
+        assert!(paths.iter().all(|path| stored(path).is_clean), "{level:?}");
+        assert_agrees(&paths, &format!("{level:?}"));
+        open(&paths).expect("opens");
+    }
+}
+
+#[test]
+fn an_unclean_array_is_resynced_when_whole_and_refused_when_not() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let mut paths = paths(&directory, 4);
+    create(&paths, &options(RAID5), |_, _| ()).expect("created");
+    let mut engine = open(&paths).expect("opens").into_engine::<u8>().expect("an engine");
+    let mut buf = uraid_io::buf::Buf::zeroed(Bytes(1 << 20));
+    buf.as_mut().iter_mut().zip(0_u32..).for_each(|(byte, at)| *byte = (at.wrapping_mul(2_654_435_761) >> 24) as u8);
+    run(&mut engine, Command::Write { lba: Lba(5), buf, fua: true }).expect("written");
+    drop(engine);
+    assert!(paths.iter().all(|path| !stored(path).is_clean), "dropped without closing");
+    assert_agrees(&paths, "after writing");
+    // Parity that does not match, as a write that was cut off leaves it.
+    let mut file = fs::read(&paths[3]).expect("read");
+    file[1 << 20..(1 << 20) + 100_000].fill(0xA5);
+    fs::write(&paths[3], file).expect("written");
+    let degraded = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+    assert!(matches!(Array::open(&paths[1..], degraded), Err(OpenError::DirtyDegraded { .. })));
+    assert!(matches!(open(&paths[1..]), Err(OpenError::Degraded { .. })));
+    assert!(matches!(open(&paths[2..]), Err(OpenError::TooFew { .. })));
+    paths.reverse();
+    let array = open(&paths).expect("opens in any order");
+    paths.reverse();
+    assert!(array.needs_resync());
+    let total = array.geometry.capacity().bytes();
+    let mut done = Bytes(0);
+    let array = array.resync(|bytes| done = bytes).expect("resynced");
+    assert_eq!(done, total, "progress ends");
+    assert!(!array.needs_resync());
+    drop(array);
+    assert!(paths.iter().all(|path| stored(path).is_clean));
+    assert_agrees(&paths, "after a resync");
+    assert!(!Array::open(&paths[1..], degraded).expect("a clean array may be degraded").needs_resync());
+}
+
+#[test]
+fn a_truncated_member_is_refused() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = paths(&directory, 3);
+    create(&paths, &CreateOptions { size: Some(Bytes(5 << 20)), ..options(RAID5) }, |_, _| ()).expect("created");
+    fs::OpenOptions::new().write(true).open(&paths[1]).expect("opened").set_len((5 << 20) - 4096).expect("truncated");
+    let refused = open(&paths).expect_err("truncated");
+    assert!(matches!(refused, OpenError::Truncated { .. }), "{refused}");
+}
+
+/// Two rounds of superblock writes in a row are cut off after the first member: still nobody is stale, as nothing was written.
+#[test]
+fn two_rounds_cut_off_in_a_row_lose_nobody() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = paths(&directory, 3);
+    create(&paths, &options(RAID5), |_, _| ()).expect("created");
+    for _ in 0..3 {
+        let mut superblock = stored(&paths[0]);
+        superblock.epoch.0 += 1;
+        superblock.sequence.0 += 1;
+        store(&paths[0], &superblock);
+        let array = open(&paths).expect("a round that was cut off is no loss");
+        assert!(array.missing().is_empty());
+    }
+    let epochs: Vec<u64> = paths.iter().map(|path| stored(path).epoch.0).collect();
+    assert_eq!(epochs, [4, 4, 4]);
+}
+
+#[test]
+fn opening_and_reading_writes_nothing() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = paths(&directory, 3);
+    create(&paths, &options(RAID5), |_, _| ()).expect("created");
+    for (access, count) in
+        [(Access::ReadOnly, 3), (Access::ReadOnly, 2), (Access::ReadWrite, 3), (Access::ReadWrite, 2)]
+    {
+        let before = contents(&directory);
+        let options = OpenOptions { access, allow_degraded: true, force: false };
+        let array = Array::open(&paths[..count], options).expect("opens");
+        let mut engine = array.into_engine::<u8>().expect("an engine");
+        let buf = uraid_io::buf::Buf::zeroed(Bytes(1 << 20));
+        run(&mut engine, Command::Read { lba: Lba(0), buf }).expect("read");
+        run(&mut engine, Command::Flush).expect("flushed");
+        run(&mut engine, Command::Close).expect("closed");
+        drop(engine);
+        assert!(contents(&directory) == before, "{access:?} with {count} members changed a file");
+    }
+}
