@@ -203,7 +203,6 @@ fn a_read_behind_a_write_that_freezes_the_array_is_refused() {
 fn a_resync_that_cannot_read_the_data_is_an_error() {
     let (mut engine, _) = filled(small(RAID5, 3));
     fail(&mut engine, 0, OpName::Read, 0, u64::MAX);
-    fail(&mut engine, 1, OpName::Read, 0, u64::MAX);
     let resync =
         Command::Resync { stripe: StripeId(0), start: uraid_layout::Sectors(0), len: uraid_layout::Sectors(8) };
     let result = run(&mut engine, resync);
