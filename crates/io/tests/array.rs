@@ -315,6 +315,26 @@ fn an_unclean_array_is_resynced_when_whole_and_refused_when_not() {
 }
 
 #[test]
+fn a_forced_array_stays_dirty_while_redundancy_is_left_that_may_not_match() {
+    let rm2 = Level::Rm2 { height: 2, placement: Placement::Adjacent };
+    for (level, members, stays_clean) in [(RAID5, 4, true), (rm2, 5, false)] {
+        let directory = tempfile::tempdir().expect("a directory");
+        let paths = paths(&directory, members);
+        create(&paths, &options(level), |_, _| ()).expect("created");
+        for path in &paths {
+            store(path, &Superblock { is_clean: false, sequence: Sequence(1), ..stored(path) });
+        }
+        let forced = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
+        let mut engine = Array::open(&paths[1..], forced).expect("forced").into_engine::<u8>().expect("an engine");
+        let buf = uraid_io::buf::Buf::zeroed(Bytes(4096));
+        run(&mut engine, Command::Write { lba: Lba(0), buf, fua: false }).expect("written");
+        run(&mut engine, Command::Close).expect("closed");
+        drop(engine);
+        assert!(paths[1..].iter().all(|path| stored(path).is_clean == stays_clean), "{level:?}");
+    }
+}
+
+#[test]
 fn a_truncated_member_is_refused() {
     let directory = tempfile::tempdir().expect("a directory");
     let paths = paths(&directory, 3);

@@ -39,7 +39,7 @@ pub enum CreateError {
     /// A member can't be used.
     #[error(transparent)]
     Member(#[from] MemberError),
-    /// A member failed.
+    /// A member failed; those before it may be marked already.
     #[error(transparent)]
     Io(#[from] Error),
     /// There is no such array.

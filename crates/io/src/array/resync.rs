@@ -67,6 +67,7 @@ impl Array {
         let Self { superblock, geometry, paths, set_aside, access, record, disk, alignment } = self;
         let mut engine = Engine::new(disk, geometry, record, false)?;
         work(&mut engine)?;
+        engine.trust_parity();
         run_all(&mut engine, 1, {
             let mut close = Some(Command::Close);
             move |_| close.take().map(|command| (0, command))

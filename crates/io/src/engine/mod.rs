@@ -95,7 +95,8 @@ pub enum Command {
         /// How many.
         len: Sectors,
     },
-    /// Flush, then mark the members clean. A later write marks them dirty again.
+    /// Flush, then mark the members clean, unless they were opened dirty and parity was not computed again since. A later
+    /// write marks them dirty again.
     Close,
 }
 
@@ -128,6 +129,8 @@ pub struct Engine<D, T> {
     /// More members failed than the level survives: nothing is answered from now on.
     is_frozen: bool,
     is_read_only: bool,
+    /// The members were found dirty, and redundancy is left in which that may show: they are not marked clean.
+    is_suspect: bool,
     /// Jobs that wait for working memory, first come first served.
     starved: VecDeque<JobId>,
     ready: VecDeque<JobId>,
@@ -156,6 +159,7 @@ impl<D: Disk, T> Engine<D, T> {
             cannot_zero: MemberSet::EMPTY,
             is_frozen: false,
             is_read_only,
+            is_suspect: !record.is_clean() && record.missing().len() < geometry.tolerance(),
             starved: VecDeque::new(),
             ready: VecDeque::new(),
             replies: Vec::new(),
@@ -194,6 +198,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether every member can zero a range without being sent zeros, as far as is known.
     pub fn can_zero(&self) -> bool {
         self.cannot_zero.is_empty()
+    }
+
+    /// Notes that parity has been brought into agreement since the members were opened: closing them may mark them clean.
+    pub fn trust_parity(&mut self) {
+        self.is_suspect = false;
     }
 
     /// Whether replies wait for the next turn.

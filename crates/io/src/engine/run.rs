@@ -308,7 +308,7 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Wait(Stage::Flushing);
         }
         let job = self.jobs.job(id);
-        let is_close = job.work == Work::Close && !self.is_read_only;
+        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect;
         Step::To(if is_close { Stage::Clean } else { Stage::Done })
     }
 
