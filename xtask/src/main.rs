@@ -9,6 +9,7 @@ use clap::{Parser, Subcommand};
 
 use crate::project::Project;
 
+mod bench;
 mod lint;
 mod packages;
 mod project;
@@ -28,6 +29,9 @@ enum Command {
     Lint,
     /// Install what the tests need (as root), build the release binary, run every test
     Test(test::Options),
+    /// Measure the server beside its peers
+    #[command(subcommand)]
+    Bench(bench::Command),
     /// Exactly what continuous integration runs: lint, then test
     Ci,
 }
@@ -48,6 +52,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Lint => lint::run(&project),
         Command::Test(options) => test::run(&project, options),
+        Command::Bench(command) => bench::run(&project, command),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())

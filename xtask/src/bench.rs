@@ -1,0 +1,32 @@
+//! `cargo xtask bench`: the server measured beside its peers, and the load generator that this takes.
+//!
+//! A timing is shown, never judged: nothing here fails because a server is slow.
+
+use clap::Subcommand;
+
+use crate::project::Project;
+
+mod generator;
+mod peers;
+mod process;
+mod report;
+mod server;
+mod wire;
+mod workload;
+
+/// What to measure.
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// Measure uraid and other NBD servers in turn, in one run
+    Peers(peers::Options),
+    /// Load a server that is already running with pipelined requests, and print a line of JSON
+    Generate(generator::Options),
+}
+
+/// Runs the command.
+pub(crate) fn run(project: &Project, command: &Command) -> anyhow::Result<()> {
+    match command {
+        Command::Peers(options) => peers::run(project, options),
+        Command::Generate(options) => generator::run(options),
+    }
+}
