@@ -9,10 +9,12 @@ mod quickstart;
 mod reactor;
 mod serve;
 mod shape;
+mod spin;
 mod terminal;
 
-use std::io::{self, Write};
-use std::process::ExitCode;
+use std::io::{self, IsTerminal, Write};
+use std::panic;
+use std::process::{self, ExitCode};
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
@@ -20,9 +22,16 @@ use tracing_subscriber::EnvFilter;
 use args::{Cli, Command};
 
 fn main() -> ExitCode {
+    abort_on_panic();
     let cli = Cli::parse();
     let filter = EnvFilter::try_from_env("URAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).without_time().init();
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal())
+        .with_target(false)
+        .without_time()
+        .init();
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -39,6 +48,16 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// A broken invariant ends the process: the engine must not go on, nor call members clean, in a state that nobody intended.
+/// What is on the members is then what a crash leaves, which the next start puts right.
+fn abort_on_panic() {
+    let report = panic::take_hook();
+    panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        process::abort();
+    }));
 }
 
 /// An error with its causes, each said once: many messages end in their cause's.

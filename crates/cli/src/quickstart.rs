@@ -7,7 +7,7 @@ use uraid_io::array::CreateOptions;
 use uraid_io::member::Allocation;
 use uraid_layout::{Bytes, Level, Rotation};
 
-use crate::args::{QuickstartArgs, ServeArgs};
+use crate::args::{BusyPoll, QuickstartArgs, ServeArgs};
 use crate::terminal::print;
 use crate::{create, serve};
 
@@ -38,5 +38,12 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
     if endpoint.socket.is_none() && endpoint.listen.is_none() {
         endpoint.socket = Some(dir.join("uraid.sock"));
     }
-    serve::run(&ServeArgs { endpoint, read_only: false, degraded: false, force: false, members })
+    serve::run(&ServeArgs {
+        endpoint,
+        read_only: false,
+        degraded: false,
+        force: false,
+        busy_poll: BusyPoll::Auto,
+        members,
+    })
 }

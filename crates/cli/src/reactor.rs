@@ -17,6 +17,8 @@ use uraid_io::engine::{self, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
 
+use crate::spin::Spinner;
+
 /// Request memory that is kept for reuse; what clients have in flight beyond it comes from the allocator.
 const KEPT: Bytes = Bytes(64 << 20);
 
@@ -26,6 +28,7 @@ pub(crate) struct Reactor {
     replies: RefCell<Vec<engine::Reply<Token>>>,
     info: ExportInfo,
     pool: Pool,
+    spinner: Spinner,
     /// The ring is broken: nothing more will be answered.
     failure: Cell<Option<EngineError>>,
     failed: Notify,
@@ -39,10 +42,10 @@ enum Token {
 }
 
 impl Reactor {
-    pub(crate) fn new(array: uraid_io::array::Array, info: ExportInfo) -> Result<Self> {
+    pub(crate) fn new(array: uraid_io::array::Array, info: ExportInfo, spinner: Spinner) -> Result<Self> {
         let engine = RefCell::new(array.into_engine()?);
         let (replies, pool) = (RefCell::default(), Pool::new(KEPT));
-        Ok(Self { engine, replies, info, pool, failure: Cell::new(None), failed: Notify::new() })
+        Ok(Self { engine, replies, info, pool, spinner, failure: Cell::new(None), failed: Notify::new() })
     }
 
     /// Takes completions in as the ring signals them, until the ring breaks.
@@ -60,6 +63,11 @@ impl Reactor {
                 return Err(error).context("the array can't be served any more");
             }
         }
+    }
+
+    /// Looks for the next command for a moment after each; see [`Spinner`].
+    pub(crate) async fn spin(&self) {
+        self.spinner.run().await;
     }
 
     /// Flushes and marks the members clean; blocks. Nothing else may be in flight.
@@ -151,6 +159,7 @@ impl Export for Reactor {
     }
 
     fn kick(&self) {
+        self.spinner.touch();
         self.turn();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -10,9 +11,14 @@ use uraid_io::array::{Array, OpenOptions};
 use uraid_io::member::Access;
 use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Limits, Listener, Server};
 
-use crate::args::{EndpointArgs, ServeArgs};
+use crate::args::{BusyPoll, EndpointArgs, ServeArgs};
 use crate::reactor::Reactor;
+use crate::spin::Spinner;
 use crate::terminal::{self, list, print, quoted};
+
+/// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
+/// only where no worker thread of the kernel wants the core.
+const BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// The most data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -68,11 +74,20 @@ fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
 async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
     let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
     let listener = listener(&args.endpoint, &args.members)?;
-    let reactor = Rc::new(Reactor::new(array, info.clone())?);
+    let window = match args.busy_poll {
+        BusyPoll::For(window) => window,
+        BusyPoll::Auto if array.is_in_memory() => BUSY_POLL,
+        BusyPoll::Auto => Duration::ZERO,
+    };
+    let reactor = Rc::new(Reactor::new(array, info.clone(), Spinner::new(window))?);
     let server = Server::new(Rc::clone(&reactor), Limits::default())?;
     announce(listener.endpoint(), &info)?;
     let ring = Rc::clone(&reactor);
     let mut ring = tokio::task::spawn_local(async move { ring.run().await });
+    if !window.is_zero() {
+        let spinner = Rc::clone(&reactor);
+        tokio::task::spawn_local(async move { spinner.spin().await });
+    }
     let answered = tokio::select! {
         answered = server.serve(listener, stopped(&mut signals)) => answered,
         broken = &mut ring => return broken?,

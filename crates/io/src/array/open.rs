@@ -105,6 +105,7 @@ pub struct Array {
     pub(super) record: Record,
     pub(super) disk: UringDisk,
     pub(super) alignment: Bytes,
+    pub(super) is_in_memory: bool,
 }
 
 /// Opens members and reads what they say.
@@ -157,9 +158,10 @@ impl Array {
         let paths = present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
         let alignments = present.iter().flatten().map(|member| member.alignment().offset);
         let alignment = alignments.max().unwrap_or_default();
+        let is_in_memory = present.iter().flatten().all(|member| member.is_in_memory());
         let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
         let access = options.access;
-        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment })
+        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment, is_in_memory })
     }
 
     /// The slots without a member.
@@ -172,6 +174,12 @@ impl Array {
     #[must_use]
     pub fn alignment(&self) -> Bytes {
         self.alignment.max(Bytes(SECTOR_BYTES))
+    }
+
+    /// Whether all members are in memory: see [`Member::is_in_memory`].
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.is_in_memory
     }
 
     /// Whether parity may not match the data: the array was not stopped cleanly, and keeps something twice.

@@ -64,7 +64,7 @@ impl Array {
         self,
         work: impl FnOnce(&mut Engine<UringDisk, u64>) -> Result<(), EngineError>,
     ) -> Result<Self, EngineError> {
-        let Self { superblock, geometry, paths, set_aside, access, record, disk, alignment } = self;
+        let Self { superblock, geometry, paths, set_aside, access, record, disk, alignment, is_in_memory } = self;
         let mut engine = Engine::new(disk, geometry, record, false)?;
         work(&mut engine)?;
         engine.trust_parity();
@@ -73,7 +73,7 @@ impl Array {
             move |_| close.take().map(|command| (0, command))
         })?;
         let (disk, geometry, record) = engine.into_parts();
-        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment })
+        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment, is_in_memory })
     }
 }
 
