@@ -33,7 +33,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     }
     let missing: Vec<_> = array.missing().iter().collect();
     if !missing.is_empty() {
-        tracing::warn!("serving without member {}", list(&missing));
+        let noun = if missing.len() == 1 { "member" } else { "members" };
+        tracing::warn!("serving without {noun} {}", list(&missing));
     }
     let array = agree(array, args)?;
     let info = info(&array, args);
