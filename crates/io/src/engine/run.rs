@@ -233,12 +233,28 @@ impl<D: Disk, T> Engine<D, T> {
                 // Parity is computed from the data itself, never from the parity that may be wrong.
                 return Step::Fail(job.unreadable_error());
             }
+            let without = job.unreadable.union(self.record.missing());
+            if Repair::new(&self.geometry, without).is_err() {
+                self.narrow(id);
+            }
+            let job = self.jobs.job(id);
             let next = if job.work.is_write() { Stage::Plan } else { Stage::PlanRead };
             self.drop_scratch(id);
             return Step::To(next);
         }
         self.compute(id);
         Step::To(if self.jobs.job(id).work.is_write() { Stage::StartWrites } else { Stage::PartDone })
+    }
+
+    /// Makes a part that spans parity stripes end with its first: what failed together need not fail there.
+    fn narrow(&mut self, id: JobId) {
+        let stripe = self.geometry.stripe_sectors().0;
+        let job = self.jobs.job(id);
+        let len = stripe - job.at.0 % stripe;
+        if len < job.len.0 {
+            job.len = Sectors(len);
+            job.unreadable = MemberSet::EMPTY;
+        }
     }
 
     fn start_writes(&mut self, id: JobId) -> Step {

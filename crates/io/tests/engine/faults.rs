@@ -58,6 +58,25 @@ fn read_errors_are_made_good_from_the_others() {
 }
 
 #[test]
+fn bad_sectors_on_two_members_in_different_stripes_are_both_made_good() {
+    for is_write in [false, true] {
+        let (mut engine, mut content) = filled(small(RAID5, 5));
+        // The first stripe's read of member 0 fails, and a later one's of member 1; both at once for a long request.
+        fail(&mut engine, 0, OpName::Read, 0, 1);
+        fail(&mut engine, 1, OpName::Read, 0, 1);
+        let capacity = engine.geometry().capacity().0;
+        if is_write {
+            // All but the first and the last sector: both end stripes read what they lack.
+            let new = noise(5, capacity - 2);
+            write(&mut engine, 1, &new).expect("written");
+            content[512..][..new.len()].copy_from_slice(&new);
+        }
+        assert!(read(&mut engine, 0, capacity).expect("read") == content);
+        assert_encoded(&engine, &content, "after bad sectors");
+    }
+}
+
+#[test]
 fn without_redundancy_only_the_sectors_concerned_are_errors() {
     let (mut engine, content) = filled(small(Level::Raid0, 4));
     fail(&mut engine, 2, OpName::Read, 0, u64::MAX);
