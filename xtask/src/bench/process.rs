@@ -7,12 +7,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A child process; dropping it ends it.
 pub(crate) struct Process {
     child: Child,
+    /// The process that the child left behind, where it is a daemon's starter.
+    daemon: Option<Pid>,
     name: String,
     log: PathBuf,
 }
@@ -30,9 +32,27 @@ impl Process {
         let errors = output.try_clone()?;
         command.stdin(Stdio::null()).stdout(output).stderr(errors);
         match command.spawn() {
-            Ok(child) => Ok(Self { child, name, log: log.to_owned() }),
+            Ok(child) => Ok(Self { child, daemon: None, name, log: log.to_owned() }),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!("{name} is not installed"),
             Err(error) => Err(error).with_context(|| format!("starting {name}")),
+        }
+    }
+
+    /// Starts `command`, which goes to the background and writes its process id to `pid_file`.
+    pub(crate) fn start_daemon(command: &mut Command, log: &Path, pid_file: &Path) -> anyhow::Result<Self> {
+        let mut process = Self::start(command, log)?;
+        let deadline = Instant::now() + FAREWELL;
+        loop {
+            let written = fs::read_to_string(pid_file).unwrap_or_default();
+            process.daemon = written.trim().parse().ok().and_then(Pid::from_raw);
+            if process.daemon.is_some() {
+                return Ok(process);
+            }
+            if let Some(status) = process.child.try_wait()?.filter(|status| !status.success()) {
+                bail!("{} failed ({status}): {}", process.name, process.last_words());
+            }
+            ensure!(Instant::now() < deadline, "{} did not write {}", process.name, pid_file.display());
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
@@ -48,6 +68,10 @@ impl Process {
 
     /// An error with its last words if the process has ended.
     pub(crate) fn check_alive(&mut self) -> anyhow::Result<()> {
+        if let Some(daemon) = self.daemon {
+            ensure!(exists(daemon), "{} ended: {}", self.name, self.last_words());
+            return Ok(());
+        }
         match self.child.try_wait()? {
             Some(status) => bail!("{} ended ({status}): {}", self.name, self.last_words()),
             None => Ok(()),
@@ -56,7 +80,9 @@ impl Process {
 
     /// Processor time of all its threads and of its children that have ended, in user and kernel mode.
     pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))?;
+        let pid = self.daemon.unwrap_or_else(|| Pid::from_child(&self.child));
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
+            .with_context(|| format!("{} has ended: {}", self.name, self.last_words()))?;
         processor_time(&stat).with_context(|| format!("{} has an odd /proc/PID/stat: {stat}", self.name))
     }
 
@@ -82,6 +108,9 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
+        if let Some(daemon) = self.daemon {
+            end_daemon(daemon);
+        }
         if !matches!(self.child.try_wait(), Ok(None)) {
             return;
         }
@@ -92,6 +121,25 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Ends a process that is nobody's child here.
+fn end_daemon(daemon: Pid) {
+    for signal in [Signal::TERM, Signal::KILL] {
+        // Errors mean that it has ended in the meantime.
+        let _ = kill_process(daemon, signal);
+        let deadline = Instant::now() + FAREWELL;
+        while exists(daemon) && Instant::now() < deadline {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        if !exists(daemon) {
+            return;
+        }
+    }
+}
+
+fn exists(process: Pid) -> bool {
+    Path::new(&format!("/proc/{}", process.as_raw_nonzero())).exists()
 }
 
 /// utime, stime, cutime and cstime of `/proc/PID/stat`, in the 100 Hz of Linux's user interface (proc(5)).

@@ -90,7 +90,7 @@ impl Running {
     /// Gives `server` storage for `capacity` bytes in `place`, starts it and fills it.
     pub(crate) fn start(server: &Server, place: &Path, capacity: u64, programs: &Programs) -> anyhow::Result<Self> {
         fs::create_dir(place).with_context(|| format!("creating {}", place.display()))?;
-        let (socket, log) = (place.join("socket"), place.join("server.log"));
+        let (socket, log, pid_file) = (place.join("socket"), place.join("server.log"), place.join("pid"));
         let within = PREPARE_MAX * u32::try_from(capacity.div_ceil(64 * MIB)).context("the capacity is too large")?;
         let mut command = match &server.kind {
             Kind::Uraid { shape, serve } => {
@@ -115,11 +115,15 @@ impl Running {
             }
             Kind::NbdServer => {
                 let mut command = Command::new("nbd-server");
-                command.arg("--nodaemon").arg("-C").arg(nbd_server_config(place, capacity, &socket)?);
+                command.arg("-C").arg(nbd_server_config(place, capacity, &socket)?).arg("-p").arg(&pid_file);
                 command
             }
         };
-        let process = Process::start(&mut command, &log)?;
+        // nbd-server serves several clients only as a daemon.
+        let process = match server.kind {
+            Kind::NbdServer => Process::start_daemon(&mut command, &log, &pid_file)?,
+            Kind::Uraid { .. } | Kind::Nbdkit | Kind::Qemu => Process::start(&mut command, &log)?,
+        };
         let command = described(&command, place);
         let mut running = Self { name: server.name, socket, command, process };
         running.await_answer(capacity)?;
