@@ -54,25 +54,22 @@ pub(crate) enum LevelName {
     Rm2,
 }
 
-/// The shape of an array.
+/// How a level places what it keeps.
 #[derive(Debug, Args)]
-pub(crate) struct ShapeArgs {
-    /// RAID level
-    #[arg(long, value_enum)]
-    pub(crate) level: LevelName,
+pub(crate) struct PlacementArgs {
     /// Bytes placed on one member before the next: 4K to 1M, a multiple of 4K
     #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
     pub(crate) chunk: Bytes,
     /// Placement. RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric; RM2: adjacent (default),
     /// partitioned; RAID 10: near
     #[arg(long, value_name = "NAME")]
-    pub(crate) layout: Option<String>,
+    layout: Option<String>,
     /// RM2: rows of a parity stripe, of which one holds parity [default: the most that the members allow]
     #[arg(long, value_name = "M")]
-    pub(crate) rm2_m: Option<u8>,
+    rm2_m: Option<u8>,
     /// RAID 10: copies of each block [default: 2]
     #[arg(long, value_name = "N")]
-    pub(crate) copies: Option<u8>,
+    copies: Option<u8>,
 }
 
 /// Arguments of `uraid create`.
@@ -82,8 +79,11 @@ pub(crate) struct ShapeArgs {
   uraid create --level rm2 --name vault /dev/sd[b-h]        RM2 of seven devices
   uraid create --level 10 --copies 3 --chunk 256K disk*.img")]
 pub(crate) struct CreateArgs {
+    /// RAID level
+    #[arg(long, value_enum)]
+    pub(crate) level: LevelName,
     #[command(flatten)]
-    pub(crate) shape: ShapeArgs,
+    pub(crate) placement: PlacementArgs,
     /// Size of each member; files that do not exist are created with it
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) size: Option<Bytes>,
@@ -183,7 +183,7 @@ pub(crate) struct MapArgs {
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]
-    pub(crate) shape: OptionalShapeArgs,
+    pub(crate) described: DescribedArgs,
     /// The array's members; or describe an array with --level and --members
     #[arg(value_name = "MEMBER", conflicts_with_all = ["level", "member_count"])]
     pub(crate) members: Vec<PathBuf>,
@@ -191,28 +191,18 @@ pub(crate) struct MapArgs {
 
 /// An array that need not exist.
 #[derive(Debug, Args)]
-pub(crate) struct OptionalShapeArgs {
+pub(crate) struct DescribedArgs {
     /// Without members: RAID level
     #[arg(long, value_enum, requires = "member_count")]
     pub(crate) level: Option<LevelName>,
     /// Without members: how many the array has
     #[arg(long = "members", id = "member_count", value_name = "N", requires = "level")]
     pub(crate) count: Option<u8>,
-    /// Without members: chunk
-    #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
-    pub(crate) chunk: Bytes,
     /// Without members: size of each member's data area
     #[arg(long, value_parser = bytes, default_value = "1G", value_name = "SIZE")]
     pub(crate) size: Bytes,
-    /// Without members: placement, as for create
-    #[arg(long, value_name = "NAME")]
-    pub(crate) layout: Option<String>,
-    /// Without members: rows of an RM2 parity stripe
-    #[arg(long, value_name = "M")]
-    pub(crate) rm2_m: Option<u8>,
-    /// Without members: copies of each RAID 10 block
-    #[arg(long, value_name = "N")]
-    pub(crate) copies: Option<u8>,
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
 }
 
 /// Arguments of `uraid layout`.
@@ -221,8 +211,11 @@ pub(crate) struct OptionalShapeArgs {
   uraid layout --level 5 --members 5
   uraid layout --level rm2 --members 7 --rm2-m 3")]
 pub(crate) struct LayoutArgs {
+    /// RAID level
+    #[arg(long, value_enum)]
+    pub(crate) level: LevelName,
     #[command(flatten)]
-    pub(crate) shape: ShapeArgs,
+    pub(crate) placement: PlacementArgs,
     /// How many members
     #[arg(long, value_name = "N")]
     pub(crate) members: u8,
@@ -286,49 +279,49 @@ fn busy_poll(text: &str) -> Result<BusyPoll, String> {
     }
 }
 
-/// The level that the options describe, for `members` members.
-pub(crate) fn level(
-    name: LevelName,
-    layout: Option<&str>,
-    rm2_m: Option<u8>,
-    copies: Option<u8>,
-    members: u8,
-) -> anyhow::Result<Level> {
-    let level = match name {
-        LevelName::Raid0 => Level::Raid0,
-        LevelName::Raid1 => Level::Raid1,
-        LevelName::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
-        LevelName::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
-        LevelName::Rm2 => {
-            let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
-            Level::Rm2 { height, placement: Placement::Adjacent }
-        }
-    };
-    let level = match (level, layout) {
-        (level, None) | (level @ Level::Raid10 { .. }, Some("near")) => level,
-        (Level::Raid5 { .. }, Some(name)) => {
-            let rotation = match name {
-                "left-symmetric" => Rotation::LeftSymmetric,
-                "left-asymmetric" => Rotation::LeftAsymmetric,
-                "right-symmetric" => Rotation::RightSymmetric,
-                "right-asymmetric" => Rotation::RightAsymmetric,
-                _ => anyhow::bail!(
-                    "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or right-asymmetric"
-                ),
-            };
-            Level::Raid5 { rotation }
-        }
-        (Level::Rm2 { height, .. }, Some(name)) => {
-            let placement = match name {
-                "adjacent" => Placement::Adjacent,
-                "partitioned" => Placement::Partitioned,
-                _ => anyhow::bail!("RM2 has no layout '{name}'; choose adjacent or partitioned"),
-            };
-            Level::Rm2 { height, placement }
-        }
-        (_, Some(layout)) => anyhow::bail!("level {name:?} has no layout '{layout}'; leave --layout out"),
-    };
-    anyhow::ensure!(rm2_m.is_none() || matches!(level, Level::Rm2 { .. }), "--rm2-m is for level rm2 only");
-    anyhow::ensure!(copies.is_none() || matches!(level, Level::Raid10 { .. }), "--copies is for level 10 only");
-    Ok(level)
+impl PlacementArgs {
+    /// The level with the options that it takes, for `members` members.
+    pub(crate) fn level(&self, name: LevelName, members: u8) -> anyhow::Result<Level> {
+        let Self { ref layout, rm2_m, copies, .. } = *self;
+        let layout = layout.as_deref();
+        let level = match name {
+            LevelName::Raid0 => Level::Raid0,
+            LevelName::Raid1 => Level::Raid1,
+            LevelName::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
+            LevelName::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
+            LevelName::Rm2 => {
+                let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
+                Level::Rm2 { height, placement: Placement::Adjacent }
+            }
+        };
+        let level = match (level, layout) {
+            (level, None) | (level @ Level::Raid10 { .. }, Some("near")) => level,
+            (Level::Raid5 { .. }, Some(name)) => {
+                let rotation = match name {
+                    "left-symmetric" => Rotation::LeftSymmetric,
+                    "left-asymmetric" => Rotation::LeftAsymmetric,
+                    "right-symmetric" => Rotation::RightSymmetric,
+                    "right-asymmetric" => Rotation::RightAsymmetric,
+                    _ => anyhow::bail!(
+                        "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or right-asymmetric"
+                    ),
+                };
+                Level::Raid5 { rotation }
+            }
+            (Level::Rm2 { height, .. }, Some(name)) => {
+                let placement = match name {
+                    "adjacent" => Placement::Adjacent,
+                    "partitioned" => Placement::Partitioned,
+                    _ => anyhow::bail!("RM2 has no layout '{name}'; choose adjacent or partitioned"),
+                };
+                Level::Rm2 { height, placement }
+            }
+            (level, Some(layout)) => {
+                anyhow::bail!("RAID {} has no layout '{layout}'; leave --layout out", crate::shape::level_name(level))
+            }
+        };
+        anyhow::ensure!(rm2_m.is_none() || matches!(level, Level::Rm2 { .. }), "--rm2-m is for level rm2 only");
+        anyhow::ensure!(copies.is_none() || matches!(level, Level::Raid10 { .. }), "--copies is for level 10 only");
+        Ok(level)
+    }
 }

@@ -8,17 +8,16 @@ use uraid_io::array::{self, CreateOptions};
 use uraid_io::member::Allocation;
 use uraid_io::superblock::UnixSeconds;
 
-use crate::args::{self, CreateArgs};
+use crate::args::CreateArgs;
 use crate::examine;
 use crate::terminal::{self, print, print_json};
 
 /// Runs the command.
 pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     let count = u8::try_from(args.members.len()).unwrap_or(u8::MAX);
-    let shape = &args.shape;
     let options = CreateOptions {
-        level: args::level(shape.level, shape.layout.as_deref(), shape.rm2_m, shape.copies, count)?,
-        chunk: shape.chunk,
+        level: args.placement.level(args.level, count)?,
+        chunk: args.placement.chunk,
         name: args.name.clone(),
         size: args.size,
         allocation: if args.sparse { Allocation::Sparse } else { Allocation::Full },
@@ -32,7 +31,8 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     }
     print(format_args!("created {}; serve it with", report.title()))?;
     let members: Vec<String> = args.members.iter().map(|path| terminal::quoted(&path.display().to_string())).collect();
-    print(format_args!("  uraid serve {}", members.join(" ")))
+    let dashes = if members.iter().any(|member| member.starts_with('-')) { "-- " } else { "" };
+    print(format_args!("  uraid serve {dashes}{}", members.join(" ")))
 }
 
 /// Makes the array, with a progress bar where that takes a while.

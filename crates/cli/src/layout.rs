@@ -6,7 +6,7 @@ use uraid_layout::draw::draw;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Geometry, Level, StripeId};
 
-use crate::args::{self, LayoutArgs};
+use crate::args::LayoutArgs;
 use crate::shape;
 use crate::terminal::{print, print_json};
 
@@ -41,10 +41,9 @@ struct Group {
 
 /// Runs the command.
 pub(crate) fn run(args: &LayoutArgs) -> Result<()> {
-    let shape = &args.shape;
-    let level = args::level(shape.level, shape.layout.as_deref(), shape.rm2_m, shape.copies, args.members)?;
-    let rows = args.stripes.unwrap_or_else(|| period(level, args.members));
-    let geometry = shape::drawn(level, args.members, shape.chunk, rows)?;
+    let level = args.placement.level(args.level, args.members)?;
+    let stripes = args.stripes.unwrap_or_else(|| period(level, args.members));
+    let geometry = shape::drawn(level, args.members, args.placement.chunk, stripes)?;
     if args.json {
         return print_json(&drawing(&geometry));
     }
@@ -59,7 +58,7 @@ fn period(level: Level, members: u8) -> u16 {
         Level::Raid0 | Level::Raid1 => 2,
         Level::Raid5 { .. } => members,
         Level::Raid10 { copies } => u16::from(copies),
-        Level::Rm2 { height, .. } => u16::from(height),
+        Level::Rm2 { .. } => 1,
     }
 }
 

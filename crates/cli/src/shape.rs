@@ -7,7 +7,7 @@ use uraid_io::array::{candidates, judge};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec};
 
-use crate::args::{self, MapArgs, OptionalShapeArgs};
+use crate::args::{DescribedArgs, MapArgs};
 
 /// A geometry, and where its members' data areas are.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub(crate) struct PlacedMember {
 
 /// The array that `uraid map` was asked about.
 pub(crate) fn placed(args: &MapArgs) -> Result<Placed> {
-    if args.members.is_empty() { described(&args.shape) } else { existing(&args.members) }
+    if args.members.is_empty() { described(&args.described) } else { existing(&args.members) }
 }
 
 fn existing(paths: &[PathBuf]) -> Result<Placed> {
@@ -45,12 +45,12 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
     Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry })
 }
 
-fn described(shape: &OptionalShapeArgs) -> Result<Placed> {
-    let (Some(name), Some(count)) = (shape.level, shape.count) else {
+fn described(args: &DescribedArgs) -> Result<Placed> {
+    let (Some(name), Some(count)) = (args.level, args.count) else {
         bail!("name the members of an array, or describe one with --level and --members");
     };
-    let level = args::level(name, shape.layout.as_deref(), shape.rm2_m, shape.copies, count)?;
-    let spec = Spec { level, members: count, chunk: shape.chunk, member_size: shape.size.whole_sectors() };
+    let level = args.placement.level(name, count)?;
+    let spec = Spec { level, members: count, chunk: args.placement.chunk, member_size: args.size.whole_sectors() };
     let geometry = Geometry::new(spec)?;
     let members = vec![PlacedMember::default(); geometry.members()];
     Ok(Placed { geometry, members, missing: MemberSet::EMPTY })
@@ -87,9 +87,11 @@ pub(crate) fn layout_name(level: Level) -> &'static str {
 }
 
 /// The geometry that `uraid layout` draws: `stripes` of the level's own parity stripes.
-pub(crate) fn drawn(level: Level, members: u8, chunk: Bytes, rows: u16) -> Result<Geometry> {
-    ensure!(rows > 0, "there is nothing to draw in 0 stripes");
-    let member_size = chunk.0.checked_mul(u64::from(rows)).map(|bytes| Bytes(bytes).whole_sectors());
+pub(crate) fn drawn(level: Level, members: u8, chunk: Bytes, stripes: u16) -> Result<Geometry> {
+    ensure!(stripes > 0, "there is nothing to draw in 0 stripes");
+    let height = if let Level::Rm2 { height, .. } = level { height } else { 1 };
+    let member_size =
+        chunk.0.checked_mul(u64::from(stripes) * u64::from(height)).map(|bytes| Bytes(bytes).whole_sectors());
     let member_size = member_size.context("the chunk is too large; it can be up to 1M")?;
     Ok(Geometry::new(Spec { level, members, chunk, member_size })?)
 }
