@@ -95,6 +95,16 @@ fn layout_draws_the_published_figures() {
     assert_draws(&rm2, &rows);
 }
 
+/// `--stripes` counts parity stripes, however many rows the level gives one.
+#[test]
+fn layout_draws_as_many_stripes_as_asked_for() {
+    for shape in [&["--level", "5", "--members", "5"][..], &["--level", "rm2", "--members", "7", "--rm2-m", "3"]] {
+        let words = ["layout", "--json", "--stripes", "2"].iter().chain(shape);
+        let drawn = binary::uraid(words).success().json();
+        assert_eq!(drawn["stripes"].as_array().map(Vec::len), Some(2), "{shape:?}: {drawn:#}");
+    }
+}
+
 fn assert_draws(arguments: &[&str], rows: &[&str]) {
     let drawn = binary::uraid(arguments).success().text();
     let lines: Vec<String> = drawn.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
