@@ -237,6 +237,11 @@ pub(crate) struct QuickstartArgs {
     pub(crate) dir: PathBuf,
 }
 
+/// Words that are right one by one and together describe nothing that can be.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Misuse(pub(crate) String);
+
 /// A size such as 4096, 64K, 1G or 1GiB; all units are powers of 1024.
 pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
@@ -281,9 +286,10 @@ fn busy_poll(text: &str) -> Result<BusyPoll, String> {
 
 impl PlacementArgs {
     /// The level with the options that it takes, for `members` members.
-    pub(crate) fn level(&self, name: LevelName, members: u8) -> anyhow::Result<Level> {
+    pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
         let Self { ref layout, rm2_m, copies, .. } = *self;
         let layout = layout.as_deref();
+        let refuse = |text: String| Err(Misuse(text));
         let level = match name {
             LevelName::Raid0 => Level::Raid0,
             LevelName::Raid1 => Level::Raid1,
@@ -302,9 +308,11 @@ impl PlacementArgs {
                     "left-asymmetric" => Rotation::LeftAsymmetric,
                     "right-symmetric" => Rotation::RightSymmetric,
                     "right-asymmetric" => Rotation::RightAsymmetric,
-                    _ => anyhow::bail!(
-                        "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or right-asymmetric"
-                    ),
+                    _ => {
+                        return refuse(format!(
+                            "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or right-asymmetric"
+                        ));
+                    }
                 };
                 Level::Raid5 { rotation }
             }
@@ -312,16 +320,21 @@ impl PlacementArgs {
                 let placement = match name {
                     "adjacent" => Placement::Adjacent,
                     "partitioned" => Placement::Partitioned,
-                    _ => anyhow::bail!("RM2 has no layout '{name}'; choose adjacent or partitioned"),
+                    _ => return refuse(format!("RM2 has no layout '{name}'; choose adjacent or partitioned")),
                 };
                 Level::Rm2 { height, placement }
             }
             (level, Some(layout)) => {
-                anyhow::bail!("RAID {} has no layout '{layout}'; leave --layout out", crate::shape::level_name(level))
+                let name = crate::shape::level_name(level);
+                return refuse(format!("RAID {name} has no layout '{layout}'; leave --layout out"));
             }
         };
-        anyhow::ensure!(rm2_m.is_none() || matches!(level, Level::Rm2 { .. }), "--rm2-m is for level rm2 only");
-        anyhow::ensure!(copies.is_none() || matches!(level, Level::Raid10 { .. }), "--copies is for level 10 only");
+        if rm2_m.is_some() && !matches!(level, Level::Rm2 { .. }) {
+            return refuse("--rm2-m is for level rm2 only".into());
+        }
+        if copies.is_some() && !matches!(level, Level::Raid10 { .. }) {
+            return refuse("--copies is for level 10 only".into());
+        }
         Ok(level)
     }
 }

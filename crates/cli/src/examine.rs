@@ -44,7 +44,7 @@ struct MemberReport {
     path: String,
     uuid: Uuid,
     slot: u8,
-    /// `active`, or why it does not count: `failed`, `stale`.
+    /// `active`, or why it does not count: `failed`, `stale`, `truncated`.
     state: &'static str,
     epoch: u64,
     data_offset: u64,
@@ -59,13 +59,20 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
 
 /// What the members at `paths` say.
 pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
-    let (_, candidates): (Vec<_>, Vec<_>) = candidates(paths, Access::Inspect)?.into_iter().unzip();
+    let (files, candidates): (Vec<_>, Vec<_>) = candidates(paths, Access::Inspect)?.into_iter().unzip();
     let verdict = judge(&candidates)?;
     let (superblock, geometry) = (&verdict.superblock, &verdict.geometry);
     let level = geometry.spec().level;
     let mut members: Vec<MemberReport> =
         candidates.iter().enumerate().map(|(index, candidate)| member(&verdict, index, candidate)).collect();
+    for (member, (file, candidate)) in members.iter_mut().zip(files.iter().zip(&candidates)) {
+        if file.size() < candidate.superblock.areas.member_size {
+            member.state = "truncated";
+        }
+    }
     members.sort_by_key(|member| member.slot);
+    let active = |slot: &MemberIndex| members.iter().any(|member| member.slot == slot.0 && member.state == "active");
+    let missing = geometry.all_members().iter().filter(|slot| !active(slot)).map(|slot| slot.0).collect();
     Ok(Report {
         uuid: superblock.array,
         name: superblock.name.clone(),
@@ -78,7 +85,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         state: if superblock.is_clean { "clean" } else { "dirty" },
         size: geometry.capacity().bytes().0,
         tolerance: geometry.tolerance(),
-        missing: verdict.missing().iter().map(|slot| slot.0).collect(),
+        missing,
         members,
     })
 }
@@ -108,7 +115,7 @@ impl Report {
     /// One line for people: `array 'vault' (RM2 adjacent, 3 GiB in chunks of 64 KiB)`.
     pub(crate) fn title(&self) -> String {
         let Self { name, level, layout, chunk, .. } = self;
-        let name = if name.is_empty() { String::new() } else { format!(" '{name}'") };
+        let name = if name.is_empty() { String::new() } else { format!(" '{}'", name.escape_debug()) };
         let level = if *level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") };
         format!("array{name} ({level} {layout}, {} in chunks of {})", size(self.size), size(*chunk))
     }
@@ -125,7 +132,7 @@ fn show(report: &Report) -> Result<()> {
     }
     for member in members {
         let MemberReport { path, uuid, slot, state, data_offset, data_size, .. } = member;
-        print(format_args!("  {slot:>2}  {state:<7} {uuid}  data {data_offset}+{data_size}  {path}"))?;
+        print(format_args!("  {slot:>2}  {state:<9} {uuid}  data {data_offset}+{data_size}  {path}"))?;
     }
     Ok(())
 }

@@ -18,8 +18,10 @@ use std::process::{self, ExitCode};
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
+use uraid_io::array::CreateError;
+use uraid_layout::GeometryError;
 
-use args::{Cli, Command};
+use args::{Cli, Command, Misuse};
 
 fn main() -> ExitCode {
     abort_on_panic();
@@ -45,7 +47,7 @@ fn main() -> ExitCode {
         Err(error) => {
             // Nobody is left to tell where standard error is closed.
             let _ = writeln!(io::stderr(), "uraid: {}", chain(&error));
-            ExitCode::FAILURE
+            if is_misuse(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
         }
     }
 }
@@ -58,6 +60,13 @@ fn abort_on_panic() {
         report(panic);
         process::abort();
     }));
+}
+
+/// Whether the command line itself is at fault, whatever the members are.
+fn is_misuse(error: &anyhow::Error) -> bool {
+    error.is::<Misuse>()
+        || error.is::<GeometryError>()
+        || error.downcast_ref::<CreateError>().is_some_and(CreateError::is_misuse)
 }
 
 /// An error with its causes, each said once: many messages end in their cause's.

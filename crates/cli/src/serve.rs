@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::LocalSet;
 use uraid_io::array::{Array, OpenOptions};
@@ -126,9 +126,6 @@ fn default_socket(members: &[PathBuf]) -> PathBuf {
 /// Says where the array is, and how clients get there.
 fn announce(endpoint: &Endpoint, info: &ExportInfo) -> Result<()> {
     let uri = endpoint.uri(&info.name);
-    if !uri.contains("://") {
-        bail!("the endpoint has no address");
-    }
     print(format_args!("{uri}"))?;
     let name = if info.name.is_empty() { String::new() } else { format!(" -N {}", quoted(&info.name)) };
     let client = match endpoint {

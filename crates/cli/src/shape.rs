@@ -7,7 +7,7 @@ use uraid_io::array::{candidates, judge};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec};
 
-use crate::args::{DescribedArgs, MapArgs};
+use crate::args::{DescribedArgs, MapArgs, Misuse};
 
 /// A geometry, and where its members' data areas are.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
 
 fn described(args: &DescribedArgs) -> Result<Placed> {
     let (Some(name), Some(count)) = (args.level, args.count) else {
-        bail!("name the members of an array, or describe one with --level and --members");
+        bail!(Misuse("name the members of an array, or describe one with --level and --members".into()));
     };
     let level = args.placement.level(name, count)?;
     let spec = Spec { level, members: count, chunk: args.placement.chunk, member_size: args.size.whole_sectors() };
@@ -88,7 +88,7 @@ pub(crate) fn layout_name(level: Level) -> &'static str {
 
 /// The geometry that `uraid layout` draws: `stripes` of the level's own parity stripes.
 pub(crate) fn drawn(level: Level, members: u8, chunk: Bytes, stripes: u16) -> Result<Geometry> {
-    ensure!(stripes > 0, "there is nothing to draw in 0 stripes");
+    ensure!(stripes > 0, Misuse("there is nothing to draw in 0 stripes".into()));
     let height = if let Level::Rm2 { height, .. } = level { height } else { 1 };
     let member_size =
         chunk.0.checked_mul(u64::from(stripes) * u64::from(height)).map(|bytes| Bytes(bytes).whole_sectors());

@@ -21,11 +21,12 @@ use uraid_layout::Bytes;
 
 use block::{Access, Block, PAGE_BYTES};
 
-/// The most operands of one XOR that need no allocation; also the most members of an array.
-pub const MAX_SOURCES: usize = 64;
+/// The most operands of one XOR that need no allocation. A degraded read-modify-write can have about twice as many operands as
+/// the array has members.
+const INLINE_SOURCES: usize = 64;
 
 /// The operands of one XOR.
-pub type Sources<'a> = SmallVec<[&'a [u8]; MAX_SOURCES]>;
+pub type Sources<'a> = SmallVec<[&'a [u8]; INLINE_SOURCES]>;
 
 /// Zeros to compare with, to send or to XOR; as a device operation's memory use a zeroed [`Buf`].
 pub static ZEROS: [u8; 64 << 10] = [0; 64 << 10];

@@ -79,8 +79,8 @@ pub enum CreateError {
         /// Where that shows.
         offset: Bytes,
     },
-    /// The name is too long.
-    #[error("the name has {len} bytes; it can have at most {NAME_BYTES_MAX}, and no zero byte")]
+    /// The name is too long, or would play tricks on a terminal.
+    #[error("the name has {len} bytes; it can have at most {NAME_BYTES_MAX}, and no control characters")]
     Name {
         /// Its length.
         len: usize,
@@ -94,6 +94,14 @@ pub enum CreateError {
     /// The members were made, and then failed before they were in agreement.
     #[error("the array was made, but its members failed before they were initialised; create it again with --force")]
     Initialise(#[source] OpenError),
+}
+
+impl CreateError {
+    /// Whether what was asked for makes no array, whatever the members.
+    #[must_use]
+    pub fn is_misuse(&self) -> bool {
+        matches!(self, Self::Geometry(_) | Self::Name { .. } | Self::TooMany { .. } | Self::NoSize { .. })
+    }
 }
 
 /// A member to be, as it was found.
@@ -117,7 +125,7 @@ pub fn create(
     let count = u8::try_from(paths.len()).ok().filter(|&count| count <= 64);
     let count = count.ok_or(CreateError::TooMany { count: paths.len() })?;
     let len = options.name.len();
-    if len > NAME_BYTES_MAX || options.name.contains('\0') {
+    if len > NAME_BYTES_MAX || options.name.chars().any(char::is_control) {
         return Err(CreateError::Name { len });
     }
     let mut found = find(paths, options)?;

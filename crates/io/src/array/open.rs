@@ -38,7 +38,7 @@ pub enum OpenError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A member is smaller than it was.
-    #[error("{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated", path = path.display())]
+    #[error("{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated. Leave it out, with --degraded", path = path.display())]
     Truncated {
         /// The member.
         path: PathBuf,

@@ -11,7 +11,7 @@ use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
 use super::{Engine, EngineError, PART, Reply};
 use crate::buf::{Buf, Pool};
-use crate::disk::{Completion, Disk, DiskOp, OpKind, Segments};
+use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 
 /// The stretch of zeros that zeros are written from.
 pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
@@ -437,9 +437,18 @@ impl<D: Disk, T> Engine<D, T> {
     /// Takes in the end of a disk operation.
     pub(super) fn completed(&mut self, completion: Completion) {
         let Completion { tag, member, result } = completion;
-        if let Err(error) = &result {
-            self.counters.error(member);
-            tracing::warn!(%member, %error, "disk operation failed");
+        match &result {
+            Ok(()) => {}
+            Err(DiskError::Unsupported { .. }) => tracing::debug!(%member, "zeros are written: {result:?}"),
+            Err(error) => {
+                self.counters.error(member);
+                tracing::warn!(%member, %error, "disk operation failed");
+                if matches!(error, DiskError::ShortIo { .. } | DiskError::BeyondEnd { .. })
+                    && self.fail_members(MemberSet::EMPTY.with(member)).is_err()
+                {
+                    tracing::error!(%member, "the member was truncated while in use");
+                }
+            }
         }
         match Owner::of(tag) {
             Owner::Job(id) => self.job_completed(id, member, &result),

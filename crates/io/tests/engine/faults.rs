@@ -77,6 +77,37 @@ fn bad_sectors_on_two_members_in_different_stripes_are_both_made_good() {
 }
 
 #[test]
+fn a_member_that_was_truncated_is_given_up() {
+    let (mut engine, mut content) = filled(small(RAID5, 5));
+    let member = engine.disk_mut().inner.member_mut(MemberIndex(2)).expect("present");
+    let len = member.len();
+    // The first chunk of its data is left.
+    member.truncate((1 << 20) + 4096);
+    let capacity = engine.geometry().capacity().0;
+    assert!(read(&mut engine, 0, capacity).expect("read") == content);
+    let failed = MemberSet::EMPTY.with(MemberIndex(2));
+    assert_eq!(engine.missing(), failed, "what is beyond its end is gone, even if the file grows again");
+    engine.disk_mut().inner.member_mut(MemberIndex(2)).expect("present").resize(len, 0);
+    let new = noise(5, 8);
+    write(&mut engine, 0, &new).expect("written");
+    content[..new.len()].copy_from_slice(&new);
+    assert_recorded(&engine, failed, "after a truncation");
+    assert!(read(&mut engine, 0, capacity).expect("read") == content);
+}
+
+#[test]
+fn writes_of_every_width_to_the_widest_degraded_array() {
+    let mut engine = small(RAID5, 64).engine(MemberSet::EMPTY.with(MemberIndex(0)), Order::Fifo);
+    let mut content = vec![0; usize::try_from(engine.geometry().capacity().bytes().0).expect("small")];
+    for units in 1..=63 {
+        let new = noise(units, units * 8);
+        write(&mut engine, 8, &new).expect("written");
+        content[4096..][..new.len()].copy_from_slice(&new);
+    }
+    assert_encoded(&engine, &content, "64 members");
+}
+
+#[test]
 fn without_redundancy_only_the_sectors_concerned_are_errors() {
     let (mut engine, content) = filled(small(Level::Raid0, 4));
     fail(&mut engine, 2, OpName::Read, 0, u64::MAX);
