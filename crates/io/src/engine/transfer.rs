@@ -36,6 +36,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Self { jobs, disk, record, counters, zeroes, cannot_zero, .. } = self;
         let Slot { job, plan } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
+        assert!(job.guard.is_some(), "a stripe is written under its lock");
         for io in plan.writes() {
             if record.missing().contains(io.member) {
                 // It failed after the plan was made; the others hold what it misses.
