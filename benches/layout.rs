@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use uraid_layout::geometry::default_height;
-use uraid_layout::plan::{Plan, Planner, View, Write};
+use uraid_layout::plan::{Extent, Plan, Planner, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{
     Bytes, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Owner, Placement, Rotation, Sectors, Spec,
@@ -117,17 +117,20 @@ fn planning(criterion: &mut Criterion) {
     for (name, level, members) in levels() {
         let geometry = geometry(level, members, 64);
         let healthy = Repair::none(&geometry);
-        let view = View { geometry: &geometry, repair: &healthy, missing: MemberSet::EMPTY, cached: &[], copy: 0 };
+        let view = View { geometry: &geometry, repair: &healthy, missing: MemberSet::EMPTY, cached: &[], queues: &[] };
         let addresses: Vec<Lba> = addresses(&geometry).iter().map(|lba| Lba(lba.0 / 8 * 8)).collect();
         let (mut planner, mut plan) = (Planner::new(), Plan::default());
         let mut next = addresses.iter().cycle();
         group.bench_function(format!("read, {name}"), |bencher| {
-            bencher.iter(|| planner.read(&mut plan, &view, *next.next().expect("a cycle has no end"), Sectors(8)));
+            bencher.iter(|| {
+                let lba = *next.next().expect("a cycle has no end");
+                planner.read(&mut plan, &view, &[Extent::request(lba, Sectors(8))])
+            });
         });
         group.bench_function(format!("write, {name}"), |bencher| {
             bencher.iter(|| {
                 let lba = *next.next().expect("a cycle has no end");
-                planner.write(&mut plan, &view, lba, Sectors(8), Write::Data)
+                planner.write(&mut plan, &view, &[Extent::request(lba, Sectors(8))])
             });
         });
     }

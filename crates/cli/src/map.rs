@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 use uraid_layout::geometry::Location;
-use uraid_layout::plan::{Buffer, DiskIo, Method, Plan, Planner, Slice, View, Write};
+use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
@@ -81,12 +81,13 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
 fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
     let geometry = &placed.geometry;
     let repair = Repair::new(geometry, failed).context("the array does not survive this")?;
-    let view = View { geometry, repair: &repair, missing: failed, cached: &[], copy: 0 };
+    let view = View { geometry, repair: &repair, missing: failed, cached: &[], queues: &[] };
     let (stripe, unit, offset) = geometry.split(lba);
     let (mut planner, mut plan) = (Planner::new(), Plan::default());
-    planner.read(&mut plan, &view, lba, Sectors(1))?;
+    let extents = [Extent::request(lba, Sectors(1))];
+    planner.read(&mut plan, &view, &extents)?;
     let read = operations(placed, &plan, None);
-    let method = planner.write(&mut plan, &view, lba, Sectors(1), Write::Data)?;
+    let method = planner.write(&mut plan, &view, &extents)?;
     let write = operations(placed, &plan, Some(method));
     Ok(Mapping {
         lba: lba.0,

@@ -3,7 +3,7 @@
 //! [`Engine::advance`] runs a job until it has to wait; what it waits for puts it back into the ready queue. Stages decide;
 //! [`super::transfer`] turns the plan into disk operations.
 
-use uraid_layout::plan::{View, Write};
+use uraid_layout::plan::{Extent, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
@@ -15,9 +15,6 @@ use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 
 /// The stretch of zeros that zeros are written from.
 pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
-
-/// Columns for which each next copy of mirrored data is preferred in turn, so that one long read has one source.
-const COPY_TURN: Sectors = Sectors((1 << 20) / 512);
 
 /// Whose a disk operation is: what its tag says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -178,14 +175,13 @@ impl<D: Disk, T> Engine<D, T> {
         let Self { geometry, planner, repair, record, jobs, .. } = self;
         let Slot { job, plan } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        let copy = usize::try_from(job.at.0 / COPY_TURN.0).unwrap_or(0);
         job.find_detour(geometry, record.missing())?;
         let repair = job.detour.as_deref().unwrap_or(repair);
-        let view = View { geometry, repair, missing: record.missing(), cached: &[], copy };
+        let view = View { geometry, repair, missing: record.missing(), cached: &[], queues: &[] };
         let planned = match job.work {
-            Work::Read => planner.read(plan, &view, job.at, job.len),
-            Work::Write { .. } => planner.write(plan, &view, job.at, job.len, Write::Data).map(drop),
-            Work::Zero { .. } => planner.write(plan, &view, job.at, job.len, Write::Zeroes).map(drop),
+            Work::Read => planner.read(plan, &view, &[Extent::request(job.at, job.len)]),
+            Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
+            Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
             Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
             Work::Flush | Work::Close => unreachable!("a flush has no plan"),
         };

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{DiskSector, MemberIndex, Sectors};
+use crate::{DiskSector, Lba, MemberIndex, Sectors};
 
 /// Which buffer a [`Slice`] is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -14,7 +14,7 @@ pub enum Buffer {
     Request,
     /// The plan's working memory, of [`Plan::scratch`] sectors, undefined at the start.
     Scratch,
-    /// What the caller said is in memory already.
+    /// What the caller has in memory: [`Cached`] old content, and what [`Extent`]s of a write bring from there.
     Cache,
     /// Zeros without end; read only.
     Zeroes,
@@ -40,6 +40,29 @@ impl Slice {
     pub fn part(self, offset: u64, len: u64) -> Self {
         assert!(offset + len <= self.len.0, "a slice's part is within it");
         Self { buffer: self.buffer, start: Sectors(self.start.0 + offset), len: Sectors(len) }
+    }
+}
+
+/// A run of the array's sectors, and where its content is or is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// The first sector.
+    pub lba: Lba,
+    /// The content; the slice's length is the run's.
+    pub content: Slice,
+}
+
+impl Extent {
+    /// `len` sectors from `lba` that are all that the request buffer holds.
+    #[must_use]
+    pub fn request(lba: Lba, len: Sectors) -> Self {
+        Self { lba, content: Slice { buffer: Buffer::Request, start: Sectors(0), len } }
+    }
+
+    /// `len` sectors of zeros from `lba`.
+    #[must_use]
+    pub fn zeroes(lba: Lba, len: Sectors) -> Self {
+        Self { lba, content: Slice { buffer: Buffer::Zeroes, start: Sectors(0), len } }
     }
 }
 
@@ -140,4 +163,4 @@ mod stripe;
 
 pub use check::{Flaw, Request, check};
 pub use interpret::interpret;
-pub use planner::{Cached, PlanError, Planner, View, Write};
+pub use planner::{Cached, PlanError, Planner, Queue, View};

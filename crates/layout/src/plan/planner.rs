@@ -1,15 +1,17 @@
 //! From a request and the array's state to a plan.
 //!
-//! A request is cut at parity stripes; each stripe's part is planned by [`super::stripe`], and the disk operations of all
-//! parts are merged where they are adjacent on a member. The planner keeps its working memory between plans, so that
-//! planning allocates nothing at steady state. It never asks for the level.
+//! A request is a list of extents. They are cut at chunks; what falls into one parity stripe is planned as one by
+//! [`super::stripe`], however many extents it comes from, and the disk operations of all stripes are merged where they are
+//! adjacent on a member. The planner keeps its working memory between plans, so that planning allocates nothing at steady
+//! state: a parity stripe takes at most its cells times twice its extents, plus the ends of its cached ranges. It never asks
+//! for the level.
 
 use alloc::vec::Vec;
 
 use thiserror::Error;
 
-use super::stripe::{Extent, Grid};
-use super::{Buffer, DiskIo, Method, Plan, Slice};
+use super::stripe::{Grid, UnitRange};
+use super::{Buffer, DiskIo, Extent, Method, Plan, Slice};
 use crate::repair::Repair;
 use crate::{Cell, DataUnit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
@@ -22,10 +24,31 @@ pub struct View<'a> {
     pub repair: &'a Repair,
     /// The members that can't be written either: those that are missing, where others only failed a read.
     pub missing: MemberSet,
-    /// Current content of the array that is in memory already.
+    /// What the members hold now (a write's old content, not its new one) as far as it is in memory already, in ascending
+    /// order of the parity stripe. What is out of order may go unused.
     pub cached: &'a [Cached],
-    /// Which copy a read of mirrored data prefers: taken modulo the copies that are there.
-    pub copy: usize,
+    /// How busy each member is, by index, which decides where mirrored data is read. Of all members or, where mirrored data
+    /// is to be read from its first copy, of none.
+    pub queues: &'a [Queue],
+}
+
+impl<'a> View<'a> {
+    /// What is in memory of one parity stripe.
+    pub(super) fn cached_of(&self, stripe: StripeId) -> &'a [Cached] {
+        let from = self.cached.partition_point(|cached| cached.stripe < stripe);
+        let cached = &self.cached[from..];
+        &cached[..cached.partition_point(|cached| cached.stripe == stripe)]
+    }
+}
+
+/// How busy a member is. Of the copies that are there, the one on the member with the least depth is read; of several, the
+/// one whose member has its head nearest to the sector; of several, the lowest cell.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Queue {
+    /// The operations that are under way or waiting.
+    pub depth: u32,
+    /// Where the last operation ended.
+    pub head: DiskSector,
 }
 
 /// Current content of a range of one cell, held in [`Buffer::Cache`].
@@ -41,19 +64,10 @@ pub struct Cached {
     pub content: Slice,
 }
 
-/// What a write brings.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Write {
-    /// The request's buffer.
-    Data,
-    /// Zeros, which need no buffer.
-    Zeroes,
-}
-
 /// Why a request has no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum PlanError {
-    /// The request has no sectors or reaches beyond the array.
+    /// The request has no extents, or one that has no sectors or reaches beyond the array.
     #[error("sectors {lba}..+{len} are not within the array's {capacity} sectors")]
     OutOfRange {
         /// The first sector.
@@ -68,7 +82,7 @@ pub enum PlanError {
 /// Makes plans; see the module.
 #[derive(Debug, Default)]
 pub struct Planner {
-    extents: Vec<Extent>,
+    ranges: Vec<UnitRange>,
     grid: Grid,
     out: Output,
 }
@@ -94,16 +108,22 @@ impl Planner {
         Self::default()
     }
 
-    /// Plans the read of `len` sectors from `lba` into the request buffer.
+    /// Plans the read of extents into the request buffer. They are ascending and disjoint.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`].
-    pub fn read(&mut self, plan: &mut Plan, view: &View<'_>, lba: Lba, len: Sectors) -> Result<(), PlanError> {
-        self.start(plan, view, lba, len, Buffer::Request)?;
-        let Self { extents, grid, out } = self;
-        for part in extents.chunk_by(|a, b| a.stripe == b.stripe) {
+    ///
+    /// # Panics
+    /// When extents overlap or are out of order, or one's content is not to go to the request buffer.
+    pub fn read(&mut self, plan: &mut Plan, view: &View<'_>, extents: &[Extent]) -> Result<(), PlanError> {
+        let is_target = |extent: &Extent| extent.content.buffer == Buffer::Request;
+        assert!(extents.iter().all(is_target), "a read goes to the request buffer");
+        self.start(plan, view, extents)?;
+        let Self { ranges, grid, out } = self;
+        for part in ranges.chunk_by(|a, b| a.stripe == b.stripe) {
             let before = out.reads.len();
-            if !part.iter().all(|extent| direct(view, extent, out)) {
+            let is_direct = view.cached_of(part[0].stripe).is_empty();
+            if !(is_direct && part.iter().all(|range| direct(view, range, out))) {
                 out.reads.truncate(before);
                 grid.read(plan, view, part, out);
             }
@@ -112,20 +132,16 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans the write of `len` sectors at `lba`, by the method with the fewest disk operations (ties: the fewest sectors
-    /// moved), chosen for each parity stripe; returns the last stripe's.
+    /// Plans the write of extents, ascending and disjoint, by the method with the fewest disk operations (ties: the fewest
+    /// sectors moved), chosen for each parity stripe; returns the last stripe's.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`].
-    pub fn write(
-        &mut self,
-        plan: &mut Plan,
-        view: &View<'_>,
-        lba: Lba,
-        len: Sectors,
-        write: Write,
-    ) -> Result<Method, PlanError> {
-        self.plan_write(plan, view, (lba, len), write, None)
+    ///
+    /// # Panics
+    /// When extents overlap or are out of order, or one's content is in the plan's own working memory.
+    pub fn write(&mut self, plan: &mut Plan, view: &View<'_>, extents: &[Extent]) -> Result<Method, PlanError> {
+        self.plan_write(plan, view, extents, None)
     }
 
     /// As [`Planner::write`], by the method that the caller names where something has to be read at all: the simulator
@@ -133,15 +149,17 @@ impl Planner {
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`].
+    ///
+    /// # Panics
+    /// As [`Planner::write`].
     pub fn write_by(
         &mut self,
         plan: &mut Plan,
         view: &View<'_>,
-        lba: Lba,
-        len: Sectors,
+        extents: &[Extent],
         method: Method,
     ) -> Result<Method, PlanError> {
-        self.plan_write(plan, view, (lba, len), Write::Data, Some(method))
+        self.plan_write(plan, view, extents, Some(method))
     }
 
     /// Plans the computation of every parity unit of a stripe from its data, in the columns `start..+len` of each chunk. Groups with a
@@ -173,18 +191,15 @@ impl Planner {
         &mut self,
         plan: &mut Plan,
         view: &View<'_>,
-        (lba, len): (Lba, Sectors),
-        write: Write,
+        extents: &[Extent],
         method: Option<Method>,
     ) -> Result<Method, PlanError> {
-        let buffer = match write {
-            Write::Data => Buffer::Request,
-            Write::Zeroes => Buffer::Zeroes,
-        };
-        self.start(plan, view, lba, len, buffer)?;
-        let Self { extents, grid, out } = self;
+        let is_source = |extent: &Extent| extent.content.buffer != Buffer::Scratch;
+        assert!(extents.iter().all(is_source), "a write's content is there before the plan is run");
+        self.start(plan, view, extents)?;
+        let Self { ranges, grid, out } = self;
         let mut last = Method::Full;
-        for part in extents.chunk_by(|a, b| a.stripe == b.stripe) {
+        for part in ranges.chunk_by(|a, b| a.stripe == b.stripe) {
             last = grid.write(plan, view, part, method, out);
         }
         out.finish(plan);
@@ -193,58 +208,59 @@ impl Planner {
 
     fn clear(&mut self, plan: &mut Plan) {
         plan.clear();
-        self.extents.clear();
+        self.ranges.clear();
         self.out.reads.clear();
         self.out.writes.clear();
     }
 
     /// Cuts the request at chunks.
-    fn start(
-        &mut self,
-        plan: &mut Plan,
-        view: &View<'_>,
-        lba: Lba,
-        len: Sectors,
-        buffer: Buffer,
-    ) -> Result<(), PlanError> {
+    fn start(&mut self, plan: &mut Plan, view: &View<'_>, extents: &[Extent]) -> Result<(), PlanError> {
         let geometry = view.geometry;
         let capacity = geometry.capacity();
-        let end = lba.0.checked_add(len.0).filter(|&end| end <= capacity.0 && len.0 > 0);
-        let end = end.ok_or(PlanError::OutOfRange { lba, len, capacity })?;
+        let out_of_range = |lba, len| PlanError::OutOfRange { lba, len, capacity };
+        if extents.is_empty() {
+            return Err(out_of_range(Lba(0), Sectors(0)));
+        }
         self.clear(plan);
-        let mut at = lba.0;
-        while at < end {
-            let (stripe, unit, start) = geometry.split(Lba(at));
-            let len = (geometry.chunk().0 - start.0).min(end - at);
-            let content = Slice { buffer, start: Sectors(at - lba.0), len: Sectors(len) };
-            self.extents.push(Extent { stripe, unit, start: start.0, content });
-            at += len;
+        let mut at = 0;
+        for &Extent { lba, content } in extents {
+            let end = lba.0.checked_add(content.len.0).filter(|&end| end <= capacity.0 && content.len.0 > 0);
+            let end = end.ok_or(out_of_range(lba, content.len))?;
+            assert!(at <= lba.0, "extents are ascending and disjoint");
+            at = lba.0;
+            while at < end {
+                let (stripe, unit, start) = geometry.split(Lba(at));
+                let len = (geometry.chunk().0 - start.0).min(end - at);
+                let content = content.part(at - lba.0, len);
+                self.ranges.push(UnitRange { stripe, unit, start: start.0, content });
+                at += len;
+            }
         }
         Ok(())
     }
 }
 
-/// The cell to read a data unit from: its own or, of mirrored data, the copy that the view prefers; none when it has to be
-/// computed.
-pub(super) fn source(view: &View<'_>, stripe: StripeId, unit: DataUnit) -> Option<Cell> {
+/// The cell to read a data unit from, of which the sector at `start` of the chunk comes first: its own or, of mirrored
+/// data, the copy with the least to wait for; none when it has to be computed.
+pub(super) fn source(view: &View<'_>, stripe: StripeId, unit: DataUnit, start: u64) -> Option<Cell> {
     let (geometry, map) = (view.geometry, view.geometry.map(stripe));
     let copies = map.groups_of(unit).iter().map(|&group| map.group(group)).filter(|group| group.is_mirror());
     let cells = core::iter::once(map.cell(unit)).chain(copies.map(|group| group.parity));
     let mut present = cells.filter(|&cell| !view.repair.failed().contains(geometry.member(cell)));
-    match map.groups_of(unit) {
-        [group, ..] if map.group(*group).is_mirror() => {
-            let count = present.clone().count();
-            present.nth(view.copy.checked_rem(count)?)
-        }
-        _ => present.next(),
+    if view.queues.is_empty() {
+        return present.next();
     }
+    present.min_by_key(|&cell| {
+        let Queue { depth, head } = view.queues[geometry.member(cell).index()];
+        (depth, head.0.abs_diff(geometry.sector(stripe, cell).0 + start), cell)
+    })
 }
 
-/// Reads an extent straight from a member; false when it has to be computed or may be in memory.
-fn direct(view: &View<'_>, extent: &Extent, out: &mut Output) -> bool {
-    let cell = source(view, extent.stripe, extent.unit).filter(|_| view.cached.is_empty());
+/// Reads a range straight from a member; false when it has to be computed.
+fn direct(view: &View<'_>, range: &UnitRange, out: &mut Output) -> bool {
+    let cell = source(view, range.stripe, range.unit, range.start);
     if let Some(cell) = cell {
-        out.read(view, extent.stripe, cell, extent.start, extent.content);
+        out.read(view, range.stripe, cell, range.start, range.content);
     }
     cell.is_some()
 }

@@ -13,9 +13,9 @@ use super::{Buffer, Method, Plan, Slice, Xor};
 use crate::stripe::{Role, StripeMap};
 use crate::{Cell, DataUnit, GroupId, Sectors, StripeId};
 
-/// The part of one data unit that a request touches.
+/// The part of one data unit that one extent touches.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extent {
+pub(super) struct UnitRange {
     pub(super) stripe: StripeId,
     pub(super) unit: DataUnit,
     /// Where in the chunk, in sectors.
@@ -44,8 +44,8 @@ enum Old {
     At(Slice),
     /// Asked for: on its member.
     Read,
-    /// Asked for: from the rest of a group.
-    Recover,
+    /// Asked for: from the rest of a group, into the request buffer where a read wants it there.
+    Recover { wanted: Option<Slice> },
 }
 
 /// How a group's parity is brought up to date in a band.
@@ -94,15 +94,15 @@ impl Stripe<'_> {
 }
 
 impl Grid {
-    /// Plans the read of extents of which some are on missing members or in memory.
-    pub(super) fn read(&mut self, plan: &mut Plan, view: &View<'_>, part: &[Extent], out: &mut Output) {
+    /// Plans the read of ranges of which some are on missing members or in memory.
+    pub(super) fn read(&mut self, plan: &mut Plan, view: &View<'_>, part: &[UnitRange], out: &mut Output) {
         let stripe = self.start(view, part);
         // What a member has is read to where it is wanted, and serves the recoveries from there.
-        for extent in part {
-            let cell = stripe.map.cell(extent.unit);
-            let source = source(view, stripe.id, extent.unit);
-            for band in self.bands_of(extent) {
-                let wanted = self.slice_of(extent, band);
+        for range in part {
+            let cell = stripe.map.cell(range.unit);
+            let source = source(view, stripe.id, range.unit, range.start);
+            for band in self.bands_of(range) {
+                let wanted = self.slice_of(range, band);
                 if let Old::At(cached) = *self.old_at(cell, band) {
                     push_xor(plan, wanted, [cached]);
                 } else if let Some(source) = source {
@@ -112,29 +112,33 @@ impl Grid {
             }
         }
         self.needs.clear();
-        for extent in part {
-            let cell = stripe.map.cell(extent.unit);
-            for band in self.bands_of(extent) {
+        for range in part {
+            let cell = stripe.map.cell(range.unit);
+            for band in self.bands_of(range) {
                 self.ask(&stripe, cell, band);
+                let slice = self.slice_of(range, band);
+                if let Old::Recover { wanted } = self.old_at(cell, band) {
+                    *wanted = Some(slice);
+                }
             }
         }
-        self.fetch(plan, &stripe, part, out);
+        self.fetch(plan, &stripe, out);
     }
 
-    /// Plans the write of extents and of the parity that covers them.
+    /// Plans the write of ranges and of the parity that covers them.
     pub(super) fn write(
         &mut self,
         plan: &mut Plan,
         view: &View<'_>,
-        part: &[Extent],
+        part: &[UnitRange],
         method: Option<Method>,
         out: &mut Output,
     ) -> Method {
         let stripe = self.start(view, part);
-        for extent in part {
-            let cell = stripe.map.cell(extent.unit);
-            for band in self.bands_of(extent) {
-                let slice = self.slice_of(extent, band);
+        for range in part {
+            let cell = stripe.map.cell(range.unit);
+            for band in self.bands_of(range) {
+                let slice = self.slice_of(range, band);
                 *self.new_at(cell, band) = Some(slice);
             }
         }
@@ -143,7 +147,7 @@ impl Grid {
             Some(method) => self.ask_for(&stripe, method),
             None => self.choose(&stripe),
         };
-        self.fetch(plan, &stripe, &[], out);
+        self.fetch(plan, &stripe, out);
         self.compute_parity(plan, &stripe, method);
         for cell in 0..stripe.map.cells() {
             let cell = Cell(u16::try_from(cell).expect("a stripe has fewer than 65536 cells"));
@@ -182,7 +186,7 @@ impl Grid {
                 }
             }
         }
-        self.fetch(plan, &stripe, &[], out);
+        self.fetch(plan, &stripe, out);
         self.compute_parity(plan, &stripe, Method::Reconstruct);
         for equation in stripe.map.groups() {
             if let Some(slice) = *self.new_at(equation.parity, 0) {
@@ -191,29 +195,34 @@ impl Grid {
         }
     }
 
-    /// Cuts the bands and enters what is in memory.
-    fn start<'a>(&mut self, view: &'a View<'a>, part: &[Extent]) -> Stripe<'a> {
+    /// Cuts the bands and enters what is in memory of the columns between the first and the last that are touched.
+    fn start<'a>(&mut self, view: &'a View<'a>, part: &[UnitRange]) -> Stripe<'a> {
         let id = part[0].stripe;
         let stripe = Stripe { view, id, map: view.geometry.map(id) };
         self.cuts.clear();
-        for extent in part {
-            self.cuts.extend([extent.start, extent.start + extent.content.len.0]);
+        let (mut first, mut last) = (u64::MAX, 0);
+        for range in part {
+            let end = range.start + range.content.len.0;
+            self.cuts.extend([range.start, end]);
+            (first, last) = (first.min(range.start), last.max(end));
         }
-        let cached = view.cached.iter().filter(|cached| cached.stripe == id);
-        for cached in cached.clone() {
-            self.cuts.extend([cached.start.0, cached.start.0 + cached.content.len.0]);
+        let cached = view.cached_of(id);
+        for cached in cached {
+            let ends = [cached.start.0, cached.start.0 + cached.content.len.0];
+            self.cuts.extend(ends.into_iter().filter(|&end| first < end && end < last));
         }
         self.cuts.sort_unstable();
         self.cuts.dedup();
         self.reset(&stripe);
         for cached in cached {
             let end = cached.start.0 + cached.content.len.0;
-            for band in 0..self.bands() {
+            for band in self.cuts.partition_point(|&cut| cut < cached.start.0)..self.bands() {
                 let (from, to) = (self.cuts[band], self.cuts[band + 1]);
-                if cached.start.0 <= from && to <= end {
-                    let slice = cached.content.part(from - cached.start.0, to - from);
-                    *self.old_at(cached.cell, band) = Old::At(slice);
+                if to > end {
+                    break;
                 }
+                let slice = cached.content.part(from - cached.start.0, to - from);
+                *self.old_at(cached.cell, band) = Old::At(slice);
             }
         }
         stripe
@@ -234,13 +243,13 @@ impl Grid {
         self.cuts.len() - 1
     }
 
-    fn bands_of(&self, extent: &Extent) -> core::ops::Range<usize> {
-        let find = |at: u64| self.cuts.binary_search(&at).expect("an extent's ends are cuts");
-        find(extent.start)..find(extent.start + extent.content.len.0)
+    fn bands_of(&self, range: &UnitRange) -> core::ops::Range<usize> {
+        let find = |at: u64| self.cuts.binary_search(&at).expect("a range's ends are cuts");
+        find(range.start)..find(range.start + range.content.len.0)
     }
 
-    fn slice_of(&self, extent: &Extent, band: usize) -> Slice {
-        extent.content.part(self.cuts[band] - extent.start, self.cuts[band + 1] - self.cuts[band])
+    fn slice_of(&self, range: &UnitRange, band: usize) -> Slice {
+        range.content.part(self.cuts[band] - range.start, self.cuts[band + 1] - self.cuts[band])
     }
 
     fn old_at(&mut self, cell: Cell, band: usize) -> &mut Old {
@@ -298,7 +307,7 @@ impl Grid {
     /// Takes back what was asked for.
     fn forget(&mut self) {
         for old in &mut self.old {
-            if matches!(old, Old::Read | Old::Recover) {
+            if matches!(old, Old::Read | Old::Recover { .. }) {
                 *old = Old::Unasked;
             }
         }
@@ -340,7 +349,7 @@ impl Grid {
             self.needs.reads.push((cell, band));
             return;
         }
-        *self.old_at(cell, band) = Old::Recover;
+        *self.old_at(cell, band) = Old::Recover { wanted: None };
         let group = stripe.recovery(cell);
         for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
             self.ask(stripe, source, band);
@@ -369,9 +378,8 @@ impl Grid {
         self.needs.reads.sort_unstable_by_key(|&(cell, band)| (geometry.member(cell), geometry.row(cell), band));
     }
 
-    /// Plans the reads and recoveries that were asked for; a recovered value that an extent of `wanted` asks for is computed
-    /// where it is wanted.
-    fn fetch(&mut self, plan: &mut Plan, stripe: &Stripe<'_>, wanted: &[Extent], out: &mut Output) {
+    /// Plans the reads and recoveries that were asked for.
+    fn fetch(&mut self, plan: &mut Plan, stripe: &Stripe<'_>, out: &mut Output) {
         self.sort_reads(stripe);
         for index in 0..self.needs.reads.len() {
             let (cell, band) = self.needs.reads[index];
@@ -383,16 +391,8 @@ impl Grid {
         }
         for index in 0..self.needs.recoveries.len() {
             let (cell, group, band) = self.needs.recoveries[index];
-            if *self.old_at(cell, band) != Old::Recover {
-                continue;
-            }
-            let destination = wanted.iter().find(|extent| {
-                stripe.map.role(cell) == Role::Data(extent.unit) && self.bands_of(extent).contains(&band)
-            });
-            let target = match destination {
-                Some(extent) => self.slice_of(extent, band),
-                None => self.scratch(plan, band),
-            };
+            let Old::Recover { wanted } = *self.old_at(cell, band) else { continue };
+            let target = wanted.unwrap_or_else(|| self.scratch(plan, band));
             let first = plan.slices.len();
             for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
                 let slice = self.content(source, band);
