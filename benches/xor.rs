@@ -1,7 +1,17 @@
-//! Parity: the fused XOR against the pairwise loop that it replaces, in bytes of all sources per second.
+//! Parity: the fused XOR against the pairwise loop that it replaces, and against ISA-L where that is installed; in bytes
+//! of all sources per second.
+//!
+//! "xor 4+1" has both on the same memory in one group. Their ratio in one run is what counts, and only on a quiet
+//! machine; run it a few times.
+
+#[cfg(isal)]
+mod isal;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use uraid_io::xor::xor_into;
+
+/// What the engine's buffers are aligned to.
+const PAGE: usize = 4096;
 
 /// One source after the other into the target.
 fn pairwise(target: &mut [u8], sources: &[&[u8]]) {
@@ -32,5 +42,30 @@ fn xor(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, xor);
+/// Four data chunks and their parity, every buffer on a page of its own as in the engine.
+fn beside_isal(criterion: &mut Criterion) {
+    if cfg!(not(isal)) {
+        left_out();
+    }
+    let mut group = criterion.benchmark_group("xor 4+1");
+    for len in [4 << 10, 64 << 10, 1 << 20, 8 << 20] {
+        let mut memory: Vec<u8> = (0..=u8::MAX).cycle().take(5 * len + PAGE).collect();
+        let aligned = memory.as_ptr().align_offset(PAGE);
+        let (target, sources) = memory[aligned..][..5 * len].split_at_mut(len);
+        let sources: Vec<&[u8]> = sources.chunks_exact(len).collect();
+        group.throughput(Throughput::Bytes(4 * len as u64));
+        group.bench_function(BenchmarkId::new("uraid", len), |bencher| bencher.iter(|| xor_into(target, &sources)));
+        #[cfg(isal)]
+        group
+            .bench_function(BenchmarkId::new("isal", len), |bencher| bencher.iter(|| isal::xor_into(target, &sources)));
+    }
+    group.finish();
+}
+
+#[expect(clippy::print_stderr, reason = "for the person who reads the figures")]
+fn left_out() {
+    eprintln!("ISA-L is left out: its header and library were not there at build time (Debian: libisal-dev)");
+}
+
+criterion_group!(benches, beside_isal, xor);
 criterion_main!(benches);

@@ -1,12 +1,16 @@
 //! Parity: the XOR of any number of equal lengths of bytes in one pass over all of them.
 //!
-//! One plain function does the work; [`simd`] compiles it for each instruction set and picks one at run time. The module
-//! knows nothing of chunks or parity groups.
+//! One plain function does the work; [`simd`] compiles it for each instruction set and picks one at run time. What no
+//! cache holds anyway is written past the caches. The module knows nothing of chunks or parity groups.
 
 mod simd;
 
 /// Bytes of the target that stay in the first-level cache while more than [`FUSED_MAX`] sources are added up.
 const TILE_BYTES: usize = 4096;
+
+/// Bytes of sources and target from which on the target is written past the caches: more than a core's own caches hold,
+/// so that fetching the target's lines only to overwrite them is the larger cost.
+const PAST_CACHES_MIN_BYTES: usize = 4 << 20;
 
 /// Sources that one loop takes: as many pointers as registers hold.
 const FUSED_MAX: usize = 8;
@@ -20,21 +24,23 @@ pub fn xor_into(target: &mut [u8], sources: &[&[u8]]) {
     assert!(sources.iter().all(|source| source.len() == target.len()), "a XOR's sources are as long as its target");
     if let [source] = sources {
         target.copy_from_slice(source);
+    } else if (sources.len() + 1).saturating_mul(target.len()) < PAST_CACHES_MIN_BYTES {
+        simd::best()(target, sources, 0);
     } else {
-        simd::best()(target, sources);
+        simd::past_caches(simd::best(), target, sources);
     }
 }
 
-/// The work, to be compiled for each instruction set; the arguments are checked. Inlined, as only then does it take on
-/// the instruction set of its caller.
+/// The work, to be compiled for each instruction set: `target` becomes the XOR of the sources from `offset` on. The
+/// arguments are checked. Inlined, as only then does it take on the instruction set of its caller.
 #[inline(always)]
-fn tiled(target: &mut [u8], sources: &[&[u8]]) {
+fn tiled(target: &mut [u8], sources: &[&[u8]], offset: usize) {
     if sources.len() <= FUSED_MAX {
-        return fused(target, sources, false, 0);
+        return fused(target, sources, false, offset);
     }
     for (tile, bytes) in target.chunks_mut(TILE_BYTES).enumerate() {
         for (pass, part) in sources.chunks(FUSED_MAX).enumerate() {
-            fused(bytes, part, pass > 0, tile * TILE_BYTES);
+            fused(bytes, part, pass > 0, offset + tile * TILE_BYTES);
         }
     }
 }
@@ -110,8 +116,19 @@ mod tests {
         assert!(target == expected, "{len} bytes of {count} sources, skewed by {skew}");
         for (name, kernel) in kernels() {
             let mut target = vec![0xa5; len];
-            kernel(&mut target, &sources);
+            kernel(&mut target, &sources, 0);
             assert!(target == expected, "{name}: {len} bytes of {count} sources, skewed by {skew}");
+            let mut target = vec![0xa5; len + 64];
+            simd::past_caches(kernel, &mut target[skew % 64..][..len], &sources);
+            assert!(target[skew % 64..][..len] == expected, "{name} past the caches: {len} bytes of {count}, {skew}");
+            assert!(target[..skew % 64].iter().chain(&target[skew % 64 + len..]).all(|&byte| byte == 0xa5));
+        }
+    }
+
+    #[test]
+    fn what_no_cache_holds_gives_the_definition() {
+        for count in [2, 4, 9] {
+            compare(PAST_CACHES_MIN_BYTES / (count + 1) + 13, count, 3);
         }
     }
 
