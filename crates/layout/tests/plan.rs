@@ -1,193 +1,13 @@
 //! Plans, run by the interpreter and held against a slow oracle: the members that the array's content must give, encoded
 //! from scratch after every request.
 
+mod bench;
+
+use bench::{Bench, CHUNK, SECTOR, any_geometry, encode, geometry, rm2, small_geometries, tolerated};
 use proptest::prelude::*;
-use uraid_layout::plan::{Buffer, Cached, Method, Plan, Planner, Request, Slice, View, Write, check, interpret};
-use uraid_layout::repair::Repair;
+use uraid_layout::plan::{Buffer, Extent, Method, Queue, Request, View, check, interpret};
 use uraid_layout::stripe::Role;
-use uraid_layout::{
-    Bytes, Cell, DataUnit, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, SECTOR_BYTES, Sectors,
-    Spec, StripeId,
-};
-
-const SECTOR: usize = SECTOR_BYTES as usize;
-
-/// The chunk of the small geometries: 8 sectors.
-const CHUNK: u64 = 8;
-
-fn geometry(level: Level, members: u8, stripes: u64) -> Geometry {
-    let height = if let Level::Rm2 { height, .. } = level { u64::from(height) } else { 1 };
-    let spec = Spec { level, members, chunk: Bytes(CHUNK * 512), member_size: Sectors(CHUNK * height * stripes) };
-    Geometry::new(spec).expect("a valid geometry")
-}
-
-fn rm2(height: u8, placement: Placement) -> Level {
-    Level::Rm2 { height, placement }
-}
-
-fn small_geometries() -> Vec<Geometry> {
-    let raid5 = |rotation| Level::Raid5 { rotation };
-    vec![
-        geometry(Level::Raid0, 3, 2),
-        geometry(Level::Raid1, 2, 2),
-        geometry(Level::Raid1, 3, 2),
-        geometry(Level::Raid10 { copies: 2 }, 4, 2),
-        geometry(Level::Raid10 { copies: 2 }, 3, 3),
-        geometry(Level::Raid10 { copies: 3 }, 4, 4),
-        geometry(raid5(Rotation::LeftSymmetric), 3, 2),
-        geometry(raid5(Rotation::LeftSymmetric), 5, 2),
-        geometry(raid5(Rotation::RightAsymmetric), 4, 2),
-        geometry(rm2(2, Placement::Adjacent), 4, 2),
-        geometry(rm2(2, Placement::Partitioned), 5, 2),
-        geometry(rm2(3, Placement::Adjacent), 6, 1),
-        geometry(rm2(3, Placement::Adjacent), 7, 2),
-        geometry(rm2(3, Placement::Partitioned), 7, 2),
-    ]
-}
-
-/// Bytes that differ from sector to sector and from seed to seed.
-fn noise(len: usize, seed: u64) -> Vec<u8> {
-    let mut state = seed.wrapping_mul(0x2545_F491_4F6C_DD1D) | 1;
-    let mut next = || {
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        state.to_le_bytes()[3]
-    };
-    (0..len).map(|_| next()).collect()
-}
-
-/// What the members hold when the array's content is `content`: data by address, parity by summing its group up.
-fn encode(geometry: &Geometry, content: &[u8]) -> Vec<Vec<u8>> {
-    let size = geometry.used_sectors().0 as usize * SECTOR;
-    let mut members = vec![vec![0; size]; geometry.members()];
-    for (index, sector) in content.chunks(SECTOR).enumerate() {
-        let at = geometry.locate(Lba(index as u64));
-        members[at.member.index()][at.sector.0 as usize * SECTOR..][..SECTOR].copy_from_slice(sector);
-    }
-    let chunk = CHUNK as usize * SECTOR;
-    for stripe in 0..geometry.stripes().0 {
-        let stripe = StripeId(stripe);
-        for group in geometry.map(stripe).groups() {
-            let Role::Data(unit) = geometry.map(stripe).role(group.data[0]) else { panic!("data") };
-            if !geometry.exists(stripe, unit) {
-                continue;
-            }
-            let place = |cell: Cell| (geometry.member(cell).index(), geometry.sector(stripe, cell).0 as usize * SECTOR);
-            let mut sum = vec![0; chunk];
-            for &cell in &group.data {
-                let (member, at) = place(cell);
-                sum.iter_mut().zip(&members[member][at..][..chunk]).for_each(|(sum, byte)| *sum ^= byte);
-            }
-            let (member, at) = place(group.parity);
-            members[member][at..][..chunk].copy_from_slice(&sum);
-        }
-    }
-    members
-}
-
-/// Every set of members that the array survives without, the empty one first.
-fn tolerated(geometry: &Geometry) -> Vec<MemberSet> {
-    let mut sets: Vec<MemberSet> = (0..1u32 << geometry.members())
-        .filter(|set| set.count_ones() as usize <= geometry.tolerance().max(2))
-        .map(|set| (0..32).filter(|member| set >> member & 1 == 1).map(MemberIndex).collect::<MemberSet>())
-        .filter(|&failed| failed.len() <= geometry.tolerance() || Repair::new(geometry, failed).is_ok())
-        .collect();
-    sets.sort_by_key(|set| set.len());
-    sets
-}
-
-/// An array of bytes under test.
-struct Bench<'a> {
-    geometry: &'a Geometry,
-    repair: Repair,
-    missing: MemberSet,
-    cached: Vec<Cached>,
-    cache: Vec<u8>,
-    copy: usize,
-    content: Vec<u8>,
-    members: Vec<Vec<u8>>,
-    planner: Planner,
-    plan: Plan,
-}
-
-impl<'a> Bench<'a> {
-    fn new(geometry: &'a Geometry, failed: MemberSet, missing: MemberSet) -> Self {
-        let content = noise(geometry.capacity().0 as usize * SECTOR, 7);
-        let mut members = encode(geometry, &content);
-        for member in missing.iter() {
-            members[member.index()].fill(0xDB);
-        }
-        let repair = Repair::new(geometry, failed).expect("tolerated");
-        let (planner, plan, cached, cache) = (Planner::new(), Plan::default(), Vec::new(), Vec::new());
-        Self { geometry, repair, missing, cached, cache, copy: 0, content, members, planner, plan }
-    }
-
-    fn degraded(geometry: &'a Geometry, failed: MemberSet) -> Self {
-        Self::new(geometry, failed, failed)
-    }
-
-    fn healthy(geometry: &'a Geometry) -> Self {
-        Self::degraded(geometry, MemberSet::EMPTY)
-    }
-
-    fn read(&mut self, lba: u64, len: u64) {
-        let view = View {
-            geometry: self.geometry,
-            repair: &self.repair,
-            missing: self.missing,
-            cached: &self.cached,
-            copy: self.copy,
-        };
-        self.planner.read(&mut self.plan, &view, Lba(lba), Sectors(len)).expect("in range");
-        check(&self.plan, &view, Request::Read(Sectors(len))).unwrap_or_else(|flaw| panic!("{flaw}: {:?}", self.plan));
-        let mut answer = vec![0xAB; len as usize * SECTOR];
-        interpret(&self.plan, &mut self.members, &mut answer, &self.cache);
-        let expected = &self.content[lba as usize * SECTOR..][..answer.len()];
-        assert!(answer == expected, "read {lba}+{len} without {:?}: {:?}", self.repair.failed(), self.plan);
-    }
-
-    fn write_as(&mut self, lba: u64, len: u64, write: Write, method: Option<Method>) -> Method {
-        let view = View {
-            geometry: self.geometry,
-            repair: &self.repair,
-            missing: self.missing,
-            cached: &self.cached,
-            copy: self.copy,
-        };
-        let method = match method {
-            Some(method) => self.planner.write_by(&mut self.plan, &view, Lba(lba), Sectors(len), method),
-            None => self.planner.write(&mut self.plan, &view, Lba(lba), Sectors(len), write),
-        }
-        .expect("in range");
-        check(&self.plan, &view, Request::Write(Sectors(len))).unwrap_or_else(|flaw| panic!("{flaw}: {:?}", self.plan));
-        let mut data = match write {
-            Write::Data => noise(len as usize * SECTOR, lba * 1000 + len),
-            Write::Zeroes => vec![0; len as usize * SECTOR],
-        };
-        self.content[lba as usize * SECTOR..][..data.len()].copy_from_slice(&data);
-        interpret(&self.plan, &mut self.members, &mut data, &self.cache);
-        let expected = encode(self.geometry, &self.content);
-        for member in self.geometry.all_members().minus(self.missing).iter() {
-            assert!(
-                self.members[member.index()] == expected[member.index()],
-                "member {member} after write {lba}+{len} without {:?}: {:?}",
-                self.missing,
-                self.plan
-            );
-        }
-        method
-    }
-
-    fn write(&mut self, lba: u64, len: u64) -> Method {
-        self.write_as(lba, len, Write::Data, None)
-    }
-
-    /// Disk operations of the last plan.
-    fn operations(&self) -> (usize, usize) {
-        (self.plan.reads().len(), self.plan.writes().len())
-    }
-}
+use uraid_layout::{DiskSector, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId};
 
 #[test]
 fn every_request_of_the_small_geometries_in_every_tolerated_state() {
@@ -199,7 +19,7 @@ fn every_request_of_the_small_geometries_in_every_tolerated_state() {
             for start in (0..capacity).step_by(7) {
                 for len in [1, 2, 5, 8, 9, 16, 24, 29, geometry.stripe_sectors().0, capacity] {
                     let len = len.min(capacity - start);
-                    bench.copy = start as usize;
+                    bench.queues = queues(geometry.members(), start);
                     bench.read(start, len);
                     bench.write(start, len);
                     requests += 2;
@@ -217,7 +37,8 @@ fn both_methods_are_right_in_every_tolerated_state() {
             let mut bench = Bench::degraded(&geometry, failed);
             for method in [Method::ReadModifyWrite, Method::Reconstruct] {
                 for (start, len) in [(0, 1), (3, 8), (6, 12), (1, geometry.stripe_sectors().0 - 2)] {
-                    bench.write_as(start, len.min(geometry.capacity().0 - start), Write::Data, Some(method));
+                    let len = len.min(geometry.capacity().0 - start);
+                    bench.write_all(&[Extent::request(Lba(start), Sectors(len))], Some(method));
                 }
             }
         }
@@ -245,7 +66,7 @@ fn zeros_are_written_without_a_buffer() {
             let mut bench = Bench::degraded(&geometry, failed);
             for (start, len) in [(0, 1), (3, 8), (6, 12), (0, geometry.stripe_sectors().0)] {
                 let len = len.min(geometry.capacity().0 - start);
-                bench.write_as(start, len, Write::Zeroes, None);
+                bench.write_all(&[Extent::zeroes(Lba(start), Sectors(len))], None);
             }
             let whole = bench
                 .plan
@@ -272,7 +93,8 @@ fn resync_makes_parity_of_anything_agree() {
                 }
             }
         }
-        let view = View { geometry: &geometry, repair: &bench.repair, missing: MemberSet::EMPTY, cached: &[], copy: 0 };
+        let view =
+            View { geometry: &geometry, repair: &bench.repair, missing: MemberSet::EMPTY, cached: &[], queues: &[] };
         for stripe in (0..geometry.stripes().0).map(StripeId) {
             for (start, len) in [(0, 3), (3, 5)] {
                 bench.planner.resync(&mut bench.plan, &view, stripe, Sectors(start), Sectors(len)).expect("exists");
@@ -379,59 +201,57 @@ fn a_degraded_small_read_costs_the_group_and_a_copy_costs_nothing() {
     assert_eq!((bench.operations(), bench.plan.xors().len()), ((4, 0), 1));
 }
 
-#[test]
-fn a_read_prefers_the_copy_that_the_view_names() {
-    let geometry = geometry(Level::Raid1, 3, 2);
-    let mut bench = Bench::degraded(&geometry, MemberSet::EMPTY.with(MemberIndex(1)));
-    let members: Vec<u8> = (0..4)
-        .map(|copy| {
-            bench.copy = copy;
-            bench.read(0, 4);
-            bench.plan.reads()[0].member.0
-        })
-        .collect();
-    assert_eq!(members, [0, 2, 0, 2]);
+/// Queues that differ from seed to seed, many of them equally deep.
+fn queues(members: usize, seed: u64) -> Vec<Queue> {
+    let queue = |member| {
+        let state = (seed + 1).wrapping_mul(member as u64 + 3).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40;
+        Queue { depth: (state % 2) as u32, head: DiskSector(state / 2 % 64) }
+    };
+    (0..members).map(queue).collect()
+}
+
+/// The member from which the one operation of the last plan reads.
+fn reader(bench: &Bench<'_>) -> u8 {
+    let [io] = bench.plan.reads() else { panic!("{:?}", bench.plan) };
+    io.member.0
 }
 
 #[test]
-fn cached_content_is_not_read_again() {
-    let geometry = geometry(Level::Raid5 { rotation: Rotation::LeftSymmetric }, 5, 2);
-    let mut bench = Bench::healthy(&geometry);
-    let map = geometry.map(StripeId(0));
-    let unit = map.cell(DataUnit(1));
-    bench.cache = vec![0; 2 * CHUNK as usize * SECTOR];
-    for (slot, cell) in [unit, map.groups()[0].parity].into_iter().enumerate() {
-        let at = geometry.sector(StripeId(0), cell).0 as usize * SECTOR;
-        let bytes = &bench.members[geometry.member(cell).index()][at..][..CHUNK as usize * SECTOR];
-        bench.cache[slot * bytes.len()..][..bytes.len()].copy_from_slice(bytes);
-        let content = Slice { buffer: Buffer::Cache, start: Sectors(slot as u64 * CHUNK), len: Sectors(CHUNK) };
-        bench.cached.push(Cached { stripe: StripeId(0), cell, start: Sectors(0), content });
+fn a_copy_is_read_from_the_shortest_queue_then_the_nearest_head_then_the_lowest_cell() {
+    let geometry = geometry(Level::Raid1, 3, 4);
+    let mut bench = Bench::degraded(&geometry, MemberSet::EMPTY);
+    let queue = |depth, head| Queue { depth, head: DiskSector(head) };
+    for (queues, expected) in [
+        (vec![], 0),
+        (vec![queue(0, 0); 3], 0),
+        (vec![queue(2, 17), queue(1, 0), queue(1, 0)], 1),
+        (vec![queue(2, 17), queue(2, 17), queue(1, 0)], 2),
+        (vec![queue(1, 12), queue(1, 20), queue(1, 30)], 1),
+        (vec![queue(1, 0), queue(1, 31), queue(1, 15)], 2),
+        (vec![queue(1, 14), queue(1, 20), queue(1, 21)], 0),
+        (vec![queue(1, 0), queue(1, 20), queue(1, 14)], 1),
+    ] {
+        bench.queues = queues;
+        bench.read(17, 4);
+        assert_eq!(reader(&bench), expected, "{:?}", bench.queues);
     }
-    bench.read(CHUNK, CHUNK);
-    assert_eq!(bench.operations(), (0, 0));
-    bench.write(CHUNK + 3, 2);
-    assert_eq!(bench.operations(), (0, 2), "old data and old parity are in memory");
+    // What is not there is not asked, however idle; one long read of a mirror is one operation.
+    bench = Bench::degraded(&geometry, MemberSet::EMPTY.with(MemberIndex(1)));
+    bench.queues = vec![queue(3, 0), queue(0, 0), queue(2, 31)];
+    bench.read(1, 3 * CHUNK);
+    assert_eq!(reader(&bench), 2);
 }
 
-fn any_geometry() -> impl Strategy<Value = Geometry> {
-    let level = prop_oneof![
-        (2..12u8).prop_map(|members| (Level::Raid0, members)),
-        (2..6u8).prop_map(|members| (Level::Raid1, members)),
-        (2..9u8, 2..4u8).prop_map(|(members, copies)| (Level::Raid10 { copies: copies.min(members) }, members)),
-        (3..12u8, 0..4usize).prop_map(|(members, rotation)| {
-            let all = [
-                Rotation::LeftAsymmetric,
-                Rotation::RightAsymmetric,
-                Rotation::LeftSymmetric,
-                Rotation::RightSymmetric,
-            ];
-            (Level::Raid5 { rotation: all[rotation] }, members)
-        }),
-        (9..15u8, 2..5u8, any::<bool>()).prop_map(|(members, height, adjacent)| {
-            (rm2(height, if adjacent { Placement::Adjacent } else { Placement::Partitioned }), members)
-        }),
-    ];
-    (level, 2..4u64).prop_map(|((level, members), stripes)| geometry(level, members, stripes))
+#[test]
+fn the_distance_is_to_the_copy_that_is_wrapped_to_the_next_row() {
+    let geometry = geometry(Level::Raid10 { copies: 2 }, 3, 4);
+    let mut bench = Bench::healthy(&geometry);
+    // The second data unit is on member 2 in row 0 and on member 0 in row 1.
+    for (heads, expected) in [([CHUNK, 0, 1], 0), ([CHUNK, 0, 0], 2), ([0, 0, 0], 2), ([0, 0, CHUNK + 1], 0)] {
+        bench.queues = heads.map(|head| Queue { depth: 1, head: DiskSector(head) }).to_vec();
+        bench.read(CHUNK, 2);
+        assert_eq!(reader(&bench), expected, "{heads:?}");
+    }
 }
 
 proptest! {
@@ -442,17 +262,17 @@ proptest! {
         geometry in any_geometry(),
         failed in any::<prop::sample::Index>(),
         kept in any::<u64>(),
-        requests in prop::collection::vec((any::<u64>(), any::<u64>(), 0..4usize, any::<bool>()), 1..6),
+        requests in prop::collection::vec((any::<u64>(), any::<u64>(), any::<u64>(), any::<bool>()), 1..6),
     ) {
         let sets = tolerated(&geometry);
         let failed = sets[failed.index(sets.len())];
         // Some of the failed members are only unreadable.
         let missing = failed.iter().filter(|member| kept >> member.0 & 1 == 0).collect();
         let mut bench = Bench::new(&geometry, failed, missing);
-        for (start, len, copy, is_write) in requests {
+        for (start, len, seed, is_write) in requests {
             let start = start % geometry.capacity().0;
             let len = 1 + len % (geometry.capacity().0 - start);
-            bench.copy = copy;
+            bench.queues = queues(geometry.members(), seed % 1000);
             if is_write {
                 bench.write(start, len);
             }

@@ -4,16 +4,16 @@ use alloc::vec::Vec;
 
 use thiserror::Error;
 
-use super::{Buffer, DiskIo, Plan, Slice, View};
-use crate::{Geometry, MemberIndex, MemberSet, Sectors};
+use super::{Buffer, DiskIo, Extent, Plan, Slice, View};
+use crate::{Geometry, MemberIndex, MemberSet};
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request {
-    /// Fill a request buffer of this length.
-    Read(Sectors),
-    /// Write what a request buffer of this length holds.
-    Write(Sectors),
+pub enum Request<'a> {
+    /// Fill what these extents name of the request buffer.
+    Read(&'a [Extent]),
+    /// Write these extents.
+    Write(&'a [Extent]),
     /// Bring parity up to date; there is no request buffer.
     Resync,
 }
@@ -50,11 +50,22 @@ pub enum Flaw {
     BadRead,
 }
 
-/// Which sectors of the request and of the scratch buffer have a value.
-struct Defined {
-    request: Vec<bool>,
-    scratch: Vec<bool>,
-    fixed_request: bool,
+/// What the plan may do with a sector of a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing: nobody said that it is there.
+    Foreign,
+    /// Give it a value.
+    Undefined,
+    /// Use its value.
+    Defined,
+}
+
+/// The buffers, sector by sector.
+struct Buffers {
+    request: Vec<State>,
+    scratch: Vec<State>,
+    cache: Vec<State>,
 }
 
 /// Checks that a plan uses nothing undefined, defines nothing twice, writes no sector twice, reads no member that can't be read and writes none that
@@ -62,35 +73,26 @@ struct Defined {
 ///
 /// # Errors
 /// The first [`Flaw`].
-pub fn check(plan: &Plan, view: &View<'_>, request: Request) -> Result<(), Flaw> {
-    let (len, is_read) = match request {
-        Request::Read(len) => (len, true),
-        Request::Write(len) => (len, false),
-        Request::Resync => (Sectors(0), false),
-    };
-    let sectors = |len: Sectors| usize::try_from(len.0).expect("a buffer fits the address space");
-    let mut defined = Defined {
-        request: alloc::vec![!is_read; sectors(len)],
-        scratch: alloc::vec![false; sectors(plan.scratch())],
-        fixed_request: !is_read,
-    };
+pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), Flaw> {
+    let mut buffers = Buffers::new(plan, view, request);
     check_operations(plan, plan.reads(), view.geometry, view.repair.failed())?;
     for io in plan.reads() {
-        plan.slices(io).iter().try_for_each(|&slice| defined.define(slice))?;
+        plan.slices(io).iter().try_for_each(|&slice| buffers.define(slice))?;
     }
     for xor in plan.xors() {
         let operands = plan.operands(xor);
         if operands.is_empty() || operands.iter().any(|operand| operand.len != xor.target.len) {
             return Err(Flaw::BadXor(xor.target));
         }
-        operands.iter().try_for_each(|&operand| defined.demand(operand))?;
-        defined.define(xor.target)?;
+        operands.iter().try_for_each(|&operand| buffers.demand(operand))?;
+        buffers.define(xor.target)?;
     }
     check_operations(plan, plan.writes(), view.geometry, view.missing)?;
     for io in plan.writes() {
-        plan.slices(io).iter().try_for_each(|&slice| defined.demand(slice))?;
+        plan.slices(io).iter().try_for_each(|&slice| buffers.demand(slice))?;
     }
-    let is_answered = defined.request.iter().all(|&defined| defined);
+    let is_read = matches!(request, Request::Read(_));
+    let is_answered = !buffers.request.contains(&State::Undefined);
     if is_read && !(is_answered && plan.writes().is_empty()) {
         return Err(Flaw::BadRead);
     }
@@ -118,32 +120,63 @@ fn check_operations(plan: &Plan, ios: &[DiskIo], geometry: &Geometry, failed: Me
     Ok(())
 }
 
-impl Defined {
-    fn sectors(&mut self, slice: Slice) -> Result<&mut [bool], Flaw> {
-        let buffer = match slice.buffer {
-            Buffer::Request => &mut self.request,
-            Buffer::Scratch => &mut self.scratch,
-            Buffer::Cache | Buffer::Zeroes => return Err(Flaw::Redefined(slice)),
+impl Buffers {
+    fn new(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Self {
+        let (extents, state) = match request {
+            Request::Read(extents) => (extents, State::Undefined),
+            Request::Write(extents) => (extents, State::Defined),
+            Request::Resync => (&[][..], State::Foreign),
         };
+        let scratch = alloc::vec![State::Undefined; index(plan.scratch().0)];
+        let mut buffers = Self { request: Vec::new(), scratch, cache: Vec::new() };
+        for cached in view.cached {
+            buffers.enter(cached.content, State::Defined);
+        }
+        for extent in extents {
+            buffers.enter(extent.content, state);
+        }
+        buffers
+    }
+
+    fn enter(&mut self, slice: Slice, state: State) {
+        let Some(buffer) = self.buffer(slice.buffer) else { return };
+        let (start, end) = (index(slice.start.0), index(slice.start.0 + slice.len.0));
+        buffer.resize(buffer.len().max(end), State::Foreign);
+        buffer[start..end].fill(state);
+    }
+
+    /// None for zeros, which are without end.
+    fn buffer(&mut self, buffer: Buffer) -> Option<&mut Vec<State>> {
+        match buffer {
+            Buffer::Request => Some(&mut self.request),
+            Buffer::Scratch => Some(&mut self.scratch),
+            Buffer::Cache => Some(&mut self.cache),
+            Buffer::Zeroes => None,
+        }
+    }
+
+    fn sectors(&mut self, slice: Slice) -> Result<Option<&mut [State]>, Flaw> {
+        let Some(buffer) = self.buffer(slice.buffer) else { return Ok(None) };
         let index = |sector: u64| usize::try_from(sector).map_err(|_| Flaw::BeyondBuffer(slice));
         let range = index(slice.start.0)?..index(slice.start.0.saturating_add(slice.len.0))?;
-        buffer.get_mut(range).ok_or(Flaw::BeyondBuffer(slice))
+        buffer.get_mut(range).map(Some).ok_or(Flaw::BeyondBuffer(slice))
     }
 
     fn define(&mut self, slice: Slice) -> Result<(), Flaw> {
-        let is_fixed = slice.buffer == Buffer::Request && self.fixed_request;
-        let sectors = self.sectors(slice)?;
-        if is_fixed || sectors.contains(&true) {
+        let sectors = self.sectors(slice)?.ok_or(Flaw::Redefined(slice))?;
+        if slice.buffer == Buffer::Cache || sectors.iter().any(|&state| state != State::Undefined) {
             return Err(Flaw::Redefined(slice));
         }
-        sectors.fill(true);
+        sectors.fill(State::Defined);
         Ok(())
     }
 
     fn demand(&mut self, slice: Slice) -> Result<(), Flaw> {
-        if matches!(slice.buffer, Buffer::Cache | Buffer::Zeroes) {
-            return Ok(());
-        }
-        if self.sectors(slice)?.contains(&false) { Err(Flaw::Undefined(slice)) } else { Ok(()) }
+        let is_defined = |sectors: &mut [State]| sectors.iter().all(|&state| state == State::Defined);
+        if self.sectors(slice)?.is_none_or(is_defined) { Ok(()) } else { Err(Flaw::Undefined(slice)) }
     }
+}
+
+fn index(sectors: u64) -> usize {
+    usize::try_from(sectors).expect("a buffer fits the address space")
 }
