@@ -3,7 +3,8 @@
 //! The kernel may read or fill a buffer at any time between an operation's submission and its completion. Three rules
 //! make that safe without locks or copies:
 //! - a [`Lease`] owns a share of the block, so that memory is never freed or reused under a device operation;
-//! - a lease that the device fills is taken through `&mut Buf`, so that no Rust reference is live at that moment;
+//! - a lease that the device fills is taken through `&mut Buf` and where no lease to read is, so that no Rust reference is live at that
+//!   moment;
 //! - a reference into a [`Buf`] is handed out only for a range that no conflicting lease covers.
 //!
 //! Everything here belongs to one thread. The module knows nothing of files, members or plans.
@@ -106,6 +107,12 @@ impl Pool {
     pub fn fits(&self, len: Bytes) -> bool {
         let class = usize::try_from(len.0).ok().and_then(Class::of);
         class.is_some_and(|class| class.bytes <= self.shared.budget)
+    }
+
+    /// Whether a buffer's memory came from this pool and counts against its budget.
+    #[must_use]
+    pub fn owns(&self, buf: &Buf) -> bool {
+        std::ptr::eq(buf.hold.home.as_ptr(), Rc::as_ptr(&self.shared))
     }
 
     /// The bytes on loan, in whole size classes.
@@ -251,22 +258,24 @@ impl Buf {
 
     /// Lends a range to an operation whose device reads the memory: a disk write.
     ///
-    /// The buffer can still be read meanwhile.
+    /// The buffer can still be read meanwhile, and so can the lease.
     ///
     /// # Panics
-    /// When the range is not inside the buffer.
+    /// When the range is not inside the buffer, or a device operation may be filling a part of it.
     #[must_use]
     pub fn lease_read(&self, range: Range<usize>) -> Lease {
+        assert!(!self.hold.block.is_filled_in(&range), "a device may be filling the bytes that are lent");
         self.lease(range, Access::Read)
     }
 
     /// Lends a range to an operation whose device fills the memory: a disk read.
     ///
     /// # Panics
-    /// When the range is not inside the buffer.
+    /// When the range is not inside the buffer, or a part of it is leased.
     #[must_use]
     #[expect(clippy::needless_pass_by_ref_mut, reason = "proves that no reference into the buffer is live")]
     pub fn lease_write(&mut self, range: Range<usize>) -> Lease {
+        assert!(!self.hold.block.is_leased_in(&range), "a lease may be using the bytes that are filled");
         self.lease(range, Access::Write)
     }
 
@@ -324,6 +333,42 @@ impl Lease {
     #[must_use]
     pub fn is_writable(&self) -> bool {
         self.access == Access::Write
+    }
+
+    /// The bytes of a lease to read: content that outlives its buffer.
+    ///
+    /// # Panics
+    /// When the device may change the memory.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        assert!(!self.is_writable(), "what a device may be filling is not read");
+        // SAFETY: the range is inside the block, which the lease keeps alive. While this lease to read exists, `Buf` hands out
+        // neither an exclusive reference into it nor a lease that a device fills.
+        unsafe { self.hold.block.slice(self.start..self.start + self.len) }
+    }
+
+    /// A lease to read a part of what this one may read.
+    ///
+    /// # Panics
+    /// When the device may change the memory, or the range is not inside the lease.
+    #[must_use]
+    pub fn part(&self, range: Range<usize>) -> Self {
+        assert!(!self.is_writable(), "only what is read is shared");
+        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is inside {} bytes", self.len);
+        let range = self.start + range.start..self.start + range.end;
+        let ticket = self.hold.block.lend(range.clone(), Access::Read);
+        Self { hold: self.hold.share(), ticket, start: range.start, len: range.len(), access: Access::Read }
+    }
+
+    /// Grows this lease to read over the bytes of `next`, when they follow in the same memory; whether they do.
+    pub fn extend_over(&mut self, next: &Self) -> bool {
+        let follows = Rc::ptr_eq(&self.hold.block, &next.hold.block) && self.start + self.len == next.start;
+        let extends = follows && !self.is_writable() && !next.is_writable();
+        if extends {
+            self.len += next.len;
+            self.hold.block.extend(self.ticket, next.start + next.len);
+        }
+        extends
     }
 
     /// Fills the memory as a device would.

@@ -1,7 +1,8 @@
-//! Runs layout plans on member files and devices: buffers, parity, locks, superblocks, engine.
+//! Runs layout plans on member files and devices: buffers, parity, locks, cache, superblocks, engine.
 
 pub mod array;
 pub mod buf;
+pub mod cache;
 pub mod disk;
 pub mod engine;
 pub mod error;

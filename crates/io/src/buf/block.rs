@@ -81,6 +81,13 @@ impl Block {
         }
     }
 
+    /// Moves the end of a loan.
+    pub(super) fn extend(&self, ticket: usize, end: usize) {
+        let mut loans = self.loans.borrow_mut();
+        let (range, _) = loans.entries[ticket].as_mut().expect("a loan that grows has not ended");
+        range.end = end;
+    }
+
     pub(super) fn end(&self, ticket: usize) {
         let mut loans = self.loans.borrow_mut();
         let (_, access) = loans.entries[ticket].take().expect("a loan ends once");

@@ -62,6 +62,11 @@ pub enum EngineError {
         /// The members.
         members: MemberSet,
     },
+    /// Content of writes that were replied to could not be written.
+    #[error(
+        "content of earlier writes could not be written to the members; it is still in memory, and the next flush tries again"
+    )]
+    NotDestaged,
     /// The array can't be closed while writes are under way.
     #[error("writes are under way; wait for their replies before closing the array")]
     Busy,

@@ -1,5 +1,7 @@
 //! What the engine is doing for one command.
 
+use std::ops::Range;
+
 use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, Lba, MemberSet, Sectors, StripeId};
@@ -7,6 +9,7 @@ use uraid_layout::{Geometry, Lba, MemberSet, Sectors, StripeId};
 use super::EngineError;
 use super::locks::{Guard, Span};
 use crate::buf::Buf;
+use crate::cache::{Contents, Mark};
 
 /// A slot of the engine's job table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,8 +18,8 @@ pub(super) struct JobId(pub(super) u32);
 /// A command under way.
 #[derive(Debug)]
 pub(super) struct Job<T> {
-    /// The caller's, given back with the reply.
-    pub(super) token: T,
+    /// The caller's, given back with the reply; none where nobody waits for one.
+    pub(super) token: Option<T>,
     pub(super) work: Work,
     pub(super) stage: Stage,
     /// The part of the command that is being done; what follows it up to `end` comes after.
@@ -46,9 +49,19 @@ pub(super) struct Job<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Read,
-    Write { fua: bool },
-    Zero { fua: bool, may_punch: bool },
-    Resync { stripe: StripeId, start: Sectors },
+    Write {
+        fua: bool,
+    },
+    Zero {
+        fua: bool,
+        may_punch: bool,
+    },
+    Resync {
+        stripe: StripeId,
+        start: Sectors,
+    },
+    /// Write out what is dirty of the job's parity stripes.
+    Destage,
     Flush,
     Close,
 }
@@ -78,6 +91,10 @@ pub(super) enum Stage {
     Record,
     /// Give the stripes back, then go on with the next part or the flush.
     PartDone,
+    /// Ask that everything that was replied to be written out.
+    Drain,
+    /// Wait until it is.
+    Draining(Mark),
     /// Ask for a flush.
     Flush,
     /// Wait for the flush.
@@ -88,11 +105,12 @@ pub(super) enum Stage {
     Done,
 }
 
-/// A place for a job; the plan's memory outlives the job.
+/// A place for a job; the memory of the plan and of what it takes from the cache outlives the job.
 #[derive(Debug)]
 pub(super) struct Slot<T> {
     pub(super) job: Option<Job<T>>,
     pub(super) plan: Plan,
+    pub(super) contents: Contents,
 }
 
 /// The engine's jobs; slots are used again.
@@ -109,7 +127,7 @@ impl<T> Jobs<T> {
 
     pub(super) fn insert(&mut self, job: Job<T>) -> JobId {
         let id = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { job: None, plan: Plan::default() });
+            self.slots.push(Slot { job: None, plan: Plan::default(), contents: Contents::default() });
             JobId(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 jobs at once"))
         });
         self.slot(id).job = Some(job);
@@ -137,6 +155,28 @@ impl<T> Jobs<T> {
 }
 
 impl<T> Job<T> {
+    /// A job for a range of the array, yet to be begun.
+    pub(super) fn new(token: Option<T>, work: Work, range: Range<Lba>) -> Self {
+        Self {
+            token,
+            work,
+            stage: Stage::Done,
+            at: range.start,
+            len: Sectors(0),
+            end: range.end,
+            start: range.start,
+            buf: None,
+            scratch: None,
+            guard: None,
+            pending: 0,
+            unreadable: MemberSet::EMPTY,
+            detour: None,
+            failed: MemberSet::EMPTY,
+            again: false,
+            is_writer: false,
+        }
+    }
+
     /// Where the present part begins in a buffer: its plan counts from there.
     pub(super) fn base(&self, buffer: Buffer) -> Sectors {
         Sectors(if buffer == Buffer::Request { self.at.0 - self.start.0 } else { 0 })
@@ -163,7 +203,7 @@ impl<T> Job<T> {
 impl Work {
     /// Whether it changes the members.
     pub(super) fn is_write(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. })
+        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. } | Self::Destage)
     }
 
     /// Whether its reply waits for a flush.

@@ -12,6 +12,7 @@
 //! - At steady state a command allocates nothing.
 
 mod counters;
+mod destage;
 mod error;
 mod flush;
 mod job;
@@ -22,18 +23,19 @@ mod transfer;
 
 use std::collections::VecDeque;
 
-use uraid_layout::plan::Planner;
+use uraid_layout::plan::{Planner, Queue};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeId};
 
 pub use counters::{Counters, MemberCounters};
 pub use error::EngineError;
 pub use record::Record;
 
 use crate::buf::{Buf, Pool};
+use crate::cache::{Cache, Mark};
 use crate::disk::{Completion, Disk};
 use flush::Flusher;
-use job::{Job, JobId, Jobs, Stage, Work};
+use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
 
 /// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
@@ -44,6 +46,15 @@ const SCRATCH_BUDGET: Bytes = Bytes(128 << 20);
 
 /// The part of a command that is planned at once.
 const PART: Sectors = Sectors((32 << 20) / 512);
+
+/// What the cache is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheMode {
+    /// A write is replied to when it is in memory; a flush makes it durable.
+    WriteBack,
+    /// A write is replied to when the members have it. What is in memory saves later writes their reads.
+    WriteThrough,
+}
 
 /// What a client asks for.
 #[derive(Debug)]
@@ -105,7 +116,7 @@ pub enum Command {
 pub struct Reply<T> {
     /// As given with the command.
     pub token: T,
-    /// The buffer of a read or write comes back.
+    /// The buffer of a read comes back.
     pub result: Result<Option<Buf>, EngineError>,
 }
 
@@ -122,6 +133,16 @@ pub struct Engine<D, T> {
     locks: LockTable,
     flusher: Flusher,
     pool: Pool,
+    cache: Option<Cache>,
+    writes_back: bool,
+    /// Destaging jobs under way.
+    destaging: usize,
+    /// What destaging may still begin in this turn.
+    quantum: Sectors,
+    /// Flushes that wait until what was replied to is written out.
+    drainers: Vec<(JobId, Mark)>,
+    /// How busy each member is.
+    queues: Vec<Queue>,
     /// A stretch of zeros to write from.
     zeroes: Buf,
     /// Members whose file system or device has no operation for zeroing.
@@ -155,6 +176,12 @@ impl<D: Disk, T> Engine<D, T> {
             locks: LockTable::new(LOCK_BUCKETS),
             flusher: Flusher::default(),
             pool: Pool::new(SCRATCH_BUDGET),
+            cache: None,
+            writes_back: false,
+            destaging: 0,
+            quantum: Sectors(0),
+            drainers: Vec::new(),
+            queues: vec![Queue { depth: 0, head: DiskSector(0) }; geometry.members()],
             zeroes: Buf::zeroed(run::ZEROES_BYTES),
             cannot_zero: MemberSet::EMPTY,
             is_frozen: false,
@@ -168,6 +195,18 @@ impl<D: Disk, T> Engine<D, T> {
             geometry,
             record,
         })
+    }
+
+    /// The engine with a cache of up to `size`, which takes in the memory of writes; their buffers should be of `pool`.
+    ///
+    /// # Panics
+    /// When commands were submitted already.
+    #[must_use]
+    pub fn with_cache(mut self, mode: CacheMode, pool: Pool, size: Bytes) -> Self {
+        assert_eq!(self.in_flight(), 0, "a cache is there from the start");
+        self.cache = Some(Cache::new(&self.geometry, pool, size));
+        self.writes_back = mode == CacheMode::WriteBack;
+        self
     }
 
     /// The array's geometry.
@@ -219,7 +258,7 @@ impl<D: Disk, T> Engine<D, T> {
         (self.disk, self.geometry, self.record)
     }
 
-    /// Commands that have no reply yet.
+    /// Commands that have no reply yet, and destaging under way.
     pub fn in_flight(&self) -> usize {
         self.jobs.len()
     }
@@ -233,26 +272,18 @@ impl<D: Disk, T> Engine<D, T> {
                     Command::Read { buf, .. } | Command::Write { buf, .. } => Some(buf),
                     _ => None,
                 };
-                let job = Job {
-                    token,
-                    work,
-                    stage: Stage::Done,
-                    at: lba,
-                    len: Sectors(0),
-                    end: Lba(lba.0 + len.0),
-                    start: lba,
-                    buf,
-                    scratch: None,
-                    guard: None,
-                    pending: 0,
-                    unreadable: MemberSet::EMPTY,
-                    detour: None,
-                    failed: MemberSet::EMPTY,
-                    again: false,
-                    is_writer: false,
+                if let Some(cache) = &mut self.cache {
+                    cache.note_activity();
+                }
+                let through = match &buf {
+                    Some(buf) if work == (Work::Write { fua: false }) => self.write_back(lba, len, buf),
+                    _ => lba..Lba(lba.0 + len.0),
                 };
-                let id = self.jobs.insert(job);
-                self.begin(id);
+                if through.start == through.end && work.is_write() {
+                    self.replies.push(Reply { token, result: Ok(None) });
+                } else {
+                    self.start(Job { buf, start: lba, ..Job::new(Some(token), work, through) });
+                }
             }
             Ok(None) => self.replies.push(Reply { token, result: Ok(None) }),
             Err(error) => self.replies.push(Reply { token, result: Err(error) }),
@@ -265,8 +296,10 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.
     pub fn turn(&mut self, replies: &mut Vec<Reply<T>>) -> Result<(), EngineError> {
+        self.quantum = destage::QUANTUM;
         loop {
             self.run_ready();
+            self.destage();
             self.disk.kick().map_err(EngineError::Device)?;
             let mut completions = std::mem::take(&mut self.completions);
             self.disk.reap(&mut completions);

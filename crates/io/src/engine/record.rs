@@ -10,7 +10,7 @@ use smallvec::smallvec;
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
 
 use super::job::JobId;
-use super::run::Owner;
+use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
 use crate::superblock::{Epoch, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
@@ -242,5 +242,5 @@ fn advance(superblock: &mut Superblock, is_clean: bool, missing: MemberSet) {
 }
 
 fn operation(member: MemberIndex, kind: OpKind, offset: Bytes, segments: Segments) -> DiskOp {
-    DiskOp { tag: Owner::Record.tag(), member, kind, offset, segments }
+    DiskOp { tag: Caller::Record.tag(), member, kind, offset, segments }
 }

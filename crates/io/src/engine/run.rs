@@ -3,7 +3,7 @@
 //! [`Engine::advance`] runs a job until it has to wait; what it waits for puts it back into the ready queue. Stages decide;
 //! [`super::transfer`] turns the plan into disk operations.
 
-use uraid_layout::plan::{Extent, View};
+use uraid_layout::plan::{Buffer, Extent, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
@@ -18,20 +18,20 @@ pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
 
 /// Whose a disk operation is: what its tag says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owner {
+pub(super) enum Caller {
     Job(JobId),
     Flusher,
     Record,
 }
 
 /// Whether a job goes on.
-enum Step {
+pub(super) enum Step {
     To(Stage),
     Wait(Stage),
     Fail(EngineError),
 }
 
-impl Owner {
+impl Caller {
     pub(super) fn tag(self) -> u64 {
         match self {
             Self::Job(id) => u64::from(id.0),
@@ -50,10 +50,11 @@ impl Owner {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Starts a job that was just admitted.
-    pub(super) fn begin(&mut self, id: JobId) {
+    /// Starts a job.
+    pub(super) fn start(&mut self, job: Job<T>) {
+        let id = self.jobs.insert(job);
         let stage = match self.jobs.job(id).work {
-            Work::Flush | Work::Close => Stage::Flush,
+            Work::Flush | Work::Close => Stage::Drain,
             _ => self.first_stage(id),
         };
         self.jobs.job(id).stage = stage;
@@ -67,6 +68,10 @@ impl<D: Disk, T> Engine<D, T> {
         if let Work::Resync { stripe, .. } = job.work {
             job.len = Sectors(job.end.0 - job.at.0);
             return Stage::Lock(Span::new(stripe, stripe));
+        }
+        if job.work == Work::Destage {
+            job.len = Sectors(job.end.0 - job.at.0);
+            return Stage::Lock(self.span(id));
         }
         let mut end = job.end.0.min(job.at.0 + PART.0);
         let stripe = geometry.stripe_sectors().0;
@@ -108,6 +113,8 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::Writes => self.writes_done(id),
                 Stage::Record => self.recorded(id),
                 Stage::PartDone => self.part_done(id),
+                Stage::Drain => self.drain(),
+                Stage::Draining(mark) => self.drained(id, mark),
                 Stage::Flush => self.flush(id),
                 Stage::Flushing => self.flushed(id),
                 Stage::Clean => self.cleaned(id),
@@ -130,7 +137,7 @@ impl<D: Disk, T> Engine<D, T> {
         if let Err(error) = self.plan(id) {
             return Step::Fail(error);
         }
-        let Slot { job, plan } = self.jobs.slot(id);
+        let Slot { job, plan, .. } = self.jobs.slot(id);
         let has_guard = job.as_ref().is_some_and(|job| job.guard.is_some());
         if plan.xors().is_empty() || has_guard { Step::To(Stage::Memory) } else { Step::To(Stage::Lock(self.span(id))) }
     }
@@ -172,14 +179,20 @@ impl<D: Disk, T> Engine<D, T> {
             // A write may have changed parity and not data, or the other way round.
             return Err(EngineError::Frozen);
         }
-        let Self { geometry, planner, repair, record, jobs, .. } = self;
-        let Slot { job, plan } = jobs.slot(id);
+        self.consult_cache(id);
+        let Self { geometry, planner, repair, record, jobs, queues, .. } = self;
+        let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         job.find_detour(geometry, record.missing())?;
         let repair = job.detour.as_deref().unwrap_or(repair);
-        let view = View { geometry, repair, missing: record.missing(), cached: &[], queues: &[] };
+        let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
         let planned = match job.work {
-            Work::Read => planner.read(plan, &view, &[Extent::request(job.at, job.len)]),
+            Work::Read | Work::Destage if contents.extents().is_empty() => {
+                plan.clear();
+                Ok(())
+            }
+            Work::Read => planner.read(plan, &view, contents.extents()),
+            Work::Destage => planner.write(plan, &view, contents.extents()).map(drop),
             Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
             Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
             Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
@@ -188,9 +201,33 @@ impl<D: Disk, T> Engine<D, T> {
         planned.map_err(EngineError::Plan)
     }
 
+    /// Takes from the cache what the job's plan is made of: what a read still misses, what a destage writes, what the members
+    /// are known to hold.
+    fn consult_cache(&mut self, id: JobId) {
+        let Self { geometry, cache, jobs, .. } = self;
+        let Slot { job, contents, .. } = jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        match (job.work, cache) {
+            (Work::Read, Some(cache)) if !cache.is_empty() => {
+                let at = job.base(Buffer::Request).bytes();
+                let buf = job.buf.as_mut().expect("a read has a buffer");
+                cache.read(job.at, job.len, buf, at, contents.missing());
+            }
+            (Work::Read, _) => contents.missing().push(Extent::request(job.at, job.len)),
+            (Work::Destage, Some(cache)) if !contents.flies() => {
+                let stripe = geometry.stripe_sectors().0;
+                cache.take(geometry, job.at.0 / stripe..job.end.0.div_ceil(stripe), contents);
+            }
+            (Work::Write { .. } | Work::Zero { .. }, Some(cache)) if !contents.flies() => {
+                cache.look(geometry, job.at, job.len, contents);
+            }
+            _ => {}
+        }
+    }
+
     /// Takes the plan's working memory, or waits for it in line.
     fn take_memory(&mut self, id: JobId) -> Step {
-        let Slot { job, plan } = self.jobs.slot(id);
+        let Slot { job, plan, .. } = self.jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         let need = plan.scratch().bytes();
         if need.0 > 0 && job.scratch.is_none() {
@@ -206,7 +243,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Gives working memory that came back to the jobs that wait for it.
     fn feed_starved(&mut self) {
         while let Some(&id) = self.starved.front() {
-            let Slot { job, plan } = self.jobs.slot(id);
+            let Slot { job, plan, .. } = self.jobs.slot(id);
             let Some(scratch) = allocate(&self.pool, plan.scratch().bytes()) else { return };
             job.as_mut().expect("a starved job is there").scratch = Some(scratch);
             self.starved.pop_front();
@@ -246,6 +283,10 @@ impl<D: Disk, T> Engine<D, T> {
     fn narrow(&mut self, id: JobId) {
         let stripe = self.geometry.stripe_sectors().0;
         let job = self.jobs.job(id);
+        if job.work == Work::Destage {
+            // It fails, and its stripes are tried again one by one.
+            return;
+        }
         let len = stripe - job.at.0 % stripe;
         if len < job.len.0 {
             job.len = Sectors(len);
@@ -258,6 +299,7 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Fail(EngineError::Frozen);
         }
         self.jobs.job(id).failed = MemberSet::EMPTY;
+        self.take_over(id);
         self.issue_writes(id);
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Writes) } else { Step::Wait(Stage::Writes) }
     }
@@ -286,6 +328,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn part_done(&mut self, id: JobId) -> Step {
+        self.settle(id, true);
         self.drop_scratch(id);
         self.unlock(id);
         let job = self.jobs.job(id);
@@ -343,14 +386,19 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Ends a job with its reply.
     fn finish(&mut self, id: JobId, error: Option<EngineError>) {
+        if error.is_some() {
+            self.settle(id, false);
+        }
         self.drop_scratch(id);
         self.unlock(id);
-        let Job { token, buf, .. } = self.jobs.remove(id);
-        let result = match error {
-            None => Ok(buf),
-            Some(error) => Err(error),
-        };
-        self.replies.push(Reply { token, result });
+        if self.jobs.job(id).work == Work::Destage {
+            self.destaged(id, error);
+            self.jobs.remove(id);
+            return;
+        }
+        let Job { token, work, buf, .. } = self.jobs.remove(id);
+        let result = error.map_or_else(|| Ok(buf.filter(|_| work == Work::Read)), Err);
+        self.replies.extend(token.map(|token| Reply { token, result }));
     }
 
     fn drop_scratch(&mut self, id: JobId) {
@@ -374,7 +422,7 @@ impl<D: Disk, T> Engine<D, T> {
         let present = self.geometry.all_members().minus(self.record.missing());
         for member in self.flusher.begin(present).iter() {
             self.counters.flush(member);
-            self.submit_op(Owner::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
+            self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
         }
         self.wake_flushed();
     }
@@ -395,7 +443,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     pub(super) fn submit_op(
         &mut self,
-        owner: Owner,
+        owner: Caller,
         member: MemberIndex,
         kind: OpKind,
         offset: Bytes,
@@ -446,10 +494,10 @@ impl<D: Disk, T> Engine<D, T> {
                 }
             }
         }
-        match Owner::of(tag) {
-            Owner::Job(id) => self.job_completed(id, member, &result),
-            Owner::Flusher => self.flush_completed(member, result.is_err()),
-            Owner::Record => {
+        match Caller::of(tag) {
+            Caller::Job(id) => self.job_completed(id, member, &result),
+            Caller::Flusher => self.flush_completed(member, result.is_err()),
+            Caller::Record => {
                 if self.record.completed(member, result.is_err()) {
                     let failed = self.record.take_failed();
                     if self.fail_members(failed).is_err() {

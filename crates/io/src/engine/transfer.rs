@@ -2,13 +2,14 @@
 
 use std::ops::Range;
 
-use uraid_layout::plan::{Buffer, DiskIo, Slice};
-use uraid_layout::{Bytes, MemberIndex, Sectors};
+use uraid_layout::plan::{Buffer, DiskIo, Queue, Slice};
+use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, Owner, Sectors};
 
 use super::Engine;
 use super::job::{Job, JobId, Slot, Stage, Work};
-use super::run::{Owner, ZEROES_BYTES};
+use super::run::{Caller, ZEROES_BYTES};
 use crate::buf::{Buf, Lease};
+use crate::cache::{Contents, Source};
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, OpName, SEGMENTS_MAX, Segments};
 use crate::xor::xor_into;
 
@@ -18,23 +19,23 @@ const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
 impl<D: Disk, T> Engine<D, T> {
     /// Submits the plan's reads.
     pub(super) fn issue_reads(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, .. } = self;
-        let Slot { job, plan } = jobs.slot(id);
+        let Self { jobs, disk, record, counters, queues, .. } = self;
+        let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         for io in plan.reads() {
             let mut transfer = Transfer::new(id, io, OpKind::Read, record.offset(io.member, io.sector));
             for slice in plan.slices(io) {
                 transfer.push(lease_to_fill(job, slice), |op| disk.submit(op));
             }
-            job.pending += transfer.finish(|op| disk.submit(op));
+            job.pending += transfer.finish(queues, |op| disk.submit(op));
             counters.read(io.member, io.len);
         }
     }
 
     /// Submits the plan's writes.
     pub(super) fn issue_writes(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, zeroes, cannot_zero, .. } = self;
-        let Slot { job, plan } = jobs.slot(id);
+        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, .. } = self;
+        let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         assert!(job.guard.is_some(), "a stripe is written under its lock");
         for io in plan.writes() {
@@ -47,29 +48,38 @@ impl<D: Disk, T> Engine<D, T> {
             if may_zero && plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes) {
                 let may_punch = matches!(job.work, Work::Zero { may_punch: true, .. });
                 let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
-                job.pending += Transfer::new(id, io, kind, offset).finish(|op| disk.submit(op));
+                job.pending += Transfer::new(id, io, kind, offset).finish(queues, |op| disk.submit(op));
                 counters.zero(io.member);
                 continue;
             }
             let mut transfer = Transfer::new(id, io, OpKind::Write, offset);
             for slice in plan.slices(io) {
+                if slice.buffer == Buffer::Cache {
+                    let pieces = contents.pieces(*slice);
+                    pieces.for_each(|(page, range)| transfer.push(page.part(range), |op| disk.submit(op)));
+                    continue;
+                }
                 for lease in leases_to_write(job, zeroes, *slice) {
                     transfer.push(lease, |op| disk.submit(op));
                 }
             }
-            job.pending += transfer.finish(|op| disk.submit(op));
+            job.pending += transfer.finish(queues, |op| disk.submit(op));
             counters.write(io.member, io.len);
         }
     }
 
     /// Does the plan's XORs.
     pub(super) fn compute(&mut self, id: JobId) {
-        let Slot { job, plan } = self.jobs.slot(id);
+        let Slot { job, plan, contents } = self.jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         let request = job.base(Buffer::Request);
         let bases = |buffer| if buffer == Buffer::Request { request } else { Sectors(0) };
         for xor in plan.xors() {
             let operands = plan.operands(xor);
+            if operands.iter().any(|slice| slice.buffer == Buffer::Cache) {
+                xor_pages(job, contents, xor.target, operands);
+                continue;
+            }
             let range = |slice: &Slice| range(slice, bases(slice.buffer));
             let of = |buffer| operands.iter().filter(move |slice| slice.buffer == buffer).map(range);
             let (target, other, is_scratch) = match xor.target.buffer {
@@ -85,11 +95,49 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
+    /// Lets what is about to be written take the place of what the cache holds of it, and leaves the new parity there.
+    pub(super) fn take_over(&mut self, id: JobId) {
+        let Self { jobs, cache, geometry, zeroes, .. } = self;
+        let Slot { job, plan, contents } = jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        let Some(cache) = cache else { return };
+        if !contents.flies() && job.work != Work::Destage {
+            let start = range(
+                &Slice { buffer: Buffer::Request, start: Sectors(0), len: Sectors(0) },
+                job.base(Buffer::Request),
+            );
+            let source = match (job.work, &job.buf) {
+                (Work::Write { .. }, Some(buf)) => Source::Request(buf, start.start),
+                (Work::Resync { stripe, .. }, _) => return cache.forget_clean(stripe),
+                _ => Source::Zeroes(zeroes),
+            };
+            let keeps = job.len.0 < geometry.stripe_sectors().0;
+            cache.take_over(geometry, (job.at, job.len), source, keeps, contents);
+        }
+        let Some(scratch) = job.scratch.as_ref().filter(|_| contents.flies()) else { return };
+        for io in plan.writes() {
+            let mut sector = io.sector.0;
+            for slice in plan.slices(io) {
+                let mut done = 0;
+                while slice.buffer == Buffer::Scratch && done < slice.len.0 {
+                    let chunk = geometry.chunk().0;
+                    let location = Location { member: io.member, sector: DiskSector(sector + done) };
+                    let Some(Owner::Parity { stripe, group, offset }) = geometry.owner(location) else { break };
+                    let part = slice.part(done, (chunk - offset.0).min(slice.len.0 - done));
+                    cache.put_parity(stripe, group, offset, scratch.bytes(range(&part, Sectors(0))));
+                    done += part.len.0;
+                }
+                sector += slice.len.0;
+            }
+        }
+    }
+
     /// Takes in the end of one of a job's disk operations.
     pub(super) fn job_completed(&mut self, id: JobId, member: MemberIndex, result: &Result<(), DiskError>) {
         let job = self.jobs.job(id);
         let is_write = matches!(job.stage, Stage::Writes);
         job.pending -= 1;
+        self.queues[member.index()].depth -= 1;
         match result {
             Ok(()) if is_write => self.flusher.wrote(member),
             Ok(()) => {}
@@ -108,16 +156,20 @@ impl<D: Disk, T> Engine<D, T> {
 /// A plan's operation on its way to the disk: one, or several where it has more segments than one can have.
 struct Transfer {
     op: DiskOp,
+    end: DiskSector,
     issued: u32,
 }
 
 impl Transfer {
     fn new(id: JobId, io: &DiskIo, kind: OpKind, offset: Bytes) -> Self {
-        let op = DiskOp { tag: Owner::Job(id).tag(), member: io.member, kind, offset, segments: Segments::new() };
-        Self { op, issued: 0 }
+        let op = DiskOp { tag: Caller::Job(id).tag(), member: io.member, kind, offset, segments: Segments::new() };
+        Self { op, end: DiskSector(io.sector.0 + io.len.0), issued: 0 }
     }
 
     fn push(&mut self, lease: Lease, submit: impl FnOnce(DiskOp)) {
+        if self.op.segments.last_mut().is_some_and(|last| last.extend_over(&lease)) {
+            return;
+        }
         if self.op.segments.len() == SEGMENTS_MAX {
             let DiskOp { tag, member, kind, offset, .. } = self.op;
             let rest = Bytes(offset.0 + self.op.len().0);
@@ -129,9 +181,41 @@ impl Transfer {
     }
 
     /// Submits what is left and says how many operations it came to.
-    fn finish(self, submit: impl FnOnce(DiskOp)) -> u32 {
+    fn finish(self, queues: &mut [Queue], submit: impl FnOnce(DiskOp)) -> u32 {
+        let queue = &mut queues[self.op.member.index()];
+        queue.depth += self.issued + 1;
+        queue.head = self.end;
         submit(self.op);
         self.issued + 1
+    }
+}
+
+/// Does a XOR of which operands are pages of the cache, a page at a time: its column is at the same place in all of them.
+fn xor_pages<T>(job: &mut Job<T>, contents: &Contents, target: Slice, operands: &[Slice]) {
+    let Job { scratch, buf, .. } = job;
+    let base = Sectors(job.at.0 - job.start.0);
+    let scratch = scratch.as_mut().expect("what is computed from the cache goes to working memory");
+    let mut at = 0;
+    while at < target.len.0 {
+        let left =
+            |slice: &Slice| contents.pieces(slice.part(at, target.len.0 - at)).next().map(|(_, range)| range.len());
+        let pieces = operands.iter().filter(|slice| slice.buffer == Buffer::Cache).filter_map(left);
+        let len = Bytes(pieces.min().expect("an operand is in the cache") as u64).whole_sectors().0;
+        let of = |buffer, base| {
+            operands
+                .iter()
+                .filter(move |slice| slice.buffer == buffer)
+                .map(move |slice| range(&slice.part(at, len), base))
+        };
+        let (sum, mut sources) =
+            scratch.disjoint(range(&target.part(at, len), Sectors(0)), of(Buffer::Scratch, Sectors(0)));
+        sources.extend(of(Buffer::Request, base).map(|range| buf.as_ref().expect("a write has a buffer").bytes(range)));
+        let cached = operands.iter().filter(|slice| slice.buffer == Buffer::Cache);
+        sources.extend(
+            cached.flat_map(|slice| contents.pieces(slice.part(at, len))).map(|(page, range)| &page.bytes()[range]),
+        );
+        xor_into(sum, &sources);
+        at += len;
     }
 }
 
@@ -156,7 +240,7 @@ fn leases_to_write<'a, T>(job: &'a Job<T>, zeroes: &'a Buf, slice: Slice) -> imp
     let (buf, piece) = match slice.buffer {
         Buffer::Request => (job.buf.as_ref(), slice.len),
         Buffer::Scratch => (job.scratch.as_ref(), slice.len),
-        Buffer::Cache => unreachable!("nothing is said to be in memory"),
+        Buffer::Cache => unreachable!("the cache's pages have leases of their own"),
         Buffer::Zeroes => (Some(zeroes), ZEROES_BYTES.whole_sectors()),
     };
     let buf = buf.expect("a plan's slice has memory");

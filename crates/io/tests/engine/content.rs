@@ -3,15 +3,15 @@
 
 use std::collections::HashMap;
 
-use uraid_io::buf::Buf;
+use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName, Order};
-use uraid_io::engine::Command;
+use uraid_io::engine::{CacheMode, Command};
 use uraid_layout::{Lba, MemberSet, Sectors};
 
 use crate::support::model::{Model, Pending};
 use crate::support::{
-    RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, noise, read, run, run_all, shapes, size, small,
-    tolerated, write,
+    Caching, RAID5, Random, SECTOR, Shape, TestEngine, assert_encoded, buf, durable_content, noise, read, run, run_all,
+    shapes, size, small, tolerated, with_cache, write,
 };
 
 const DEPTH: usize = 16;
@@ -25,9 +25,10 @@ enum Flight {
     Write {
         pending: Pending,
     },
-    /// The writes that had completed when it was submitted.
+    /// The members' writes and the client's that were over when it was submitted.
     Flush {
         clock: u64,
+        since: u64,
     },
 }
 
@@ -39,16 +40,33 @@ struct Storm {
     flights: HashMap<u64, Flight>,
     next: u64,
     may_fail: bool,
+    is_healthy: bool,
+    pool: Pool,
     context: String,
 }
 
+/// Every way to cache; some so small that content is always on its way out.
+const CACHINGS: [Caching; 6] = [
+    None,
+    Some((CacheMode::WriteThrough, 64)),
+    Some((CacheMode::WriteThrough, 4096)),
+    Some((CacheMode::WriteBack, 32)),
+    Some((CacheMode::WriteBack, 128)),
+    Some((CacheMode::WriteBack, 4096)),
+];
+
+fn caching(number: u64) -> Caching {
+    CACHINGS[usize::try_from(number).expect("small") % CACHINGS.len()]
+}
+
 impl Storm {
-    fn new(shape: Shape, missing: MemberSet, order: Order, seed: u64) -> Self {
-        let engine = shape.engine(missing, order);
+    fn new(shape: Shape, missing: MemberSet, order: Order, seed: u64, caching: Caching) -> Self {
+        let (engine, pool) = with_cache(shape.engine(missing, order), caching);
         let sectors = usize::try_from(engine.geometry().capacity().0).expect("small");
-        let context = format!("{shape:?} without {missing:?}, {order:?}, seed {seed}");
+        let context = format!("{shape:?} without {missing:?}, {order:?}, {caching:?}, seed {seed}");
+        let is_healthy = missing.is_empty();
         let (model, random, flights) = (Model::new(sectors), Random(seed), HashMap::new());
-        Self { engine, model, random, flights, next: 0, may_fail: false, context }
+        Self { engine, model, random, flights, next: 0, may_fail: false, is_healthy, pool, context }
     }
 
     fn run(&mut self, commands: u64) {
@@ -61,7 +79,11 @@ impl Storm {
             self.engine.disk_mut().allow_reaps(usize::try_from(reaps).expect("small"));
             let (moved, in_flight) = (self.engine.disk().ops.len(), self.flights.len());
             self.engine.turn(&mut replies).expect("memory does not break");
-            let is_stuck = replies.is_empty() && uraid_io::disk::Disk::in_flight(self.engine.disk()) == 0;
+            let is_idle = uraid_io::disk::Disk::in_flight(self.engine.disk()) == 0 && !self.engine.wants_turn();
+            let is_stuck = replies.is_empty() && is_idle;
+            if self.random.below(10) == 0 {
+                self.engine.tick();
+            }
             assert!(!is_stuck, "{}: {in_flight} commands wait for nothing after {moved} operations", self.context);
             for reply in replies.drain(..) {
                 self.reply(reply.token, &reply.result.map_err(|error| error.to_string()));
@@ -95,7 +117,13 @@ impl Storm {
             }
             7..15 => {
                 let pending = self.model.submit(lba, len, false);
-                let buf = buf(&self.model.data(pending));
+                let mut buf = buf(&self.model.data(pending));
+                if self.random.below(2) == 0
+                    && let Some(mut own) = self.pool.try_alloc(sectors.bytes())
+                {
+                    own.as_mut().copy_from_slice(buf.as_ref());
+                    buf = own;
+                }
                 (Flight::Write { pending }, Command::Write { lba: at, buf, fua })
             }
             15 | 16 => {
@@ -109,7 +137,10 @@ impl Storm {
                 let pending = self.model.submit(first.min(end), end.saturating_sub(first), true);
                 (Flight::Write { pending }, Command::Trim { lba: at, len: sectors, fua: false })
             }
-            _ => (Flight::Flush { clock: self.engine.disk().clock() }, Command::Flush),
+            _ => {
+                let (clock, since) = (self.engine.disk().clock(), self.model.now());
+                (Flight::Flush { clock, since }, Command::Flush)
+            }
         };
         self.flights.insert(token, flight);
         self.engine.submit(token, command);
@@ -126,7 +157,12 @@ impl Storm {
                 self.model.assert_read(lba, buf.as_ref(), since, &context);
             }
             (Flight::Write { pending }, result) => self.model.replied(pending, result.is_ok()),
-            (Flight::Flush { clock }, Ok(_)) => self.engine.disk().assert_flushed(clock, &context),
+            (Flight::Flush { clock, since }, Ok(_)) => {
+                self.engine.disk().assert_flushed(clock, &context);
+                if self.is_healthy && self.engine.missing().is_empty() {
+                    self.model.assert_read(0, &durable_content(&self.engine), since, &format!("{context}: durable"));
+                }
+            }
             (_, Err(_)) => {}
         }
     }
@@ -137,6 +173,8 @@ impl Storm {
         let capacity = self.engine.geometry().capacity().0;
         let content = read(&mut self.engine, 0, capacity).expect("everything can be read");
         self.model.assert_read(0, &content, self.model.now(), &context);
+        run(&mut self.engine, Command::Flush).expect("flushes");
+        assert!(!self.engine.is_dirty(), "{context}: flushed and still dirty");
         assert_encoded(&self.engine, &content, &context);
         run(&mut self.engine, Command::Close).expect("closes");
         let newest = self.engine.disk().newest();
@@ -153,9 +191,12 @@ fn orders(seed: u64) -> [Order; 4] {
 fn concurrent_commands_on_healthy_arrays() {
     for (index, shape) in (0..).zip(shapes()) {
         for (turn, order) in (0..).zip(orders(index)) {
-            let mut storm = Storm::new(shape, MemberSet::EMPTY, order, 1000 + index * 10 + turn);
-            storm.run(400);
-            storm.finish();
+            for (number, caching) in (0..).zip(CACHINGS) {
+                let seed = 1000 + index * 100 + turn * 10 + number;
+                let mut storm = Storm::new(shape, MemberSet::EMPTY, order, seed, caching);
+                storm.run(200);
+                storm.finish();
+            }
         }
     }
 }
@@ -164,7 +205,7 @@ fn concurrent_commands_on_healthy_arrays() {
 fn concurrent_commands_on_degraded_arrays() {
     for (index, shape) in (0..).zip(shapes()) {
         for (turn, missing) in (0..).zip(tolerated(&shape.geometry())).skip(1) {
-            let mut storm = Storm::new(shape, missing, Order::Seeded(turn), 5000 + index * 100 + turn);
+            let mut storm = Storm::new(shape, missing, Order::Seeded(turn), 5000 + index * 100 + turn, caching(turn));
             storm.run(150);
             storm.finish();
         }
@@ -177,9 +218,10 @@ fn members_die_under_load() {
     let all = [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush];
     let kinds: [&[OpName]; 4] = [&all, &[OpName::Write], &[OpName::Flush], &[OpName::Read]];
     for (index, shape) in (0..).zip(shapes()) {
-        for seed in 0..12_u64 {
+        for seed in 0..24_u64 {
             let tolerance = shape.geometry().tolerance();
-            let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), 9000 + index * 100 + seed);
+            let mut storm =
+                Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), 9000 + index * 100 + seed, caching(seed / 4));
             let victims = tolerance.min(2) as u64;
             for victim in 0..victims {
                 let member = uraid_layout::MemberIndex(
@@ -201,9 +243,10 @@ fn members_die_under_load() {
 #[test]
 fn too_many_members_die_under_load() {
     for (index, shape) in (0..).zip(shapes()) {
-        for seed in 0..8_u64 {
+        for seed in 0..12_u64 {
             let tolerance = shape.geometry().tolerance();
-            let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), 20_000 + index * 100 + seed);
+            let order = Order::Seeded(seed);
+            let mut storm = Storm::new(shape, MemberSet::EMPTY, order, 20_000 + index * 100 + seed, caching(seed));
             storm.may_fail = true;
             for victim in 0..=tolerance.min(usize::from(shape.members) - 1) {
                 let member = uraid_layout::MemberIndex(u8::try_from(victim).expect("small"));

@@ -4,9 +4,9 @@
 pub(crate) mod model;
 pub(crate) mod watch;
 
-use uraid_io::buf::Buf;
+use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{MemDisk, Order};
-use uraid_io::engine::{Command, Engine, EngineError, Record, Reply};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Record, Reply};
 use uraid_io::superblock::{Areas, Epoch, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds, encode};
 use uraid_layout::stripe::Role;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId};
@@ -153,6 +153,17 @@ impl Shape {
     }
 }
 
+/// How an engine caches, with how many pages.
+pub(crate) type Caching = Option<(CacheMode, u64)>;
+
+/// The engine with a cache, and the pool that its memory is of.
+pub(crate) fn with_cache(engine: TestEngine, caching: Caching) -> (TestEngine, Pool) {
+    let pages = caching.map_or(0, |(_, pages)| pages);
+    let pool = Pool::new(Bytes((pages + 1024) * 4096));
+    let Some((mode, pages)) = caching else { return (engine, pool) };
+    (engine.with_cache(mode, pool.clone(), Bytes(pages * 4096)), pool)
+}
+
 pub(crate) fn size(bytes: Bytes) -> usize {
     usize::try_from(bytes.0).expect("fits")
 }
@@ -178,6 +189,9 @@ pub(crate) fn run_all(engine: &mut TestEngine, commands: Vec<Command>) -> Vec<Re
     engine.disk_mut().allow_reaps(usize::MAX);
     let mut replies = Vec::new();
     engine.turn(&mut replies).expect("memory does not break");
+    while engine.wants_turn() {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
     assert_eq!(engine.in_flight(), 0, "commands hang");
     assert_eq!(replies.len(), count, "one reply for each command");
     replies.sort_by_key(|reply| reply.token);
@@ -228,6 +242,20 @@ pub(crate) fn encoded(geometry: &Geometry, content: &[u8]) -> Vec<Vec<u8>> {
         }
     }
     members
+}
+
+/// The array's content as a power cut would leave it at least; no member is missing.
+pub(crate) fn durable_content(engine: &TestEngine) -> Vec<u8> {
+    let geometry = engine.geometry();
+    let len = size(geometry.used_sectors().bytes());
+    let members: Vec<&[u8]> =
+        geometry.all_members().iter().map(|member| engine.disk().durable_data(member, len)).collect();
+    let mut content = Vec::with_capacity(size(geometry.capacity().bytes()));
+    for lba in 0..geometry.capacity().0 {
+        let at = geometry.locate(Lba(lba));
+        content.extend_from_slice(&members[at.member.index()][size(Sectors(at.sector.0).bytes())..][..SECTOR]);
+    }
+    content
 }
 
 /// Asserts that every present member holds what the encoder says.

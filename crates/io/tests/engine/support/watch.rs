@@ -2,6 +2,7 @@
 //! crash could make wrong.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
@@ -18,6 +19,14 @@ pub(crate) struct Op {
     pub(crate) is_data: bool,
 }
 
+/// The writes of one job to one member: it goes on when all are over.
+#[derive(Default)]
+struct Group {
+    ranges: Vec<Range<usize>>,
+    pending: usize,
+    is_failed: bool,
+}
+
 pub(crate) struct Watch {
     pub(crate) inner: MemDisk,
     areas: Areas,
@@ -26,11 +35,13 @@ pub(crate) struct Watch {
     /// What a flush under way will make durable.
     flushing: HashMap<(u64, MemberIndex), (Option<Superblock>, u64)>,
     /// Writes of data under way, by tag and member.
-    writing: HashMap<(u64, MemberIndex), u64>,
+    writing: HashMap<(u64, MemberIndex), Group>,
     /// Counts completed writes of data.
     clock: u64,
     /// For each member those of them that are not durable.
-    unflushed: Vec<Vec<u64>>,
+    unflushed: Vec<Vec<(u64, Range<usize>)>>,
+    /// What of each member's data area a power cut would leave at least.
+    image: Vec<Option<Vec<u8>>>,
     pub(crate) ops: Vec<Op>,
     reaps: usize,
 }
@@ -38,15 +49,16 @@ pub(crate) struct Watch {
 impl Watch {
     pub(crate) fn new(inner: MemDisk, members: u8, areas: Areas) -> Self {
         let mut watch = Self {
-            inner,
             areas,
             durable: Vec::new(),
             flushing: HashMap::new(),
             writing: HashMap::new(),
             clock: 0,
             unflushed: vec![Vec::new(); usize::from(members)],
+            image: (0..members).map(|member| inner.member(MemberIndex(member)).map(<[u8]>::to_vec)).collect(),
             ops: Vec::new(),
             reaps: usize::MAX,
+            inner,
         };
         watch.durable = (0..members).map(MemberIndex).map(|member| watch.superblock(member)).collect();
         watch
@@ -60,6 +72,11 @@ impl Watch {
     /// The first bytes of a member's data area.
     pub(crate) fn data(&self, member: MemberIndex, len: usize) -> &[u8] {
         &self.inner.member(member).expect("the member is present")[size(self.areas.data.offset)..][..len]
+    }
+
+    /// The same of what a power cut would leave at least.
+    pub(crate) fn durable_data(&self, member: MemberIndex, len: usize) -> &[u8] {
+        &self.image[member.index()].as_ref().expect("the member is present")[size(self.areas.data.offset)..][..len]
     }
 
     pub(crate) fn data_mut(&mut self, member: MemberIndex) -> &mut [u8] {
@@ -97,7 +114,7 @@ impl Watch {
     /// Asserts that what had completed at `clock` is durable on every member that is on record as active.
     pub(crate) fn assert_flushed(&self, clock: u64, context: &str) {
         for (slot, _) in (0..).zip(&self.newest().slots).filter(|(_, record)| record.state == SlotState::Active) {
-            let is_durable = self.unflushed[slot].iter().all(|&written| written > clock);
+            let is_durable = self.unflushed[slot].iter().all(|&(written, _)| written > clock);
             assert!(is_durable, "{context}: member {slot} has writes that are not durable");
         }
     }
@@ -124,7 +141,11 @@ impl Disk for Watch {
         match op.kind {
             OpKind::Write | OpKind::Zero { .. } if is_data => {
                 self.assert_marked(&op);
-                *self.writing.entry((op.tag, op.member)).or_default() += 1;
+                let start = size(op.offset);
+                let range = start..start + size(op.len());
+                let group = self.writing.entry((op.tag, op.member)).or_default();
+                group.ranges.push(range);
+                group.pending += 1;
             }
             OpKind::Flush => {
                 let state = (self.superblock(op.member), self.clock);
@@ -158,13 +179,23 @@ impl Disk for Watch {
                     if epoch(&superblock) > epoch(&self.durable[slot]) {
                         self.durable[slot] = superblock;
                     }
-                    self.unflushed[slot].retain(|&write| write > written);
+                    let now = self.inner.member(completion.member).expect("a member that is flushed is present");
+                    let image = self.image[slot].as_mut().expect("the same");
+                    self.unflushed[slot].retain(|(write, range)| {
+                        if *write <= written {
+                            image[range.clone()].copy_from_slice(&now[range.clone()]);
+                        }
+                        *write > written
+                    });
                 }
-            } else if let Some(count) = self.writing.get_mut(&key).filter(|count| **count > 0) {
-                *count -= 1;
-                if is_ok {
+            } else if let Some(group) = self.writing.get_mut(&key).filter(|group| group.pending > 0) {
+                group.pending -= 1;
+                group.is_failed |= !is_ok;
+                if group.pending == 0 {
+                    let group = std::mem::take(group);
                     self.clock += 1;
-                    self.unflushed[slot].push(self.clock);
+                    let ranges = group.ranges.into_iter().filter(|_| !group.is_failed);
+                    self.unflushed[slot].extend(ranges.map(|range| (self.clock, range)));
                 }
             }
         }

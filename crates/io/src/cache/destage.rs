@@ -1,0 +1,260 @@
+//! What to write out next.
+//!
+//! - A parity stripe whose data is all dirty goes first and at once: it costs no read.
+//! - Others wait, for they may become whole: until the cache fills beyond a high watermark (then the oldest go until it is below the low one),
+//!   until they are old, until the clients are idle, or until a flush.
+//! - The oldest go together, in the order of addresses, and adjacent ones as one run: adjacent stripes become one operation on each
+//!   member.
+//! - When a write finds no room it is written through. It does not wait for what is dirty.
+//! - A stripe that can't be written stays dirty and visible. It is tried again, alone, by each flush, which tells the failure.
+//!
+//! Time is counted in ticks that the caller makes; see [`TICK`].
+
+use std::collections::VecDeque;
+use std::ops::Range;
+use std::time::Duration;
+
+use uraid_layout::{Sectors, StripeId};
+
+use super::stripes::{Slot, Stripes};
+use super::{Cache, Shape};
+
+/// The time between two ticks.
+pub const TICK: Duration = Duration::from_millis(100);
+
+/// Ticks after which a dirty stripe is old.
+const OLD_TICKS: u64 = 50;
+
+/// Shares of the cache's pages, in sixteenths, at which destaging begins, at which it ends, and at which writes are written through.
+const HIGH: usize = 11;
+const LOW: usize = 8;
+const FULL: usize = 14;
+
+/// Stripes that are put into the order of addresses at a time.
+const BATCH_MAX: usize = 512;
+
+/// Sectors of one run, where it has more than one stripe.
+const RUN_SECTORS_MAX: u64 = (2 << 20) / 512;
+
+/// A point in the cache's history: what was dirty before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Mark(u64);
+
+#[derive(Debug)]
+pub(super) struct Policy {
+    pages: usize,
+    /// Counts stripes that became dirty.
+    sequence: u64,
+    ticks: u64,
+    /// Stripes that became whole.
+    whole: VecDeque<StripeId>,
+    /// The oldest stripes, descending: the next is the last.
+    batch: Vec<StripeId>,
+    /// Since when the content of each flight was dirty, where any was.
+    flights: Vec<u64>,
+    /// Stripes whose destaging failed.
+    stuck: Vec<StripeId>,
+    /// Everything that was dirty before is to be written.
+    drain: Option<Mark>,
+    is_above_low: bool,
+    is_idle: bool,
+    was_busy: bool,
+}
+
+impl Policy {
+    pub(super) fn new(pages: usize) -> Self {
+        Self {
+            pages,
+            sequence: 0,
+            ticks: 0,
+            whole: VecDeque::new(),
+            batch: Vec::new(),
+            flights: Vec::new(),
+            stuck: Vec::new(),
+            drain: None,
+            is_above_low: false,
+            is_idle: false,
+            was_busy: false,
+        }
+    }
+
+    pub(super) fn has_room(&self, pinned: usize, more: usize) -> bool {
+        pinned.saturating_add(more) <= self.pages / 16 * FULL
+    }
+
+    /// Notes that a stripe of which `before` sectors were dirty has new dirty content.
+    pub(super) fn touched(&mut self, stripes: &mut Stripes, slot: Slot, before: u64, shape: &Shape) {
+        let stripe = stripes.get(slot);
+        let whole = shape.sectors_of(stripe.id);
+        if before < whole && stripe.dirty == whole && !stripe.is_scheduled {
+            self.whole.push_back(stripe.id);
+        }
+        if stripe.since.is_none() && !stripe.is_stuck {
+            stripes.enlist(slot, self.sequence, self.ticks);
+            self.sequence += 1;
+        }
+    }
+
+    pub(super) fn took_off(&mut self, since: Option<u64>) {
+        self.flights.extend(since);
+    }
+
+    pub(super) fn landed(&mut self, since: Option<u64>) {
+        if let Some(since) = since {
+            let index = self.flights.iter().position(|&flight| flight == since).expect("what lands took off");
+            self.flights.swap_remove(index);
+        }
+    }
+
+    /// Notes that a stripe is dirty again because it could not be written.
+    pub(super) fn failed(&mut self, stripes: &mut Stripes, slot: Slot) {
+        stripes.delist(slot);
+        let stripe = stripes.get(slot);
+        if !std::mem::replace(&mut stripe.is_stuck, true) {
+            self.stuck.push(stripe.id);
+        }
+    }
+
+    fn is_wanted(&self, since: u64, tick: u64) -> bool {
+        let is_old = self.ticks - tick >= OLD_TICKS;
+        self.is_above_low || self.is_idle || is_old || self.drain.is_some_and(|mark| since < mark.0)
+    }
+}
+
+impl Cache {
+    /// Whether there is content that the members are still to be written, other than what can't be.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.stripes.dirty().next().is_some() || !self.policy.flights.is_empty()
+    }
+
+    /// Notes that a client wants something.
+    pub fn note_activity(&mut self) {
+        self.policy.was_busy = true;
+        self.policy.is_idle = false;
+    }
+
+    /// Notes that [`TICK`] has passed.
+    pub fn tick(&mut self) {
+        self.policy.ticks += 1;
+        self.policy.is_idle = !std::mem::take(&mut self.policy.was_busy);
+    }
+
+    /// Asks that everything that is dirty now be written out, and stripes that failed be tried again.
+    pub fn drain(&mut self) -> Mark {
+        for id in std::mem::take(&mut self.policy.stuck) {
+            let Some(slot) = self.stripes.find(id).filter(|&slot| self.stripes.at(slot).is_stuck) else { continue };
+            self.stripes.get(slot).is_stuck = false;
+            if self.stripes.at(slot).dirty > 0 && self.stripes.at(slot).since.is_none() {
+                self.stripes.enlist(slot, self.policy.sequence, self.policy.ticks);
+                self.stripes.get(slot).is_alone = true;
+                self.policy.sequence += 1;
+            }
+        }
+        let mark = Mark(self.policy.sequence);
+        self.policy.drain = Some(mark);
+        mark
+    }
+
+    /// Whether everything that was dirty before the mark is written, or [stuck](Cache::is_stuck).
+    #[must_use]
+    pub fn is_drained(&self, mark: Mark) -> bool {
+        let oldest = self.stripes.dirty().next().and_then(|stripe| stripe.since);
+        oldest.into_iter().chain(self.policy.flights.iter().copied()).all(|since| since >= mark.0)
+    }
+
+    /// Whether there is content that could not be written.
+    #[must_use]
+    pub fn is_stuck(&self) -> bool {
+        let is_stuck = |&id: &StripeId| self.stripes.find(id).is_some_and(|slot| self.stripes.at(slot).is_stuck);
+        self.policy.stuck.iter().any(is_stuck)
+    }
+
+    /// The next run of adjacent parity stripes to write out: lock them, then [`Cache::take`] what is dirty of them, which is the
+    /// second value by now. None when nothing is to be
+    /// written for now.
+    pub fn next_run(&mut self) -> Option<(Range<u64>, Sectors)> {
+        self.next_whole().or_else(|| self.next_partial())
+    }
+
+    /// Gives a run back that will not be taken: its stripes are stuck.
+    pub fn abandon(&mut self, stripes: Range<u64>) {
+        for id in stripes {
+            if let Some(slot) = self.stripes.find(StripeId(id)).filter(|&slot| self.stripes.at(slot).is_scheduled) {
+                self.stripes.get(slot).is_scheduled = false;
+                self.policy.failed(&mut self.stripes, slot);
+            }
+        }
+    }
+
+    fn next_whole(&mut self) -> Option<(Range<u64>, Sectors)> {
+        loop {
+            let StripeId(first) = self.policy.whole.pop_front()?;
+            let mut end = first;
+            while end == first || (end - first) * self.shape.stripe_sectors < RUN_SECTORS_MAX {
+                let Some(slot) = self.stripes.find(StripeId(end)) else { break };
+                let whole = self.shape.sectors_of(StripeId(end));
+                let stripe = self.stripes.get(slot);
+                if stripe.dirty < whole || stripe.is_scheduled || stripe.is_stuck || stripe.is_alone && end > first {
+                    break;
+                }
+                stripe.is_scheduled = true;
+                end += 1;
+                if stripe.is_alone {
+                    break;
+                }
+            }
+            if end > first {
+                return Some((first..end, Sectors((end - first) * self.shape.stripe_sectors)));
+            }
+        }
+    }
+
+    fn next_partial(&mut self) -> Option<(Range<u64>, Sectors)> {
+        let pages = self.policy.pages;
+        self.policy.is_above_low = self.pinned > pages / 16 * if self.policy.is_above_low { LOW } else { HIGH };
+        loop {
+            if self.policy.batch.is_empty() && !self.refill() {
+                return None;
+            }
+            let first = self.policy.batch.pop().expect("the batch was filled").0;
+            let Some(dirty) = self.schedule(first, 0) else { continue };
+            let (mut end, mut sectors) = (first + 1, dirty);
+            while self.policy.batch.last() == Some(&StripeId(end)) {
+                let Some(dirty) = self.schedule(end, sectors) else { break };
+                self.policy.batch.pop();
+                sectors += dirty;
+                end += 1;
+            }
+            return Some((first..end, Sectors(sectors)));
+        }
+    }
+
+    /// Marks a stripe as picked, if it is still to be, and if it fits a run that has `sectors`: how much of it is dirty.
+    fn schedule(&mut self, id: u64, sectors: u64) -> Option<u64> {
+        let slot = self.stripes.find(StripeId(id))?;
+        let stripe = self.stripes.get(slot);
+        let since = stripe.since.filter(|_| !stripe.is_scheduled)?;
+        let fits = sectors == 0 || (sectors + stripe.dirty <= RUN_SECTORS_MAX && !stripe.is_alone);
+        if !fits || !self.policy.is_wanted(since, stripe.tick) {
+            return None;
+        }
+        stripe.is_scheduled = true;
+        Some(stripe.dirty)
+    }
+
+    /// Takes the oldest stripes that are wanted, in descending order; whether there are any.
+    fn refill(&mut self) -> bool {
+        let policy = &mut self.policy;
+        let mut batch = std::mem::take(&mut policy.batch);
+        let oldest = self.stripes.dirty().take_while(|stripe| {
+            let since = stripe.since.expect("a stripe in the list is dirty");
+            policy.is_wanted(since, stripe.tick)
+        });
+        // Those that were picked already and wait for their lock stay at the front for a while.
+        batch.extend(oldest.filter(|stripe| !stripe.is_scheduled).map(|stripe| stripe.id).take(BATCH_MAX));
+        batch.sort_unstable_by_key(|&id| std::cmp::Reverse(id));
+        policy.batch = batch;
+        !policy.batch.is_empty()
+    }
+}

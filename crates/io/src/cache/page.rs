@@ -1,0 +1,147 @@
+//! One page of a chunk in up to three versions.
+
+use std::ops::Range;
+
+use crate::buf::Lease;
+
+/// Sectors in a page, the cache's unit of memory. Chunks are whole pages.
+pub(super) const PAGE_SECTORS: u64 = 8;
+
+/// Bytes in a page.
+pub(super) const PAGE_BYTES: usize = 4096;
+
+/// Which sectors of a page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Mask(pub(super) u8);
+
+/// Some sectors of a page in memory: the page's bytes, of which those in the mask mean something.
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) memory: Lease,
+    pub(super) mask: Mask,
+}
+
+/// A page's versions. What is newer hides what is older: dirty, then flying, then clean.
+#[derive(Debug, Default)]
+pub(super) struct Page {
+    /// What the members hold.
+    pub(super) clean: Option<Layer>,
+    /// What is being written to the members.
+    pub(super) flying: Option<Layer>,
+    /// What the members are still to be written.
+    pub(super) dirty: Option<Layer>,
+}
+
+impl Mask {
+    pub(super) const ALL: Self = Self(0xFF);
+
+    /// The sectors of a range within the page.
+    pub(super) fn of(range: &Range<u64>) -> Self {
+        assert!(range.start <= range.end && range.end <= PAGE_SECTORS, "a range is within its page");
+        let below = |end: u64| (1_u16 << end) - 1;
+        Self(u8::try_from(below(range.end) & !below(range.start)).expect("a page has eight sectors"))
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    pub(super) fn count(self) -> u64 {
+        u64::from(self.0.count_ones())
+    }
+
+    pub(super) fn and(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+
+    pub(super) fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    pub(super) fn minus(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    /// The ranges of adjacent sectors, ascending.
+    pub(super) fn runs(self) -> impl Iterator<Item = Range<u64>> {
+        let mut left = u16::from(self.0);
+        std::iter::from_fn(move || {
+            if left == 0 {
+                return None;
+            }
+            let start = left.trailing_zeros();
+            let len = (left >> start).trailing_ones();
+            left &= !(((1 << len) - 1) << start);
+            Some(u64::from(start)..u64::from(start + len))
+        })
+    }
+}
+
+/// The bytes of a range of a page's sectors.
+pub(super) fn bytes_of(sectors: &Range<u64>) -> Range<usize> {
+    let byte = |sector: u64| usize::try_from(sector * 512).expect("a page fits the address space");
+    byte(sectors.start)..byte(sectors.end)
+}
+
+impl Layer {
+    /// Copies the sectors in `wanted` to their places in a page's bytes.
+    pub(super) fn copy_to(&self, wanted: Mask, page: &mut [u8]) {
+        for run in wanted.runs() {
+            page[bytes_of(&run)].copy_from_slice(&self.memory.bytes()[bytes_of(&run)]);
+        }
+    }
+}
+
+impl Page {
+    pub(super) fn is_empty(&self) -> bool {
+        self.clean.is_none() && !self.is_pinned()
+    }
+
+    /// Whether the page holds what the members don't, for all that is known.
+    pub(super) fn is_pinned(&self) -> bool {
+        self.dirty.is_some() || self.flying.is_some()
+    }
+
+    /// The versions, newest first.
+    pub(super) fn layers(&self) -> impl Iterator<Item = &Layer> {
+        [&self.dirty, &self.flying, &self.clean].into_iter().flatten()
+    }
+
+    pub(super) fn dirty_mask(&self) -> Mask {
+        self.dirty.as_ref().map_or(Mask::default(), |layer| layer.mask)
+    }
+}
+
+/// Takes sectors out of a layer; one without sectors is none.
+pub(super) fn cut(layer: &mut Option<Layer>, gone: Mask) {
+    if let Some(some) = layer {
+        some.mask = some.mask.minus(gone);
+        if some.mask.is_empty() {
+            *layer = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mask_is_its_runs() {
+        for bits in 0..=u8::MAX {
+            let runs: Vec<Range<u64>> = Mask(bits).runs().collect();
+            let sectors: Vec<u64> = runs.iter().cloned().flatten().collect();
+            let expected: Vec<u64> = (0..8).filter(|sector| bits >> sector & 1 == 1).collect();
+            assert_eq!(sectors, expected);
+            assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start), "{bits:08b}: runs are maximal");
+            assert_eq!(Mask(bits).count(), expected.len() as u64);
+        }
+    }
+
+    #[test]
+    fn masks_of_ranges() {
+        assert_eq!(Mask::of(&(0..8)), Mask::ALL);
+        assert_eq!(Mask::of(&(2..5)), Mask(0b0001_1100));
+        assert_eq!(Mask::of(&(3..3)), Mask(0));
+    }
+}

@@ -1,0 +1,197 @@
+//! The table of cached parity stripes: found by number, listed in the order in which they became dirty.
+//!
+//! Entries are used again with their memory, so that a steady load allocates nothing.
+
+use std::collections::HashMap;
+
+use uraid_layout::StripeId;
+
+/// A parity stripe's place in the table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Slot(u32);
+
+/// A page of a parity stripe: its place (see [`super::Cache`]) and where its versions are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) place: u64,
+    pub(super) page: usize,
+}
+
+/// One parity stripe.
+#[derive(Debug)]
+pub(super) struct Stripe {
+    pub(super) id: StripeId,
+    /// Ascending by place.
+    pub(super) entries: Vec<Entry>,
+    /// Sectors in dirty layers.
+    pub(super) dirty: u64,
+    /// Pages with a clean layer.
+    pub(super) clean_pages: usize,
+    /// When it became dirty, on the cache's count; none when it is not in the list.
+    pub(super) since: Option<u64>,
+    /// On which tick it did.
+    pub(super) tick: u64,
+    /// It was picked for destaging, and not yet taken.
+    pub(super) is_scheduled: bool,
+    /// All of its data flies: its parity is of no use to later writes.
+    pub(super) is_whole: bool,
+    /// Destaging it failed; it waits for the next flush.
+    pub(super) is_stuck: bool,
+    /// It failed before, and goes out in a run of its own.
+    pub(super) is_alone: bool,
+    /// It was used since the last look for memory.
+    pub(super) is_warm: bool,
+    older: Option<Slot>,
+    newer: Option<Slot>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Stripes {
+    index: HashMap<StripeId, Slot>,
+    slots: Vec<Stripe>,
+    free: Vec<Slot>,
+    oldest: Option<Slot>,
+    newest: Option<Slot>,
+}
+
+impl Stripes {
+    pub(super) fn is_empty(&self) -> bool {
+        self.index.is_empty()
+    }
+
+    pub(super) fn find(&self, id: StripeId) -> Option<Slot> {
+        self.index.get(&id).copied()
+    }
+
+    pub(super) fn find_or_insert(&mut self, id: StripeId) -> Slot {
+        if let Some(slot) = self.find(id) {
+            return slot;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(Stripe::new(id));
+            Slot(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 stripes have a page in memory"))
+        });
+        let entries = std::mem::take(&mut self.get(slot).entries);
+        *self.get(slot) = Stripe { entries, ..Stripe::new(id) };
+        self.index.insert(id, slot);
+        slot
+    }
+
+    /// Forgets a stripe without pages.
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let stripe = self.get(slot);
+        assert!(stripe.entries.is_empty() && stripe.since.is_none(), "a stripe that is forgotten holds nothing");
+        let id = stripe.id;
+        self.index.remove(&id);
+        self.free.push(slot);
+    }
+
+    pub(super) fn get(&mut self, slot: Slot) -> &mut Stripe {
+        &mut self.slots[slot.0 as usize]
+    }
+
+    pub(super) fn at(&self, slot: Slot) -> &Stripe {
+        &self.slots[slot.0 as usize]
+    }
+
+    /// Every slot in turn, without end: the `number`th, counted around; none when there are none. A slot may be free, and is
+    /// without pages then.
+    pub(super) fn around(&self, number: usize) -> Option<Slot> {
+        let index = number.checked_rem(self.slots.len())?;
+        Some(Slot(u32::try_from(index).expect("a slot's number")))
+    }
+
+    /// Appends a stripe to the list of dirty ones.
+    pub(super) fn enlist(&mut self, slot: Slot, since: u64, tick: u64) {
+        let older = self.newest.replace(slot);
+        match older {
+            Some(older) => self.get(older).newer = Some(slot),
+            None => self.oldest = Some(slot),
+        }
+        let stripe = self.get(slot);
+        assert!(stripe.since.is_none(), "a stripe is in the list once");
+        (stripe.since, stripe.tick, stripe.older, stripe.newer) = (Some(since), tick, older, None);
+    }
+
+    /// Takes a stripe out of the list, and says since when it was dirty.
+    pub(super) fn delist(&mut self, slot: Slot) -> Option<u64> {
+        let stripe = self.get(slot);
+        let since = stripe.since.take()?;
+        let (older, newer) = (stripe.older.take(), stripe.newer.take());
+        match older {
+            Some(older) => self.get(older).newer = newer,
+            None => self.oldest = newer,
+        }
+        match newer {
+            Some(newer) => self.get(newer).older = older,
+            None => self.newest = older,
+        }
+        Some(since)
+    }
+
+    /// The dirty stripes, in the order in which they became dirty.
+    pub(super) fn dirty(&self) -> impl Iterator<Item = &Stripe> {
+        let mut next = self.oldest;
+        std::iter::from_fn(move || {
+            let stripe = self.at(next?);
+            next = stripe.newer;
+            Some(stripe)
+        })
+    }
+}
+
+impl Stripe {
+    fn new(id: StripeId) -> Self {
+        Self {
+            id,
+            entries: Vec::new(),
+            dirty: 0,
+            clean_pages: 0,
+            since: None,
+            tick: 0,
+            is_scheduled: false,
+            is_whole: false,
+            is_stuck: false,
+            is_alone: false,
+            is_warm: true,
+            older: None,
+            newer: None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listed(stripes: &Stripes) -> Vec<u64> {
+        stripes.dirty().map(|stripe| stripe.id.0).collect()
+    }
+
+    #[test]
+    fn the_list_keeps_its_order_wherever_a_stripe_leaves() {
+        for gone in 0..4 {
+            let mut stripes = Stripes::default();
+            let slots: Vec<Slot> = (0..4).map(|id| stripes.find_or_insert(StripeId(id))).collect();
+            for (since, &slot) in (0..).zip(&slots) {
+                stripes.enlist(slot, since, 0);
+            }
+            assert_eq!(stripes.delist(slots[gone]), Some(gone as u64));
+            assert_eq!(stripes.delist(slots[gone]), None);
+            let left: Vec<u64> = (0..4).filter(|&id| id != gone as u64).collect();
+            assert_eq!(listed(&stripes), left);
+            stripes.enlist(slots[gone], 9, 0);
+            assert_eq!(listed(&stripes).last(), Some(&(gone as u64)));
+        }
+    }
+
+    #[test]
+    fn a_slot_is_used_again() {
+        let mut stripes = Stripes::default();
+        let slot = stripes.find_or_insert(StripeId(7));
+        assert_eq!(stripes.find_or_insert(StripeId(7)), slot);
+        stripes.remove(slot);
+        assert!(stripes.find(StripeId(7)).is_none() && stripes.is_empty());
+        assert_eq!(stripes.find_or_insert(StripeId(8)), slot);
+    }
+}
