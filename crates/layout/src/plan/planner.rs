@@ -35,6 +35,9 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// What is in memory of one parity stripe.
     pub(super) fn cached_of(&self, stripe: StripeId) -> &'a [Cached] {
+        if self.cached.is_empty() {
+            return self.cached;
+        }
         let from = self.cached.partition_point(|cached| cached.stripe < stripe);
         let cached = &self.cached[from..];
         &cached[..cached.partition_point(|cached| cached.stripe == stripe)]
