@@ -6,10 +6,14 @@ use clap::Subcommand;
 
 use crate::project::Project;
 
+mod btrfs;
+mod fio;
 mod generator;
+mod goals;
 mod peers;
 mod process;
 mod report;
+mod scratch;
 mod server;
 mod wire;
 mod workload;

@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
-use super::process::Scratch;
-use super::report::{Report, Row};
-use super::server::{Programs, Running, SERVERS};
-use super::workload::{WORKLOADS, Workload};
+use super::report::{Report, Row, Served};
+use super::scratch::Scratch;
+use super::server::{Programs, Role, Running, SERVERS, Server};
+use super::workload::{Setting, WORKLOADS, Workload};
 use crate::project::{Project, eprint_step, run_program};
 
 /// What to compare, and how long.
@@ -27,35 +27,37 @@ pub(crate) struct Options {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// MiB of each export
+    /// MiB of each export; all servers together take about 25 times as much of the medium
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     mebibytes: u64,
     /// Write everything as JSON to this file too
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Run only the workloads whose names contain this
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "SUBSTRING")]
-    only: String,
+    /// Run only the workloads and the servers whose names contain this; where it is in no workload's name, or in no
+    /// server's, all of them take part. May be repeated
+    #[arg(long, value_name = "SUBSTRING")]
+    only: Vec<String>,
 }
 
 /// Measures, and prints the tables as markdown.
 #[expect(clippy::print_stdout, reason = "the tables are what was asked for")]
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
-    let workloads: Vec<&Workload> = WORKLOADS.iter().filter(|workload| workload.name.contains(&options.only)).collect();
-    ensure!(!workloads.is_empty(), "no workload's name contains '{}'", options.only);
+    let (workloads, servers) = selected(&options.only)?;
     let programs = build(project)?;
     let (directory, medium) = medium(&options.medium);
     let directory = directory.canonicalize().with_context(|| format!("looking for {}", directory.display()))?;
     let scratch = Scratch::create(&directory)?;
-    let (running, left_out) = start(&scratch, options.mebibytes << 20, &programs)?;
-    let rows = measure(&workloads, &running, options, &programs, scratch.path())?;
+    let capacity = options.mebibytes << 20;
+    let (running, left_out) = start(&servers, &scratch, capacity, &programs)?;
+    let setting = Setting { span: capacity, seconds: options.seconds, programs: &programs, scratch: scratch.path() };
+    let rows = measure(&workloads, &running, options.rounds, &setting)?;
     let report = Report {
         machine: machine(),
         medium,
         rounds: options.rounds,
         seconds: options.seconds,
-        capacity: options.mebibytes << 20,
-        servers: running.iter().map(|server| (server.name, server.command.clone())).collect(),
+        capacity,
+        servers: running.iter().map(served).collect::<anyhow::Result<_>>()?,
         left_out,
         rows,
     };
@@ -65,6 +67,34 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     }
     Ok(())
+}
+
+/// The workloads that `only` names, and the servers that it names and that take part in any of them. The baseline
+/// always does.
+fn selected(only: &[String]) -> anyhow::Result<(Vec<&'static Workload>, Vec<&'static Server>)> {
+    let named = |name: &str| only.iter().any(|part| name.contains(part));
+    let workload_named = |workload: &&Workload| workload.rows.iter().any(|(row, _)| named(row));
+    let server_named = |server: &&Server| named(server.name);
+    for part in only {
+        let known = WORKLOADS.iter().flat_map(|workload| workload.rows).map(|(row, _)| *row);
+        let known = known.chain(SERVERS.iter().map(|server| server.name)).any(|name| name.contains(part));
+        ensure!(known, "no workload's and no server's name contains '{part}'");
+    }
+    let (some_workloads, some_servers) =
+        (WORKLOADS.iter().any(|one| workload_named(&one)), SERVERS.iter().any(|one| server_named(&one)));
+    let workloads = WORKLOADS.iter().filter(|one| !some_workloads || workload_named(one)).collect::<Vec<_>>();
+    let takes_part = |server: &&Server| {
+        let chosen = !some_servers || server_named(server) || server.role == Role::Baseline;
+        chosen && workloads.iter().any(|workload| workload.is_for(server.role))
+    };
+    let servers = SERVERS.iter().filter(takes_part).collect();
+    Ok((workloads, servers))
+}
+
+/// What the report tells of a server, at the end of the run.
+fn served(running: &Running) -> anyhow::Result<Served> {
+    let Server { name, role, cache_mib, .. } = *running.server;
+    Ok(Served { name, role, cache_mib, command: running.command.clone(), memory: running.memory()? })
 }
 
 /// Builds the server and this program with optimisation: the generator must not be what is measured.
@@ -88,9 +118,9 @@ fn medium(option: &Path) -> (&Path, String) {
 /// The servers that run, and each other one with the reason.
 type Field = (Vec<Running>, Vec<(&'static str, String)>);
 
-fn start(scratch: &Scratch, capacity: u64, programs: &Programs) -> anyhow::Result<Field> {
+fn start(servers: &[&'static Server], scratch: &Scratch, capacity: u64, programs: &Programs) -> anyhow::Result<Field> {
     let (mut running, mut left_out) = (Vec::new(), Vec::new());
-    for (number, server) in SERVERS.iter().enumerate() {
+    for (number, server) in servers.iter().enumerate() {
         eprint_step(&format!("starting and filling {}", server.name));
         match Running::start(server, &scratch.path().join(number.to_string()), capacity, programs) {
             Ok(started) => running.push(started),
@@ -107,26 +137,29 @@ fn start(scratch: &Scratch, capacity: u64, programs: &Programs) -> anyhow::Resul
 fn measure(
     workloads: &[&Workload],
     running: &[Running],
-    options: &Options,
-    programs: &Programs,
-    scratch: &Path,
+    rounds: u32,
+    setting: &Setting<'_>,
 ) -> anyhow::Result<Vec<Row>> {
-    let mut rows: Vec<Row> = workloads
+    let mut found: Vec<Vec<Row>> = workloads
         .iter()
-        .map(|workload| Row { workload: workload.name, unit: workload.unit, samples: vec![Vec::new(); running.len()] })
+        .map(|workload| {
+            let row = |&(name, unit)| Row { name, unit, samples: vec![Vec::new(); running.len()] };
+            workload.rows.iter().map(row).collect()
+        })
         .collect();
-    for round in 0..options.rounds as usize {
-        for (workload, row) in workloads.iter().zip(&mut rows) {
-            eprint_step(&format!("round {} of {}: {}", round + 1, options.rounds, workload.name));
-            for index in turn(round, running.len()) {
-                let server = &running[index];
-                let span = options.mebibytes << 20;
-                let sample = workload.measure(server, span, options.seconds, programs, scratch);
-                row.samples[index].push(sample.with_context(|| format!("{} against {}", workload.name, server.name))?);
+    for round in 0..rounds as usize {
+        for (workload, rows) in workloads.iter().zip(&mut found) {
+            eprint_step(&format!("round {} of {rounds}: {}", round + 1, workload.name()));
+            for index in turn(round, running.len()).filter(|&index| workload.is_for(running[index].server.role)) {
+                let context = || format!("{} against {}", workload.name(), running[index].server.name);
+                let samples = workload.measure(&running[index], setting).with_context(context)?;
+                for (row, sample) in rows.iter_mut().zip(samples) {
+                    row.samples[index].push(sample);
+                }
             }
         }
     }
-    Ok(rows)
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// The order of the servers in a round: each round begins one further.
@@ -152,6 +185,26 @@ mod tests {
     fn every_round_begins_one_further() {
         let order = |round| turn(round, 3).collect::<Vec<usize>>();
         assert_eq!([order(0), order(1), order(2), order(3)], [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]);
+    }
+
+    #[test]
+    fn names_select_workloads_and_servers() {
+        let names = |only: &[&str]| {
+            let (workloads, servers) =
+                selected(&only.iter().map(|part| (*part).to_owned()).collect::<Vec<_>>()).unwrap();
+            let workloads: Vec<&str> = workloads.iter().map(|workload| workload.name()).collect();
+            (workloads, servers.iter().map(|server| server.name).collect::<Vec<&str>>())
+        };
+        let all = names(&[]);
+        assert_eq!((all.0.len(), all.1.len()), (WORKLOADS.len(), SERVERS.len()));
+        let (workloads, servers) = names(&["sustained"]);
+        assert_eq!(workloads.len(), 1);
+        assert!(servers.contains(&"uraid RM2 small cache") && !servers.contains(&"uraid RM2"), "{servers:?}");
+        let (workloads, servers) = names(&["RAID 5 degraded"]);
+        assert_eq!((workloads.len(), servers), (WORKLOADS.len(), vec!["nbdkit file", "uraid RAID 5 degraded"]));
+        let (workloads, servers) = names(&["p99", "uraid RM2"]);
+        assert_eq!((workloads.len(), servers), (1, vec!["nbdkit file", "uraid RM2"]));
+        assert!(selected(&["no such thing".to_owned()]).is_err());
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Child processes that end with their owner, and a directory that goes with it.
+//! Child processes that end with their owner, and what the kernel tells of them.
 //!
 //! Every wait has a deadline. What a child prints goes to a file, so that a failure can tell the child's last words.
 
@@ -17,6 +17,15 @@ pub(crate) struct Process {
     daemon: Option<Pid>,
     name: String,
     log: PathBuf,
+}
+
+/// A process's memory, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Memory {
+    /// Resident now.
+    pub(crate) resident: u64,
+    /// The most that ever was resident.
+    pub(crate) peak: u64,
 }
 
 /// How long a child may take to end after it was asked to.
@@ -80,10 +89,21 @@ impl Process {
 
     /// Processor time of all its threads and of its children that have ended, in user and kernel mode.
     pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
-        let pid = self.daemon.unwrap_or_else(|| Pid::from_child(&self.child));
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()))
-            .with_context(|| format!("{} has ended: {}", self.name, self.last_words()))?;
+        let stat = self.proc("stat")?;
         processor_time(&stat).with_context(|| format!("{} has an odd /proc/PID/stat: {stat}", self.name))
+    }
+
+    /// Its memory, without that of its children.
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+        let status = self.proc("status")?;
+        memory(&status).with_context(|| format!("{} has an odd /proc/PID/status: {status}", self.name))
+    }
+
+    /// A file of its directory in `/proc`.
+    fn proc(&self, file: &str) -> anyhow::Result<String> {
+        let pid = self.daemon.unwrap_or_else(|| Pid::from_child(&self.child));
+        fs::read_to_string(format!("/proc/{}/{file}", pid.as_raw_nonzero()))
+            .with_context(|| format!("{} has ended: {}", self.name, self.last_words()))
     }
 
     fn wait(&mut self, within: Duration) -> anyhow::Result<Option<ExitStatus>> {
@@ -99,10 +119,9 @@ impl Process {
         }
     }
 
-    /// The last line that it printed.
+    /// What it printed that tells most.
     fn last_words(&self) -> String {
-        let printed = fs::read_to_string(&self.log).unwrap_or_default();
-        printed.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("it printed nothing").trim().to_owned()
+        telling(&fs::read_to_string(&self.log).unwrap_or_default()).to_owned()
     }
 }
 
@@ -121,6 +140,12 @@ impl Drop for Process {
             let _ = self.child.wait();
         }
     }
+}
+
+/// The last line, or the last one that is marked as an error: hints may follow it.
+fn telling(printed: &str) -> &str {
+    let lines = || printed.lines().rev().map(str::trim).filter(|line| !line.is_empty());
+    lines().find(|line| line.starts_with("error:")).or_else(|| lines().next()).unwrap_or("it printed nothing")
 }
 
 /// Ends a process that is nobody's child here.
@@ -150,48 +175,26 @@ fn processor_time(stat: &str) -> Option<Duration> {
     (ticks.len() == 4).then(|| Duration::from_millis(ticks.iter().sum::<u64>() * 10))
 }
 
-/// A directory of this process that is removed with this value.
-pub(crate) struct Scratch {
-    path: PathBuf,
-}
-
-/// Start of the name of every such directory; this process's id follows.
-const PREFIX: &str = "uraid-bench-";
-
-impl Scratch {
-    /// A new directory inside `parent`. Directories whose process was killed before it could remove them go first.
-    pub(crate) fn create(parent: &Path) -> anyhow::Result<Self> {
-        let entries = fs::read_dir(parent).with_context(|| format!("looking into {}", parent.display()))?;
-        for entry in entries {
-            let path = entry?.path();
-            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
-            let owner: Option<u32> = name.strip_prefix(PREFIX).and_then(|pid| pid.parse().ok());
-            if owner.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
-                fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
-            }
-        }
-        let path = parent.join(format!("{PREFIX}{}", std::process::id()));
-        fs::create_dir(&path).with_context(|| format!("creating {}", path.display()))?;
-        Ok(Self { path })
-    }
-
-    /// Where it is.
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.path) {
-            crate::project::eprint_step(&format!("could not remove {}: {error}", self.path.display()));
-        }
-    }
+/// `VmRSS` and `VmHWM` of `/proc/PID/status` (proc(5)).
+fn memory(status: &str) -> Option<Memory> {
+    let bytes = |key: &str| {
+        let line = status.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(':'))?;
+        Some(line.trim().strip_suffix(" kB")?.parse::<u64>().ok()? << 10)
+    };
+    Some(Memory { resident: bytes("VmRSS")?, peak: bytes("VmHWM")? })
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::scratch::Scratch;
     use super::*;
+
+    #[test]
+    fn memory_is_read_in_bytes() {
+        let status = "Name:\tVmRSS\nVmPeak:\t  900000 kB\nVmHWM:\t  300 kB\nVmRSS:\t      20 kB\nThreads:\t1\n";
+        assert_eq!(memory(status), Some(Memory { resident: 20 << 10, peak: 300 << 10 }));
+        assert_eq!(memory("Name:\tzombie\n"), None);
+    }
 
     #[test]
     fn processor_time_survives_odd_names() {
@@ -199,6 +202,13 @@ mod tests {
         assert_eq!(processor_time(stat), Some(Duration::from_millis(1550)));
         assert_eq!(processor_time("42 (a) S 1"), None);
         assert_eq!(processor_time(""), None);
+    }
+
+    #[test]
+    fn hints_do_not_hide_an_error() {
+        assert_eq!(telling("starting\nerror: no such option\n\nTry --help\n"), "error: no such option");
+        assert_eq!(telling("one\ntwo\n\n"), "two");
+        assert_eq!(telling(" \n"), "it printed nothing");
     }
 
     #[test]
@@ -217,8 +227,5 @@ mod tests {
         let pid = process.child.id();
         drop(process);
         assert!(!Path::new(&format!("/proc/{pid}")).exists());
-        let path = scratch.path().to_owned();
-        drop(scratch);
-        assert!(!path.exists());
     }
 }

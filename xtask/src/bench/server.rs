@@ -12,26 +12,49 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use rustix::fs::OFlags;
 
-use super::generator;
-use super::process::Process;
+use super::process::{Memory, Process};
 use super::wire::Connection;
+use super::{btrfs, generator};
 
 /// A server of the comparison.
 pub(crate) struct Server {
     /// Its column in the table.
     pub(crate) name: &'static str,
+    pub(crate) role: Role,
+    /// MiB of its own cache, where it has one of a known size.
+    pub(crate) cache_mib: Option<u64>,
     kind: Kind,
 }
 
+/// What a server takes part for; each workload says whom it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    /// The one that the others are compared with.
+    Baseline,
+    /// Another program.
+    Peer,
+    /// uraid as it comes.
+    Default,
+    /// uraid with its cache in another mode.
+    Mode,
+    /// uraid with a cache that soon is full.
+    SmallCache,
+    /// uraid without one of its members.
+    Degraded,
+}
+
 enum Kind {
-    /// An array of `shape`, served with these options besides the members and the endpoint.
+    /// An array of `shape`, without its first `missing` members, served with these options besides members and endpoint.
     Uraid {
         shape: &'static Shape,
         serve: &'static [&'static str],
+        missing: usize,
     },
     Nbdkit,
     Qemu,
     NbdServer,
+    /// nbdkit on a file of a btrfs RAID 5.
+    Btrfs,
 }
 
 /// An array.
@@ -46,18 +69,52 @@ const RAID0: Shape = Shape { create: &["--level=0"], members: 4, data: (4, 1) };
 const RAID5: Shape = Shape { create: &["--level=5"], members: 5, data: (4, 1) };
 const RM2: Shape = Shape { create: &["--level=rm2", "--rm2-m=3"], members: 7, data: (14, 3) };
 
+/// A way to serve an array.
+struct Mode {
+    role: Role,
+    cache_mib: u64,
+    serve: &'static [&'static str],
+    missing: usize,
+}
+
+/// The server's own defaults: a write-back cache of 256 MiB.
+const DEFAULT: Mode = Mode { role: Role::Default, cache_mib: 256, serve: &[], missing: 0 };
+const WRITE_THROUGH: Mode = Mode { role: Role::Mode, cache_mib: 256, serve: &["--cache=writethrough"], missing: 0 };
+const UNCACHED: Mode = Mode { role: Role::Mode, cache_mib: 0, serve: &["--cache=none"], missing: 0 };
+const SMALL_CACHE: Mode = Mode { role: Role::SmallCache, cache_mib: 32, serve: &["--cache-size=32M"], missing: 0 };
+const DEGRADED: Mode = Mode { role: Role::Degraded, cache_mib: 256, serve: &["--degraded"], missing: 1 };
+
 /// The server that the others are compared with.
 pub(crate) const BASELINE: &str = "nbdkit file";
 
 /// What is compared.
 pub(crate) const SERVERS: &[Server] = &[
-    Server { name: BASELINE, kind: Kind::Nbdkit },
-    Server { name: "uraid RAID 0", kind: Kind::Uraid { shape: &RAID0, serve: &[] } },
-    Server { name: "uraid RAID 5", kind: Kind::Uraid { shape: &RAID5, serve: &[] } },
-    Server { name: "uraid RM2", kind: Kind::Uraid { shape: &RM2, serve: &[] } },
-    Server { name: "qemu-nbd io_uring", kind: Kind::Qemu },
-    Server { name: "nbd-server", kind: Kind::NbdServer },
+    Server { name: BASELINE, role: Role::Baseline, cache_mib: None, kind: Kind::Nbdkit },
+    uraid("uraid RAID 0", &RAID0, &DEFAULT),
+    uraid("uraid RAID 5", &RAID5, &DEFAULT),
+    uraid("uraid RM2", &RM2, &DEFAULT),
+    uraid("uraid RAID 0 write-through", &RAID0, &WRITE_THROUGH),
+    uraid("uraid RAID 5 write-through", &RAID5, &WRITE_THROUGH),
+    uraid("uraid RM2 write-through", &RM2, &WRITE_THROUGH),
+    uraid("uraid RAID 0 uncached", &RAID0, &UNCACHED),
+    uraid("uraid RAID 5 uncached", &RAID5, &UNCACHED),
+    uraid("uraid RM2 uncached", &RM2, &UNCACHED),
+    uraid("uraid RAID 5 small cache", &RAID5, &SMALL_CACHE),
+    uraid("uraid RM2 small cache", &RM2, &SMALL_CACHE),
+    uraid("uraid RAID 5 degraded", &RAID5, &DEGRADED),
+    peer("qemu-nbd io_uring", Kind::Qemu),
+    peer("nbd-server", Kind::NbdServer),
+    peer("btrfs RAID 5 + nbdkit", Kind::Btrfs),
 ];
+
+const fn uraid(name: &'static str, shape: &'static Shape, mode: &'static Mode) -> Server {
+    let kind = Kind::Uraid { shape, serve: mode.serve, missing: mode.missing };
+    Server { name, role: mode.role, cache_mib: Some(mode.cache_mib), kind }
+}
+
+const fn peer(name: &'static str, kind: Kind) -> Server {
+    Server { name, role: Role::Peer, cache_mib: None, kind }
+}
 
 /// The export's name on every server.
 pub(crate) const EXPORT: &str = "bench";
@@ -79,7 +136,7 @@ pub(crate) struct Programs {
 
 /// A server that answers on its socket, with every block written. Dropping it stops the server.
 pub(crate) struct Running {
-    pub(crate) name: &'static str,
+    pub(crate) server: &'static Server,
     pub(crate) socket: PathBuf,
     /// How it was started, without the directories.
     pub(crate) command: String,
@@ -88,23 +145,25 @@ pub(crate) struct Running {
 
 impl Running {
     /// Gives `server` storage for `capacity` bytes in `place`, starts it and fills it.
-    pub(crate) fn start(server: &Server, place: &Path, capacity: u64, programs: &Programs) -> anyhow::Result<Self> {
+    pub(crate) fn start(
+        server: &'static Server,
+        place: &Path,
+        capacity: u64,
+        programs: &Programs,
+    ) -> anyhow::Result<Self> {
         fs::create_dir(place).with_context(|| format!("creating {}", place.display()))?;
         let (socket, log, pid_file) = (place.join("socket"), place.join("server.log"), place.join("pid"));
         let within = PREPARE_MAX * u32::try_from(capacity.div_ceil(64 * MIB)).context("the capacity is too large")?;
         let mut command = match &server.kind {
-            Kind::Uraid { shape, serve } => {
+            Kind::Uraid { shape, serve, missing } => {
                 let members = create(shape, place, capacity, &programs.uraid, within)?;
                 let mut command = Command::new(&programs.uraid);
-                command.arg("serve").args(*serve).args(["--export", EXPORT, "--socket"]).arg(&socket).args(members);
+                command.arg("serve").args(*serve).args(["--export", EXPORT, "--socket"]).arg(&socket);
+                command.args(&members[*missing..]);
                 command
             }
-            Kind::Nbdkit => {
-                let mut command = Command::new("nbdkit");
-                command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(&socket);
-                command.arg("file").arg(plain_file(place, capacity)?);
-                command
-            }
+            Kind::Nbdkit => nbdkit(&socket, &plain_file(place, capacity)?),
+            Kind::Btrfs => nbdkit(&socket, &plain_file(&btrfs::mount(place, capacity)?, capacity)?),
             Kind::Qemu => {
                 let cache = if direct_works(place) { "--cache=none" } else { "--cache=writeback" };
                 let mut command = Command::new("qemu-nbd");
@@ -122,10 +181,10 @@ impl Running {
         // nbd-server serves several clients only as a daemon.
         let process = match server.kind {
             Kind::NbdServer => Process::start_daemon(&mut command, &log, &pid_file)?,
-            Kind::Uraid { .. } | Kind::Nbdkit | Kind::Qemu => Process::start(&mut command, &log)?,
+            Kind::Uraid { .. } | Kind::Nbdkit | Kind::Qemu | Kind::Btrfs => Process::start(&mut command, &log)?,
         };
         let command = described(&command, place);
-        let mut running = Self { name: server.name, socket, command, process };
+        let mut running = Self { server, socket, command, process };
         running.await_answer(capacity)?;
         let mut fill = Command::new(&programs.generator);
         fill.args(generator::fill_arguments(&running.socket, EXPORT, capacity));
@@ -143,6 +202,11 @@ impl Running {
     /// Processor time since it started.
     pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
         self.process.processor_time()
+    }
+
+    /// Its memory now.
+    pub(crate) fn memory(&self) -> anyhow::Result<Memory> {
+        self.process.memory()
     }
 
     /// Waits until the server negotiates; an error when it ends, stays silent or exports less than `capacity`.
@@ -182,6 +246,12 @@ fn member_bytes(shape: &Shape, capacity: u64) -> u64 {
     (share + share / 32 + 8 * MIB).next_multiple_of(MIB)
 }
 
+fn nbdkit(socket: &Path, file: &Path) -> Command {
+    let mut command = Command::new("nbdkit");
+    command.args(["--foreground", "--exit-with-parent", "--unix"]).arg(socket).arg("file").arg(file);
+    command
+}
+
 fn plain_file(place: &Path, capacity: u64) -> anyhow::Result<PathBuf> {
     let path = place.join("file");
     let file = File::create(&path).with_context(|| format!("creating {}", path.display()))?;
@@ -203,7 +273,7 @@ fn nbd_server_config(place: &Path, capacity: u64, socket: &Path) -> anyhow::Resu
     let file = plain_file(place, capacity)?;
     let path = place.join("config");
     let text = format!(
-        "[generic]\nunixsock = {}\nmaxconnections = {CONNECTIONS_MAX}\n[{EXPORT}]\nexportname = {}\n",
+        "[generic]\nunixsock = {}\nmaxconnections = {CONNECTIONS_MAX}\n[{EXPORT}]\nexportname = {}\nflush = true\n",
         socket.display(),
         file.display()
     );
@@ -233,7 +303,8 @@ mod tests {
     #[test]
     fn names_are_unique_and_one_is_the_baseline() {
         let mut names: Vec<&str> = SERVERS.iter().map(|server| server.name).collect();
-        assert_eq!(names.iter().filter(|name| **name == BASELINE).count(), 1);
+        let baselines: Vec<&Server> = SERVERS.iter().filter(|server| server.role == Role::Baseline).collect();
+        assert!(matches!(baselines[..], [Server { name: BASELINE, .. }]));
         names.sort_unstable();
         names.dedup();
         assert_eq!(names.len(), SERVERS.len());

@@ -1,4 +1,4 @@
-//! What every server is asked to do, and how the answer is read from the client that asks.
+//! What every server is asked to do, whom it is asked of, and how it is measured.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,17 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use super::fio::{self, End, Load};
 use super::generator;
 use super::process::Process;
-use super::server::{EXPORT, Programs, Running};
+use super::server::{EXPORT, Programs, Role, Running};
 
 /// A load and what is measured of it.
 pub(crate) struct Workload {
-    /// Its row in the table.
-    pub(crate) name: &'static str,
-    pub(crate) unit: Unit,
+    /// Its rows in the table, one for each value that a measurement has.
+    pub(crate) rows: &'static [(&'static str, Unit)],
+    /// Whom it is for, besides the baseline.
+    roles: &'static [Role],
     client: Client,
 }
 
@@ -32,8 +34,14 @@ pub(crate) enum Unit {
 }
 
 enum Client {
-    /// fio's nbd engine: pattern, block, queue depth.
-    Fio(&'static str, &'static str, u32),
+    /// fio for the time of a measurement.
+    Fio(Load),
+    /// fio for that time and until everything is durable: the flush at the end is on the clock.
+    FioAndFlush(Load),
+    /// fio for [`BURST_BYTES`] against an idle server that has nothing left to write: the median of several.
+    FioBurst(Load),
+    /// fio's random reads one by one while its sequential writer saturates the server.
+    FioPair,
     /// The project's own generator: load, connections.
     Generator(&'static str, u32),
 }
@@ -41,44 +49,87 @@ enum Client {
 /// One measurement.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Sample {
-    /// In the workload's unit.
+    /// In the row's unit.
     pub(crate) value: f64,
-    /// The server's processor time for each request, in microseconds, durability of what was written included.
-    pub(crate) processor: f64,
+    /// The server's processor time for each request, in microseconds, durability of what was written included; `None`
+    /// where requests of several kinds share it.
+    pub(crate) processor: Option<f64>,
 }
 
 /// What a client reports of its run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Outcome {
-    requests: u64,
-    value: f64,
+pub(crate) struct Outcome {
+    pub(crate) requests: u64,
+    /// In the row's unit.
+    pub(crate) value: f64,
 }
+
+/// What a measurement needs besides the server.
+pub(crate) struct Setting<'a> {
+    /// Bytes of the export that are used.
+    pub(crate) span: u64,
+    /// How long the client loads the server.
+    pub(crate) seconds: u64,
+    pub(crate) programs: &'a Programs,
+    /// For the client's files.
+    pub(crate) scratch: &'a Path,
+}
+
+/// Rows that the goals name.
+pub(crate) const RANDOM_READ: &str = "fio 4K random read QD32";
+pub(crate) const RANDOM_WRITE_BURST: &str = "fio 4K random write QD32, 96 MiB burst";
+pub(crate) const RANDOM_WRITE_SUSTAINED: &str = "fio 4K random write QD32, sustained and flushed";
+pub(crate) const SEQUENTIAL_READ: &str = "fio 1M sequential read QD8";
+pub(crate) const SEQUENTIAL_WRITE: &str = "fio 1M sequential write QD8";
+pub(crate) const READ_LATENCY: &str = "fio 4K random read QD1 latency";
+pub(crate) const GENERATOR_READ_4: &str = "generator 4K read, 4 connections";
+
+const AS_THEY_COME: &[Role] = &[Role::Peer, Role::Default];
+const WITH_DEGRADED: &[Role] = &[Role::Peer, Role::Default, Role::Degraded];
+const CACHE_MODES: &[Role] = &[Role::Peer, Role::Default, Role::Mode];
+/// Without the default, whose cache takes a good part of the export.
+const SUSTAINED_WRITES: &[Role] = &[Role::Peer, Role::Mode, Role::SmallCache];
 
 /// Every load, in the order of the table.
 pub(crate) const WORKLOADS: &[Workload] = &[
-    fio("fio 4K random read QD32", Unit::Kiops, "randread", "4k", 32),
-    fio("fio 4K random write QD32", Unit::Kiops, "randwrite", "4k", 32),
-    fio("fio 1M sequential read QD8", Unit::MegabytesPerSecond, "read", "1m", 8),
-    fio("fio 1M sequential write QD8", Unit::MegabytesPerSecond, "write", "1m", 8),
-    fio("fio 4K random read QD1 latency", Unit::Microseconds, "randread", "4k", 1),
-    generator("generator 4K read, 1 connection", "read", 1),
-    generator("generator 4K read, 4 connections", "read", 4),
-    generator("generator 4K read, 16 connections", "read", 16),
-    generator("generator 4K write, 1 connection", "write", 1),
-    generator("generator 4K write, 4 connections", "write", 4),
-    generator("generator 4K write, 16 connections", "write", 16),
+    of(&[(RANDOM_READ, Unit::Kiops)], WITH_DEGRADED, Client::Fio(load("randread", "4k", 32))),
+    of(&[(RANDOM_WRITE_BURST, Unit::Kiops)], CACHE_MODES, Client::FioBurst(load("randwrite", "4k", 32))),
+    of(&[(RANDOM_WRITE_SUSTAINED, Unit::Kiops)], SUSTAINED_WRITES, Client::FioAndFlush(load("randwrite", "4k", 32))),
+    of(&[(SEQUENTIAL_READ, Unit::MegabytesPerSecond)], AS_THEY_COME, Client::Fio(load("read", "1m", 8))),
+    of(&[(SEQUENTIAL_WRITE, Unit::MegabytesPerSecond)], CACHE_MODES, Client::Fio(load("write", "1m", 8))),
+    of(&[(READ_LATENCY, Unit::Microseconds)], AS_THEY_COME, Client::Fio(load("randread", "4k", 1))),
+    of(&[("fio 4K sequential read QD1", Unit::Kiops)], AS_THEY_COME, Client::Fio(load("read", "4k", 1))),
+    of(
+        &[
+            ("fio 4K random read QD1 p50 beside a 1M writer", Unit::Microseconds),
+            ("fio 4K random read QD1 p99 beside a 1M writer", Unit::Microseconds),
+            ("fio 1M sequential write QD8 beside 4K reads", Unit::MegabytesPerSecond),
+        ],
+        &[Role::Default],
+        Client::FioPair,
+    ),
+    of(&[("generator 4K read, 1 connection", Unit::Kiops)], AS_THEY_COME, Client::Generator("read", 1)),
+    of(&[(GENERATOR_READ_4, Unit::Kiops)], AS_THEY_COME, Client::Generator("read", 4)),
+    of(&[("generator 4K read, 16 connections", Unit::Kiops)], AS_THEY_COME, Client::Generator("read", 16)),
+    of(&[("generator 4K write, 1 connection", Unit::Kiops)], AS_THEY_COME, Client::Generator("write", 1)),
+    of(&[("generator 4K write, 4 connections", Unit::Kiops)], AS_THEY_COME, Client::Generator("write", 4)),
+    of(&[("generator 4K write, 16 connections", Unit::Kiops)], AS_THEY_COME, Client::Generator("write", 16)),
 ];
 
-const fn fio(name: &'static str, unit: Unit, pattern: &'static str, block: &'static str, depth: u32) -> Workload {
-    Workload { name, unit, client: Client::Fio(pattern, block, depth) }
+const fn of(rows: &'static [(&'static str, Unit)], roles: &'static [Role], client: Client) -> Workload {
+    Workload { rows, roles, client }
 }
 
-const fn generator(name: &'static str, load: &'static str, connections: u32) -> Workload {
-    Workload { name, unit: Unit::Kiops, client: Client::Generator(load, connections) }
+const fn load(pattern: &'static str, block: &'static str, depth: u32) -> Load {
+    Load { pattern, block, depth }
 }
 
+/// Bytes of a burst: well within the default cache.
+const BURST_BYTES: u64 = 96 << 20;
+/// Bursts of one measurement: each is over within a fraction of a second.
+const BURSTS: usize = 3;
 /// Requests in flight on each of the generator's connections.
-pub(crate) const WINDOW: u32 = 32;
+const WINDOW: u32 = 32;
 /// How much longer than the measurement a client may take.
 const CLIENT_EXTRA: Duration = Duration::from_secs(60);
 
@@ -94,67 +145,79 @@ impl Unit {
 }
 
 impl Workload {
-    /// Loads `server`, of whose export `span` bytes are used, for `seconds`, and waits until what was written is durable.
-    pub(crate) fn measure(
-        &self,
-        server: &Running,
-        span: u64,
-        seconds: u64,
-        programs: &Programs,
-        scratch: &Path,
-    ) -> anyhow::Result<Sample> {
-        let (log, report) = (scratch.join("client.log"), scratch.join("client.json"));
+    /// The row by which it is spoken of.
+    pub(crate) fn name(&self) -> &'static str {
+        self.rows[0].0
+    }
+
+    /// Whether a server of that role is measured.
+    pub(crate) fn is_for(&self, role: Role) -> bool {
+        role == Role::Baseline || self.roles.contains(&role)
+    }
+
+    /// Loads `server`, and waits until what was written is durable. Returns one sample for each of the rows.
+    pub(crate) fn measure(&self, server: &Running, setting: &Setting<'_>) -> anyhow::Result<Vec<Sample>> {
         let before = server.processor_time()?;
-        let within = Duration::from_secs(seconds) + CLIENT_EXTRA;
-        let outcome = match self.client {
-            Client::Fio(pattern, block, depth) => {
-                let mut command = Command::new("fio");
-                command.args(["--name=bench", "--ioengine=nbd", "--time_based", "--norandommap"]);
-                command.arg(format!("--uri=nbd+unix:///{EXPORT}?socket={}", server.socket.display()));
-                command.args([format!("--rw={pattern}"), format!("--bs={block}"), format!("--iodepth={depth}")]);
-                command.args([format!("--size={span}"), format!("--runtime={seconds}")]);
-                command.arg("--output-format=json").arg(format!("--output={}", report.display()));
-                Process::complete(command.current_dir(scratch), &log, within)?;
-                fio_outcome(&fs::read_to_string(&report)?, self.unit)?
+        let (socket, report) = (server.socket.as_path(), setting.scratch.join("client.json"));
+        let job = |load, end| fio::job(load, end, setting.span, socket, &report);
+        let unit = self.rows[0].1;
+        let outcome = match &self.client {
+            Client::Fio(load) => run_fio(&mut job(*load, End::Seconds(setting.seconds)), setting, unit)?,
+            Client::FioAndFlush(load) => {
+                run_fio(&mut job(*load, End::SecondsAndFlush(setting.seconds)), setting, unit)?
             }
-            Client::Generator(load, connections) => {
-                let words = [
-                    format!("--load={load}"),
-                    format!("--connections={connections}"),
-                    format!("--window={WINDOW}"),
-                    format!("--seconds={seconds}"),
-                ];
-                let words: Vec<&str> = words.iter().map(String::as_str).collect();
-                let mut command = Command::new(&programs.generator);
-                command.args(generator::arguments(&server.socket, EXPORT, span, &words));
-                Process::complete(&mut command, &log, within)?;
-                generator_outcome(&fs::read_to_string(&log)?)?
+            Client::FioBurst(load) => {
+                let mut bursts = Vec::new();
+                for _ in 0..BURSTS {
+                    server.flush()?;
+                    bursts.push(run_fio(&mut job(*load, End::Bytes(BURST_BYTES)), setting, unit)?);
+                }
+                bursts.sort_by(|one, other| one.value.total_cmp(&other.value));
+                let requests = bursts.iter().map(|burst| burst.requests).sum();
+                Outcome { requests, value: bursts[BURSTS / 2].value }
             }
+            Client::FioPair => {
+                let (reads, writes) = (load("randread", "4k", 1), load("write", "1m", 8));
+                let mut command = fio::pair(reads, writes, setting.seconds, setting.span, socket, &report);
+                complete(&mut command, setting)?;
+                server.flush()?;
+                let values = fio::pair_outcome(&fs::read_to_string(&report)?)?;
+                return Ok(values.map(|value| Sample { value, processor: None }).to_vec());
+            }
+            Client::Generator(load, connections) => run_generator(load, *connections, socket, setting)?,
         };
         server.flush()?;
         ensure!(outcome.requests > 0, "no request was answered");
         let used = server.processor_time()?.saturating_sub(before);
-        Ok(Sample { value: outcome.value, processor: used.as_secs_f64() * 1e6 / outcome.requests as f64 })
+        let processor = Some(used.as_secs_f64() * 1e6 / outcome.requests as f64);
+        Ok(vec![Sample { value: outcome.value, processor }])
     }
 }
 
-/// What fio's JSON tells of its one job.
-fn fio_outcome(report: &str, unit: Unit) -> anyhow::Result<Outcome> {
-    // Notes of fio may precede the JSON.
-    let json = &report[report.find('{').context("fio printed no JSON")?..];
-    let report: Value = serde_json::from_str(json).context("fio prints JSON")?;
-    let job = &report["jobs"][0];
-    ensure!(job["error"].as_u64() == Some(0), "fio reports error {}", job["error"]);
-    let number = |direction: &str, path: &str| job[direction].pointer(path).and_then(Value::as_f64);
-    let direction = if number("write", "/total_ios").is_some_and(|ios| ios > 0.0) { "write" } else { "read" };
-    let (path, scale) = match unit {
-        Unit::Kiops => ("/iops", 1e3),
-        Unit::MegabytesPerSecond => ("/bw_bytes", 1e6),
-        Unit::Microseconds => ("/lat_ns/mean", 1e3),
-    };
-    let value = number(direction, path).with_context(|| format!("fio's JSON has no {direction}{path}"))?;
-    let requests = job[direction]["total_ios"].as_u64().context("fio's JSON has no total_ios")?;
-    Ok(Outcome { requests, value: value / scale })
+fn run_fio(command: &mut Command, setting: &Setting<'_>, unit: Unit) -> anyhow::Result<Outcome> {
+    complete(command, setting)?;
+    fio::outcome(&fs::read_to_string(setting.scratch.join("client.json"))?, unit)
+}
+
+fn run_generator(load: &str, connections: u32, socket: &Path, setting: &Setting<'_>) -> anyhow::Result<Outcome> {
+    let words = [
+        format!("--load={load}"),
+        format!("--connections={connections}"),
+        format!("--window={WINDOW}"),
+        format!("--seconds={}", setting.seconds),
+    ];
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let mut command = Command::new(&setting.programs.generator);
+    command.args(generator::arguments(socket, EXPORT, setting.span, &words));
+    generator_outcome(&complete(&mut command, setting)?)
+}
+
+/// Runs a client to its end, in the scratch directory, and returns what it printed.
+fn complete(command: &mut Command, setting: &Setting<'_>) -> anyhow::Result<String> {
+    let log = setting.scratch.join("client.log");
+    let within = Duration::from_secs(setting.seconds) + CLIENT_EXTRA;
+    Process::complete(command.current_dir(setting.scratch), &log, within)?;
+    fs::read_to_string(&log).with_context(|| format!("reading {}", log.display()))
 }
 
 /// What the generator's line tells, in thousands of requests a second.
@@ -169,50 +232,24 @@ fn generator_outcome(line: &str) -> anyhow::Result<Outcome> {
 mod tests {
     use super::*;
 
-    /// Cut from what fio 3.33 printed.
-    const FIO: &str = r#"note: both iodepth >= 1 and synchronous I/O engine are selected
-{
-  "fio version" : "fio-3.33",
-  "jobs" : [
-    {
-      "jobname" : "bench",
-      "error" : 0,
-      "read" : {
-        "io_bytes" : 754343936, "bw_bytes" : 376983476, "bw" : 368147, "iops" : 92036.981509, "runtime" : 2001,
-        "total_ios" : 184166,
-        "lat_ns" : { "min" : 49155, "max" : 5011432, "mean" : 346221.5, "stddev" : 84200.0, "N" : 184166 }
-      },
-      "write" : { "io_bytes" : 0, "bw_bytes" : 0, "iops" : 0.0, "total_ios" : 0, "lat_ns" : { "mean" : 0.0 } }
-    }
-  ]
-}"#;
-
-    #[test]
-    fn fio_is_understood() {
-        let outcome = |unit| fio_outcome(FIO, unit).unwrap();
-        assert_eq!(outcome(Unit::Kiops), Outcome { requests: 184_166, value: 92.036981509 });
-        assert_eq!(outcome(Unit::MegabytesPerSecond).value, 376.983476);
-        assert_eq!(outcome(Unit::Microseconds).value, 346.2215);
-    }
-
-    #[test]
-    fn writes_are_read_from_the_write_side() {
-        let report = r#"{"jobs":[{"error":0,"read":{"total_ios":0,"iops":0},"write":{"total_ios":9,"iops":4500.0}}]}"#;
-        assert_eq!(fio_outcome(report, Unit::Kiops).unwrap(), Outcome { requests: 9, value: 4.5 });
-    }
-
-    #[test]
-    fn failures_of_fio_are_told() {
-        assert!(fio_outcome("fio: failed", Unit::Kiops).is_err());
-        assert!(fio_outcome(r#"{"jobs":[]}"#, Unit::Kiops).is_err());
-        let error = fio_outcome(&FIO.replace("\"error\" : 0", "\"error\" : 5"), Unit::Kiops).unwrap_err();
-        assert!(error.to_string().contains("error 5"), "{error}");
-    }
-
     #[test]
     fn the_generator_is_understood() {
         let outcome = generator_outcome("{\"requests\":3000,\"seconds\":2.0}\n").unwrap();
         assert_eq!(outcome, Outcome { requests: 3000, value: 1.5 });
         assert!(generator_outcome("{\"requests\":3000,\"seconds\":0.0}").is_err());
+    }
+
+    #[test]
+    fn rows_have_names_of_their_own() {
+        let mut names: Vec<&str> = WORKLOADS.iter().flat_map(|workload| workload.rows).map(|row| row.0).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn every_workload_has_the_baseline() {
+        assert!(WORKLOADS.iter().all(|workload| workload.is_for(Role::Baseline) && !workload.rows.is_empty()));
     }
 }
