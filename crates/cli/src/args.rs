@@ -126,9 +126,34 @@ pub(crate) struct ServeArgs {
     /// microseconds. Shortens the latency of one command at a time, and costs nothing when idle
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN")]
     pub(crate) busy_poll: BusyPoll,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
     /// The array's members, in any order
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
+}
+
+/// How writes reach the members.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct CacheArgs {
+    /// When a write is answered. A flush or FUA makes writes durable in every mode
+    #[arg(long, value_enum, default_value_t, value_name = "MODE")]
+    pub(crate) cache: CacheName,
+    /// Memory of the cache [default: 256M, or an eighth of the machine's memory where that is less]
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) cache_size: Option<Bytes>,
+}
+
+/// When a write is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheName {
+    /// When it is in memory; it is written out in whole stripes where that can be
+    #[default]
+    Writeback,
+    /// When the members have it; what is in memory saves later writes their reads
+    Writethrough,
+    /// When the members have it; nothing is kept
+    None,
 }
 
 /// How long to look for the next command before sleeping.

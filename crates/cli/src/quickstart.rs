@@ -7,7 +7,7 @@ use uraid_io::array::CreateOptions;
 use uraid_io::member::Allocation;
 use uraid_layout::{Bytes, Level, Rotation};
 
-use crate::args::{BusyPoll, QuickstartArgs, ServeArgs};
+use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs};
 use crate::terminal::print;
 use crate::{create, serve};
 
@@ -44,6 +44,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         degraded: false,
         force: false,
         busy_poll: BusyPoll::Auto,
+        cache: CacheArgs::default(),
         members,
     })
 }

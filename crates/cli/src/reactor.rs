@@ -13,14 +13,15 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Disk, UringDisk};
-use uraid_io::engine::{self, Engine, EngineError};
+use uraid_io::cache::TICK;
+use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
 
 use crate::spin::Spinner;
 
 /// Request memory that is kept for reuse; what clients have in flight beyond it comes from the allocator.
-const KEPT: Bytes = Bytes(64 << 20);
+const KEPT: Bytes = Bytes(32 << 20);
 
 /// An array as an export.
 pub(crate) struct Reactor {
@@ -29,6 +30,9 @@ pub(crate) struct Reactor {
     info: ExportInfo,
     pool: Pool,
     spinner: Spinner,
+    /// There is something to write out, sooner or later; there is more of it than one turn does.
+    dirtied: Notify,
+    unfinished: Notify,
     /// The ring is broken: nothing more will be answered.
     failure: Cell<Option<EngineError>>,
     failed: Notify,
@@ -42,10 +46,30 @@ enum Token {
 }
 
 impl Reactor {
-    pub(crate) fn new(array: uraid_io::array::Array, info: ExportInfo, spinner: Spinner) -> Result<Self> {
-        let engine = RefCell::new(array.into_engine()?);
-        let (replies, pool) = (RefCell::default(), Pool::new(KEPT));
-        Ok(Self { engine, replies, info, pool, spinner, failure: Cell::new(None), failed: Notify::new() })
+    /// Serves `array`; `caching` is what is cached and in how much memory.
+    pub(crate) fn new(
+        array: uraid_io::array::Array,
+        info: ExportInfo,
+        spinner: Spinner,
+        caching: Option<(CacheMode, Bytes)>,
+    ) -> Result<Self> {
+        let cached = caching.map_or(0, |(_, size)| size.0);
+        let pool = Pool::new(Bytes(cached.saturating_add(KEPT.0)));
+        let mut engine = array.into_engine()?;
+        if let Some((mode, size)) = caching {
+            engine = engine.with_cache(mode, pool.clone(), size);
+        }
+        Ok(Self {
+            engine: RefCell::new(engine),
+            replies: RefCell::default(),
+            info,
+            pool,
+            spinner,
+            dirtied: Notify::new(),
+            unfinished: Notify::new(),
+            failure: Cell::new(None),
+            failed: Notify::new(),
+        })
     }
 
     /// Takes completions in as the ring signals them, until the ring breaks.
@@ -62,6 +86,27 @@ impl Reactor {
             if let Some(error) = self.failure.take() {
                 return Err(error).context("the array can't be served any more");
             }
+        }
+    }
+
+    /// Counts the time that dirty content has been in memory.
+    pub(crate) async fn age(&self) {
+        loop {
+            self.dirtied.notified().await;
+            while self.engine.borrow().is_dirty() {
+                tokio::time::sleep(TICK).await;
+                self.engine.borrow_mut().tick();
+                self.turn();
+            }
+        }
+    }
+
+    /// Goes on with what one turn leaves to the next, between the clients' commands.
+    pub(crate) async fn go_on(&self) {
+        loop {
+            self.unfinished.notified().await;
+            tokio::task::yield_now().await;
+            self.turn();
         }
     }
 
@@ -100,12 +145,18 @@ impl Reactor {
             let result = reply.result.map_err(|error| nbd_error(&error));
             match reply.token {
                 Token::Read(slot) => slot.done(result.map(|buf| buf.map_or(Payload::None, Payload::Data))),
-                // A write's buffer comes back too; here it goes back to its pool.
                 Token::Other(slot) => slot.done(result.map(|_| Payload::None)),
                 Token::Close => {}
             }
         }
         self.replies.replace(replies);
+        let engine = self.engine.borrow();
+        if engine.wants_turn() {
+            self.unfinished.notify_one();
+        }
+        if engine.is_dirty() {
+            self.dirtied.notify_one();
+        }
         if let Err(error) = turned {
             self.failure.set(Some(error));
             self.failed.notify_one();

@@ -8,10 +8,12 @@ use anyhow::{Context, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::LocalSet;
 use uraid_io::array::{Array, OpenOptions};
+use uraid_io::engine::CacheMode;
 use uraid_io::member::Access;
+use uraid_layout::Bytes;
 use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Limits, Listener, Server};
 
-use crate::args::{BusyPoll, EndpointArgs, ServeArgs};
+use crate::args::{BusyPoll, CacheName, EndpointArgs, ServeArgs};
 use crate::reactor::Reactor;
 use crate::spin::Spinner;
 use crate::terminal::{self, list, print, quoted};
@@ -19,6 +21,9 @@ use crate::terminal::{self, list, print, quoted};
 /// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
 /// only where no worker thread of the kernel wants the core.
 const BUSY_POLL: Duration = Duration::from_micros(50);
+
+/// Memory of the cache, on machines that have eight times as much.
+const CACHE_BYTES: Bytes = Bytes(256 << 20);
 
 /// The most data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -80,11 +85,14 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
         BusyPoll::Auto if array.is_in_memory() => BUSY_POLL,
         BusyPoll::Auto => Duration::ZERO,
     };
-    let reactor = Rc::new(Reactor::new(array, info.clone(), Spinner::new(window))?);
+    let reactor = Rc::new(Reactor::new(array, info.clone(), Spinner::new(window), caching(args))?);
     let server = Server::new(Rc::clone(&reactor), Limits::default())?;
     announce(listener.endpoint(), &info)?;
     let ring = Rc::clone(&reactor);
     let mut ring = tokio::task::spawn_local(async move { ring.run().await });
+    let (aging, destaging) = (Rc::clone(&reactor), Rc::clone(&reactor));
+    tokio::task::spawn_local(async move { aging.age().await });
+    tokio::task::spawn_local(async move { destaging.go_on().await });
     if !window.is_zero() {
         let spinner = Rc::clone(&reactor);
         tokio::task::spawn_local(async move { spinner.spin().await });
@@ -98,6 +106,19 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
         tracing::warn!("some requests were not answered in time");
     }
     reactor.close().context("the members could not be marked clean; the next start checks them")
+}
+
+/// What is cached, and in how much memory.
+fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
+    let mode = match args.cache.cache {
+        CacheName::Writeback => CacheMode::WriteBack,
+        CacheName::Writethrough => CacheMode::WriteThrough,
+        CacheName::None => return None,
+    };
+    let memory = rustix::system::sysinfo();
+    let eighth = (memory.totalram as u64).saturating_mul(memory.mem_unit.into()) / 8;
+    let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
+    (!args.read_only).then_some((mode, size))
 }
 
 async fn stopped(signals: &mut [Signal; 2]) {

@@ -12,7 +12,7 @@
 
 mod block;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::ops::Range;
 use std::rc::{Rc, Weak};
@@ -25,6 +25,10 @@ use block::{Access, Block, PAGE_BYTES};
 /// The most operands of one XOR that need no allocation. A degraded read-modify-write can have about twice as many operands as
 /// the array has members.
 const INLINE_SOURCES: usize = 64;
+
+/// Blocks of up to this size are mapped many at a time, as many as fit this.
+const SMALL_BYTES: usize = 64 << 10;
+const REGION_BYTES: usize = 2 << 20;
 
 /// The operands of one XOR.
 pub type Sources<'a> = SmallVec<[&'a [u8]; INLINE_SOURCES]>;
@@ -94,10 +98,7 @@ impl Pool {
         if class.bytes > shared.budget - shared.in_use.get() {
             return None;
         }
-        let block = shared.take(class).unwrap_or_else(|| {
-            shared.make_room(class.bytes);
-            Rc::new(Block::zeroed(class.bytes))
-        });
+        let block = shared.take(class).unwrap_or_else(|| shared.map(class));
         shared.in_use.set(shared.in_use.get() + class.bytes);
         Some(Buf { hold: Hold { block, home: Rc::downgrade(shared) }, len })
     }
@@ -141,6 +142,27 @@ impl Shared {
         Some(block)
     }
 
+    /// A new block: of a small class one of many, of which the others are kept as far as the budget goes.
+    fn map(&self, class: Class) -> Rc<Block> {
+        self.make_room(class.bytes);
+        let room = self.budget - self.in_use.get() - self.kept.get();
+        let count = if class.bytes <= SMALL_BYTES { (REGION_BYTES.min(room) / class.bytes).max(1) } else { 1 };
+        let mut blocks = Block::many(class.bytes, count).map(Rc::new);
+        let block = blocks.next().expect("at least one block");
+        self.free_list(class).extend(blocks);
+        self.kept.set(self.kept.get() + class.bytes * (count - 1));
+        block
+    }
+
+    fn free_list(&self, class: Class) -> RefMut<'_, Vec<Rc<Block>>> {
+        RefMut::map(self.free.borrow_mut(), |free| {
+            if free.len() <= class.index {
+                free.resize_with(class.index + 1, Vec::new);
+            }
+            &mut free[class.index]
+        })
+    }
+
     /// Frees kept blocks, largest classes first, until `bytes` more fit the budget.
     fn make_room(&self, bytes: usize) {
         let mut free = self.free.borrow_mut();
@@ -154,11 +176,7 @@ impl Shared {
 
     fn put_back(&self, block: Rc<Block>) {
         let class = Class::of(block.bytes()).expect("a block has its class's size");
-        let mut free = self.free.borrow_mut();
-        if free.len() <= class.index {
-            free.resize_with(class.index + 1, Vec::new);
-        }
-        free[class.index].push(block);
+        self.free_list(class).push(block);
         self.in_use.set(self.in_use.get() - class.bytes);
         self.kept.set(self.kept.get() + class.bytes);
     }

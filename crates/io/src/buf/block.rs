@@ -1,13 +1,19 @@
-//! One allocation and the record of which of its ranges are on loan. It hands out raw memory; [`super::Buf`] and
+//! Mapped memory, blocks of it, and the record of which of a block's ranges are on loan. It hands out raw memory; [`super::Buf`] and
 //! [`super::Lease`] uphold who may touch it.
+//!
+//! Memory is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every page that it aligns.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, handle_alloc_error};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::ptr::NonNull;
+use std::rc::Rc;
 
 /// The alignment of every block and the unit of its size: enough for direct I/O on every device in use.
 pub(super) const PAGE_BYTES: usize = 4096;
+
+/// The size of a huge page.
+const HUGE_BYTES: usize = 2 << 20;
 
 /// What the device does with leased memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +25,16 @@ pub(super) enum Access {
 }
 
 pub(super) struct Block {
-    start: NonNull<u8>,
-    layout: Layout,
+    region: Rc<Region>,
+    start: usize,
+    bytes: usize,
     loans: RefCell<Loans>,
+}
+
+/// A mapping of pages that are zeros at first. It ends with the last of its blocks.
+struct Region {
+    start: NonNull<u8>,
+    bytes: usize,
 }
 
 #[derive(Default)]
@@ -35,22 +48,24 @@ struct Loans {
 impl Block {
     /// A block of zeros; `bytes` is a positive multiple of a page.
     pub(super) fn zeroed(bytes: usize) -> Self {
-        assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "a block is whole pages");
-        let layout = Layout::from_size_align(bytes, PAGE_BYTES).expect("a size class fits the address space");
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, layout, loans: RefCell::default() }
+        Self::many(bytes, 1).next().expect("one block")
+    }
+
+    /// `count` blocks of zeros that are neighbours in one mapping; `bytes`, of each, is a positive multiple of a page.
+    pub(super) fn many(bytes: usize, count: usize) -> impl Iterator<Item = Self> {
+        let region = Rc::new(Region::map(bytes * count));
+        let block = move |index| Self { region: Rc::clone(&region), start: index * bytes, bytes, loans: RefCell::default() };
+        (0..count).map(block)
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.layout.size()
+        self.bytes
     }
 
     pub(super) fn at(&self, offset: usize) -> *mut u8 {
-        assert!(offset <= self.bytes(), "an offset is inside its block");
-        // SAFETY: the offset is inside the allocation, or one past it.
-        unsafe { self.start.add(offset).as_ptr() }
+        assert!(offset <= self.bytes, "an offset is inside its block");
+        // SAFETY: a block is inside its region's mapping, and the offset is inside the block, or one past it.
+        unsafe { self.region.start.add(self.start + offset).as_ptr() }
     }
 
     /// # Safety
@@ -119,10 +134,41 @@ impl Loans {
     }
 }
 
+impl Region {
+    fn map(bytes: usize) -> Self {
+        assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "a region is whole pages");
+        let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
+        let layout = Layout::from_size_align(bytes, PAGE_BYTES).expect("a size class fits the address space");
+        let region = match NonNull::new(start.cast::<u8>()) {
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Self { start, bytes },
+            _ => handle_alloc_error(layout),
+        };
+        if bytes >= HUGE_BYTES {
+            // SAFETY: the range is the mapping's own. It is a wish: one fault instead of five hundred.
+            unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
+        }
+        region
+    }
+}
+
 impl Drop for Block {
+    /// Gives the pages back, where other blocks keep the mapping alive.
     fn drop(&mut self) {
-        // SAFETY: the pointer came from this allocator with this layout, and the last holder is gone.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        if Rc::strong_count(&self.region) > 1 {
+            let start = self.at(0);
+            // SAFETY: the range is this block's part of the mapping, whose last holder is gone. Should the kernel refuse, the
+            // pages go with the region.
+            unsafe { libc::madvise(start.cast(), self.bytes, libc::MADV_DONTNEED) };
+        }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is this region's own, whole, and the last block in it is gone.
+        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 

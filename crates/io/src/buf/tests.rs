@@ -55,11 +55,12 @@ fn freed_memory_is_used_again_and_kept_memory_stays_within_the_budget() {
     let mut buf = pool.try_alloc(Bytes(16 * KIB)).unwrap();
     buf.as_mut().fill(7);
     let address = buf.as_ref().as_ptr() as usize;
+    assert_eq!(pool.kept(), Bytes(48 * KIB), "neighbours were mapped with it, as far as the budget goes");
     drop(buf);
-    assert_eq!(pool.kept(), Bytes(16 * KIB));
+    assert_eq!(pool.kept(), Bytes(64 * KIB));
     let buf = pool.try_alloc(Bytes(13 * KIB)).unwrap();
     assert_eq!(buf.as_ref().as_ptr() as usize, address);
-    assert_eq!(pool.kept(), Bytes(0));
+    assert_eq!(pool.kept(), Bytes(48 * KIB));
     drop(buf);
     let all = pool.try_alloc(Bytes(64 * KIB)).unwrap();
     assert_eq!((pool.in_use(), pool.kept()), (Bytes(64 * KIB), Bytes(0)), "other classes made room");
