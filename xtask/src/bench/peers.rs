@@ -3,6 +3,7 @@
 //! All servers run all the time and only one is loaded: figures move from minute to minute on shared machines, hence
 //! only those that were measured side by side are compared. Each round starts with another server.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -50,15 +51,16 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let capacity = options.mebibytes << 20;
     let (running, left_out) = start(&servers, &scratch, capacity, &programs)?;
     let setting = Setting { span: capacity, seconds: options.seconds, programs: &programs, scratch: scratch.path() };
-    let rows = measure(&workloads, &running, options.rounds, &setting)?;
+    let (rows, failed) = measure(&workloads, &running, options.rounds, &setting);
     let report = Report {
         machine: machine(),
         medium,
         rounds: options.rounds,
         seconds: options.seconds,
         capacity,
-        servers: running.iter().map(served).collect::<anyhow::Result<_>>()?,
+        servers: running.iter().map(served).collect(),
         left_out,
+        failed,
         rows,
     };
     print!("{}", report.markdown());
@@ -66,6 +68,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         let text = format!("{:#}\n", report.json());
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     }
+    ensure!(report.failed.is_empty(), "not everything could be measured: {}", report.failed.join("; "));
     Ok(())
 }
 
@@ -92,9 +95,10 @@ fn selected(only: &[String]) -> anyhow::Result<(Vec<&'static Workload>, Vec<&'st
 }
 
 /// What the report tells of a server, at the end of the run.
-fn served(running: &Running) -> anyhow::Result<Served> {
+fn served(running: &Running) -> Served {
     let Server { name, role, cache_mib, .. } = *running.server;
-    Ok(Served { name, role, cache_mib, command: running.command.clone(), memory: running.memory()? })
+    // A server that has ended has none, and its failure is told anyway.
+    Served { name, role, cache_mib, command: running.command.clone(), memory: running.memory().ok() }
 }
 
 /// Builds the server and this program with optimisation: the generator must not be what is measured.
@@ -134,12 +138,13 @@ fn start(servers: &[&'static Server], scratch: &Scratch, capacity: u64, programs
     Ok((running, left_out))
 }
 
+/// The rows, and what could not be measured: a server that failed in a workload has no samples of it.
 fn measure(
     workloads: &[&Workload],
     running: &[Running],
     rounds: u32,
     setting: &Setting<'_>,
-) -> anyhow::Result<Vec<Row>> {
+) -> (Vec<Row>, Vec<String>) {
     let mut found: Vec<Vec<Row>> = workloads
         .iter()
         .map(|workload| {
@@ -147,19 +152,30 @@ fn measure(
             workload.rows.iter().map(row).collect()
         })
         .collect();
+    let (mut failed, mut failed_pairs) = (Vec::new(), BTreeSet::new());
     for round in 0..rounds as usize {
-        for (workload, rows) in workloads.iter().zip(&mut found) {
+        for (number, (workload, rows)) in workloads.iter().zip(&mut found).enumerate() {
             eprint_step(&format!("round {} of {rounds}: {}", round + 1, workload.name()));
             for index in turn(round, running.len()).filter(|&index| workload.is_for(running[index].server.role)) {
-                let context = || format!("{} against {}", workload.name(), running[index].server.name);
-                let samples = workload.measure(&running[index], setting).with_context(context)?;
-                for (row, sample) in rows.iter_mut().zip(samples) {
-                    row.samples[index].push(sample);
+                if failed_pairs.contains(&(number, index)) {
+                    continue;
+                }
+                match workload.measure(&running[index], setting) {
+                    Ok(samples) => {
+                        rows.iter_mut().zip(samples).for_each(|(row, sample)| row.samples[index].push(sample));
+                    }
+                    Err(error) => {
+                        let message = format!("{} against {}: {error:#}", workload.name(), running[index].server.name);
+                        eprint_step(&message);
+                        rows.iter_mut().for_each(|row| row.samples[index].clear());
+                        failed_pairs.insert((number, index));
+                        failed.push(message);
+                    }
                 }
             }
         }
     }
-    Ok(found.into_iter().flatten().collect())
+    (found.into_iter().flatten().collect(), failed)
 }
 
 /// The order of the servers in a round: each round begins one further.

@@ -24,6 +24,8 @@ pub(crate) struct Report {
     pub(crate) servers: Vec<Served>,
     /// Name of each server that could not take part, and why.
     pub(crate) left_out: Vec<(&'static str, String)>,
+    /// What could not be measured.
+    pub(crate) failed: Vec<String>,
     pub(crate) rows: Vec<Row>,
 }
 
@@ -35,8 +37,8 @@ pub(crate) struct Served {
     pub(crate) cache_mib: Option<u64>,
     /// How it was started.
     pub(crate) command: String,
-    /// At the end of the run.
-    pub(crate) memory: Memory,
+    /// At the end of the run, if it was still there.
+    pub(crate) memory: Option<Memory>,
 }
 
 /// One row's samples.
@@ -89,23 +91,26 @@ impl Report {
         for (server, reason) in &self.left_out {
             writeln!(text, "\nLeft out: {server} ({reason}).").expect(INFALLIBLE);
         }
+        for failure in &self.failed {
+            writeln!(text, "\nFailed: {failure}.").expect(INFALLIBLE);
+        }
         text
     }
 
     /// Everything, with every round's values.
     pub(crate) fn json(&self) -> Value {
         let servers = self.servers.iter().map(|server| {
-            let Memory { resident, peak } = server.memory;
             json!({
                 "name": server.name, "command": server.command, "cache_mib": server.cache_mib,
-                "resident_bytes": resident, "resident_peak_bytes": peak,
+                "resident_bytes": server.memory.map(|memory| memory.resident),
+                "resident_peak_bytes": server.memory.map(|memory| memory.peak),
             })
         });
         let left_out = self.left_out.iter().map(|(name, reason)| json!({ "name": name, "reason": reason }));
         json!({
             "machine": self.machine, "medium": self.medium, "rounds": self.rounds, "seconds": self.seconds,
             "capacity": self.capacity, "baseline": BASELINE, "servers": servers.collect::<Vec<Value>>(),
-            "left_out": left_out.collect::<Vec<Value>>(), "goals": goals::list(self),
+            "left_out": left_out.collect::<Vec<Value>>(), "failed": self.failed, "goals": goals::list(self),
             "results": self.rows.iter().flat_map(|row| self.json_row(row)).collect::<Vec<Value>>(),
         })
     }
@@ -125,7 +130,7 @@ impl Report {
     /// MiB of a server's memory at its most, less its cache.
     pub(super) fn mebibytes_beyond_cache(&self, server: &str) -> Option<f64> {
         let server = &self.servers[self.index(server)?];
-        Some(mebibytes(server.memory.peak) - server.cache_mib? as f64)
+        Some(mebibytes(server.memory?.peak) - server.cache_mib? as f64)
     }
 
     fn index(&self, name: &str) -> Option<usize> {
@@ -173,8 +178,9 @@ impl Report {
         let mut text = String::from("| server | own cache | resident | most resident |\n|---|---:|---:|---:|\n");
         for Served { name, cache_mib, memory, .. } in &self.servers {
             let cache = cache_mib.map_or_else(|| "-".to_owned(), |mib| mib.to_string());
-            let (resident, peak) = (mebibytes(memory.resident), mebibytes(memory.peak));
-            writeln!(text, "| {name} | {cache} | {resident:.0} | {peak:.0} |").expect(INFALLIBLE);
+            let resident = figure(memory.map(|memory| mebibytes(memory.resident)), 0);
+            let peak = figure(memory.map(|memory| mebibytes(memory.peak)), 0);
+            writeln!(text, "| {name} | {cache} | {resident} | {peak} |").expect(INFALLIBLE);
         }
         text
     }
@@ -265,7 +271,7 @@ mod tests {
     }
 
     fn served(name: &'static str, role: Role, cache_mib: Option<u64>) -> Served {
-        let memory = Memory { resident: 20 << 20, peak: 300 << 20 };
+        let memory = Some(Memory { resident: 20 << 20, peak: 300 << 20 });
         Served { name, role, cache_mib, command: name.to_owned(), memory }
     }
 
@@ -282,6 +288,7 @@ mod tests {
                 served("uraid RAID 5 degraded", Role::Degraded, Some(256)),
             ],
             left_out: vec![("nbd-server", "nbd-server is not installed".to_owned())],
+            failed: vec!["p99 against uraid RAID 5: no answer".to_owned()],
             rows: vec![
                 Row {
                     name: RANDOM_READ,
@@ -325,6 +332,8 @@ mod tests {
 | p99 | nbdkit file | 8.0 us | 8.0..8.0 | 1.00 | - |
 
 Left out: nbd-server (nbd-server is not installed).
+
+Failed: p99 against uraid RAID 5: no answer.
 ";
         let found = report().markdown();
         assert!(found.starts_with("two cores; tmpfs; 1 rounds of 2 s; 512 MiB on each server.\n\n## Goals"), "{found}");
