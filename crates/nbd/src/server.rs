@@ -9,15 +9,11 @@ mod connection;
 mod listener;
 mod outbox;
 mod receive;
+mod stream;
 
 use std::{cell::Cell, future::Future, rc::Rc, time::Duration};
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite},
-    sync::watch,
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
 pub use listener::{Endpoint, Listener};
@@ -26,6 +22,7 @@ pub use outbox::ReplySlot;
 use crate::{Error, Export};
 use connection::serve_connection;
 use listener::Accepted;
+use stream::Stream;
 
 /// How long to leave off accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
@@ -128,7 +125,7 @@ impl<E: Export> Server<E> {
 
 async fn logged<S, E>(stream: S, export: Rc<E>, limits: Limits, draining: watch::Receiver<bool>)
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: Stream,
     E: Export,
 {
     thread_local!(static CONNECTIONS: Cell<u64> = const { Cell::new(0) });

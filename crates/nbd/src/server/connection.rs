@@ -3,29 +3,22 @@
 use std::{
     future::poll_fn,
     io, mem,
+    ops::ControlFlow,
     rc::Rc,
     task::{Context, Poll, ready},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt as _},
-    sync::watch,
-    time::timeout,
-};
+use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
 
-use super::{
-    Limits, ReplySlot,
-    outbox::Outbox,
-    receive::{ReceiveBuffer, poll_read},
-};
+use super::{Limits, ReplySlot, outbox::Outbox, receive::ReceiveBuffer, stream::Stream};
 use crate::{
     Command, Error, Export, NbdError, Span,
     handshake::{Ended, Handshake},
     transmission::{Cookie, Decoder, Received, Request, Session},
 };
 
-/// Reads of one turn before other tasks get theirs.
-const READS_PER_TURN: u32 = 4;
+/// Reads of one turn before everyone else gets theirs: one for what there was, one for what has come meanwhile.
+const READS_PER_TURN: u32 = 2;
 
 /// What is missing of a write from here on is read straight into its buffer. Less is better read together with the requests behind it.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
@@ -38,7 +31,7 @@ pub(super) async fn serve_connection<S, E>(
     mut draining: watch::Receiver<bool>,
 ) -> Result<(), Error>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: Stream,
     E: Export,
 {
     let mut received = ReceiveBuffer::new();
@@ -54,11 +47,11 @@ where
         Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
     tokio::select! {
         biased;
-        ended = poll_fn(|cx| connection.poll(cx)) => return ended,
+        ended = connection.run() => return ended,
         _ = draining.wait_for(|draining| *draining) => {}
     }
     connection.drain();
-    poll_fn(|cx| connection.poll(cx)).await
+    connection.run().await
 }
 
 /// `None` if the client left in good order.
@@ -68,7 +61,7 @@ async fn shake_hands<S>(
     mut handshake: Handshake,
 ) -> Result<Option<Session>, Error>
 where
-    S: AsyncRead + AsyncWrite + Unpin,
+    S: Stream,
 {
     loop {
         let output = handshake.take_output();
@@ -129,9 +122,18 @@ struct Writing<B: AsRef<[u8]>> {
     slot: ReplySlot<B>,
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
-    /// One turn. Cancel safe: all state is in `self`.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+impl<S: Stream, E: Export> Connection<S, E> {
+    /// Serves until either side is done. Cancel safe: all state is in `self`.
+    async fn run(&mut self) -> Result<(), Error> {
+        while poll_fn(|cx| self.poll_turn(cx)).await?.is_continue() {
+            // Unlike a task that wakes itself, this lets the event loop ask the other sockets first.
+            yield_now().await;
+        }
+        Ok(())
+    }
+
+    /// One turn. Ready to continue if the socket may have more.
+    fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlFlow<()>, Error>> {
         self.outbox.unpark();
         let mut reads = 0;
         let ended = loop {
@@ -145,16 +147,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
                 Err(error) => break Poll::Ready(Err(error)),
             }
             if matches!(self.stage, Stage::Closing) && self.outbox.is_idle() {
-                break Poll::Ready(Ok(()));
+                break Poll::Ready(Ok(ControlFlow::Break(())));
             }
             if reads == READS_PER_TURN {
-                cx.waker().wake_by_ref();
-                break Poll::Pending;
+                break Poll::Ready(Ok(ControlFlow::Continue(())));
             }
             reads += 1;
             match self.poll_receive(cx) {
                 Poll::Ready(Ok(())) => {}
-                ended => break ended,
+                Poll::Ready(Err(error)) => break Poll::Ready(Err(error)),
+                Poll::Pending => break Poll::Pending,
             }
         };
         self.outbox.park(cx.waker());
@@ -244,7 +246,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, E: Export> Connection<S, E> {
         let receiving = match &mut self.stage {
             Stage::Unadmitted(_) | Stage::Refusal(..) | Stage::Closing => return Poll::Pending,
             Stage::Data(writing) if writing.missing_bytes() >= DIRECT_BYTES_MIN => {
-                let received = poll_read(&mut self.stream, cx, &mut writing.buffer.as_mut()[writing.filled_bytes..]);
+                let received = self.stream.poll_receive(cx, &mut writing.buffer.as_mut()[writing.filled_bytes..]);
                 if let Poll::Ready(Ok(bytes)) = received {
                     writing.filled_bytes += bytes;
                 }
@@ -282,3 +284,6 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Writing<B> {
         received.consume(taken);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,11 +2,10 @@
 
 use std::{
     io,
-    pin::Pin,
     task::{Context, Poll, ready},
 };
 
-use tokio::io::{AsyncRead, ReadBuf};
+use super::stream::Stream;
 
 const RECEIVE_BYTES: usize = 256 << 10;
 
@@ -39,28 +38,13 @@ impl ReceiveBuffer {
     ///
     /// # Panics
     /// If the buffer is full: its user keeps less than one message in it.
-    pub(super) fn poll_fill<S: AsyncRead + Unpin>(
-        &mut self,
-        stream: &mut S,
-        cx: &mut Context<'_>,
-    ) -> Poll<io::Result<usize>> {
+    pub(super) fn poll_fill<S: Stream>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.bytes.copy_within(self.start..self.end, 0); // at most a message's beginning
         self.end -= self.start;
         self.start = 0;
         assert!(self.end < self.bytes.len(), "the receive buffer holds less than one message when it is read into");
-        let filled = ready!(poll_read(stream, cx, &mut self.bytes[self.end..]))?;
+        let filled = ready!(stream.poll_receive(cx, &mut self.bytes[self.end..]))?;
         self.end += filled;
         Poll::Ready(Ok(filled))
     }
-}
-
-/// Reads into `target`. Ready with 0 at the end of the stream.
-pub(super) fn poll_read<S: AsyncRead + Unpin>(
-    stream: &mut S,
-    cx: &mut Context<'_>,
-    target: &mut [u8],
-) -> Poll<io::Result<usize>> {
-    let mut target = ReadBuf::new(target);
-    ready!(Pin::new(stream).poll_read(cx, &mut target))?;
-    Poll::Ready(Ok(target.filled().len()))
 }
