@@ -1,4 +1,4 @@
-//! A connection that is never idle, beside others.
+//! A connection that is never idle beside others, and what a connection asks of the system and of memory for each request.
 
 use std::{cell::Cell, pin::Pin};
 
@@ -8,8 +8,10 @@ use tokio::{
     task::LocalSet,
 };
 
+mod pipe;
+
 use super::*;
-use crate::{BlockSizes, ExportInfo, Payload, proto::REQUEST_MAGIC};
+use crate::{BlockSizes, ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
 
 /// A client without end: every receive brings another flush, until it is told to leave.
 struct Busy {
@@ -106,4 +108,52 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
         busy.await.unwrap().unwrap();
         drop(drain);
     });
+}
+
+const BLOCK_BYTES: u32 = 4096;
+const BATCH: u32 = 32;
+
+/// System calls of the front end for a batch that arrives at once: a receive and one that finds nothing more, a send, and the export's
+/// turn. The wait for the next event is one more.
+const CALLS_PER_BATCH: u32 = 4;
+
+#[test]
+fn a_batch_of_reads_is_one_send_straight_from_the_buffers() {
+    let mut client = pipe::Client::new();
+    for batches in 1..=3 {
+        client.request(BATCH, pipe::READ, BLOCK_BYTES);
+        let counts = client.served();
+        let data_bytes = u64::from(batches * BATCH * BLOCK_BYTES);
+        assert_eq!(counts.sent_from_buffers_bytes, data_bytes, "no read's data is copied");
+        assert_eq!(counts.sent_from_elsewhere_bytes, u64::from(batches * BATCH) * 16, "headers");
+        assert_eq!((counts.sends, counts.kicks), (batches, batches));
+        assert!(counts.receives + counts.sends + counts.kicks <= batches * CALLS_PER_BATCH, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_batch_of_writes_is_one_receive_and_a_copy_into_the_buffers() {
+    let mut client = pipe::Client::new();
+    for batches in 1..=3 {
+        client.request(BATCH, pipe::WRITE, BLOCK_BYTES);
+        let counts = client.served();
+        let wire_bytes = u64::from(batches * BATCH) * (REQUEST_BYTES as u64 + u64::from(BLOCK_BYTES));
+        assert_eq!(
+            counts.received_elsewhere_bytes, wire_bytes,
+            "each byte is received once, and copied once into its buffer"
+        );
+        assert_eq!((counts.sends, counts.kicks), (batches, batches));
+        assert!(counts.receives + counts.sends + counts.kicks <= batches * CALLS_PER_BATCH, "{counts:?}");
+    }
+}
+
+#[test]
+fn most_of_a_large_write_is_received_into_its_buffer() {
+    let mut client = pipe::Client::new();
+    let length_bytes = 8 << 20;
+    client.request(1, pipe::WRITE, length_bytes);
+    let counts = client.served();
+    let wire_bytes = REQUEST_BYTES as u64 + u64::from(length_bytes);
+    assert_eq!(counts.received_elsewhere_bytes + counts.received_into_buffers_bytes, wire_bytes);
+    assert!(counts.received_elsewhere_bytes <= 256 << 10, "only what came with the request: {counts:?}");
 }
