@@ -9,6 +9,8 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 /// The alignment of every block and the unit of its size: enough for direct I/O on every device in use.
 pub(super) const PAGE_BYTES: usize = 4096;
 
@@ -37,12 +39,19 @@ struct Region {
     bytes: usize,
 }
 
+/// The first few are kept in the block itself: most blocks never have more, and every look elsewhere is a miss of the processor's caches.
 #[derive(Default)]
 struct Loans {
-    entries: Vec<Option<(Range<usize>, Access)>>,
-    vacant: Vec<usize>,
+    entries: SmallVec<[Loan; 2]>,
+    vacant: Option<usize>,
     reads: usize,
     writes: usize,
+}
+
+enum Loan {
+    Open(Range<usize>, Access),
+    /// Ended; the ticket that was vacant before.
+    Vacant(Option<usize>),
 }
 
 impl Block {
@@ -87,37 +96,45 @@ impl Block {
     pub(super) fn lend(&self, range: Range<usize>, access: Access) -> usize {
         let mut loans = self.loans.borrow_mut();
         *loans.count(access) += 1;
-        if let Some(ticket) = loans.vacant.pop() {
-            loans.entries[ticket] = Some((range, access));
-            ticket
-        } else {
-            loans.entries.push(Some((range, access)));
-            loans.entries.len() - 1
+        let loan = Loan::Open(range, access);
+        let Some(ticket) = loans.vacant else {
+            loans.entries.push(loan);
+            return loans.entries.len() - 1;
+        };
+        match std::mem::replace(&mut loans.entries[ticket], loan) {
+            Loan::Vacant(next) => loans.vacant = next,
+            Loan::Open(..) => unreachable!("a vacant ticket has no loan"),
         }
+        ticket
     }
 
     /// Moves the end of a loan.
     pub(super) fn extend(&self, ticket: usize, end: usize) {
         let mut loans = self.loans.borrow_mut();
-        let (range, _) = loans.entries[ticket].as_mut().expect("a loan that grows has not ended");
-        range.end = end;
+        match &mut loans.entries[ticket] {
+            Loan::Open(range, _) => range.end = end,
+            Loan::Vacant(_) => unreachable!("a loan that grows has not ended"),
+        }
     }
 
     pub(super) fn end(&self, ticket: usize) {
         let mut loans = self.loans.borrow_mut();
-        let (_, access) = loans.entries[ticket].take().expect("a loan ends once");
-        *loans.count(access) -= 1;
-        loans.vacant.push(ticket);
+        let vacant = Loan::Vacant(loans.vacant);
+        match std::mem::replace(&mut loans.entries[ticket], vacant) {
+            Loan::Open(_, access) => *loans.count(access) -= 1,
+            Loan::Vacant(_) => unreachable!("a loan ends once"),
+        }
+        loans.vacant = Some(ticket);
     }
 
     pub(super) fn is_filled_in(&self, range: &Range<usize>) -> bool {
         let loans = self.loans.borrow();
-        loans.writes > 0 && loans.any(|(loan, access)| *access == Access::Write && overlap(loan, range))
+        loans.writes > 0 && loans.any(|loan, access| access == Access::Write && overlap(loan, range))
     }
 
     pub(super) fn is_leased_in(&self, range: &Range<usize>) -> bool {
         let loans = self.loans.borrow();
-        loans.reads + loans.writes > 0 && loans.any(|(loan, _)| overlap(loan, range))
+        loans.reads + loans.writes > 0 && loans.any(|loan, _| overlap(loan, range))
     }
 }
 
@@ -129,8 +146,8 @@ impl Loans {
         }
     }
 
-    fn any(&self, matches: impl Fn(&(Range<usize>, Access)) -> bool) -> bool {
-        self.entries.iter().flatten().any(matches)
+    fn any(&self, matches: impl Fn(&Range<usize>, Access) -> bool) -> bool {
+        self.entries.iter().any(|loan| matches!(loan, Loan::Open(range, access) if matches(range, *access)))
     }
 }
 

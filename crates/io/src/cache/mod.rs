@@ -183,7 +183,7 @@ impl Cache {
             last = Some((piece.stripe, slot));
             let mut wanted = Mask::of(&piece.sectors);
             if let Some(entry) = slot.and_then(|slot| self.entry(slot, piece.place)) {
-                for layer in self.pages.slots[entry.page].layers() {
+                for layer in self.pages.slots[entry.page()].layers() {
                     let found = wanted.and(layer.mask);
                     for run in found.runs() {
                         let start = base + bytes_of(&(0..piece.at + run.start - piece.sectors.start)).end;
@@ -237,13 +237,13 @@ impl Cache {
             stripe.is_whole = stripe.dirty == self.shape.sectors_of(stripe.id);
             let mut columns = Columns::default();
             for entry in &stripe.entries {
-                let page = &mut self.pages.slots[entry.page];
+                let page = &mut self.pages.slots[entry.page()];
                 assert!(page.flying.is_none(), "a stripe has one flight at a time");
                 page.flying = page.dirty.take();
                 if let Some(layer) = &page.flying {
-                    let start = stripe.id.0 * self.shape.stripe_sectors + entry.place * PAGE_SECTORS;
+                    let start = stripe.id.0 * self.shape.stripe_sectors + entry.place() * PAGE_SECTORS;
                     contents.add_dirty(Lba(start), layer);
-                    columns.add(entry.place % self.shape.chunk_pages);
+                    columns.add(entry.place() % self.shape.chunk_pages);
                 }
             }
             stripe.dirty = 0;
@@ -335,11 +335,13 @@ impl Cache {
     pub fn settle(&mut self, geometry: &Geometry, contents: &mut Contents, is_written: bool) {
         let Some((since, keeps)) = contents.end() else { return };
         self.policy.landed(since);
+        // Where memory is wanted, the next write has what was just read by the members, which the processor still has near.
+        let keeps_data = keeps && self.pool.in_use().0 <= self.limit.0 / 2;
         for extent in contents.extents() {
             for piece in self.shape.pieces(extent.lba, extent.content.len.0) {
                 let Some(slot) = self.stripes.find(piece.stripe) else { continue };
                 if self.entry(slot, piece.place).is_some() {
-                    self.edit(slot, piece.place, |page| land(page, is_written, keeps));
+                    self.edit(slot, piece.place, |page| land(page, is_written, keeps_data));
                 }
                 self.settle_parity(geometry, slot, piece.place, is_written && keeps);
                 self.stripes.get(slot).is_whole = false;
@@ -363,11 +365,11 @@ impl Cache {
     /// Changes a page, and everything that is counted of it; one that was not there begins empty, one that is empty then is gone.
     fn edit(&mut self, slot: Slot, place: u64, change: impl FnOnce(&mut Page)) {
         let stripe = self.stripes.get(slot);
-        let index = stripe.entries.partition_point(|entry| entry.place < place);
-        if stripe.entries.get(index).is_none_or(|entry| entry.place != place) {
-            stripe.entries.insert(index, Entry { place, page: self.pages.insert() });
+        let index = stripe.entries.partition_point(|entry| entry.place() < place);
+        if stripe.entries.get(index).is_none_or(|entry| entry.place() != place) {
+            stripe.entries.insert(index, Entry::new(place, self.pages.insert()));
         }
-        let page = &mut self.pages.slots[stripe.entries[index].page];
+        let page = &mut self.pages.slots[stripe.entries[index].page()];
         let before = (page.is_pinned(), page.clean.is_some(), page.dirty_mask().count());
         change(page);
         let after = (page.is_pinned(), page.clean.is_some(), page.dirty_mask().count());
@@ -376,21 +378,20 @@ impl Cache {
         stripe.clean_pages = stripe.clean_pages + usize::from(after.1) - usize::from(before.1);
         stripe.dirty = stripe.dirty + after.2 - before.2;
         if page.is_empty() {
-            let Entry { page, .. } = stripe.entries.remove(index);
-            self.pages.free.push(page);
+            self.pages.free.push(stripe.entries.remove(index).page());
         }
     }
 
     fn entry(&self, slot: Slot, place: u64) -> Option<Entry> {
         let entries = &self.stripes.at(slot).entries;
-        let index = entries.binary_search_by_key(&place, |entry| entry.place).ok()?;
+        let index = entries.binary_search_by_key(&place, |entry| entry.place()).ok()?;
         Some(entries[index])
     }
 
     /// A page's new dirty version: what was dirty before, and the request's piece over it.
     fn merge(&self, slot: Slot, piece: &Piece, bytes: &[u8], mut page: Buf) -> Layer {
         let mut mask = Mask::of(&piece.sectors);
-        let before = self.entry(slot, piece.place).and_then(|entry| self.pages.slots[entry.page].dirty.as_ref());
+        let before = self.entry(slot, piece.place).and_then(|entry| self.pages.slots[entry.page()].dirty.as_ref());
         if let Some(before) = before {
             before.copy_to(before.mask, page.as_mut());
             mask = mask.or(before.mask);
@@ -423,8 +424,8 @@ impl Cache {
         }
         let map = geometry.map(stripe.id);
         for entry in &stripe.entries {
-            let (row, column) = (entry.place / self.shape.chunk_pages, entry.place % self.shape.chunk_pages);
-            let Some(layer) = self.pages.slots[entry.page].clean.as_ref().filter(|_| columns.contains(column)) else {
+            let (row, column) = (entry.place() / self.shape.chunk_pages, entry.place() % self.shape.chunk_pages);
+            let Some(layer) = self.pages.slots[entry.page()].clean.as_ref().filter(|_| columns.contains(column)) else {
                 continue;
             };
             let number = |row: u64| u16::try_from(row).expect("a stripe has fewer than 65536 cells");
@@ -450,7 +451,7 @@ impl Cache {
 
     fn settle_parity(&mut self, geometry: &Geometry, slot: Slot, place: u64, is_kept: bool) {
         for place in self.shape.parity_of(geometry, self.stripes.at(slot).id, place) {
-            let flies = |entry: Entry| self.pages.slots[entry.page].flying.is_some();
+            let flies = |entry: Entry| self.pages.slots[entry.page()].flying.is_some();
             if self.entry(slot, place).is_some_and(flies) {
                 self.edit(slot, place, |page| page.clean = page.flying.take().filter(|_| is_kept));
             }
@@ -483,13 +484,13 @@ impl Cache {
         }
         let mut dropped = 0;
         stripe.entries.retain(|entry| {
-            let page = &mut pages.slots[entry.page];
-            if entry.place < end && page.clean.take().is_some() {
+            let page = &mut pages.slots[entry.page()];
+            if entry.place() < end && page.clean.take().is_some() {
                 dropped += 1;
             }
             let is_gone = page.is_empty();
             if is_gone {
-                pages.free.push(entry.page);
+                pages.free.push(entry.page());
             }
             !is_gone
         });

@@ -13,8 +13,23 @@ pub(super) struct Slot(u32);
 /// A page of a parity stripe: its place (see [`super::Cache`]) and where its versions are.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
-    pub(super) place: u64,
-    pub(super) page: usize,
+    place: u32,
+    page: u32,
+}
+
+impl Entry {
+    pub(super) fn new(place: u64, page: usize) -> Self {
+        let narrow = |number: usize| u32::try_from(number).expect("a cache has fewer than 2^32 pages");
+        Self { place: u32::try_from(place).expect("a stripe has fewer than 2^32 pages"), page: narrow(page) }
+    }
+
+    pub(super) fn place(self) -> u64 {
+        self.place.into()
+    }
+
+    pub(super) fn page(self) -> usize {
+        self.page as usize
+    }
 }
 
 /// One parity stripe.

@@ -55,6 +55,7 @@ pub struct UringDisk {
     refused: Vec<Completion>,
     /// Operations that the kernel has: described and not yet completed.
     with_kernel: usize,
+    enters: u64,
     broken: Option<std::io::Error>,
 }
 
@@ -82,8 +83,15 @@ impl UringDisk {
             answered: Vec::new(),
             refused: Vec::new(),
             with_kernel: 0,
+            enters: 0,
             broken: None,
         })
+    }
+
+    /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.
+    #[must_use]
+    pub fn enters(&self) -> u64 {
+        self.enters
     }
 
     /// Why an operation can't even be tried.
@@ -101,6 +109,7 @@ impl UringDisk {
             if self.ring.submission().is_empty() {
                 return Ok(());
             }
+            self.enters += 1;
             match self.ring.submit() {
                 Ok(0) => return Ok(()),
                 Ok(_) => {}
@@ -182,6 +191,7 @@ impl Disk for UringDisk {
         completions.append(&mut self.refused);
         if self.ring.submission().taskrun() {
             // Completions wait for this thread to enter the kernel.
+            self.enters += 1;
             let entered = self.ring.submit().map(drop);
             self.note(entered.or_else(ring::transient));
         }
@@ -209,6 +219,7 @@ impl Disk for UringDisk {
         self.kick()?;
         let has_some = !self.refused.is_empty() || !self.answered.is_empty();
         if !has_some && self.with_kernel > 0 && self.ring.completion().is_empty() {
+            self.enters += 1;
             let waited = self.ring.submit_and_wait(1).map(drop);
             self.note(waited.or_else(ring::transient));
         }
@@ -246,3 +257,6 @@ impl std::fmt::Debug for UringDisk {
         f.debug_struct("UringDisk").field("members", members).field("in_flight", &in_flight).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

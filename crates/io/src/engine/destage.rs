@@ -19,7 +19,7 @@ use crate::disk::Disk;
 pub(super) const QUANTUM: Sectors = Sectors((512 << 10) / 512);
 
 /// Runs under way.
-const DESTAGES_MAX: usize = 16;
+const DESTAGES_MAX: usize = 8;
 
 impl<D: Disk, T> Engine<D, T> {
     /// Whether another turn has something to do though nothing completes: destaging goes on.
