@@ -7,7 +7,8 @@ use super::*;
 use crate::buf::Buf;
 use crate::member::Allocation;
 
-const BLOCK: Bytes = Bytes(4096);
+/// More than is done at once on a member in memory, so that it does not matter where the temporary directory is.
+const BLOCK: Bytes = Bytes(AT_ONCE_MAX.0 + 4096);
 const FIRST: MemberIndex = MemberIndex(0);
 
 /// `count` reads or writes, one block each, one after the other.
@@ -23,9 +24,8 @@ fn batch(kind: OpKind, count: u64, buffers: &mut [Buf]) -> Vec<DiskOp> {
 
 #[test]
 fn a_batch_enters_the_kernel_once_however_many_operations_it_has() {
-    let directory = tempfile::tempdir_in("/tmp").unwrap();
-    let member = Member::create(&directory.path().join("member"), Bytes(1 << 20), Allocation::Full).unwrap();
-    assert!(!member.is_in_memory(), "the test needs a directory on a disk");
+    let directory = tempfile::tempdir().unwrap();
+    let member = Member::create(&directory.path().join("member"), Bytes(16 << 20), Allocation::Full).unwrap();
     let mut disk = UringDisk::new(vec![Some(Arc::new(member))], DEFAULT_DEPTH).unwrap();
     let mut buffers: Vec<Buf> = (0..128).map(|_| Buf::zeroed(BLOCK)).collect();
     for kind in [OpKind::Write, OpKind::Read] {
@@ -47,7 +47,7 @@ fn a_batch_enters_the_kernel_once_however_many_operations_it_has() {
 
 #[test]
 fn a_disk_with_nothing_to_do_stays_out_of_the_kernel() {
-    let directory = tempfile::tempdir_in("/tmp").unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let member = Member::create(&directory.path().join("member"), Bytes(1 << 20), Allocation::Full).unwrap();
     let mut disk = UringDisk::new(vec![Some(Arc::new(member))], 8).unwrap();
     let mut completions = Vec::new();
