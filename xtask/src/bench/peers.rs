@@ -28,7 +28,7 @@ pub(crate) struct Options {
     /// Seconds of each measurement
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
     seconds: u64,
-    /// MiB of each export; all servers together take about 25 times as much of the medium
+    /// MiB of each export; all servers together take about 20 times as much of the medium
     #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(16..=1 << 20))]
     mebibytes: u64,
     /// Write everything as JSON to this file too

@@ -64,24 +64,20 @@ struct Summary {
 /// Why writing to a string is no error.
 pub(super) const INFALLIBLE: &str = "a string takes every write";
 
-/// Servers of the first table of ratios, and those of the table of cache modes.
+/// Servers of the first table of ratios.
 const AS_THEY_COME: &[Role] = &[Role::Baseline, Role::Default, Role::Peer];
-const CACHE_MODES: &[Role] = &[Role::Default, Role::Mode, Role::SmallCache];
+/// Those that make a table of cache modes worth it; uraid's defaults stand beside them.
+const CACHE_MODES: &[Role] = &[Role::Mode, Role::SmallCache];
 
 impl Report {
     /// All tables and what was left out, as markdown.
     pub(crate) fn markdown(&self) -> String {
         let mut text = format!("{}; {}; {} rounds of {} s", self.machine, self.medium, self.rounds, self.seconds);
         writeln!(text, "; {} MiB on each server.", self.capacity >> 20).expect(INFALLIBLE);
-        let modes = if self.servers.iter().any(|server| server.role == Role::Mode || server.role == Role::SmallCache) {
-            self.ratios(CACHE_MODES)
-        } else {
-            String::new()
-        };
         let tables = [
             ("Goals beside results", goals::table(self)),
-            ("Ratios to the baseline", self.ratios(AS_THEY_COME)),
-            ("Ratios to the baseline, by cache mode", modes),
+            ("Ratios to the baseline", self.ratios()),
+            ("Ratios to the baseline, by cache mode", self.modes()),
             ("Memory, MiB", self.memory()),
             ("All figures", self.details()),
         ];
@@ -152,25 +148,47 @@ impl Report {
             .collect()
     }
 
-    /// A column for each server of those roles, a row for each that any of uraid's or the peers' was measured in.
-    fn ratios(&self, roles: &[Role]) -> String {
-        let columns: Vec<usize> =
-            (0..self.servers.len()).filter(|&index| roles.contains(&self.servers[index].role)).collect();
+    /// A column for each server as it comes, a row for each that any of them was measured in.
+    fn ratios(&self) -> String {
+        let columns = self.of_roles(AS_THEY_COME);
         let names: Vec<&str> = columns.iter().map(|&index| self.servers[index].name).collect();
         let mut text = format!("| ratio | {} |\n|---|{}\n", names.join(" | "), "---:|".repeat(columns.len()));
-        for row in &self.rows {
-            if columns.iter().all(|&index| row.samples[index].is_empty()) {
-                continue;
-            }
+        for row in self.rows.iter().filter(|row| row.has_any(&columns)) {
             write!(text, "| {} |", row.name).expect(INFALLIBLE);
-            let summaries = self.summaries(row);
             for &index in &columns {
-                let ratio = summaries[index].as_ref().and_then(|summary| summary.ratio);
-                write!(text, " {} |", figure(ratio, 2)).expect(INFALLIBLE);
+                write!(text, " {} |", figure(self.ratio_to_baseline(row, index), 2)).expect(INFALLIBLE);
             }
             text += "\n";
         }
         text
+    }
+
+    /// The other way round, for there are more modes than workloads that show them. Empty when no mode took part.
+    fn modes(&self) -> String {
+        let modes = self.of_roles(CACHE_MODES);
+        let rows: Vec<&Row> = self.rows.iter().filter(|row| row.has_any(&modes)).collect();
+        if rows.is_empty() {
+            return String::new();
+        }
+        let names: Vec<&str> = rows.iter().map(|row| row.name).collect();
+        let mut text = format!("| ratio | {} |\n|---|{}\n", names.join(" | "), "---:|".repeat(rows.len()));
+        for index in self.of_roles(&[Role::Default]).into_iter().chain(modes) {
+            write!(text, "| {} |", self.servers[index].name).expect(INFALLIBLE);
+            for row in &rows {
+                write!(text, " {} |", figure(self.ratio_to_baseline(row, index), 2)).expect(INFALLIBLE);
+            }
+            text += "\n";
+        }
+        text
+    }
+
+    fn of_roles(&self, roles: &[Role]) -> Vec<usize> {
+        (0..self.servers.len()).filter(|&index| roles.contains(&self.servers[index].role)).collect()
+    }
+
+    fn ratio_to_baseline(&self, row: &Row, index: usize) -> Option<f64> {
+        let baseline = self.index(BASELINE)?;
+        ratio(&row.samples[index], &row.samples[baseline], |sample| Some(sample.value))
     }
 
     /// A row for each server.
@@ -207,6 +225,13 @@ impl Report {
     fn summaries(&self, row: &Row) -> Vec<Option<Summary>> {
         let baseline = self.index(BASELINE).map_or(&[][..], |index| row.samples[index].as_slice());
         row.samples.iter().map(|samples| summary(samples, baseline)).collect()
+    }
+}
+
+impl Row {
+    /// Whether any of those servers was measured.
+    fn has_any(&self, servers: &[usize]) -> bool {
+        servers.iter().any(|&index| !self.samples[index].is_empty())
     }
 }
 
@@ -361,8 +386,12 @@ Failed: p99 against uraid RAID 5: no answer.
         assert!(!report.markdown().contains("by cache mode"));
         report.servers[2] = served("uraid RAID 5 uncached", Role::Mode, Some(0));
         let found = report.markdown();
-        assert!(found.contains("| ratio | uraid RAID 5 | uraid RAID 5 uncached |\n"), "{found}");
-        assert!(found.contains("| fio 4K random read QD32 | 1.50 | 0.75 |\n"), "{found}");
+        let table = "| ratio | fio 4K random read QD32 |
+|---|---:|
+| uraid RAID 5 | 1.50 |
+| uraid RAID 5 uncached | 0.75 |
+";
+        assert!(found.contains(table), "{found}");
     }
 
     #[test]
