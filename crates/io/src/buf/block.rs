@@ -63,7 +63,8 @@ impl Block {
     /// `count` blocks of zeros that are neighbours in one mapping; `bytes`, of each, is a positive multiple of a page.
     pub(super) fn many(bytes: usize, count: usize) -> impl Iterator<Item = Self> {
         let region = Rc::new(Region::map(bytes * count));
-        let block = move |index| Self { region: Rc::clone(&region), start: index * bytes, bytes, loans: RefCell::default() };
+        let block =
+            move |index| Self { region: Rc::clone(&region), start: index * bytes, bytes, loans: RefCell::default() };
         (0..count).map(block)
     }
 

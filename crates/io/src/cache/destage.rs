@@ -43,7 +43,7 @@ pub struct Mark(u64);
 #[derive(Debug)]
 pub(super) struct Policy {
     pages: usize,
-    /// Counts stripes that became dirty.
+    /// Counts stripes that became dirty, from 1.
     sequence: u64,
     ticks: u64,
     /// Stripes that became whole.
@@ -65,7 +65,7 @@ impl Policy {
     pub(super) fn new(pages: usize) -> Self {
         Self {
             pages,
-            sequence: 0,
+            sequence: 1,
             ticks: 0,
             whole: VecDeque::new(),
             batch: Vec::new(),
@@ -146,9 +146,9 @@ impl Cache {
             let Some(slot) = self.stripes.find(id).filter(|&slot| self.stripes.at(slot).is_stuck) else { continue };
             self.stripes.get(slot).is_stuck = false;
             if self.stripes.at(slot).dirty > 0 && self.stripes.at(slot).since.is_none() {
-                self.stripes.enlist(slot, self.policy.sequence, self.policy.ticks);
+                // Older than every mark: flushes that wait already wait for it, too.
+                self.stripes.enlist_first(slot, 0, self.policy.ticks);
                 self.stripes.get(slot).is_alone = true;
-                self.policy.sequence += 1;
             }
         }
         let mark = Mark(self.policy.sequence);

@@ -128,6 +128,18 @@ impl Stripes {
         (stripe.since, stripe.tick, stripe.older, stripe.newer) = (Some(since), tick, older, None);
     }
 
+    /// The same before all others.
+    pub(super) fn enlist_first(&mut self, slot: Slot, since: u64, tick: u64) {
+        let newer = self.oldest.replace(slot);
+        match newer {
+            Some(newer) => self.get(newer).older = Some(slot),
+            None => self.newest = Some(slot),
+        }
+        let stripe = self.get(slot);
+        assert!(stripe.since.is_none(), "a stripe is in the list once");
+        (stripe.since, stripe.tick, stripe.older, stripe.newer) = (Some(since), tick, None, newer);
+    }
+
     /// Takes a stripe out of the list, and says since when it was dirty.
     pub(super) fn delist(&mut self, slot: Slot) -> Option<u64> {
         let stripe = self.get(slot);
@@ -197,6 +209,9 @@ mod tests {
             assert_eq!(listed(&stripes), left);
             stripes.enlist(slots[gone], 9, 0);
             assert_eq!(listed(&stripes).last(), Some(&(gone as u64)));
+            stripes.delist(slots[gone]);
+            stripes.enlist_first(slots[gone], 0, 0);
+            assert_eq!(listed(&stripes), [&[gone as u64], &left[..]].concat());
         }
     }
 

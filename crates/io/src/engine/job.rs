@@ -4,10 +4,11 @@ use std::ops::Range;
 
 use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Geometry, Lba, MemberSet, Sectors, StripeId};
 
 use super::EngineError;
 use super::locks::{Guard, Span};
+use super::shares::Class;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
 
@@ -32,6 +33,8 @@ pub(super) struct Job<T> {
     pub(super) buf: Option<Buf>,
     pub(super) scratch: Option<Buf>,
     pub(super) guard: Option<Guard>,
+    /// What of its class's share the present phase has.
+    pub(super) share: Option<Bytes>,
     /// Disk operations in flight.
     pub(super) pending: u32,
     /// Members that failed a read of this part, and how to do without them and the missing ones.
@@ -168,6 +171,7 @@ impl<T> Job<T> {
             buf: None,
             scratch: None,
             guard: None,
+            share: None,
             pending: 0,
             unreadable: MemberSet::EMPTY,
             detour: None,
@@ -204,6 +208,15 @@ impl Work {
     /// Whether it changes the members.
     pub(super) fn is_write(self) -> bool {
         matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. } | Self::Destage)
+    }
+
+    /// Whose share of the members its operations count to.
+    pub(super) fn class(self) -> Class {
+        match self {
+            Self::Read => Class::Read,
+            Self::Destage => Class::Background,
+            _ => Class::Write,
+        }
     }
 
     /// Whether its reply waits for a flush.

@@ -19,6 +19,7 @@ mod job;
 mod locks;
 mod record;
 mod run;
+mod shares;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -37,6 +38,7 @@ use crate::disk::{Completion, Disk};
 use flush::Flusher;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
+use shares::Shares;
 
 /// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
 const LOCK_BUCKETS: usize = 1024;
@@ -131,6 +133,7 @@ pub struct Engine<D, T> {
     record: Record,
     jobs: Jobs<T>,
     locks: LockTable,
+    shares: Shares,
     flusher: Flusher,
     pool: Pool,
     cache: Option<Cache>,
@@ -174,6 +177,7 @@ impl<D: Disk, T> Engine<D, T> {
             repair,
             jobs: Jobs::new(),
             locks: LockTable::new(LOCK_BUCKETS),
+            shares: Shares::default(),
             flusher: Flusher::default(),
             pool: Pool::new(SCRATCH_BUDGET),
             cache: None,

@@ -251,7 +251,33 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
+    /// Enters the job into its class's share of the members, for operations that move `cost`; false: it waits.
+    fn enter(&mut self, id: JobId, cost: Sectors) -> bool {
+        let job = self.jobs.job(id);
+        if job.share.is_none() && cost.0 > 0 && self.shares.enter(job.work.class(), id, cost.bytes()) {
+            job.share = Some(cost.bytes());
+        }
+        job.share.is_some() || cost.0 == 0
+    }
+
+    /// Gives the job's share back to those who wait for one.
+    fn leave(&mut self, id: JobId) {
+        let Self { jobs, shares, ready, .. } = self;
+        let job = jobs.job(id);
+        let (class, share) = (job.work.class(), job.share.take());
+        if let Some(share) = share {
+            shares.leave(class, share, |id, cost| {
+                jobs.job(id).share = Some(cost);
+                ready.push_back(id);
+            });
+        }
+    }
+
     fn start_reads(&mut self, id: JobId) -> Step {
+        let cost = self.jobs.slot(id).plan.reads().iter().map(|io| io.len.0).sum();
+        if !self.enter(id, Sectors(cost)) {
+            return Step::Wait(Stage::StartReads);
+        }
         self.jobs.job(id).failed = MemberSet::EMPTY;
         self.issue_reads(id);
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Reads) } else { Step::Wait(Stage::Reads) }
@@ -259,6 +285,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// All reads are back. Where a member failed one, the rest of the array takes its place.
     fn reads_done(&mut self, id: JobId) -> Step {
+        self.leave(id);
         let job = self.jobs.job(id);
         if !job.failed.is_empty() {
             job.unreadable = job.unreadable.union(job.failed);
@@ -298,6 +325,10 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
+        let cost = self.jobs.slot(id).plan.writes().iter().map(|io| io.len.0).sum();
+        if !self.enter(id, Sectors(cost)) {
+            return Step::Wait(Stage::StartWrites);
+        }
         self.jobs.job(id).failed = MemberSet::EMPTY;
         self.take_over(id);
         self.issue_writes(id);
@@ -305,6 +336,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn writes_done(&mut self, id: JobId) -> Step {
+        self.leave(id);
         if std::mem::take(&mut self.jobs.job(id).again) {
             return Step::To(Stage::StartWrites);
         }
@@ -389,6 +421,7 @@ impl<D: Disk, T> Engine<D, T> {
         if error.is_some() {
             self.settle(id, false);
         }
+        self.leave(id);
         self.drop_scratch(id);
         self.unlock(id);
         if self.jobs.job(id).work == Work::Destage {
