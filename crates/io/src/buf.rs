@@ -15,7 +15,7 @@ mod block;
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
 use std::ops::Range;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use smallvec::SmallVec;
 use uraid_layout::Bytes;
@@ -64,16 +64,15 @@ pub struct Buf {
 /// Dropping the lease ends the loan; the memory goes back to its pool when the buffer and all leases are gone.
 pub struct Lease {
     hold: Hold,
-    ticket: usize,
-    start: usize,
-    len: usize,
+    ticket: u32,
+    start: u32,
+    len: u32,
     access: Access,
 }
 
 /// A share of a block; the last share to go returns the block to its pool.
 struct Hold {
     block: Rc<Block>,
-    home: Weak<Shared>,
 }
 
 impl Pool {
@@ -100,7 +99,7 @@ impl Pool {
         }
         let block = shared.take(class).unwrap_or_else(|| shared.map(class));
         shared.in_use.set(shared.in_use.get() + class.bytes);
-        Some(Buf { hold: Hold { block, home: Rc::downgrade(shared) }, len })
+        Some(Buf { hold: Hold { block }, len })
     }
 
     /// Whether a buffer of `len` bytes can ever be had from this pool.
@@ -113,7 +112,7 @@ impl Pool {
     /// Whether a buffer's memory came from this pool and counts against its budget.
     #[must_use]
     pub fn owns(&self, buf: &Buf) -> bool {
-        std::ptr::eq(buf.hold.home.as_ptr(), Rc::as_ptr(&self.shared))
+        std::ptr::eq(buf.hold.block.home().as_ptr(), Rc::as_ptr(&self.shared))
     }
 
     /// The bytes on loan, in whole size classes.
@@ -143,11 +142,12 @@ impl Shared {
     }
 
     /// A new block: of a small class one of many, of which the others are kept as far as the budget goes.
-    fn map(&self, class: Class) -> Rc<Block> {
+    fn map(self: &Rc<Self>, class: Class) -> Rc<Block> {
         self.make_room(class.bytes);
         let room = self.budget - self.in_use.get() - self.kept.get();
         let count = if class.bytes <= SMALL_BYTES { (REGION_BYTES.min(room) / class.bytes).max(1) } else { 1 };
-        let mut blocks = Block::many(class.bytes, count).map(Rc::new);
+        let home = Rc::downgrade(self);
+        let mut blocks = Block::many(class.bytes, count, &home).map(Rc::new);
         let block = blocks.next().expect("at least one block");
         self.free_list(class).extend(blocks);
         self.kept.set(self.kept.get() + class.bytes * (count - 1));
@@ -185,7 +185,7 @@ impl Shared {
 impl Drop for Hold {
     fn drop(&mut self) {
         if Rc::strong_count(&self.block) == 1
-            && let Some(home) = self.home.upgrade()
+            && let Some(home) = self.block.home().upgrade()
         {
             home.put_back(Rc::clone(&self.block));
         }
@@ -194,7 +194,7 @@ impl Drop for Hold {
 
 impl Hold {
     fn share(&self) -> Self {
-        Self { block: Rc::clone(&self.block), home: Weak::clone(&self.home) }
+        Self { block: Rc::clone(&self.block) }
     }
 }
 
@@ -207,7 +207,7 @@ impl Buf {
     pub fn zeroed(len: Bytes) -> Self {
         let len = usize::try_from(len.0).expect("a buffer fits the address space");
         let class = Class::of(len).expect("a buffer fits the address space");
-        Self { hold: Hold { block: Rc::new(Block::zeroed(class.bytes)), home: Weak::new() }, len }
+        Self { hold: Hold { block: Rc::new(Block::zeroed(class.bytes)) }, len }
     }
 
     /// How many bytes the buffer has.
@@ -299,8 +299,7 @@ impl Buf {
 
     fn lease(&self, range: Range<usize>, access: Access) -> Lease {
         self.check(&range);
-        let ticket = self.hold.block.lend(range.clone(), access);
-        Lease { hold: self.hold.share(), ticket, start: range.start, len: range.len(), access }
+        Lease::new(&self.hold, range, access)
     }
 
     fn check(&self, range: &Range<usize>) {
@@ -335,10 +334,21 @@ impl fmt::Debug for Buf {
 }
 
 impl Lease {
+    fn new(hold: &Hold, range: Range<usize>, access: Access) -> Self {
+        let narrow = |number: usize| u32::try_from(number).expect("a buffer that is lent has less than 4 GiB");
+        let (start, len) = (narrow(range.start), narrow(range.len()));
+        let ticket = narrow(hold.block.lend(range, access));
+        Self { hold: hold.share(), ticket, start, len, access }
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start as usize..self.start as usize + self.len as usize
+    }
+
     /// How many bytes are on loan.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.len
+        self.len as usize
     }
 
     /// Whether no byte is on loan.
@@ -362,7 +372,7 @@ impl Lease {
         assert!(!self.is_writable(), "what a device may be filling is not read");
         // SAFETY: the range is inside the block, which the lease keeps alive. While this lease to read exists, `Buf` hands out
         // neither an exclusive reference into it nor a lease that a device fills.
-        unsafe { self.hold.block.slice(self.start..self.start + self.len) }
+        unsafe { self.hold.block.slice(self.range()) }
     }
 
     /// A lease to read a part of what this one may read.
@@ -372,10 +382,9 @@ impl Lease {
     #[must_use]
     pub fn part(&self, range: Range<usize>) -> Self {
         assert!(!self.is_writable(), "only what is read is shared");
-        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} is inside {} bytes", self.len);
-        let range = self.start + range.start..self.start + range.end;
-        let ticket = self.hold.block.lend(range.clone(), Access::Read);
-        Self { hold: self.hold.share(), ticket, start: range.start, len: range.len(), access: Access::Read }
+        assert!(range.start <= range.end && range.end <= self.len(), "range {range:?} is inside {} bytes", self.len);
+        let start = self.range().start;
+        Self::new(&self.hold, start + range.start..start + range.end, Access::Read)
     }
 
     /// Grows this lease to read over the bytes of `next`, when they follow in the same memory; whether they do.
@@ -384,7 +393,7 @@ impl Lease {
         let extends = follows && !self.is_writable() && !next.is_writable();
         if extends {
             self.len += next.len;
-            self.hold.block.extend(self.ticket, next.start + next.len);
+            self.hold.block.extend(self.ticket as usize, next.range().end);
         }
         extends
     }
@@ -395,10 +404,10 @@ impl Lease {
     /// When the lengths differ, or the device may only read the memory.
     pub fn copy_from(&mut self, source: &[u8]) {
         assert!(self.is_writable(), "only a lease taken for writing is filled");
-        assert_eq!(source.len(), self.len, "a lease is filled whole");
+        assert_eq!(source.len(), self.len(), "a lease is filled whole");
         // SAFETY: the range is inside the block, which the lease keeps alive, and `lease_write` made sure that no
         // reference into it is live: `Buf` hands none out while this lease exists.
-        unsafe { self.as_ptr().copy_from(source.as_ptr(), self.len) }
+        unsafe { self.as_ptr().copy_from(source.as_ptr(), self.len()) }
     }
 
     /// Reads the memory as a device would.
@@ -406,21 +415,21 @@ impl Lease {
     /// # Panics
     /// When the lengths differ.
     pub fn copy_to(&self, target: &mut [u8]) {
-        assert_eq!(target.len(), self.len, "a lease is read whole");
+        assert_eq!(target.len(), self.len(), "a lease is read whole");
         // SAFETY: the range is inside the block, which the lease keeps alive; `Buf` hands out no exclusive reference
         // into it while this lease exists.
-        unsafe { self.as_ptr().copy_to(target.as_mut_ptr(), self.len) }
+        unsafe { self.as_ptr().copy_to(target.as_mut_ptr(), self.len()) }
     }
 
     /// The first byte, for an operation that keeps this lease until the device is done.
     pub(crate) fn as_ptr(&self) -> *mut u8 {
-        self.hold.block.at(self.start)
+        self.hold.block.at(self.range().start)
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        self.hold.block.end(self.ticket);
+        self.hold.block.end(self.ticket as usize);
     }
 }
 

@@ -7,9 +7,11 @@ use std::alloc::{Layout, handle_alloc_error};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use smallvec::SmallVec;
+
+use super::Shared;
 
 /// The alignment of every block and the unit of its size: enough for direct I/O on every device in use.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -27,6 +29,8 @@ pub(super) enum Access {
 }
 
 pub(super) struct Block {
+    /// The pool that it goes back to.
+    home: Weak<Shared>,
     region: Rc<Region>,
     start: usize,
     bytes: usize,
@@ -57,15 +61,24 @@ enum Loan {
 impl Block {
     /// A block of zeros; `bytes` is a positive multiple of a page.
     pub(super) fn zeroed(bytes: usize) -> Self {
-        Self::many(bytes, 1).next().expect("one block")
+        Self::many(bytes, 1, &Weak::new()).next().expect("one block")
     }
 
     /// `count` blocks of zeros that are neighbours in one mapping; `bytes`, of each, is a positive multiple of a page.
-    pub(super) fn many(bytes: usize, count: usize) -> impl Iterator<Item = Self> {
-        let region = Rc::new(Region::map(bytes * count));
-        let block =
-            move |index| Self { region: Rc::clone(&region), start: index * bytes, bytes, loans: RefCell::default() };
+    pub(super) fn many(bytes: usize, count: usize, home: &Weak<Shared>) -> impl Iterator<Item = Self> {
+        let (region, home) = (Rc::new(Region::map(bytes * count)), Weak::clone(home));
+        let block = move |index| Self {
+            home: Weak::clone(&home),
+            region: Rc::clone(&region),
+            start: index * bytes,
+            bytes,
+            loans: RefCell::default(),
+        };
         (0..count).map(block)
+    }
+
+    pub(super) fn home(&self) -> &Weak<Shared> {
+        &self.home
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -3,6 +3,7 @@
 //! Entries are used again with their memory, so that a steady load allocates nothing.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 
 use uraid_layout::StripeId;
 
@@ -62,11 +63,34 @@ pub(super) struct Stripe {
 
 #[derive(Debug, Default)]
 pub(super) struct Stripes {
-    index: HashMap<StripeId, Slot>,
+    index: HashMap<StripeId, Slot, BuildHasherDefault<NumberHasher>>,
     slots: Vec<Stripe>,
     free: Vec<Slot>,
     oldest: Option<Slot>,
     newest: Option<Slot>,
+}
+
+/// Spreads stripes' numbers. A client that makes them collide slows down itself: a cache has few stripes, and the clients of an array are
+/// trusted with all of its content.
+#[derive(Debug, Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        // Fibonacci hashing; the table takes its bits from both ends.
+        let mixed = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Stripes {
@@ -184,6 +208,37 @@ impl Stripe {
             older: None,
             newer: None,
         }
+    }
+}
+
+#[cfg(test)]
+impl Stripes {
+    /// Every stripe, after a check that the table finds it, and that the list has those that are dirty, oldest first.
+    pub(super) fn checked(&self) -> Vec<Slot> {
+        let slots: Vec<Slot> = self.index.values().copied().collect();
+        assert_eq!(slots.len() + self.free.len(), self.slots.len(), "a slot is in the index or free");
+        assert!(self.index.iter().all(|(&id, &slot)| self.at(slot).id == id), "a stripe is found by its number");
+        for &slot in &self.free {
+            assert!(self.at(slot).entries.is_empty() && self.at(slot).since.is_none(), "{:?} is free", self.at(slot));
+            assert!(!slots.contains(&slot), "a slot is not in the index and free");
+        }
+        let list: Vec<&Stripe> = self.dirty().collect();
+        assert!(list.is_sorted_by_key(|stripe| stripe.since), "the oldest is first");
+        assert!(list.iter().all(|stripe| stripe.since.is_some()), "what is in the list knows since when");
+        assert_eq!(
+            list.len(),
+            slots.iter().filter(|&&slot| self.at(slot).since.is_some()).count(),
+            "and the other way round"
+        );
+        assert_eq!(
+            self.newest.map(|slot| self.at(slot).id),
+            list.last().map(|stripe| stripe.id),
+            "the list has its end"
+        );
+        let links = list.iter().map(|stripe| stripe.older.map(|slot| self.at(slot).id));
+        let before = std::iter::once(None).chain(list.iter().map(|stripe| Some(stripe.id)));
+        assert!(links.eq(before.take(list.len())), "the list is the same backwards");
+        slots
     }
 }
 
