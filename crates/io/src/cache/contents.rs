@@ -51,6 +51,12 @@ impl Contents {
         self.flight.is_some()
     }
 
+    /// Whether what flies for this job stays in memory.
+    #[must_use]
+    pub fn keeps(&self) -> bool {
+        self.flight.is_some_and(|flight| flight.keeps)
+    }
+
     /// The memory of a slice of [`Buffer::Cache`], cut at pages.
     ///
     /// # Panics

@@ -36,6 +36,9 @@ const BATCH_MAX: usize = 512;
 /// Sectors of one run, where it has more than one stripe.
 const RUN_SECTORS_MAX: u64 = (2 << 20) / 512;
 
+/// Since when a stripe that failed is dirty. It is older than every mark: flushes that wait already wait for it, too.
+pub(super) const UNLISTED: u64 = 0;
+
 /// A point in the cache's history: what was dirty before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Mark(u64);
@@ -43,7 +46,7 @@ pub struct Mark(u64);
 #[derive(Debug)]
 pub(super) struct Policy {
     pages: usize,
-    /// Counts stripes that became dirty, from 1.
+    /// Counts stripes that became dirty.
     sequence: u64,
     ticks: u64,
     /// Stripes that became whole.
@@ -65,7 +68,7 @@ impl Policy {
     pub(super) fn new(pages: usize) -> Self {
         Self {
             pages,
-            sequence: 1,
+            sequence: UNLISTED + 1,
             ticks: 0,
             whole: VecDeque::new(),
             batch: Vec::new(),
@@ -106,8 +109,11 @@ impl Policy {
         }
     }
 
-    /// Notes that a stripe is dirty again because it could not be written.
+    /// Notes that what is dirty of a stripe could not be written.
     pub(super) fn failed(&mut self, stripes: &mut Stripes, slot: Slot) {
+        if stripes.at(slot).dirty == 0 {
+            return;
+        }
         stripes.delist(slot);
         let stripe = stripes.get(slot);
         if !std::mem::replace(&mut stripe.is_stuck, true) {
@@ -146,8 +152,7 @@ impl Cache {
             let Some(slot) = self.stripes.find(id).filter(|&slot| self.stripes.at(slot).is_stuck) else { continue };
             self.stripes.get(slot).is_stuck = false;
             if self.stripes.at(slot).dirty > 0 && self.stripes.at(slot).since.is_none() {
-                // Older than every mark: flushes that wait already wait for it, too.
-                self.stripes.enlist_first(slot, 0, self.policy.ticks);
+                self.stripes.enlist_first(slot, UNLISTED, self.policy.ticks);
                 self.stripes.get(slot).is_alone = true;
             }
         }
@@ -220,7 +225,7 @@ impl Cache {
             let first = self.policy.batch.pop().expect("the batch was filled").0;
             let Some(dirty) = self.schedule(first, 0) else { continue };
             let (mut end, mut sectors) = (first + 1, dirty);
-            while self.policy.batch.last() == Some(&StripeId(end)) {
+            while self.policy.batch.last() == Some(&StripeId(end)) && !self.is_alone(first) {
                 let Some(dirty) = self.schedule(end, sectors) else { break };
                 self.policy.batch.pop();
                 sectors += dirty;
@@ -228,6 +233,10 @@ impl Cache {
             }
             return Some((first..end, Sectors(sectors)));
         }
+    }
+
+    fn is_alone(&self, id: u64) -> bool {
+        self.stripes.find(StripeId(id)).is_some_and(|slot| self.stripes.at(slot).is_alone)
     }
 
     /// Marks a stripe as picked, if it is still to be, and if it fits a run that has `sectors`: how much of it is dirty.
@@ -256,5 +265,15 @@ impl Cache {
         batch.sort_unstable_by_key(|&id| std::cmp::Reverse(id));
         policy.batch = batch;
         !policy.batch.is_empty()
+    }
+}
+
+#[cfg(test)]
+impl Policy {
+    /// Asserts that a stripe that waits for something will be found.
+    pub(super) fn assert_known(&self, stripe: &super::stripes::Stripe, whole: u64) {
+        let is_whole = stripe.dirty == whole && !stripe.is_scheduled && !stripe.is_stuck && !stripe.is_alone;
+        assert!(!is_whole || self.whole.contains(&stripe.id), "a whole stripe goes first: {stripe:?}");
+        assert!(!stripe.is_stuck || self.stuck.contains(&stripe.id), "a stuck stripe is tried again: {stripe:?}");
     }
 }

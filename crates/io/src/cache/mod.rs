@@ -26,8 +26,8 @@ use uraid_layout::{Bytes, DataUnit, Geometry, GroupId, Lba, Sectors, StripeId};
 
 use crate::buf::{Buf, Lease, Pool};
 pub use contents::Contents;
-use destage::Policy;
 pub use destage::{Mark, TICK};
+use destage::{Policy, UNLISTED};
 use page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of, cut};
 use stripes::{Entry, Slot, Stripes};
 
@@ -231,8 +231,9 @@ impl Cache {
         let mut since = None;
         for stripe in stripes {
             let Some(slot) = self.stripes.find(StripeId(stripe)) else { continue };
-            since = since.into_iter().chain(self.stripes.delist(slot)).min();
+            let listed = self.stripes.delist(slot);
             let stripe = self.stripes.get(slot);
+            since = since.into_iter().chain(listed.or((stripe.dirty > 0).then_some(UNLISTED))).min();
             (stripe.is_scheduled, stripe.is_stuck, stripe.is_alone) = (false, false, false);
             stripe.is_whole = stripe.dirty == self.shape.sectors_of(stripe.id);
             let mut columns = Columns::default();
@@ -302,21 +303,28 @@ impl Cache {
                 assert!(page.flying.is_none(), "a stripe has one flight at a time");
                 if !page.dirty_mask().and(mask).is_empty() {
                     // A flush that comes now waits for what takes its place.
-                    since = since.into_iter().chain(listed).min();
+                    since = since.into_iter().chain(listed.or(Some(UNLISTED))).min();
                 }
                 cut(&mut page.dirty, mask);
                 page.flying = Some(layer);
             });
             if self.stripes.at(slot).dirty == 0 {
                 self.stripes.delist(slot);
+                let stripe = self.stripes.get(slot);
+                (stripe.is_stuck, stripe.is_alone) = (false, false);
             }
         }
         self.policy.took_off(since);
         contents.begin(since, keeps);
     }
 
-    /// Adds the new parity of a stripe that flies: it comes to rest with it. Parity that there is no memory for is left out.
-    pub fn put_parity(&mut self, stripe: StripeId, group: GroupId, start: Sectors, bytes: &[u8]) {
+    /// Adds the new parity of a stripe that flies: it comes to rest with it. Parity of what does not stay in memory is left out, and what
+    /// there is no memory for.
+    pub fn put_parity(&mut self, contents: &Contents, stripe: StripeId, group: GroupId, start: Sectors, bytes: &[u8]) {
+        if !contents.keeps() {
+            // There may be no data with it, and then the search for memory would forget the stripe meanwhile.
+            return;
+        }
         let Some(slot) = self.stripes.find(stripe).filter(|&slot| !self.stripes.at(slot).is_whole) else { return };
         let first = (self.shape.data_pages + u64::from(group.0) * self.shape.chunk_pages) * PAGE_SECTORS + start.0;
         for piece in self.shape.pieces_of(stripe, first, bytes.len() as u64 / 512) {
@@ -628,3 +636,6 @@ impl Columns {
         (usize::try_from(column / 64).expect("a chunk has at most 256 pages"), 1 << (column % 64))
     }
 }
+
+#[cfg(test)]
+mod tests;

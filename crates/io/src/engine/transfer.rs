@@ -124,7 +124,7 @@ impl<D: Disk, T> Engine<D, T> {
                     let location = Location { member: io.member, sector: DiskSector(sector + done) };
                     let Some(Owner::Parity { stripe, group, offset }) = geometry.owner(location) else { break };
                     let part = slice.part(done, (chunk - offset.0).min(slice.len.0 - done));
-                    cache.put_parity(stripe, group, offset, scratch.bytes(range(&part, Sectors(0))));
+                    cache.put_parity(contents, stripe, group, offset, scratch.bytes(range(&part, Sectors(0))));
                     done += part.len.0;
                 }
                 sector += slice.len.0;

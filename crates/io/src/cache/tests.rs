@@ -1,0 +1,589 @@
+//! The cache without an engine: whatever is done in whatever order, its counts are those of its pages, what it shows is what was
+//! acknowledged, and what it says of the members is true.
+//!
+//! A sector's content is one number over and over, so that the parity of sectors is the sum of their numbers.
+
+use std::collections::HashMap;
+
+use uraid_layout::stripe::Role;
+use uraid_layout::{Cell, Level, Placement, Rotation, Spec};
+
+use super::*;
+
+/// Recounts everything from the pages.
+fn assert_consistent(cache: &Cache) {
+    let (mut pinned, mut clean, mut used) = (0, 0, Vec::new());
+    for slot in cache.stripes.checked() {
+        let stripe = cache.stripes.at(slot);
+        let context = format!("{stripe:?}");
+        assert!(!stripe.entries.is_empty(), "a stripe without pages is forgotten: {context}");
+        assert!(stripe.entries.windows(2).all(|pair| pair[0].place() < pair[1].place()), "{context}");
+        let pages = || stripe.entries.iter().map(|entry| (entry.place(), &cache.pages.slots[entry.page()]));
+        for (place, page) in pages() {
+            assert!(!page.is_empty(), "an empty page is forgotten: {context}");
+            let layers = [&page.dirty, &page.flying, &page.clean];
+            assert!(layers.into_iter().flatten().all(|layer| !layer.mask.is_empty()), "{context}");
+            assert!(layers.into_iter().flatten().all(|layer| layer.memory.len() == PAGE_BYTES), "{context}");
+            assert!(place < cache.shape.data_pages || page.dirty.is_none(), "parity is never dirty: {context}");
+        }
+        let data_flies = pages().any(|(place, page)| place < cache.shape.data_pages && page.flying.is_some());
+        assert!(data_flies || pages().all(|(_, page)| page.flying.is_none()), "parity flies alone: {context}");
+        assert!(data_flies || !stripe.is_whole, "{context}");
+        assert_eq!(stripe.dirty, pages().map(|(_, page)| page.dirty_mask().count()).sum::<u64>(), "{context}");
+        assert_eq!(stripe.clean_pages, pages().filter(|(_, page)| page.clean.is_some()).count(), "{context}");
+        assert_eq!(stripe.since.is_some(), stripe.dirty > 0 && !stripe.is_stuck, "listed or stuck: {context}");
+        assert!(stripe.dirty > 0 || !(stripe.is_stuck || stripe.is_alone), "nothing is left to fail: {context}");
+        pinned += pages().filter(|(_, page)| page.is_pinned()).count();
+        clean += stripe.clean_pages;
+        used.extend(stripe.entries.iter().map(|entry| entry.page()));
+        cache.policy.assert_known(stripe, cache.shape.sectors_of(stripe.id));
+    }
+    assert_eq!((cache.pinned, cache.clean), (pinned, clean), "pinned and clean pages");
+    assert!(cache.pages.free.iter().all(|&page| cache.pages.slots[page].is_empty()));
+    used.extend(&cache.pages.free);
+    used.sort_unstable();
+    assert!(used.iter().copied().eq(0..cache.pages.slots.len()), "every page is in one stripe or free: {used:?}");
+}
+
+/// A generator of numbers (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % bound
+    }
+
+    fn one_in(&mut self, bound: u64) -> bool {
+        self.below(bound) == 0
+    }
+}
+
+/// What a write brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Value {
+    version: u64,
+    bits: u64,
+}
+
+/// What is known of a sector.
+#[derive(Clone, Debug)]
+struct Sector {
+    /// What a read may see.
+    newest: Vec<Value>,
+    /// The version that was acknowledged last.
+    acknowledged: u64,
+    /// What the members may hold.
+    members: Vec<Value>,
+}
+
+/// A job between the begin of its writes and their end.
+struct Flight {
+    contents: Contents,
+    stripes: Range<u64>,
+    values: Vec<(u64, Value)>,
+}
+
+struct Drill {
+    cache: Cache,
+    geometry: Geometry,
+    random: Random,
+    pool: Pool,
+    sectors: Vec<Sector>,
+    /// By stripe, group and column; where the members' parity is known.
+    parity: HashMap<(u64, u16, u64), u64>,
+    flights: Vec<Flight>,
+    /// Runs that were picked and wait for their locks.
+    picked: Vec<Range<u64>>,
+    /// Flushes that wait, with what was acknowledged when they were asked for.
+    flushes: Vec<(Mark, Vec<u64>)>,
+    next: u64,
+    zeroes: Buf,
+    /// Memory in use elsewhere.
+    held: Vec<Buf>,
+    context: String,
+}
+
+impl Drop for Drill {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{} after {} writes", self.context, self.next);
+        }
+    }
+}
+
+impl Drill {
+    fn new(spec: Spec, pages: u64, seed: u64) -> Self {
+        let geometry = Geometry::new(spec).expect("a test's geometry");
+        let limit = Bytes(pages * PAGE_BYTES as u64);
+        let mut random = Random(seed);
+        let pool = Pool::new(Bytes(limit.0 + random.below(3) * 64 * PAGE_BYTES as u64));
+        let zero = Value { version: 0, bits: 0 };
+        let sector = Sector { newest: vec![zero], acknowledged: 0, members: vec![zero] };
+        let mut drill = Self {
+            cache: Cache::new(&geometry, pool.clone(), limit),
+            context: format!("{spec:?} with {pages} pages, seed {seed}"),
+            sectors: vec![sector; usize::try_from(geometry.capacity().0).expect("small")],
+            geometry,
+            random,
+            pool,
+            parity: HashMap::new(),
+            flights: Vec::new(),
+            picked: Vec::new(),
+            flushes: Vec::new(),
+            next: 0,
+            zeroes: Buf::zeroed(Bytes(PAGE_BYTES as u64)),
+            held: Vec::new(),
+        };
+        let all = (0..drill.geometry.capacity().0).collect::<Vec<u64>>();
+        drill.settle_parity(&all);
+        drill
+    }
+
+    fn step(&mut self) {
+        match self.random.below(24) {
+            0..8 => self.write(),
+            8..10 => self.read(),
+            10 | 11 => self.write_through(),
+            12 | 13 => self.take_any(),
+            14 => self.pick(),
+            15 => self.destage_picked(),
+            16..20 => self.settle_any(),
+            20 => self.flush(),
+            21 => match self.random.below(3) {
+                0 => self.cache.note_activity(),
+                _ => self.cache.tick(),
+            },
+            22 => match self.random.below(3) {
+                0 => self.held.clear(),
+                1 => self.held.extend(self.pool.try_alloc(Bytes(1 << 14))),
+                _ => self.look(),
+            },
+            _ => {
+                let stripe = self.random.below(self.geometry.stripes().0);
+                if !self.is_locked(stripe..stripe + 1) {
+                    self.cache.forget_clean(StripeId(stripe));
+                }
+            }
+        }
+        assert_consistent(&self.cache);
+        self.assert_true();
+    }
+
+    /// Writes out what is left, as an engine does that nobody disturbs.
+    fn finish(&mut self) {
+        self.held.clear();
+        for turn in 0..3 {
+            while !self.flights.is_empty() {
+                self.settle(0, true);
+            }
+            for _ in 0..self.picked.len() {
+                self.destage_picked();
+                self.settle(0, true);
+            }
+            if turn == 0 {
+                self.flush();
+            }
+            while let Some((stripes, _)) = self.cache.next_run() {
+                self.take(stripes);
+                self.settle(self.flights.len() - 1, true);
+            }
+        }
+        assert!(self.flushes.is_empty(), "a flush waits for nothing");
+        assert!(!self.cache.is_dirty() && !self.cache.is_stuck() && self.cache.pinned() == Bytes(0), "it is drained");
+        assert_consistent(&self.cache);
+        self.assert_true();
+        for Sector { newest, members, .. } in &self.sectors {
+            // More than one only where a write failed that nobody was told of.
+            assert!(members.iter().all(|value| newest.contains(value)), "{newest:?} is not written out: {members:?}");
+        }
+    }
+
+    fn range(&mut self) -> (u64, u64) {
+        let capacity = self.geometry.capacity().0;
+        let lba = self.random.below(capacity);
+        let longest =
+            [3, 8, 24, 2 * self.geometry.stripe_sectors().0][usize::try_from(self.random.below(4)).expect("small")];
+        let (lba, longest) =
+            if self.random.one_in(3) { (lba / 8 * 8, longest.next_multiple_of(8)) } else { (lba, longest) };
+        let len = (1 + self.random.below(longest)).min(capacity - lba);
+        (lba, len)
+    }
+
+    /// New content for a range, in memory of the pool's or not, with something before it.
+    fn content(&mut self, lba: u64, len: u64) -> (Buf, usize, Vec<(u64, Value)>) {
+        self.next += 1;
+        let version = self.next;
+        let values: Vec<(u64, Value)> = (lba..lba + len)
+            .map(|at| (at, Value { version, bits: (version << 20 | at).wrapping_mul(0x9E37_79B9_7F4A_7C15) }))
+            .collect();
+        let before = usize::try_from(self.random.below(9)).expect("small") * 512;
+        let bytes = Bytes(before as u64 + len * 512);
+        let own = if self.random.one_in(3) { None } else { self.pool.try_alloc(bytes) };
+        let mut buf = own.unwrap_or_else(|| Buf::zeroed(bytes));
+        for (&(_, value), sector) in values.iter().zip(buf.as_mut()[before..].chunks_exact_mut(512)) {
+            fill(sector, value.bits);
+        }
+        (buf, before, values)
+    }
+
+    fn write(&mut self) {
+        let (lba, len) = self.range();
+        let (buf, before, values) = self.content(lba, len);
+        if self.cache.write(Lba(lba), &buf, before..buf.len()) {
+            for (lba, value) in values {
+                let sector = &mut self.sectors[index(lba)];
+                sector.newest = vec![value];
+                sector.acknowledged = value.version;
+            }
+        }
+    }
+
+    fn read(&mut self) {
+        let (lba, len) = self.range();
+        let mut buf = Buf::zeroed(Bytes((len + 2) * 512));
+        let mut missing = Vec::new();
+        self.cache.read(Lba(lba), Sectors(len), &mut buf, Bytes(1024), &mut missing);
+        let mut is_missing = vec![false; index(len)];
+        for extent in &missing {
+            assert_eq!(extent.lba.0 - lba, extent.content.start.0, "a read's list counts from its part");
+            is_missing[index(extent.content.start.0)..][..index(extent.content.len.0)].fill(true);
+        }
+        for ((at, bytes), is_missing) in (lba..).zip(buf.as_ref()[1024..].chunks_exact(512)).zip(is_missing) {
+            let Sector { newest, members, .. } = &self.sectors[index(at)];
+            if is_missing {
+                assert!(members.iter().all(|value| newest.contains(value)), "sector {at}: {newest:?} but {members:?}");
+            } else {
+                let bits = bits_of(bytes);
+                assert!(newest.iter().any(|value| value.bits == bits), "sector {at}: {newest:?} but {bits:x}");
+            }
+        }
+    }
+
+    fn is_locked(&self, stripes: Range<u64>) -> bool {
+        self.flights.iter().any(|flight| flight.stripes.start < stripes.end && stripes.start < flight.stripes.end)
+    }
+
+    fn write_through(&mut self) {
+        let (lba, len) = self.range();
+        let stripe_sectors = self.geometry.stripe_sectors().0;
+        let stripes = lba / stripe_sectors..(lba + len - 1) / stripe_sectors + 1;
+        if self.is_locked(stripes.clone()) {
+            return;
+        }
+        let (buf, before, mut values) = self.content(lba, len);
+        let mut contents = Contents::default();
+        let is_zero = self.random.one_in(4);
+        let source = if is_zero { Source::Zeroes(&self.zeroes) } else { Source::Request(&buf, before) };
+        if is_zero {
+            values.iter_mut().for_each(|(_, value)| value.bits = 0);
+        }
+        let keeps = self.random.below(3) > 0;
+        self.cache.take_over(&self.geometry, (Lba(lba), Sectors(len)), source, keeps, &mut contents);
+        for &(lba, value) in &values {
+            self.sectors[index(lba)].newest.push(value);
+        }
+        self.fly(Flight { contents, stripes, values });
+    }
+
+    fn take_any(&mut self) {
+        let first = self.random.below(self.geometry.stripes().0);
+        let end = (first + 1 + self.random.below(3)).min(self.geometry.stripes().0);
+        if !self.is_locked(first..end) {
+            self.take(first..end);
+        }
+    }
+
+    fn pick(&mut self) {
+        if let Some((stripes, dirty)) = self.cache.next_run() {
+            let is_dirty =
+                |stripe| self.cache.stripes.find(StripeId(stripe)).map_or(0, |slot| self.cache.stripes.at(slot).dirty);
+            assert!(dirty.0 > 0 && stripes.clone().all(|stripe| is_dirty(stripe) > 0), "a run is dirty");
+            let is_alone = |stripe| {
+                self.cache.stripes.find(StripeId(stripe)).is_some_and(|slot| self.cache.stripes.at(slot).is_alone)
+            };
+            assert!(stripes.end - stripes.start == 1 || !stripes.clone().any(is_alone), "what failed goes alone");
+            self.picked.push(stripes);
+        }
+    }
+
+    fn destage_picked(&mut self) {
+        let Some(next) = self.picked.first().cloned().filter(|stripes| !self.is_locked(stripes.clone())) else {
+            return;
+        };
+        self.picked.remove(0);
+        if self.random.one_in(8) {
+            self.cache.abandon(next);
+            self.wake_flushes();
+        } else {
+            self.take(next);
+        }
+    }
+
+    /// Takes what is dirty, all of it and nothing else.
+    fn take(&mut self, stripes: Range<u64>) {
+        let mut contents = Contents::default();
+        let stripe_sectors = self.geometry.stripe_sectors().0;
+        let sectors = stripes.start * stripe_sectors..(stripes.end * stripe_sectors).min(self.geometry.capacity().0);
+        self.cache.take(&self.geometry, stripes.clone(), &mut contents);
+        self.assert_cached(&contents);
+        let mut values = Vec::new();
+        for extent in contents.extents() {
+            for (lba, bits) in (extent.lba.0..).zip(sectors_of(&contents, extent.content)) {
+                let newest = &self.sectors[index(lba)].newest;
+                let value = newest.iter().rfind(|value| value.bits == bits);
+                values.push((lba, *value.unwrap_or_else(|| panic!("sector {lba}: {newest:?} but {bits:x}"))));
+            }
+        }
+        assert!(values.windows(2).all(|pair| pair[0].0 < pair[1].0), "what is to be written ascends");
+        for lba in sectors.filter(|lba| values.binary_search_by_key(lba, |&(lba, _)| lba).is_err()) {
+            let Sector { newest, members, .. } = &self.sectors[index(lba)];
+            assert!(
+                members.iter().all(|value| newest.contains(value)),
+                "sector {lba} stays behind: {newest:?}, {members:?}"
+            );
+        }
+        self.fly(Flight { contents, stripes, values });
+    }
+
+    /// The members are being written: they may hold either content.
+    fn fly(&mut self, flight: Flight) {
+        for &(lba, value) in &flight.values {
+            self.sectors[index(lba)].members.push(value);
+        }
+        let mut sums = HashMap::new();
+        for &(lba, value) in &flight.values {
+            let (stripe, unit, column) = self.geometry.split(Lba(lba));
+            for &group in self.geometry.map(stripe).groups_of(unit) {
+                self.parity.remove(&(stripe.0, group.0, column.0));
+                let sum = sums.entry((stripe.0, group.0, column.0)).or_insert_with(Vec::new);
+                sum.push((lba, value.bits));
+            }
+        }
+        let mut columns: Vec<_> = sums.into_iter().filter_map(|(at, news)| Some((at, self.sum(at, &news)?))).collect();
+        columns.sort_unstable();
+        let skips = self.random.one_in(4);
+        for run in columns.chunk_by(|&((s1, g1, c1), _), &((s2, g2, c2), _)| (s1, g1, c1 + 1) == (s2, g2, c2)) {
+            let mut bytes = vec![0; run.len() * 512];
+            bytes.chunks_exact_mut(512).zip(run).for_each(|(sector, &(_, bits))| fill(sector, bits));
+            let ((stripe, group, column), _) = run[0];
+            if !skips {
+                self.cache.put_parity(&flight.contents, StripeId(stripe), GroupId(group), Sectors(column), &bytes);
+            }
+        }
+        self.flights.push(flight);
+    }
+
+    /// A group's parity in a column, with some sectors' new content; none where the members' is not known.
+    fn sum(&self, (stripe, group, column): (u64, u16, u64), news: &[(u64, u64)]) -> Option<u64> {
+        let map = self.geometry.map(StripeId(stripe));
+        let units = map.group(GroupId(group)).data.iter().map(|&cell| match map.role(cell) {
+            Role::Data(unit) => unit,
+            Role::Parity(_) => unreachable!("a group's data is data"),
+        });
+        let chunk = self.geometry.chunk().0;
+        let lbas = units.filter(|&unit| self.geometry.exists(StripeId(stripe), unit));
+        lbas.map(|unit| stripe * self.geometry.stripe_sectors().0 + u64::from(unit.0) * chunk + column).try_fold(
+            0,
+            |sum, lba| {
+                if let Some(&(_, bits)) = news.iter().find(|&&(new, _)| new == lba) {
+                    return Some(sum ^ bits);
+                }
+                match self.sectors[index(lba)].members[..] {
+                    [value] => Some(sum ^ value.bits),
+                    _ => None,
+                }
+            },
+        )
+    }
+
+    fn settle_any(&mut self) {
+        if self.flights.is_empty() {
+            return;
+        }
+        let flight = self.random.below(self.flights.len() as u64);
+        let is_written = !self.random.one_in(6);
+        self.settle(index(flight), is_written);
+    }
+
+    fn settle(&mut self, flight: usize, is_written: bool) {
+        if flight >= self.flights.len() {
+            return;
+        }
+        let Flight { mut contents, values, .. } = self.flights.remove(flight);
+        if is_written {
+            for &(lba, value) in &values {
+                let sector = &mut self.sectors[index(lba)];
+                sector.members = vec![value];
+                if sector.newest.contains(&value) {
+                    sector.newest = vec![value];
+                    sector.acknowledged = value.version;
+                }
+            }
+            self.settle_parity(&values.iter().map(|&(lba, _)| lba).collect::<Vec<u64>>());
+        }
+        self.cache.settle(&self.geometry, &mut contents, is_written);
+        self.wake_flushes();
+    }
+
+    /// The members' parity agrees with their data where that is known.
+    fn settle_parity(&mut self, lbas: &[u64]) {
+        for &lba in lbas {
+            let (stripe, unit, column) = self.geometry.split(Lba(lba));
+            for &group in self.geometry.map(stripe).groups_of(unit) {
+                let at = (stripe.0, group.0, column.0);
+                if let Some(sum) = self.sum(at, &[]) {
+                    self.parity.insert(at, sum);
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let mark = self.cache.drain();
+        self.flushes.push((mark, self.sectors.iter().map(|sector| sector.acknowledged).collect()));
+        self.wake_flushes();
+    }
+
+    /// A flush that waits no more, and is not told of a failure, has everything on the members that was acknowledged before it.
+    fn wake_flushes(&mut self) {
+        let Self { cache, flushes, sectors, .. } = self;
+        flushes.retain(|(mark, acknowledged)| {
+            let is_drained = cache.is_drained(*mark);
+            if is_drained && !cache.is_stuck() {
+                for (lba, (sector, &version)) in sectors.iter().zip(acknowledged).enumerate() {
+                    let is_durable = sector.members.iter().all(|value| value.version >= version);
+                    assert!(
+                        is_durable,
+                        "sector {lba} of version {version} was flushed; the members have {:?}",
+                        sector.members
+                    );
+                }
+            }
+            !is_drained
+        });
+    }
+
+    /// What a write-through finds.
+    fn look(&mut self) {
+        let (lba, len) = self.range();
+        let stripe_sectors = self.geometry.stripe_sectors().0;
+        if self.is_locked(lba / stripe_sectors..(lba + len - 1) / stripe_sectors + 1) {
+            return;
+        }
+        let mut contents = Contents::default();
+        self.cache.look(&self.geometry, Lba(lba), Sectors(len), &mut contents);
+        self.assert_cached(&contents);
+    }
+
+    /// What is said to be on the members is.
+    fn assert_cached(&self, contents: &Contents) {
+        let stripes: Vec<StripeId> = contents.cached().iter().map(|cached| cached.stripe).collect();
+        assert!(stripes.is_sorted(), "{stripes:?}");
+        for cached in contents.cached() {
+            for (column, bits) in (cached.start.0..).zip(sectors_of(contents, cached.content)) {
+                assert_eq!(
+                    self.on_members(cached.stripe, cached.cell, column),
+                    Some(bits),
+                    "{cached:?}, column {column}"
+                );
+            }
+        }
+    }
+
+    /// What the members hold in a column of a cell, where it is known.
+    fn on_members(&self, stripe: StripeId, cell: Cell, column: u64) -> Option<u64> {
+        match self.geometry.map(stripe).role(cell) {
+            Role::Parity(group) => self.parity.get(&(stripe.0, group.0, column)).copied(),
+            Role::Data(unit) => {
+                let lba =
+                    stripe.0 * self.geometry.stripe_sectors().0 + u64::from(unit.0) * self.geometry.chunk().0 + column;
+                match self.sectors[index(lba)].members[..] {
+                    [value] => Some(value.bits),
+                    _ => None,
+                }
+            }
+        }
+    }
+
+    /// Every clean page that nothing hides is what the members hold.
+    fn assert_true(&self) {
+        for slot in self.cache.stripes.checked() {
+            let stripe = self.cache.stripes.at(slot);
+            let map = self.geometry.map(stripe.id);
+            for entry in &stripe.entries {
+                let page = &self.cache.pages.slots[entry.page()];
+                let Some(clean) = page.clean.as_ref().filter(|_| page.flying.is_none()) else { continue };
+                let chunk_pages = self.geometry.chunk().0 / PAGE_SECTORS;
+                let (row, first) = (entry.place() / chunk_pages, entry.place() % chunk_pages * PAGE_SECTORS);
+                let row = u16::try_from(row).expect("small");
+                let units = u16::try_from(map.data().len()).expect("small");
+                let cell = if row < units { map.cell(DataUnit(row)) } else { map.group(GroupId(row - units)).parity };
+                for sector in clean.mask.runs().flatten() {
+                    let bits = bits_of(&clean.memory.bytes()[bytes_of(&(sector..sector + 1))]);
+                    assert_eq!(
+                        self.on_members(stripe.id, cell, first + sector),
+                        Some(bits),
+                        "{stripe:?} {entry:?} {sector}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn fill(sector: &mut [u8], bits: u64) {
+    sector.chunks_exact_mut(8).for_each(|word| word.copy_from_slice(&bits.to_le_bytes()));
+}
+
+/// The number that a sector consists of.
+fn bits_of(sector: &[u8]) -> u64 {
+    let bits = u64::from_le_bytes(sector[..8].try_into().expect("a sector has more"));
+    assert!(sector.chunks_exact(8).all(|word| word == bits.to_le_bytes()), "a sector of two writes");
+    bits
+}
+
+fn sectors_of(contents: &Contents, slice: Slice) -> impl Iterator<Item = u64> {
+    contents.pieces(slice).flat_map(|(page, range)| page.bytes()[range].chunks_exact(512).map(bits_of))
+}
+
+fn index(number: u64) -> usize {
+    usize::try_from(number).expect("small")
+}
+
+fn specs() -> Vec<Spec> {
+    let spec = |level, members, chunk, chunks| Spec {
+        level,
+        members,
+        chunk: Bytes(chunk),
+        member_size: Sectors(chunk * chunks / 512),
+    };
+    let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+    vec![
+        spec(Level::Raid0, 4, 4096, 6),
+        spec(Level::Raid1, 2, 12 << 10, 4),
+        spec(Level::Raid10 { copies: 2 }, 5, 12 << 10, 7),
+        spec(raid5, 3, 4096, 8),
+        spec(raid5, 5, 12 << 10, 5),
+        spec(raid5, 4, 64 << 10, 2),
+        spec(Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7, 4096, 12),
+    ]
+}
+
+#[test]
+fn whatever_is_done_in_whatever_order() {
+    for spec in specs() {
+        for pages in [16, 40, 100, 2000] {
+            for seed in 0..6 {
+                let mut drill = Drill::new(spec, pages, seed);
+                for _ in 0..400 {
+                    drill.step();
+                }
+                drill.finish();
+            }
+        }
+    }
+}
