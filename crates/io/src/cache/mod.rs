@@ -14,6 +14,7 @@
 //!
 //! The cache knows no member, disk operation or clock. What to write out next is decided in [`destage`].
 
+mod ahead;
 mod contents;
 mod destage;
 mod page;
@@ -386,6 +387,7 @@ impl Cache {
         stripe.clean_pages = stripe.clean_pages + usize::from(after.1) - usize::from(before.1);
         stripe.dirty = stripe.dirty + after.2 - before.2;
         if page.is_empty() {
+            page.is_ahead = false;
             self.pages.free.push(stripe.entries.remove(index).page());
         }
     }
@@ -498,6 +500,7 @@ impl Cache {
             }
             let is_gone = page.is_empty();
             if is_gone {
+                page.is_ahead = false;
                 pages.free.push(entry.page());
             }
             !is_gone
@@ -517,6 +520,7 @@ impl Cache {
 /// Ends a page's flight.
 fn land(page: &mut Page, is_written: bool, is_kept: bool) {
     let Some(flying) = page.flying.take() else { return };
+    page.is_ahead = false;
     if is_written {
         page.clean = Some(flying).filter(|_| is_kept);
         return;

@@ -30,6 +30,8 @@ pub(super) struct Page {
     pub(super) flying: Option<Layer>,
     /// What the members are still to be written.
     pub(super) dirty: Option<Layer>,
+    /// The clean version was read ahead: it is for one read.
+    pub(super) is_ahead: bool,
 }
 
 impl Mask {

@@ -63,6 +63,8 @@ pub(super) enum Work {
         stripe: StripeId,
         start: Sectors,
     },
+    /// Read what a stream of reads will want next into the cache.
+    Ahead,
     /// Write out what is dirty of the job's parity stripes.
     Destage,
     Flush,
@@ -72,6 +74,8 @@ pub(super) enum Work {
 /// What a job waits for or does next.
 #[derive(Debug)]
 pub(super) enum Stage {
+    /// Wait for what is being read ahead of a read.
+    Await,
     /// Plan a read; if it has to be computed, lock first.
     PlanRead,
     /// Take the stripes.
@@ -213,7 +217,7 @@ impl Work {
     /// Whose share of the members its operations count to.
     pub(super) fn class(self) -> Class {
         match self {
-            Self::Read => Class::Read,
+            Self::Read | Self::Ahead => Class::Read,
             Self::Destage => Class::Background,
             _ => Class::Write,
         }

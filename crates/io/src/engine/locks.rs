@@ -25,12 +25,25 @@ pub(super) struct Guard {
     end: u64,
 }
 
+/// A point in the table's history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Stamp(u64);
+
 /// The table.
 #[derive(Debug)]
 pub(super) struct LockTable {
-    buckets: Vec<Vec<Held>>,
+    buckets: Vec<Bucket>,
+    /// Counts releases.
+    clock: u64,
     /// Empty queues, to be used again.
     spare: Vec<VecDeque<JobId>>,
+}
+
+#[derive(Debug)]
+struct Bucket {
+    held: Vec<Held>,
+    /// When one of its stripes was last given back.
+    released: Stamp,
 }
 
 #[derive(Debug)]
@@ -52,7 +65,8 @@ impl LockTable {
     /// A table with `buckets` buckets, a power of two.
     pub(super) fn new(buckets: usize) -> Self {
         assert!(buckets.is_power_of_two(), "the hash is a mask");
-        Self { buckets: (0..buckets).map(|_| Vec::new()).collect(), spare: Vec::new() }
+        let empty = |_| Bucket { held: Vec::new(), released: Stamp(0) };
+        Self { buckets: (0..buckets).map(empty).collect(), clock: 0, spare: Vec::new() }
     }
 
     /// Takes the stripes of `span` that are still to be taken. None: the job waits for one of them, and calls again when
@@ -63,12 +77,12 @@ impl LockTable {
             // Counted as taken even when it is held: release hands it over.
             span.next += 1;
             let bucket = self.bucket(stripe);
-            if let Some(held) = self.buckets[bucket].iter_mut().find(|held| held.stripe == stripe) {
+            if let Some(held) = self.buckets[bucket].held.iter_mut().find(|held| held.stripe == stripe) {
                 held.waiters.push_back(job);
                 return None;
             }
             let waiters = self.spare.pop().unwrap_or_default();
-            self.buckets[bucket].push(Held { stripe, waiters });
+            self.buckets[bucket].held.push(Held { stripe, waiters });
         }
         Some(Guard { first: span.first, end: span.end })
     }
@@ -76,21 +90,35 @@ impl LockTable {
     /// Gives all stripes of a guard back; `woken` gets the jobs that now hold one of them.
     #[expect(clippy::needless_pass_by_value, reason = "a guard that was given back is no proof any more")]
     pub(super) fn release(&mut self, guard: Guard, woken: &mut VecDeque<JobId>) {
+        self.clock += 1;
         for stripe in guard.first..guard.end {
             let bucket = self.bucket(stripe);
-            let held = self.buckets[bucket].iter().position(|held| held.stripe == stripe);
-            let held = held.expect("a guard's stripes are held");
-            match self.buckets[bucket][held].waiters.pop_front() {
+            let Bucket { held: stripes, released } = &mut self.buckets[bucket];
+            *released = Stamp(self.clock);
+            let held = stripes.iter().position(|held| held.stripe == stripe).expect("a guard's stripes are held");
+            match stripes[held].waiters.pop_front() {
                 Some(job) => woken.push_back(job),
-                None => self.spare.push(self.buckets[bucket].swap_remove(held).waiters),
+                None => self.spare.push(stripes.swap_remove(held).waiters),
             }
         }
+    }
+
+    /// The present, for [`LockTable::is_untouched`].
+    pub(super) fn now(&self) -> Stamp {
+        Stamp(self.clock)
+    }
+
+    /// Whether nobody held a stripe at `since`, or later until now. Of stripes that share a bucket with one that was held it says no too.
+    pub(super) fn is_untouched(&self, stripe: StripeId, since: Stamp) -> bool {
+        let Bucket { held, released } = &self.buckets[self.bucket(stripe.0)];
+        // Who held it then holds it still, or has given it back since.
+        *released <= since && held.iter().all(|held| held.stripe != stripe.0)
     }
 
     /// How many stripes are held.
     #[cfg(test)]
     pub(super) fn held(&self) -> usize {
-        self.buckets.iter().map(Vec::len).sum()
+        self.buckets.iter().map(|bucket| bucket.held.len()).sum()
     }
 
     fn bucket(&self, stripe: u64) -> usize {
@@ -125,6 +153,23 @@ mod tests {
         }
         table.release(guard.expect("held"), &mut VecDeque::new());
         assert_eq!(table.held(), 0);
+    }
+
+    #[test]
+    fn a_stripe_that_was_held_in_between_is_not_untouched() {
+        let mut table = LockTable::new(1024);
+        let started = table.now();
+        let is_untouched = |table: &LockTable, since| table.is_untouched(StripeId(5), since);
+        assert!(is_untouched(&table, started));
+        let guard = table.acquire(&mut span(4, 6), JobId(0)).expect("free");
+        let meanwhile = table.now();
+        assert!(!is_untouched(&table, started) && !is_untouched(&table, meanwhile), "it is held now");
+        table.release(guard, &mut VecDeque::new());
+        assert!(!is_untouched(&table, started) && !is_untouched(&table, meanwhile), "it was held since");
+        let later = table.now();
+        let other = table.acquire(&mut span(50, 50), JobId(0)).expect("free");
+        table.release(other, &mut VecDeque::new());
+        assert!(is_untouched(&table, later), "another was held");
     }
 
     #[test]

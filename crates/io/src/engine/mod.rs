@@ -11,6 +11,7 @@
 //! - Memory that a disk operation was given is touched by nobody until the operation completes.
 //! - At steady state a command allocates nothing.
 
+mod ahead;
 mod counters;
 mod destage;
 mod error;
@@ -35,6 +36,7 @@ pub use record::Record;
 use crate::buf::{Buf, Pool};
 use crate::cache::{Cache, Mark};
 use crate::disk::{Completion, Disk};
+use ahead::ReadAhead;
 use flush::Flusher;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
@@ -137,6 +139,7 @@ pub struct Engine<D, T> {
     flusher: Flusher,
     pool: Pool,
     cache: Option<Cache>,
+    ahead: Option<ReadAhead>,
     writes_back: bool,
     /// Destaging jobs under way.
     destaging: usize,
@@ -181,6 +184,7 @@ impl<D: Disk, T> Engine<D, T> {
             flusher: Flusher::default(),
             pool: Pool::new(SCRATCH_BUDGET),
             cache: None,
+            ahead: None,
             writes_back: false,
             destaging: 0,
             quantum: Sectors(0),
@@ -262,7 +266,7 @@ impl<D: Disk, T> Engine<D, T> {
         (self.disk, self.geometry, self.record)
     }
 
-    /// Commands that have no reply yet, and destaging under way.
+    /// Commands that have no reply yet, and destaging and read-ahead under way.
     pub fn in_flight(&self) -> usize {
         self.jobs.len()
     }
@@ -287,6 +291,9 @@ impl<D: Disk, T> Engine<D, T> {
                     self.replies.push(Reply { token, result: Ok(None) });
                 } else {
                     self.start(Job { buf, start: lba, ..Job::new(Some(token), work, through) });
+                    if work == Work::Read {
+                        self.read_ahead(lba, len);
+                    }
                 }
             }
             Ok(None) => self.replies.push(Reply { token, result: Ok(None) }),

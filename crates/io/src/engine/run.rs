@@ -73,6 +73,10 @@ impl<D: Disk, T> Engine<D, T> {
             job.len = Sectors(job.end.0 - job.at.0);
             return Stage::Lock(self.span(id));
         }
+        if job.work == Work::Ahead {
+            job.len = Sectors(job.end.0 - job.at.0);
+            return Stage::PlanRead;
+        }
         let mut end = job.end.0.min(job.at.0 + PART.0);
         let stripe = geometry.stripe_sectors().0;
         if end < job.end.0 && end / stripe * stripe > job.at.0 {
@@ -80,7 +84,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         job.len = Sectors(end - job.at.0);
         job.unreadable = MemberSet::EMPTY;
-        if job.work == Work::Read { Stage::PlanRead } else { Stage::Lock(self.span(id)) }
+        if job.work == Work::Read { Stage::Await } else { Stage::Lock(self.span(id)) }
     }
 
     /// The parity stripes of the job's present part.
@@ -102,6 +106,7 @@ impl<D: Disk, T> Engine<D, T> {
         loop {
             let stage = std::mem::replace(&mut self.jobs.job(id).stage, Stage::Done);
             let step = match stage {
+                Stage::Await => self.await_ahead(id),
                 Stage::PlanRead => self.plan_read(id),
                 Stage::Lock(span) => self.lock(id, span),
                 Stage::Mark => self.mark(id),
@@ -137,8 +142,12 @@ impl<D: Disk, T> Engine<D, T> {
         if let Err(error) = self.plan(id) {
             return Step::Fail(error);
         }
-        let Slot { job, plan, .. } = self.jobs.slot(id);
+        let Slot { job, plan, contents } = self.jobs.slot(id);
         let has_guard = job.as_ref().is_some_and(|job| job.guard.is_some());
+        if !plan.xors().is_empty() && job.as_ref().is_some_and(|job| job.work == Work::Ahead) {
+            contents.missing().clear();
+            return Step::To(Stage::Done);
+        }
         if plan.xors().is_empty() || has_guard { Step::To(Stage::Memory) } else { Step::To(Stage::Lock(self.span(id))) }
     }
 
@@ -187,11 +196,11 @@ impl<D: Disk, T> Engine<D, T> {
         let repair = job.detour.as_deref().unwrap_or(repair);
         let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
         let planned = match job.work {
-            Work::Read | Work::Destage if contents.extents().is_empty() => {
+            Work::Read | Work::Ahead | Work::Destage if contents.extents().is_empty() => {
                 plan.clear();
                 Ok(())
             }
-            Work::Read => planner.read(plan, &view, contents.extents()),
+            Work::Read | Work::Ahead => planner.read(plan, &view, contents.extents()),
             Work::Destage => planner.write(plan, &view, contents.extents()).map(drop),
             Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
             Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
@@ -213,6 +222,7 @@ impl<D: Disk, T> Engine<D, T> {
                 let buf = job.buf.as_mut().expect("a read has a buffer");
                 cache.read(job.at, job.len, buf, at, contents.missing());
             }
+            (Work::Ahead, Some(cache)) => cache.absent(job.at, job.len, contents.missing()),
             (Work::Read, _) => contents.missing().push(Extent::request(job.at, job.len)),
             (Work::Destage, Some(cache)) if !contents.flies() => {
                 let stripe = geometry.stripe_sectors().0;
@@ -289,8 +299,8 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         if !job.failed.is_empty() {
             job.unreadable = job.unreadable.union(job.failed);
-            if let Work::Resync { .. } = job.work {
-                // Parity is computed from the data itself, never from the parity that may be wrong.
+            if let Work::Resync { .. } | Work::Ahead = job.work {
+                // Parity is computed from the data itself, never from the parity that may be wrong; nothing is recovered that nobody asked for.
                 return Step::Fail(job.unreadable_error());
             }
             let without = job.unreadable.union(self.record.missing());
@@ -363,6 +373,9 @@ impl<D: Disk, T> Engine<D, T> {
         self.settle(id, true);
         self.drop_scratch(id);
         self.unlock(id);
+        if self.jobs.job(id).work == Work::Read {
+            self.consume_ahead(id);
+        }
         let job = self.jobs.job(id);
         let is_part = job.at.0 + job.len.0 < job.end.0;
         job.at.0 += job.len.0;
@@ -424,10 +437,14 @@ impl<D: Disk, T> Engine<D, T> {
         self.leave(id);
         self.drop_scratch(id);
         self.unlock(id);
-        if self.jobs.job(id).work == Work::Destage {
-            self.destaged(id, error);
-            self.jobs.remove(id);
-            return;
+        match self.jobs.job(id).work {
+            Work::Destage => {
+                self.destaged(id, error);
+                self.jobs.remove(id);
+                return;
+            }
+            Work::Ahead => return self.ahead_done(id, error),
+            _ => {}
         }
         let Job { token, work, buf, .. } = self.jobs.remove(id);
         let result = error.map_or_else(|| Ok(buf.filter(|_| work == Work::Read)), Err);

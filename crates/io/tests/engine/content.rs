@@ -33,8 +33,8 @@ enum Flight {
 }
 
 /// Commands drawn at random, many at a time, checked against the model.
-struct Storm {
-    engine: TestEngine,
+pub(crate) struct Storm {
+    pub(crate) engine: TestEngine,
     model: Model,
     random: Random,
     flights: HashMap<u64, Flight>,
@@ -43,6 +43,8 @@ struct Storm {
     is_healthy: bool,
     pool: Pool,
     context: String,
+    /// Where a reader that goes through the array in order is, where there is one.
+    pub(crate) reader: Option<u64>,
 }
 
 /// Every way to cache; some so small that content is always on its way out.
@@ -60,16 +62,16 @@ fn caching(number: u64) -> Caching {
 }
 
 impl Storm {
-    fn new(shape: Shape, missing: MemberSet, order: Order, seed: u64, caching: Caching) -> Self {
+    pub(crate) fn new(shape: Shape, missing: MemberSet, order: Order, seed: u64, caching: Caching) -> Self {
         let (engine, pool) = with_cache(shape.engine(missing, order), caching);
         let sectors = usize::try_from(engine.geometry().capacity().0).expect("small");
         let context = format!("{shape:?} without {missing:?}, {order:?}, {caching:?}, seed {seed}");
         let is_healthy = missing.is_empty();
         let (model, random, flights) = (Model::new(sectors), Random(seed), HashMap::new());
-        Self { engine, model, random, flights, next: 0, may_fail: false, is_healthy, pool, context }
+        Self { engine, model, random, flights, next: 0, may_fail: false, is_healthy, pool, context, reader: None }
     }
 
-    fn run(&mut self, commands: u64) {
+    pub(crate) fn run(&mut self, commands: u64) {
         let mut replies = Vec::new();
         while self.next < commands || !self.flights.is_empty() {
             while self.next < commands && self.flights.len() < DEPTH {
@@ -104,7 +106,23 @@ impl Storm {
         (usize::try_from(lba).expect("small"), usize::try_from(len).expect("small"))
     }
 
+    /// The next read of the reader that goes through the array in order.
+    fn read_on(&mut self, from: u64) {
+        let capacity = self.engine.geometry().capacity().0;
+        let len = (1 + self.random.below(16)).min(capacity - from);
+        self.reader = Some((from + len) % capacity);
+        let flight = Flight::Read { lba: usize::try_from(from).expect("small"), since: self.model.now() };
+        self.flights.insert(self.next, flight);
+        self.engine.submit(self.next, Command::Read { lba: Lba(from), buf: Buf::zeroed(Sectors(len).bytes()) });
+        self.next += 1;
+    }
+
     fn submit(&mut self) {
+        if let Some(from) = self.reader
+            && self.random.below(3) > 0
+        {
+            return self.read_on(from);
+        }
         let (lba, len) = self.range();
         let (at, sectors) = (Lba(lba as u64), Sectors(len as u64));
         let fua = self.random.below(8) == 0;
@@ -168,7 +186,7 @@ impl Storm {
     }
 
     /// Reads everything back, directly and then with each further member gone that the level survives.
-    fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let context = self.context.clone();
         let capacity = self.engine.geometry().capacity().0;
         let content = read(&mut self.engine, 0, capacity).expect("everything can be read");

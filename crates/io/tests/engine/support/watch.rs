@@ -44,6 +44,9 @@ pub(crate) struct Watch {
     image: Vec<Option<Vec<u8>>>,
     pub(crate) ops: Vec<Op>,
     reaps: usize,
+    /// Operations that are not begun until [`Watch::let_go`].
+    on_hold: Vec<(MemberIndex, OpName)>,
+    held: Vec<DiskOp>,
 }
 
 impl Watch {
@@ -58,6 +61,8 @@ impl Watch {
             image: (0..members).map(|member| inner.member(MemberIndex(member)).map(<[u8]>::to_vec)).collect(),
             ops: Vec::new(),
             reaps: usize::MAX,
+            on_hold: Vec::new(),
+            held: Vec::new(),
             inner,
         };
         watch.durable = (0..members).map(MemberIndex).map(|member| watch.superblock(member)).collect();
@@ -67,6 +72,20 @@ impl Watch {
     /// How many more times completions are handed out before the disk says that there are none for now.
     pub(crate) fn allow_reaps(&mut self, reaps: usize) {
         self.reaps = reaps;
+    }
+
+    /// Begins no more operations of this kind on a member until they are let go.
+    pub(crate) fn hold(&mut self, member: MemberIndex, name: OpName) {
+        self.on_hold.push((member, name));
+    }
+
+    /// Begins what was held of this kind on a member.
+    pub(crate) fn let_go(&mut self, member: MemberIndex, name: OpName) {
+        self.on_hold.retain(|&held| held != (member, name));
+        let (gone, held) =
+            std::mem::take(&mut self.held).into_iter().partition(|op| (op.member, op.kind.name()) == (member, name));
+        self.held = held;
+        Vec::into_iter(gone).for_each(|op| self.inner.submit(op));
     }
 
     /// The first bytes of a member's data area.
@@ -154,6 +173,9 @@ impl Disk for Watch {
             }
             _ => {}
         }
+        if self.on_hold.contains(&(op.member, op.kind.name())) {
+            return self.held.push(op);
+        }
         self.inner.submit(op);
     }
 
@@ -206,6 +228,6 @@ impl Disk for Watch {
     }
 
     fn in_flight(&self) -> usize {
-        self.inner.in_flight()
+        self.inner.in_flight() + self.held.len()
     }
 }
