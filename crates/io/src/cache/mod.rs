@@ -349,15 +349,24 @@ impl Cache {
         for extent in contents.extents() {
             for piece in self.shape.pieces(extent.lba, extent.content.len.0) {
                 let Some(slot) = self.stripes.find(piece.stripe) else { continue };
+                // A stripe that was written whole is part of a stream, which does not come back.
+                let keeps_data = keeps_data && !self.stripes.at(slot).is_whole;
                 if self.entry(slot, piece.place).is_some() {
                     self.edit(slot, piece.place, |page| land(page, is_written, keeps_data));
                 }
                 self.settle_parity(geometry, slot, piece.place, is_written && keeps);
-                self.stripes.get(slot).is_whole = false;
                 if !is_written {
                     self.policy.failed(&mut self.stripes, slot);
                 }
                 self.forget_empty(slot);
+            }
+        }
+        for extent in contents.extents() {
+            let stripe_of = |lba: u64| lba / self.shape.stripe_sectors;
+            for stripe in stripe_of(extent.lba.0)..=stripe_of(extent.lba.0 + extent.content.len.0 - 1) {
+                if let Some(slot) = self.stripes.find(StripeId(stripe)) {
+                    self.stripes.get(slot).is_whole = false;
+                }
             }
         }
         contents.clear();
