@@ -1,6 +1,7 @@
 //! Runs layout plans on member files and devices: buffers, parity, locks, cache, superblocks, engine.
 
 pub mod array;
+pub mod bands;
 pub mod buf;
 pub mod cache;
 pub mod disk;

@@ -1,26 +1,29 @@
 //! The codec on tokio's sockets.
 //!
-//! Everything runs on one thread, inside a [`tokio::task::LocalSet`]. Each connection is one task, which reads, submits and writes without ever
+//! A server runs on one thread, inside a [`tokio::task::LocalSet`]. Each connection is one task, which reads, submits and writes without ever
 //! waiting for one of the three in particular.
 //!
 //! Bounds, per connection: [`Limits`]. When they are reached the task stops reading its socket, so that the client feels it and nobody else does.
 
 mod connection;
+mod handover;
 mod listener;
 mod outbox;
 mod receive;
 mod stream;
 
-use std::{cell::Cell, future::Future, rc::Rc, time::Duration};
+use std::{cell::Cell, fmt, future::Future, rc::Rc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
+pub use handover::{Dispatcher, Incoming};
 pub use listener::{Endpoint, Listener};
 pub use outbox::ReplySlot;
 
 use crate::{Error, Export};
 use connection::serve_connection;
+use handover::Place;
 use listener::Accepted;
 use stream::Stream;
 
@@ -88,23 +91,28 @@ impl<E: Export> Server<E> {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok(stream) if connections.len() < self.limits.connections_max => self.spawn(&mut connections, stream, draining.clone()),
-                    Ok(_) => warn!(limit = self.limits.connections_max, "too many connections: a new one was closed"),
+                    Ok(stream) if connections.len() < self.limits.connections_max => self.spawn(&mut connections, stream, None, draining.clone()),
+                    Ok(_) => warn!("{}", TooMany(self.limits.connections_max)),
                     Err(error) => {
                         warn!(%error, "could not accept a connection");
                         tokio::time::sleep(ACCEPT_BACKOFF).await;
                     }
                 },
-                Some(ended) = connections.join_next() => log_panic(ended),
+                Some(ended) = connections.join_next() => connection_ended(ended),
                 () = &mut shutdown => break,
             }
         }
         drop(listener);
+        self.finish(connections, &drain).await
+    }
+
+    /// Lets the connections end; false: they did not in time.
+    async fn finish(&self, mut connections: JoinSet<()>, drain: &watch::Sender<bool>) -> bool {
         info!(connections = connections.len(), "shutting down");
         drain.send_replace(true);
         let drained = timeout(self.limits.shutdown_timeout, async {
             while let Some(ended) = connections.join_next().await {
-                log_panic(ended);
+                connection_ended(ended);
             }
         });
         let finished = drained.await.is_ok();
@@ -114,16 +122,32 @@ impl<E: Export> Server<E> {
         finished
     }
 
-    fn spawn(&self, connections: &mut JoinSet<()>, stream: Accepted, draining: watch::Receiver<bool>) {
+    /// Serves a connection, which keeps its place among all until it ends.
+    fn spawn(
+        &self,
+        connections: &mut JoinSet<()>,
+        stream: Accepted,
+        place: Option<Place>,
+        draining: watch::Receiver<bool>,
+    ) {
         let (export, limits) = (Rc::clone(&self.export), self.limits);
         match stream {
-            Accepted::Unix(stream) => connections.spawn_local(logged(stream, export, limits, draining)),
-            Accepted::Tcp(stream) => connections.spawn_local(logged(stream, export, limits, draining)),
+            Accepted::Unix(stream) => connections.spawn_local(logged(stream, export, limits, draining, place)),
+            Accepted::Tcp(stream) => connections.spawn_local(logged(stream, export, limits, draining, place)),
         };
     }
 }
 
-async fn logged<S, E>(stream: S, export: Rc<E>, limits: Limits, draining: watch::Receiver<bool>)
+/// Says that a connection was closed at once.
+struct TooMany(usize);
+
+impl fmt::Display for TooMany {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "too many connections: a new one was closed; there are {} at a time", self.0)
+    }
+}
+
+async fn logged<S, E>(stream: S, export: Rc<E>, limits: Limits, draining: watch::Receiver<bool>, _place: Option<Place>)
 where
     S: Stream,
     E: Export,
@@ -137,7 +161,7 @@ where
     }
 }
 
-fn log_panic(ended: Result<(), tokio::task::JoinError>) {
+fn connection_ended(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended {
         warn!(%error, "a connection's task failed");
     }

@@ -10,4 +10,4 @@ mod resync;
 
 pub use create::{CreateError, CreateOptions, create};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
-pub use open::{Array, OpenError, OpenOptions, candidates};
+pub use open::{Array, Follower, OpenError, OpenOptions, candidates};

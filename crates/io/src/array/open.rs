@@ -108,6 +108,15 @@ pub struct Array {
     pub(super) is_in_memory: bool,
 }
 
+/// What an engine is made of that serves an array beside another one, on a thread of its own.
+#[derive(Debug)]
+pub struct Follower {
+    geometry: Geometry,
+    record: Record,
+    members: Vec<Option<Arc<Member>>>,
+    access: Access,
+}
+
 /// Opens members and reads what they say.
 ///
 /// # Errors
@@ -188,12 +197,34 @@ impl Array {
         !self.record.is_clean() && self.geometry.tolerance() > 0
     }
 
+    /// What another engine for the same members is made of, which follows this array's: see [`engine::Ask`](crate::engine::Ask).
+    #[must_use]
+    pub fn follower(&self) -> Follower {
+        Follower {
+            geometry: self.geometry.clone(),
+            record: self.record.follower(),
+            members: self.disk.members().to_vec(),
+            access: self.access,
+        }
+    }
+
     /// The engine that serves the array.
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`]: not after a successful [`Array::open`].
     pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, EngineError> {
         Engine::new(self.disk, self.geometry, self.record, self.access == Access::ReadOnly)
+    }
+}
+
+impl Follower {
+    /// The engine, on the thread that it belongs to.
+    ///
+    /// # Errors
+    /// When there is no ring to be had.
+    pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, OpenError> {
+        let disk = UringDisk::new(self.members, DEFAULT_DEPTH)?;
+        Ok(Engine::new(disk, self.geometry, self.record, self.access == Access::ReadOnly)?)
     }
 }
 

@@ -88,6 +88,12 @@ impl UringDisk {
         })
     }
 
+    /// The members by slot.
+    #[must_use]
+    pub fn members(&self) -> &[Option<Arc<Member>>] {
+        &self.members
+    }
+
     /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.
     #[must_use]
     pub fn enters(&self) -> u64 {

@@ -67,6 +67,8 @@ pub(super) enum Work {
     Ahead,
     /// Write out what is dirty of the job's parity stripes.
     Destage,
+    /// Make durable what another engine wrote.
+    Sync,
     Flush,
     Close,
 }
@@ -225,6 +227,9 @@ impl Work {
 
     /// Whether its reply waits for a flush.
     pub(super) fn flushes(self) -> bool {
-        matches!(self, Self::Write { fua: true } | Self::Zero { fua: true, .. } | Self::Flush | Self::Close)
+        matches!(
+            self,
+            Self::Write { fua: true } | Self::Zero { fua: true, .. } | Self::Sync | Self::Flush | Self::Close
+        )
     }
 }

@@ -20,6 +20,7 @@ mod job;
 mod locks;
 mod record;
 mod run;
+mod shard;
 mod shares;
 mod transfer;
 
@@ -32,6 +33,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeI
 pub use counters::{Counters, MemberCounters};
 pub use error::EngineError;
 pub use record::Record;
+pub use shard::{Ask, Standing};
 
 use crate::buf::{Buf, Pool};
 use crate::cache::{Cache, Mark};
@@ -40,6 +42,7 @@ use ahead::ReadAhead;
 use flush::Flusher;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
+use shard::Place;
 use shares::Shares;
 
 /// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
@@ -140,6 +143,8 @@ pub struct Engine<D, T> {
     pool: Pool,
     cache: Option<Cache>,
     ahead: Option<ReadAhead>,
+    /// Where the engine is one of several.
+    place: Option<Place>,
     writes_back: bool,
     /// Destaging jobs under way.
     destaging: usize,
@@ -185,6 +190,7 @@ impl<D: Disk, T> Engine<D, T> {
             pool: Pool::new(SCRATCH_BUDGET),
             cache: None,
             ahead: None,
+            place: None,
             writes_back: false,
             destaging: 0,
             quantum: Sectors(0),

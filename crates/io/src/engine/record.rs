@@ -4,6 +4,9 @@
 //! next epoch and flushes them, one round at a time; a job that relies on the record asks for it and waits. A member
 //! that can't be written in a round is handed to the engine as failed, and the next round says so.
 //!
+//! The record of one of several engines may be a follower: it writes nothing, says what it wants to the one that does, and is told what
+//! is durable.
+//!
 //! It knows nothing of stripes, plans or what the members hold.
 
 use smallvec::smallvec;
@@ -49,6 +52,13 @@ pub struct Record {
     /// The members can't be written any more.
     has_given_up: bool,
     waiters: Vec<JobId>,
+    following: Option<Following>,
+}
+
+/// What a follower has asked for.
+#[derive(Debug)]
+struct Following {
+    asked: Option<State>,
 }
 
 impl Record {
@@ -76,6 +86,21 @@ impl Record {
             had_writer: false,
             has_given_up: false,
             waiters: Vec::new(),
+            following: None,
+        }
+    }
+
+    /// A record of the same array for another engine, which leaves the members' superblocks to this one; before either is used.
+    #[must_use]
+    pub fn follower(&self) -> Self {
+        let (durable, wanted) = (self.durable, self.wanted);
+        Self {
+            durable,
+            wanted,
+            superblocks: self.superblocks.clone(),
+            waiters: Vec::new(),
+            following: Some(Following { asked: None }),
+            ..*self
         }
     }
 
@@ -147,6 +172,42 @@ impl Record {
         is_marked
     }
 
+    /// Asks for what a follower wants of every record: that the members be marked dirty. A member may have missed something from then on.
+    pub(super) fn demand_for_follower(&mut self) {
+        self.wanted.is_clean = false;
+        self.had_writer = true;
+    }
+
+    /// Whether another engine writes the superblocks.
+    pub(super) fn is_follower(&self) -> bool {
+        self.following.is_some()
+    }
+
+    /// What is durable: whether the members are marked dirty, and who is recorded as failed.
+    pub(super) fn durable(&self) -> (bool, MemberSet) {
+        (!self.durable.is_clean, self.durable.missing)
+    }
+
+    /// What a follower's jobs wait for and nobody was asked for yet: the members to record as failed.
+    pub(super) fn take_demand(&mut self) -> Option<MemberSet> {
+        let is_wanted = !self.waiters.is_empty() && !self.is_durable();
+        let following = self.following.as_mut().filter(|_| is_wanted)?;
+        let is_new = following.asked.replace(self.wanted) != Some(self.wanted);
+        is_new.then_some(self.wanted.missing)
+    }
+
+    /// Tells a follower what is durable.
+    pub(super) fn learn(&mut self, is_dirty: bool, missing: MemberSet) {
+        self.durable = State { is_clean: !is_dirty, missing };
+        self.wanted.is_clean &= !is_dirty;
+        self.wanted.missing = self.wanted.missing.union(missing);
+    }
+
+    /// Lets everybody go on who waits at a follower: the array is frozen, and nothing is going to be recorded.
+    pub(super) fn stop_waiting(&mut self) {
+        self.has_given_up |= self.is_follower();
+    }
+
     /// Notes members that failed.
     pub(super) fn fail(&mut self, members: MemberSet) {
         self.wanted.missing = self.wanted.missing.union(members);
@@ -159,7 +220,7 @@ impl Record {
 
     /// Begins a round where one is wanted and none is under way, or goes from its writes to its flushes.
     pub(super) fn run(&mut self, mut submit: impl FnMut(DiskOp)) {
-        if self.pending > 0 || self.has_given_up {
+        if self.pending > 0 || self.has_given_up || self.is_follower() {
             return;
         }
         match self.phase {
@@ -200,7 +261,8 @@ impl Record {
 
     /// The jobs to wake: they ask again.
     pub(super) fn settled(&mut self) -> impl Iterator<Item = JobId> + '_ {
-        let count = if self.phase == Phase::Idle || self.has_given_up { self.waiters.len() } else { 0 };
+        let is_settled = if self.is_follower() { self.is_durable() } else { self.phase == Phase::Idle };
+        let count = if is_settled || self.has_given_up { self.waiters.len() } else { 0 };
         self.waiters.drain(..count)
     }
 

@@ -55,6 +55,7 @@ impl<D: Disk, T> Engine<D, T> {
         let id = self.jobs.insert(job);
         let stage = match self.jobs.job(id).work {
             Work::Flush | Work::Close => Stage::Drain,
+            Work::Sync => Stage::Flush,
             _ => self.first_stage(id),
         };
         self.jobs.job(id).stage = stage;
@@ -205,7 +206,7 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
             Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
             Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
-            Work::Flush | Work::Close => unreachable!("a flush has no plan"),
+            Work::Sync | Work::Flush | Work::Close => unreachable!("a flush has no plan"),
         };
         planned.map_err(EngineError::Plan)
     }
@@ -470,9 +471,14 @@ impl<D: Disk, T> Engine<D, T> {
     /// Begins the flush that somebody waits for.
     fn run_flusher(&mut self) {
         let present = self.geometry.all_members().minus(self.record.missing());
-        for member in self.flusher.begin(present).iter() {
-            self.counters.flush(member);
-            self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
+        let members = self.flusher.begin(present);
+        if self.record.is_follower() {
+            self.ask_flush(members);
+        } else {
+            for member in members.iter() {
+                self.counters.flush(member);
+                self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
+            }
         }
         self.wake_flushed();
     }
@@ -566,6 +572,11 @@ impl<D: Disk, T> Engine<D, T> {
         if error {
             self.flusher.failed(member);
         }
+        self.flush_ended();
+    }
+
+    /// Takes note of the end of one member's flush.
+    pub(super) fn flush_ended(&mut self) {
         if self.flusher.ended() {
             self.wake_flushed();
             self.run_flusher();

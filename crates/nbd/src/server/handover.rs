@@ -1,0 +1,152 @@
+//! Connections that are accepted on one thread and served on others.
+//!
+//! One [`Dispatcher`] accepts, and hands its connections in turn to the [`Incoming`] of each server. [`Limits::connections_max`] holds for all
+//! servers together. When the dispatcher ends, so do they, in the way of [`Server::serve`].
+
+use std::{
+    future::Future,
+    io,
+    net::TcpStream as StdTcpStream,
+    os::unix::net::UnixStream as StdUnixStream,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{
+    net::{TcpStream, UnixStream},
+    sync::mpsc::{Receiver, Sender, channel},
+    task::JoinSet,
+};
+use tracing::warn;
+
+use super::{ACCEPT_BACKOFF, Accepted, Limits, Listener, Server, TooMany, connection_ended};
+use crate::Export;
+
+/// Hands connections out; see the module.
+#[derive(Debug)]
+pub struct Dispatcher {
+    queues: Vec<Sender<Handed>>,
+    limits: Limits,
+    open: Arc<AtomicUsize>,
+}
+
+/// The connections of one server.
+#[derive(Debug)]
+pub struct Incoming {
+    queue: Receiver<Handed>,
+}
+
+/// A connection between two threads' event loops.
+#[derive(Debug)]
+struct Handed {
+    stream: StdStream,
+    place: Place,
+}
+
+#[derive(Debug)]
+enum StdStream {
+    Unix(StdUnixStream),
+    Tcp(StdTcpStream),
+}
+
+/// One of the connections that there may be, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Place(Arc<AtomicUsize>);
+
+impl Dispatcher {
+    /// A dispatcher, and what each of `servers` gets from it.
+    ///
+    /// # Panics
+    /// When there are no servers.
+    #[must_use]
+    pub fn new(servers: usize, limits: Limits) -> (Self, Vec<Incoming>) {
+        assert!(servers > 0, "connections are handed to somebody");
+        // No more are on the way than there may be.
+        let (queues, incoming) = (0..servers)
+            .map(|_| channel(limits.connections_max.max(1)))
+            .map(|(sender, queue)| (sender, Incoming { queue }))
+            .unzip();
+        (Self { queues, limits, open: Arc::default() }, incoming)
+    }
+
+    /// Accepts until `shutdown` is ready; removes the listener's socket file then.
+    pub async fn run(self, listener: Listener, shutdown: impl Future<Output = ()>) {
+        let mut shutdown = std::pin::pin!(shutdown);
+        let mut turns = (0..self.queues.len()).cycle();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = &mut shutdown => return,
+            };
+            match accepted.and_then(StdStream::new) {
+                Ok(stream) => match self.place() {
+                    Some(place) => self.hand(turns.next().expect("turns never end"), Handed { stream, place }),
+                    None => warn!("{}", TooMany(self.limits.connections_max)),
+                },
+                Err(error) => {
+                    warn!(%error, "could not accept a connection");
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+                }
+            }
+        }
+    }
+
+    fn hand(&self, turn: usize, handed: Handed) {
+        if self.queues[turn].try_send(handed).is_err() {
+            warn!("a new connection was closed: the thread that was to serve it has ended");
+        }
+    }
+
+    fn place(&self) -> Option<Place> {
+        let place = Place(Arc::clone(&self.open));
+        (self.open.fetch_add(1, Ordering::Relaxed) < self.limits.connections_max).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl StdStream {
+    fn new(accepted: Accepted) -> io::Result<Self> {
+        match accepted {
+            Accepted::Unix(stream) => stream.into_std().map(Self::Unix),
+            Accepted::Tcp(stream) => stream.into_std().map(Self::Tcp),
+        }
+    }
+
+    fn accepted(self) -> io::Result<Accepted> {
+        match self {
+            Self::Unix(stream) => UnixStream::from_std(stream).map(Accepted::Unix),
+            Self::Tcp(stream) => TcpStream::from_std(stream).map(Accepted::Tcp),
+        }
+    }
+}
+
+impl<E: Export> Server<E> {
+    /// Serves the connections that a [`Dispatcher`] hands to it, until that ends; the rest is as with [`Server::serve`].
+    ///
+    /// # Panics
+    /// If called outside of a [`tokio::task::LocalSet`].
+    pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
+        let (drain, draining) = tokio::sync::watch::channel(false);
+        let mut connections = JoinSet::new();
+        loop {
+            tokio::select! {
+                handed = incoming.queue.recv() => match handed {
+                    None => break,
+                    Some(Handed { stream, place }) => match stream.accepted() {
+                        Ok(stream) => self.spawn(&mut connections, stream, Some(place), draining.clone()),
+                        Err(error) => warn!(%error, "could not take over a connection"),
+                    }
+                },
+                Some(ended) = connections.join_next() => connection_ended(ended),
+            }
+        }
+        self.finish(connections, &drain).await
+    }
+}
