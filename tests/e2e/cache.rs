@@ -58,10 +58,10 @@ fn write_and_read(client: &mut Client, random: &mut Random, model: &mut [u8], wh
 #[test]
 fn dirty_content_of_a_degraded_array() {
     let array = Array::create(&shape::rm2_of_7_adjacent());
-    array.remove(&[1, 4]);
-    let present = array.without(&[1, 4]);
     let mut random = Random::new(62);
     let mut model = vec![0; array.expected_size()];
+    array.remove(&[1, 4]);
+    let present = array.without(&[1, 4]);
     let server = Server::start_members(&array, &present, &["--degraded"]);
     write_and_read(&mut server.connect(), &mut random, &mut model, "two members are missing");
     let _ = server.stop();

@@ -7,6 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
 
+/// The most that can be read ahead of a reader.
+const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
+
 /// Software RAID in user space: files and devices on one side, a network block device on the other.
 #[derive(Debug, Parser)]
 #[command(name = "uraid", version, max_term_width = 100, arg_required_else_help = true)]
@@ -133,7 +136,7 @@ pub(crate) struct ServeArgs {
     pub(crate) members: Vec<PathBuf>,
 }
 
-/// How writes reach the members.
+/// What is kept in memory.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct CacheArgs {
     /// When a write is answered. A flush or FUA makes writes durable in every mode
@@ -142,6 +145,20 @@ pub(crate) struct CacheArgs {
     /// Memory of the cache [default: 256M, or an eighth of the machine's memory where that is less]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) cache_size: Option<Bytes>,
+    /// The most to read ahead of clients that read in order: auto (2M where members are on disks), off, or a size of up to 32M. It goes
+    /// to the cache, of which each reader gets a 64th at most
+    #[arg(long, value_parser = read_ahead, default_value = "auto", value_name = "SIZE")]
+    pub(crate) read_ahead: ReadAhead,
+}
+
+/// How much to read ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ReadAhead {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Always up to this; zero: never.
+    UpTo(Bytes),
 }
 
 /// When a write is answered.
@@ -298,6 +315,15 @@ fn members(text: &str) -> Result<MemberSet, String> {
             _ => Err(format!("'{slot}' is not a slot; write for example 1,3")),
         })
         .collect()
+}
+
+fn read_ahead(text: &str) -> Result<ReadAhead, String> {
+    match (text, bytes(text)) {
+        ("auto", _) => Ok(ReadAhead::Auto),
+        ("off", _) => Ok(ReadAhead::UpTo(Bytes(0))),
+        (_, Ok(size)) if size <= READ_AHEAD_MAX => Ok(ReadAhead::UpTo(size)),
+        _ => Err(format!("'{text}' is not auto, off or a size of up to 32M")),
+    }
 }
 
 fn busy_poll(text: &str) -> Result<BusyPoll, String> {

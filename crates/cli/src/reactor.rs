@@ -23,6 +23,16 @@ use crate::spin::Spinner;
 /// Request memory that is kept for reuse; what clients have in flight beyond it comes from the allocator.
 const KEPT: Bytes = Bytes(32 << 20);
 
+/// What is cached.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caching {
+    pub(crate) mode: CacheMode,
+    /// In how much memory.
+    pub(crate) size: Bytes,
+    /// How much is read ahead of a client at most.
+    pub(crate) read_ahead: Bytes,
+}
+
 /// An array as an export.
 pub(crate) struct Reactor {
     engine: RefCell<Engine<UringDisk, Token>>,
@@ -46,18 +56,18 @@ enum Token {
 }
 
 impl Reactor {
-    /// Serves `array`; `caching` is what is cached and in how much memory.
+    /// Serves `array`.
     pub(crate) fn new(
         array: uraid_io::array::Array,
         info: ExportInfo,
         spinner: Spinner,
-        caching: Option<(CacheMode, Bytes)>,
+        caching: Option<Caching>,
     ) -> Result<Self> {
-        let cached = caching.map_or(0, |(_, size)| size.0);
+        let cached = caching.map_or(0, |caching| caching.size.0);
         let pool = Pool::new(Bytes(cached.saturating_add(KEPT.0)));
         let mut engine = array.into_engine()?;
-        if let Some((mode, size)) = caching {
-            engine = engine.with_cache(mode, pool.clone(), size);
+        if let Some(Caching { mode, size, read_ahead }) = caching {
+            engine = engine.with_cache(mode, pool.clone(), size).with_read_ahead(read_ahead);
         }
         Ok(Self {
             engine: RefCell::new(engine),

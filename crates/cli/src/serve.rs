@@ -13,8 +13,8 @@ use uraid_io::member::Access;
 use uraid_layout::Bytes;
 use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Limits, Listener, Server};
 
-use crate::args::{BusyPoll, CacheName, EndpointArgs, ServeArgs};
-use crate::reactor::Reactor;
+use crate::args::{BusyPoll, CacheName, EndpointArgs, ReadAhead, ServeArgs};
+use crate::reactor::{Caching, Reactor};
 use crate::spin::Spinner;
 use crate::terminal::{self, list, print, quoted};
 
@@ -24,6 +24,9 @@ const BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// Memory of the cache, on machines that have eight times as much.
 const CACHE_BYTES: Bytes = Bytes(256 << 20);
+
+/// What `--read-ahead auto` reads ahead at most of each client that reads in order, where members are on disks.
+const READ_AHEAD: Bytes = Bytes(2 << 20);
 
 /// The most data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -85,7 +88,13 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
         BusyPoll::Auto if array.is_in_memory() => BUSY_POLL,
         BusyPoll::Auto => Duration::ZERO,
     };
-    let reactor = Rc::new(Reactor::new(array, info.clone(), Spinner::new(window), caching(args))?);
+    let read_ahead = match args.cache.read_ahead {
+        ReadAhead::UpTo(largest) => largest,
+        ReadAhead::Auto if array.is_in_memory() => Bytes(0),
+        ReadAhead::Auto => READ_AHEAD,
+    };
+    let caching = caching(args).map(|(mode, size)| Caching { mode, size, read_ahead });
+    let reactor = Rc::new(Reactor::new(array, info.clone(), Spinner::new(window), caching)?);
     let server = Server::new(Rc::clone(&reactor), Limits::default())?;
     announce(listener.endpoint(), &info)?;
     let ring = Rc::clone(&reactor);

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use uraid_layout::{Sectors, StripeId};
 
+use super::page::PAGE_BYTES;
 use super::stripes::{Slot, Stripes};
 use super::{Cache, Shape};
 
@@ -217,7 +218,10 @@ impl Cache {
 
     fn next_partial(&mut self) -> Option<(Range<u64>, Sectors)> {
         let pages = self.policy.pages;
-        self.policy.is_above_low = self.pinned > pages / 16 * if self.policy.is_above_low { LOW } else { HIGH };
+        // Without clean pages everything in use is dirty or pinned by what is: large requests of which little is left, too.
+        let in_use = usize::try_from(self.pool.in_use().0).unwrap_or(usize::MAX) / PAGE_BYTES;
+        let pinned = if self.clean == 0 { in_use.max(self.pinned) } else { self.pinned };
+        self.policy.is_above_low = pinned > pages / 16 * if self.policy.is_above_low { LOW } else { HIGH };
         loop {
             if self.policy.batch.is_empty() && !self.refill() {
                 return None;

@@ -86,6 +86,8 @@ pub struct Completion {
     pub member: MemberIndex,
     /// Whether all of it was done.
     pub result: Result<(), DiskError>,
+    /// Where the operation's segments were, if that was a list of its own: memory for another's.
+    pub spare: Vec<Lease>,
 }
 
 /// What an operation was, for messages.
@@ -231,8 +233,10 @@ impl DiskOp {
     }
 
     /// Ends the operation: the leases are dropped here.
-    fn complete(self, result: Result<(), DiskError>) -> Completion {
-        Completion { tag: self.tag, member: self.member, result }
+    fn complete(mut self, result: Result<(), DiskError>) -> Completion {
+        self.segments.clear();
+        let spare = if self.segments.spilled() { self.segments.into_vec() } else { Vec::new() };
+        Completion { tag: self.tag, member: self.member, result, spare }
     }
 }
 

@@ -35,7 +35,7 @@ pub use error::EngineError;
 pub use record::Record;
 pub use shard::{Ask, Standing};
 
-use crate::buf::{Buf, Pool};
+use crate::buf::{Buf, Lease, Pool};
 use crate::cache::{Cache, Mark};
 use crate::disk::{Completion, Disk};
 use ahead::ReadAhead;
@@ -168,6 +168,8 @@ pub struct Engine<D, T> {
     ready: VecDeque<JobId>,
     replies: Vec<Reply<T>>,
     completions: Vec<Completion>,
+    /// Lists of segments to be used again.
+    spare: Vec<Vec<Lease>>,
     counters: Counters,
 }
 
@@ -205,6 +207,7 @@ impl<D: Disk, T> Engine<D, T> {
             ready: VecDeque::new(),
             replies: Vec::new(),
             completions: Vec::new(),
+            spare: Vec::new(),
             counters: Counters::new(geometry.members()),
             geometry,
             record,

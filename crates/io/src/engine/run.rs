@@ -536,7 +536,10 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Takes in the end of a disk operation.
     pub(super) fn completed(&mut self, completion: Completion) {
-        let Completion { tag, member, result } = completion;
+        let Completion { tag, member, result, spare } = completion;
+        if spare.capacity() > 0 {
+            self.spare.push(spare);
+        }
         match &result {
             Ok(()) => {}
             Err(DiskError::Unsupported { .. }) => tracing::debug!(%member, "zeros are written: {result:?}"),

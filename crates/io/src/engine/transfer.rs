@@ -19,13 +19,13 @@ const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
 impl<D: Disk, T> Engine<D, T> {
     /// Submits the plan's reads.
     pub(super) fn issue_reads(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, queues, .. } = self;
+        let Self { jobs, disk, record, counters, queues, spare, .. } = self;
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         for io in plan.reads() {
             let mut transfer = Transfer::new(id, io, OpKind::Read, record.offset(io.member, io.sector));
             for slice in plan.slices(io) {
-                transfer.push(lease_to_fill(job, slice), |op| disk.submit(op));
+                transfer.push(lease_to_fill(job, slice), spare, |op| disk.submit(op));
             }
             job.pending += transfer.finish(queues, |op| disk.submit(op));
             counters.read(io.member, io.len);
@@ -34,7 +34,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Submits the plan's writes.
     pub(super) fn issue_writes(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, .. } = self;
+        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, .. } = self;
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         assert!(job.guard.is_some(), "a stripe is written under its lock");
@@ -56,11 +56,11 @@ impl<D: Disk, T> Engine<D, T> {
             for slice in plan.slices(io) {
                 if slice.buffer == Buffer::Cache {
                     let pieces = contents.pieces(*slice);
-                    pieces.for_each(|(page, range)| transfer.push(page.part(range), |op| disk.submit(op)));
+                    pieces.for_each(|(page, range)| transfer.push(page.part(range), spare, |op| disk.submit(op)));
                     continue;
                 }
                 for lease in leases_to_write(job, zeroes, *slice) {
-                    transfer.push(lease, |op| disk.submit(op));
+                    transfer.push(lease, spare, |op| disk.submit(op));
                 }
             }
             job.pending += transfer.finish(queues, |op| disk.submit(op));
@@ -166,7 +166,7 @@ impl Transfer {
         Self { op, end: DiskSector(io.sector.0 + io.len.0), issued: 0 }
     }
 
-    fn push(&mut self, lease: Lease, submit: impl FnOnce(DiskOp)) {
+    fn push(&mut self, lease: Lease, spare: &mut Vec<Vec<Lease>>, submit: impl FnOnce(DiskOp)) {
         if self.op.segments.last_mut().is_some_and(|last| last.extend_over(&lease)) {
             return;
         }
@@ -177,7 +177,15 @@ impl Transfer {
             submit(std::mem::replace(&mut self.op, next));
             self.issued += 1;
         }
-        self.op.segments.push(lease);
+        let segments = &mut self.op.segments;
+        if segments.len() == segments.inline_size()
+            && !segments.spilled()
+            && let Some(mut list) = spare.pop()
+        {
+            list.extend(segments.drain(..));
+            *segments = Segments::from_vec(list);
+        }
+        segments.push(lease);
     }
 
     /// Submits what is left and says how many operations it came to.

@@ -1,10 +1,10 @@
 //! What requests cost, by the engine's own counters.
 
 use uraid_io::disk::Order;
-use uraid_io::engine::Command;
-use uraid_layout::{Lba, Level, MemberSet, Placement, Sectors};
+use uraid_io::engine::{CacheMode, Command};
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
-use crate::support::{RAID5, Random, Shape, TestEngine, buf, noise, read, rm2, run, run_all, small, write};
+use crate::support::{RAID5, Random, Shape, TestEngine, buf, noise, read, rm2, run, run_all, small, with_cache, write};
 
 /// Reads, writes and flushes of data that `work` takes.
 fn cost(engine: &mut TestEngine, work: impl FnOnce(&mut TestEngine)) -> (u64, u64, u64) {
@@ -122,4 +122,128 @@ fn forced_unit_access_flushes_what_it_wrote() {
     engine.disk().assert_flushed(engine.disk().clock(), "after the write");
     run(&mut engine, Command::WriteZeroes { lba, len: Sectors(8), fua: true, may_punch: false }).expect("zeroed");
     engine.disk().assert_flushed(engine.disk().clock(), "after zeroing");
+}
+
+/// Reads and their bytes, writes and their bytes, and operations that zero.
+type Moved = (u64, u64, u64, u64, u64);
+
+pub(crate) fn moved(engine: &mut TestEngine, work: impl FnOnce(&mut TestEngine)) -> Moved {
+    let before = engine.counters().total();
+    work(engine);
+    let after = engine.counters().total();
+    let reads = (after.reads - before.reads, after.read_bytes - before.read_bytes);
+    let writes = (after.writes - before.writes, after.written_bytes - before.written_bytes);
+    (reads.0, reads.1, writes.0, writes.1, after.zeroes - before.zeroes)
+}
+
+/// Only what changes moves: a sector of the data and one of each parity that covers it, each way.
+#[test]
+fn one_sector_costs_one_sector_of_each() {
+    let small_write = |count| (count, count * 512, count, count * 512, 0);
+    for (shape, expected) in [
+        (small(RAID5, 5), small_write(2)),
+        (Shape { chunk: 64 << 10, chunks: 4, ..small(RAID5, 5) }, small_write(2)),
+        (small(rm2(3, Placement::Adjacent), 7), small_write(3)),
+        (small(rm2(3, Placement::Partitioned), 7), small_write(3)),
+        (small(Level::Raid0, 4), (0, 0, 1, 512, 0)),
+        (small(Level::Raid1, 3), (0, 0, 3, 1536, 0)),
+    ] {
+        for caching in [None, Some((CacheMode::WriteThrough, 256)), Some((CacheMode::WriteBack, 256))] {
+            let (mut engine, _pool) = with_cache(healthy(shape), caching);
+            for (turn, lba) in [(1, 0), (2, 13), (3, 31), (4, 66)] {
+                let cost = moved(&mut engine, |engine| {
+                    write(engine, lba, &noise(turn, 1)).expect("written");
+                    run(engine, Command::Flush).expect("flushed");
+                });
+                assert_eq!(cost, expected, "{shape:?}, {caching:?}, sector {lba}");
+            }
+        }
+    }
+}
+
+/// RAID 5 of five members with chunks of 4 KiB: unit u of stripe 0 is on member u, its parity on member 4.
+#[test]
+fn what_each_kind_of_plan_moves() {
+    const K: u64 = 1024;
+    let write = |lba, sectors| Command::Write { lba: Lba(lba), buf: buf(&noise(lba, sectors)), fua: false };
+    let zero = |lba, len| Command::WriteZeroes { lba: Lba(lba), len: Sectors(len), fua: false, may_punch: false };
+    let read = |lba, sectors| Command::Read { lba: Lba(lba), buf: buf(&noise(lba, sectors)) };
+    let none: &[u8] = &[];
+    for (name, missing, command, expected) in [
+        ("full", none, write(0, 32), (0, 0, 5, 20 * K, 0)),
+        ("reconstruct three", none, write(0, 24), (1, 4 * K, 4, 16 * K, 0)),
+        ("reconstruct two", none, write(8, 16), (2, 8 * K, 3, 12 * K, 0)),
+        ("read-modify-write", none, write(8, 8), (2, 8 * K, 2, 8 * K, 0)),
+        ("two halves of units", none, write(4, 8), (3, 8 * K, 3, 8 * K, 0)),
+        ("zeroes of a unit", none, zero(8, 8), (2, 8 * K, 2, 8 * K, 0)),
+        ("zeroes of a stripe", none, zero(0, 32), (0, 0, 5, 20 * K, 0)),
+        ("unit missing", &[1], write(8, 8), (3, 12 * K, 1, 4 * K, 0)),
+        ("another unit missing", &[2], write(8, 8), (2, 8 * K, 2, 8 * K, 0)),
+        ("parity missing", &[4], write(8, 8), (0, 0, 1, 4 * K, 0)),
+        ("full without a unit", &[1], write(0, 32), (0, 0, 4, 16 * K, 0)),
+        ("full without parity", &[4], write(0, 32), (0, 0, 4, 16 * K, 0)),
+        ("read", none, read(0, 32), (4, 16 * K, 0, 0, 0)),
+        ("read of a part", none, read(11, 3), (1, 1536, 0, 0, 0)),
+        ("read of a missing unit", &[1], read(8, 8), (4, 16 * K, 0, 0, 0)),
+        ("read of a part of it", &[1], read(11, 3), (4, 6 * K, 0, 0, 0)),
+        ("read of a stripe without a unit", &[1], read(0, 32), (4, 16 * K, 0, 0, 0)),
+        ("read without parity", &[4], read(0, 32), (4, 16 * K, 0, 0, 0)),
+    ] {
+        let missing = missing.iter().map(|&member| MemberIndex(member)).collect();
+        let mut engine = small(RAID5, 5).engine(missing, Order::Fifo);
+        let cost = moved(&mut engine, |engine| drop(run(engine, command).expect(name)));
+        assert_eq!(cost, expected, "{name}");
+    }
+}
+
+/// Two missing members of RM2 with seven members and three rows, and what mirrors take.
+#[test]
+fn what_other_levels_move() {
+    const K: u64 = 1024;
+    let rm2 = small(rm2(3, Placement::Adjacent), 7);
+    let write = |sectors| Command::Write { lba: Lba(0), buf: buf(&noise(1, sectors)), fua: false };
+    let none: &[u8] = &[];
+    let raid10 = small(Level::Raid10 { copies: 2 }, 4);
+    for (name, shape, missing, command, expected) in [
+        ("RM2, full", rm2, none, write(112), (0, 0, 7, 84 * K, 0)),
+        ("RM2, full without two", rm2, &[0, 1][..], write(112), (0, 0, 5, 60 * K, 0)),
+        ("RM2, a unit", rm2, none, write(8), (3, 12 * K, 3, 12 * K, 0)),
+        ("RAID 1", small(Level::Raid1, 3), none, write(8), (0, 0, 3, 12 * K, 0)),
+        ("RAID 1 without one", small(Level::Raid1, 3), &[1], write(8), (0, 0, 2, 8 * K, 0)),
+        ("RAID 10", raid10, none, write(8), (0, 0, 2, 8 * K, 0)),
+        ("RAID 10, two units", raid10, none, write(16), (0, 0, 4, 16 * K, 0)),
+        ("RAID 0", small(Level::Raid0, 4), none, write(8), (0, 0, 1, 4 * K, 0)),
+        ("RAID 0, two stripes", small(Level::Raid0, 4), none, write(64), (0, 0, 4, 32 * K, 0)),
+    ] {
+        let missing = missing.iter().map(|&member| MemberIndex(member)).collect();
+        let mut engine = shape.engine(missing, Order::Fifo);
+        let cost = moved(&mut engine, |engine| drop(run(engine, command).expect(name)));
+        assert_eq!(cost, expected, "{name}");
+    }
+}
+
+/// Zeroing and trimming of whole stripes is one operation for each member, and moves nothing.
+#[test]
+fn large_zeroes_and_trims_move_nothing() {
+    let shape = Shape { chunk: 64 << 10, chunks: 8, ..small(RAID5, 5) };
+    let stripe = 512;
+    for (name, command, zeroings) in [
+        (
+            "zero one stripe",
+            Command::WriteZeroes { lba: Lba(0), len: Sectors(stripe), fua: false, may_punch: false },
+            5,
+        ),
+        (
+            "zero three",
+            Command::WriteZeroes { lba: Lba(stripe), len: Sectors(3 * stripe), fua: false, may_punch: true },
+            5,
+        ),
+        ("trim", Command::Trim { lba: Lba(0), len: Sectors(2 * stripe), fua: false }, 5),
+        ("trim of parts", Command::Trim { lba: Lba(9), len: Sectors(2 * stripe), fua: false }, 5),
+        ("trim of too little", Command::Trim { lba: Lba(1), len: Sectors(2 * stripe - 2), fua: false }, 0),
+    ] {
+        let mut engine = healthy(shape);
+        let cost = moved(&mut engine, |engine| drop(run(engine, command).expect(name)));
+        assert_eq!(cost, (0, 0, 0, 0, zeroings), "{name}");
+    }
 }

@@ -1,6 +1,7 @@
-//! The engine on members in memory: content, faults, what is on record when, and how many operations it takes.
+//! The engine on members in memory: content, the cache, faults, what is on record when, and how many operations it takes.
 
 mod ahead;
+mod cache;
 mod content;
 mod counts;
 mod faults;
