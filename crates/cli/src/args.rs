@@ -10,6 +10,9 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotatio
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
 
+/// The most threads that serve an array.
+const REACTORS_MAX: i64 = 16;
+
 /// Software RAID in user space: files and devices on one side, a network block device on the other.
 #[derive(Debug, Parser)]
 #[command(name = "uraid", version, max_term_width = 100, arg_required_else_help = true)]
@@ -129,6 +132,10 @@ pub(crate) struct ServeArgs {
     /// microseconds. Shortens the latency of one command at a time, and costs nothing when idle
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN")]
     pub(crate) busy_poll: BusyPoll,
+    /// Threads that share the array between them. More than one pays where many clients keep one core busy, and costs each request that
+    /// is for another thread's part a hop to it [default: 1 on machines of up to 4 cores, else a quarter of them, up to 4]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), value_name = "N")]
+    pub(crate) reactors: Option<u8>,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
     /// The array's members, in any order

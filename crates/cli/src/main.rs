@@ -3,6 +3,7 @@
 mod args;
 mod create;
 mod examine;
+mod fleet;
 mod layout;
 mod map;
 mod quickstart;

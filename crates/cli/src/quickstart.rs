@@ -44,6 +44,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         degraded: false,
         force: false,
         busy_poll: BusyPoll::Auto,
+        reactors: None,
         cache: CacheArgs::default(),
         members,
     })

@@ -1,16 +1,25 @@
-//! The one thread on which an array is served: the NBD server's commands go straight into the engine, and the ring's completions
+//! A thread on which an array is served, most often the only one: the NBD server's commands go straight into the engine, and the ring's completions
 //! straight back.
 //!
 //! A connection's batch of commands ends in one turn of the engine, which is one system call for all their disk operations; what
 //! completes at once is answered in the same turn. The rest is signalled by the ring's eventfd.
+//!
+//! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see [`peers`].
+
+mod parts;
+mod peers;
+mod post;
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::{Disk, UringDisk};
@@ -19,8 +28,10 @@ use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
 
 use crate::spin::Spinner;
+use peers::{PeerToken, Peers};
+pub(crate) use post::{Address, KEEPER};
 
-/// Request memory that is kept for reuse; what clients have in flight beyond it comes from the allocator.
+/// Request memory that is kept for reuse, by all reactors together; what clients have in flight beyond it comes from the allocator.
 const KEPT: Bytes = Bytes(32 << 20);
 
 /// What is cached.
@@ -33,6 +44,15 @@ pub(crate) struct Caching {
     pub(crate) read_ahead: Bytes,
 }
 
+/// What a reactor is to do, besides serving.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// How long to look for the next command after each.
+    pub(crate) busy_poll: Duration,
+    /// By all reactors together.
+    pub(crate) caching: Option<Caching>,
+}
+
 /// An array as an export.
 pub(crate) struct Reactor {
     engine: RefCell<Engine<UringDisk, Token>>,
@@ -40,50 +60,82 @@ pub(crate) struct Reactor {
     info: ExportInfo,
     pool: Pool,
     spinner: Spinner,
+    /// The other reactors, if there are any.
+    peers: Option<Peers>,
     /// There is something to write out, sooner or later; there is more of it than one turn does.
     dirtied: Notify,
     unfinished: Notify,
     /// The ring is broken: nothing more will be answered.
     failure: Cell<Option<EngineError>>,
     failed: Notify,
+    /// The end of [`Token::Close`].
+    ended: Cell<Option<Result<(), EngineError>>>,
+    /// Somebody waits for `turned`.
+    is_stopping: Cell<bool>,
+    turned: Notify,
 }
 
 /// Who waits for a reply.
-enum Token {
+pub(crate) enum Token {
     Read(ReplySlot<Buf>),
     Other(ReplySlot<Buf>),
+    Peer(PeerToken),
     Close,
 }
 
 impl Reactor {
-    /// Serves `array`.
+    /// Serves the array of `engine`; all of it, or what the others at the addresses that are like `address` don't.
     pub(crate) fn new(
-        array: uraid_io::array::Array,
+        mut engine: Engine<UringDisk, Token>,
         info: ExportInfo,
-        spinner: Spinner,
-        caching: Option<Caching>,
-    ) -> Result<Self> {
-        let cached = caching.map_or(0, |caching| caching.size.0);
-        let pool = Pool::new(Bytes(cached.saturating_add(KEPT.0)));
-        let mut engine = array.into_engine()?;
-        if let Some(Caching { mode, size, read_ahead }) = caching {
-            engine = engine.with_cache(mode, pool.clone(), size).with_read_ahead(read_ahead);
+        settings: Settings,
+        address: Option<Address>,
+    ) -> Self {
+        let share = |bytes: Bytes| {
+            let reactors = address.as_ref().map_or(1, |address| address.bands.shards().count() as u64);
+            Bytes(bytes.0 / reactors)
+        };
+        let cached = settings.caching.map_or(Bytes(0), |caching| share(caching.size));
+        let pool = Pool::new(Bytes(cached.0.saturating_add(share(KEPT).0)));
+        if let Some(Caching { mode, read_ahead, .. }) = settings.caching {
+            engine = engine.with_cache(mode, pool.clone(), cached).with_read_ahead(read_ahead);
         }
-        Ok(Self {
+        if let Some(Address { bands, shard, .. }) = address {
+            engine = engine.with_bands(bands, shard);
+        }
+        let standing = engine.standing();
+        Self {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
             info,
             pool,
-            spinner,
+            spinner: Spinner::new(settings.busy_poll),
+            peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
             unfinished: Notify::new(),
             failure: Cell::new(None),
             failed: Notify::new(),
-        })
+            ended: Cell::new(None),
+            is_stopping: Cell::new(false),
+            turned: Notify::new(),
+        }
+    }
+
+    /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]; the one that is returned ends when the ring breaks.
+    pub(crate) fn spawn(self: &Rc<Self>) -> JoinHandle<Result<()>> {
+        let (aging, destaging, spinning) = (Rc::clone(self), Rc::clone(self), Rc::clone(self));
+        tokio::task::spawn_local(async move { aging.age().await });
+        tokio::task::spawn_local(async move { destaging.go_on().await });
+        if self.spinner.spins() {
+            tokio::task::spawn_local(async move { spinning.spinner.run().await });
+        }
+        self.spawn_peers();
+        let ring = Rc::clone(self);
+        tokio::task::spawn_local(async move { ring.run().await })
     }
 
     /// Takes completions in as the ring signals them, until the ring breaks.
-    pub(crate) async fn run(&self) -> Result<()> {
+    async fn run(&self) -> Result<()> {
         let event: OwnedFd = self.engine.borrow().disk().as_fd().try_clone_to_owned()?;
         #[expect(deprecated, reason = "an owned descriptor meets the conditions for which its replacement is unsafe")]
         let event = AsyncFd::with_interest(event, Interest::READABLE).context("can't wait for the ring")?;
@@ -100,7 +152,7 @@ impl Reactor {
     }
 
     /// Counts the time that dirty content has been in memory.
-    pub(crate) async fn age(&self) {
+    async fn age(&self) {
         loop {
             self.dirtied.notified().await;
             while self.engine.borrow().is_dirty() {
@@ -112,17 +164,12 @@ impl Reactor {
     }
 
     /// Goes on with what one turn leaves to the next, between the clients' commands.
-    pub(crate) async fn go_on(&self) {
+    async fn go_on(&self) {
         loop {
             self.unfinished.notified().await;
             tokio::task::yield_now().await;
             self.turn();
         }
-    }
-
-    /// Looks for the next command for a moment after each; see [`Spinner`].
-    pub(crate) async fn spin(&self) {
-        self.spinner.run().await;
     }
 
     /// Flushes and marks the members clean; blocks. Nothing else may be in flight.
@@ -151,15 +198,19 @@ impl Reactor {
     fn turn(&self) {
         let mut replies = self.replies.take();
         let turned = self.engine.borrow_mut().turn(&mut replies);
+        if let Some(peers) = &self.peers {
+            peers.announce(self.engine.borrow().standing());
+        }
         for reply in replies.drain(..) {
-            let result = reply.result.map_err(|error| nbd_error(&error));
-            match reply.token {
-                Token::Read(slot) => slot.done(result.map(|buf| buf.map_or(Payload::None, Payload::Data))),
-                Token::Other(slot) => slot.done(result.map(|_| Payload::None)),
-                Token::Close => {}
-            }
+            self.answer(reply);
         }
         self.replies.replace(replies);
+        if let Some(peers) = &self.peers {
+            self.deliver(peers);
+        }
+        if self.is_stopping.get() {
+            self.turned.notify_one();
+        }
         let engine = self.engine.borrow();
         if engine.wants_turn() {
             self.unfinished.notify_one();
@@ -171,6 +222,24 @@ impl Reactor {
             self.failure.set(Some(error));
             self.failed.notify_one();
         }
+    }
+
+    fn answer(&self, reply: engine::Reply<Token>) {
+        let engine::Reply { token, result } = reply;
+        let nbd = |error: EngineError| nbd_error(&error);
+        match token {
+            Token::Read(slot) => {
+                slot.done(result.map_err(nbd).map(|buf| buf.map_or(Payload::None, Payload::Data)));
+            }
+            Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
+            Token::Peer(token) => self.answer_peer(token, result),
+            Token::Close => self.ended.set(Some(result.map(drop))),
+        }
+    }
+
+    /// Memory for a request.
+    fn memory(&self, len: Bytes) -> Buf {
+        self.pool.try_alloc(len).unwrap_or_else(|| Buf::zeroed(len))
     }
 
     /// Whether zeros can be had without writing them: where there is a whole parity stripe, and every member can.
@@ -189,8 +258,7 @@ impl Export for Reactor {
     }
 
     fn buffer(&self, length_bytes: u32) -> Buf {
-        let length = Bytes(length_bytes.into());
-        self.pool.try_alloc(length).unwrap_or_else(|| Buf::zeroed(length))
+        self.memory(Bytes(length_bytes.into()))
     }
 
     fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {
@@ -215,6 +283,9 @@ impl Export for Reactor {
                 return reply.done(Ok(Payload::Extents(vec![extent])));
             }
         };
+        if let Some(peers) = self.peers.as_ref().filter(|peers| !peers.is_own(&command)) {
+            return self.split(peers, command, reply);
+        }
         let token = if matches!(command, engine::Command::Read { .. }) { Token::Read } else { Token::Other };
         self.engine.borrow_mut().submit(token(reply), command);
     }

@@ -14,8 +14,8 @@ use uraid_layout::Bytes;
 use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Limits, Listener, Server};
 
 use crate::args::{BusyPoll, CacheName, EndpointArgs, ReadAhead, ServeArgs};
-use crate::reactor::{Caching, Reactor};
-use crate::spin::Spinner;
+use crate::fleet::Fleet;
+use crate::reactor::{Caching, Reactor, Settings};
 use crate::terminal::{self, list, print, quoted};
 
 /// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
@@ -80,10 +80,8 @@ fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
     }
 }
 
-async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
-    let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
-    let listener = listener(&args.endpoint, &args.members)?;
-    let window = match args.busy_poll {
+fn settings(array: &Array, args: &ServeArgs) -> Settings {
+    let busy_poll = match args.busy_poll {
         BusyPoll::For(window) => window,
         BusyPoll::Auto if array.is_in_memory() => BUSY_POLL,
         BusyPoll::Auto => Duration::ZERO,
@@ -94,27 +92,45 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
         ReadAhead::Auto => READ_AHEAD,
     };
     let caching = caching(args).map(|(mode, size)| Caching { mode, size, read_ahead });
-    let reactor = Rc::new(Reactor::new(array, info.clone(), Spinner::new(window), caching)?);
-    let server = Server::new(Rc::clone(&reactor), Limits::default())?;
-    announce(listener.endpoint(), &info)?;
-    let ring = Rc::clone(&reactor);
-    let mut ring = tokio::task::spawn_local(async move { ring.run().await });
-    let (aging, destaging) = (Rc::clone(&reactor), Rc::clone(&reactor));
-    tokio::task::spawn_local(async move { aging.age().await });
-    tokio::task::spawn_local(async move { destaging.go_on().await });
-    if !window.is_zero() {
-        let spinner = Rc::clone(&reactor);
-        tokio::task::spawn_local(async move { spinner.spin().await });
-    }
-    let answered = tokio::select! {
-        answered = server.serve(listener, stopped(&mut signals)) => answered,
-        broken = &mut ring => return broken?,
+    Settings { busy_poll, caching }
+}
+
+async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
+    let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    let listener = listener(&args.endpoint, &args.members)?;
+    let settings = settings(&array, args);
+    let reactors = args.reactors.unwrap_or_else(default_reactors);
+    let reactor = if reactors > 1 {
+        let fleet = Fleet::start(array, &info, settings, reactors).await?;
+        announce(listener.endpoint(), &info)?;
+        fleet.serve(listener, stopped(&mut signals)).await?
+    } else {
+        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None));
+        let server = Server::new(Rc::clone(&reactor), Limits::default())?;
+        announce(listener.endpoint(), &info)?;
+        let mut ring = reactor.spawn();
+        let answered = tokio::select! {
+            answered = server.serve(listener, stopped(&mut signals)) => answered,
+            broken = &mut ring => return broken?,
+        };
+        ring.abort();
+        warn_unless(answered);
+        reactor
     };
-    ring.abort();
+    reactor.close().context("the members could not be marked clean; the next start checks them")
+}
+
+/// Says so where a shutdown did not wait for all replies.
+pub(crate) fn warn_unless(answered: bool) {
     if !answered {
         tracing::warn!("some requests were not answered in time");
     }
-    reactor.close().context("the members could not be marked clean; the next start checks them")
+}
+
+/// One core in four serves, so that clients and the kernel have the others.
+fn default_reactors() -> u8 {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    u8::try_from((cores / 4).clamp(1, 4)).expect("at most four")
 }
 
 /// What is cached, and in how much memory.

@@ -40,6 +40,11 @@ impl Spinner {
         Self { window, batches: Cell::new(0), arrived: Notify::new() }
     }
 
+    /// Whether it ever looks.
+    pub(crate) fn spins(&self) -> bool {
+        !self.window.is_zero()
+    }
+
     /// Notes that commands have arrived.
     pub(crate) fn touch(&self) {
         self.batches.set(self.batches.get() + 1);

@@ -72,7 +72,7 @@ impl<D: Disk, T> Engine<D, T> {
         let advice = ahead.streams.read(lba, len);
         cache.forget_ahead(&advice.forget);
         let Some(range) = advice.ask.and_then(|range| ahead.outside_flights(range)) else { return };
-        // Nobody here would learn when another engine's stripes change.
+        // Nobody reads another engine's stripes here.
         let Some(end) = self.own_end(range.start, range.end) else { return };
         let range = range.start..end;
         let Self { ahead: Some(ahead), cache: Some(cache), locks, .. } = self else { return };

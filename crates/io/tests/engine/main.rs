@@ -6,4 +6,5 @@ mod content;
 mod counts;
 mod faults;
 mod record;
+mod shards;
 mod support;

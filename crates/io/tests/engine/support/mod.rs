@@ -2,6 +2,7 @@
 //! that says what the members must hold.
 
 pub(crate) mod model;
+pub(crate) mod shards;
 pub(crate) mod watch;
 
 use uraid_io::buf::{Buf, Pool};

@@ -1,0 +1,241 @@
+//! A reactor that is one of several: requests for other reactors' parity stripes go there in parts, and come from there.
+//!
+//! The first reactor keeps the array's record; what the engines ask each other for it is carried here, too.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tokio::sync::mpsc::Receiver;
+use uraid_io::bands::{Bands, Shard};
+use uraid_io::buf::Buf;
+use uraid_io::engine::{self, Ask, EngineError, Standing};
+use uraid_layout::{Lba, MemberSet};
+use uraid_nbd::{NbdError, ReplySlot};
+
+use super::parts::Requests;
+use super::post::{Address, KEEPER, Message, Order, Outboxes, Part};
+use super::{Reactor, Token, nbd_error};
+
+/// Messages that are taken in before the engine turns.
+const BATCH: usize = 256;
+
+/// What a reactor has for dealing with others.
+pub(super) struct Peers {
+    pub(super) shard: Shard,
+    pub(super) bands: Bands,
+    outboxes: Outboxes,
+    inbox: Cell<Option<Receiver<Message>>>,
+    requests: RefCell<Requests>,
+    /// What the others were told last.
+    standing: Cell<Standing>,
+    asks: RefCell<Vec<Ask>>,
+}
+
+/// For whom the engine does something that is no command of a client of this reactor.
+pub(crate) enum PeerToken {
+    /// A part of a request of this reactor's client.
+    Own(Part),
+    /// A part of a request of another's.
+    Guest { from: Shard, part: Part },
+    /// A flush for another reactor's engine.
+    Sync { from: Shard, members: MemberSet },
+}
+
+impl Peers {
+    /// Opens an address, whose engine has this standing.
+    pub(super) fn new(address: Address, standing: Standing) -> Self {
+        let (shard, bands) = (address.shard, address.bands);
+        let (outboxes, inbox) = address.open();
+        Self {
+            shard,
+            bands,
+            outboxes,
+            inbox: Cell::new(Some(inbox)),
+            requests: RefCell::default(),
+            standing: Cell::new(standing),
+            asks: RefCell::default(),
+        }
+    }
+
+    /// Whether a command is for this reactor's stripes alone.
+    pub(super) fn is_own(&self, command: &engine::Command) -> bool {
+        let (lba, sectors) = match command {
+            engine::Command::Read { lba, buf } | engine::Command::Write { lba, buf, .. } => {
+                (*lba, buf.len() as u64 / 512)
+            }
+            engine::Command::WriteZeroes { lba, len, .. } | engine::Command::Trim { lba, len, .. } => (*lba, len.0),
+            engine::Command::Flush | engine::Command::Resync { .. } | engine::Command::Close => return false,
+        };
+        let range = lba..Lba(lba.0 + sectors);
+        self.bands.first(&range) == (self.shard, range)
+    }
+
+    /// Tells the others what the engine has put on record, before they get any answer that relies on it.
+    pub(super) fn announce(&self, standing: Standing) {
+        if self.shard == KEEPER && self.standing.replace(standing) != standing {
+            self.outboxes.post_all(|| Message::Standing(standing));
+        }
+    }
+
+    /// Whether every request of this reactor's clients that has parts elsewhere has ended.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.requests.borrow().is_empty()
+    }
+}
+
+impl Reactor {
+    /// Takes messages in and sends those that found a full inbox, for ever, in tasks of their own.
+    pub(super) fn spawn_peers(self: &Rc<Self>) {
+        let Some(peers) = &self.peers else { return };
+        let inbox = peers.inbox.take();
+        let reactor = Rc::clone(self);
+        tokio::task::spawn_local(async move { reactor.receive(inbox.expect("tasks are spawned once")).await });
+        for shard in peers.bands.shards() {
+            let reactor = Rc::clone(self);
+            tokio::task::spawn_local(async move {
+                if let Some(peers) = &reactor.peers {
+                    peers.outboxes.go_on(shard).await;
+                }
+            });
+        }
+    }
+
+    /// Flushes what this reactor's engine has, when no client has anything under way any more; the record is the keeper's to close.
+    pub(crate) async fn stop(&self) -> Result<()> {
+        self.is_stopping.set(true);
+        while self.engine.borrow().in_flight() > 0 {
+            self.turned.notified().await;
+        }
+        self.engine.borrow_mut().submit(Token::Close, engine::Command::Flush);
+        self.turn();
+        loop {
+            if let Some(ended) = self.ended.take() {
+                return ended.context("a flush failed");
+            }
+            self.turned.notified().await;
+        }
+    }
+
+    /// Waits until no request of this reactor's clients has parts elsewhere; there are no clients any more.
+    pub(crate) async fn quiesce(&self) {
+        self.is_stopping.set(true);
+        while self.peers.as_ref().is_some_and(|peers| !peers.is_quiet()) {
+            self.turned.notified().await;
+        }
+    }
+
+    /// Begins a request that is not wholly this reactor's own.
+    pub(super) fn split(&self, peers: &Peers, command: engine::Command, reply: ReplySlot<Buf>) {
+        let (order, buf) = Order::of(command);
+        let request = peers.requests.borrow_mut().insert(&peers.bands, order, buf, reply);
+        self.begin_parts(peers, request);
+    }
+
+    /// Takes in the end of what the engine did for `token`.
+    pub(super) fn answer_peer(&self, token: PeerToken, result: Result<Option<Buf>, EngineError>) {
+        let peers = self.peers.as_ref().expect("only peers' tokens come here");
+        match token {
+            PeerToken::Own(part) => {
+                let result = result.map_err(|error| nbd_error(&error));
+                self.end_part(peers, part, result.as_ref().map(Option::as_ref).map_err(|error| *error).map(bytes));
+            }
+            PeerToken::Guest { from, part } => {
+                let result = result.map_err(|error| nbd_error(&error));
+                let result = result.map(|buf| buf.map(|buf| Box::from(buf.as_ref())));
+                peers.outboxes.post(from, Message::Answer { part, result });
+            }
+            PeerToken::Sync { from, members } => {
+                let failed = match result {
+                    // That the array is frozen they have been told already.
+                    Ok(_) | Err(EngineError::Frozen) => MemberSet::EMPTY,
+                    Err(EngineError::FlushFailed { members }) => members,
+                    Err(_) => members,
+                };
+                peers.outboxes.post(from, Message::Synced { members, failed });
+            }
+        }
+    }
+
+    /// Sends what there is to send.
+    pub(super) fn deliver(&self, peers: &Peers) {
+        if peers.shard != KEEPER {
+            let mut asks = peers.asks.borrow_mut();
+            self.engine.borrow_mut().take_asks(&mut asks);
+            for ask in asks.drain(..) {
+                peers.outboxes.post(KEEPER, Message::Ask { from: peers.shard, ask });
+            }
+        }
+        peers.outboxes.deliver();
+    }
+
+    /// Takes messages in as they come.
+    async fn receive(&self, mut inbox: Receiver<Message>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while inbox.recv_many(&mut batch, BATCH).await > 0 {
+            for message in batch.drain(..) {
+                self.take_in(message);
+            }
+            self.turn();
+        }
+    }
+
+    fn take_in(&self, message: Message) {
+        let Some(peers) = &self.peers else { return };
+        let mut engine = self.engine.borrow_mut();
+        match message {
+            Message::Order { from, part, order, data } => {
+                let command = order.command(|len| {
+                    let mut buf = self.memory(len);
+                    data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
+                    buf
+                });
+                engine.submit(Token::Peer(PeerToken::Guest { from, part }), command);
+            }
+            Message::Answer { part, result } => {
+                drop(engine);
+                self.end_part(peers, part, result.as_ref().map(Option::as_deref).map_err(|error| *error));
+            }
+            Message::Ask { ask: Ask::Record(failed), .. } => engine.note(failed),
+            Message::Ask { from, ask: Ask::Flush(members) } => {
+                engine.sync(Token::Peer(PeerToken::Sync { from, members }), members);
+            }
+            Message::Ask { ask: Ask::Freeze, .. } => engine.freeze(),
+            Message::Standing(standing) => engine.learn(standing),
+            Message::Synced { members, failed } => engine.synced(members, failed),
+        }
+    }
+
+    fn end_part(&self, peers: &Peers, part: Part, result: Result<Option<&[u8]>, NbdError>) {
+        let is_done = peers.requests.borrow_mut().end(part, result);
+        if !is_done && self.begin_parts(peers, part.request) {
+            self.unfinished.notify_one();
+        }
+    }
+
+    /// Begins what can begin of a request; true when the engine has something new to do.
+    fn begin_parts(&self, peers: &Peers, request: u32) -> bool {
+        let mut is_own = false;
+        let mut requests = peers.requests.borrow_mut();
+        while let Some(begun) = requests.begin(&peers.bands, request) {
+            let (part, order) = (begun.part, begun.order);
+            if begun.owner == peers.shard {
+                is_own = true;
+                let command = order.command(|len| {
+                    let mut buf = self.memory(len);
+                    begun.data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
+                    buf
+                });
+                self.engine.borrow_mut().submit(Token::Peer(PeerToken::Own(part)), command);
+            } else {
+                let data = begun.data.map(Box::from);
+                peers.outboxes.post(begun.owner, Message::Order { from: peers.shard, part, order, data });
+            }
+        }
+        is_own
+    }
+}
+
+fn bytes(buf: Option<&Buf>) -> Option<&[u8]> {
+    buf.map(AsRef::as_ref)
+}
