@@ -10,4 +10,5 @@ mod harness;
 mod lifecycle;
 mod map;
 mod protocol;
+mod reactors;
 mod verify;

@@ -2,6 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a step of the set-up that fails is a test that fails")]
 
 mod clients;
+mod handover;
 mod limits;
 mod memory;
 mod requests;

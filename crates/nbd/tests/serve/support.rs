@@ -163,9 +163,16 @@ pub(crate) fn request(flags: u16, kind: u16, cookie: u64, offset_bytes: u64, len
 }
 
 impl Client {
-    fn handshake(stream: UnixStream, structured: bool) -> Self {
+    pub(crate) fn handshake(stream: UnixStream, structured: bool) -> Self {
+        Self::try_handshake(stream, structured).expect("the server takes the connection")
+    }
+
+    /// `None` if the connection was closed at once.
+    pub(crate) fn try_handshake(mut stream: UnixStream, structured: bool) -> Option<Self> {
+        let mut greeting = [0; GREETING.len()];
+        stream.read_exact(&mut greeting).ok()?;
+        assert_eq!(greeting, GREETING);
         let mut client = Self { stream };
-        assert_eq!(client.receive(18), GREETING);
         client.send(b"\0\0\0\x03");
         if structured {
             client.send(b"IHAVEOPT\0\0\0\x08\0\0\0\0");
@@ -175,7 +182,7 @@ impl Client {
         }
         client.send(b"IHAVEOPT\0\0\0\x07\0\0\0\x06\0\0\0\0\0\0");
         assert_eq!(client.receive(32 + 20)[44..], [0, 0, 0, 1, 0, 0, 0, 0]);
-        client
+        Some(client)
     }
 
     pub(crate) fn send(&mut self, bytes: &[u8]) {
