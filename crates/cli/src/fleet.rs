@@ -4,9 +4,9 @@
 //! order of a stop:
 //! 1. Every thread's connections end, and every request that has parts elsewhere.
 //! 2. When that is so everywhere, nobody sends requests any more: the followers flush what they have, through the keeper, and end.
-//! 3. The keeper closes the array.
+//! 3. The keeper closes the array; where somebody could not flush, it only flushes its own.
 //!
-//! A thread that fails ends the process, as a single reactor's failure does; what is on the members is then what a crash leaves.
+//! A thread that fails before that ends the process, as a single reactor's failure does; what is on the members is then what a crash leaves.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -30,8 +30,11 @@ pub(crate) struct Fleet {
     incoming: Incoming,
     steps: Arc<Barrier>,
     followers: Vec<JoinHandle<()>>,
-    ended: mpsc::Receiver<Result<()>>,
+    ended: mpsc::Receiver<Ended>,
 }
+
+/// How a follower's thread ended: whether it could flush in the end, unless it failed before.
+type Ended = Result<Result<()>>;
 
 /// What a follower's thread begins with.
 struct Beginning {
@@ -75,7 +78,7 @@ impl Fleet {
         }
     }
 
-    /// Serves until `shutdown` is ready and everybody but the keeper has stopped; returns it, for closing.
+    /// Serves until `shutdown` is ready and everybody but the keeper has flushed and stopped; returns it, for closing.
     pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<Rc<Reactor>> {
         let Self { keeper, dispatcher, incoming, steps, followers, mut ended } = self;
         let server = Server::new(Rc::clone(&keeper), Limits::default())?;
@@ -88,14 +91,22 @@ impl Fleet {
             anyhow::Ok(())
         };
         let stopped = async {
+            let mut flushed = Ok(());
             for _ in &followers {
-                ended.recv().await.unwrap_or_else(|| Err(failure(None)))?;
+                flushed = flushed.and(ended.recv().await.unwrap_or_else(|| Err(failure(None)))?);
             }
-            Ok(())
+            anyhow::Ok(flushed)
         };
-        let all = async { tokio::try_join!(work, stopped) };
+        let all = async {
+            let ((), flushed) = tokio::try_join!(work, stopped)?;
+            if flushed.is_err() {
+                // What this thread has is not worth less for what another could not write.
+                keeper.stop().await?;
+            }
+            flushed
+        };
         tokio::select! {
-            result = all => drop(result?),
+            result = all => result?,
             broken = &mut ring => broken??,
         }
         ring.abort();
@@ -108,12 +119,12 @@ impl Fleet {
 
 impl Beginning {
     /// A follower's thread.
-    fn run(self) -> Result<()> {
+    fn run(self) -> Ended {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         LocalSet::new().block_on(&runtime, self.serve())
     }
 
-    async fn serve(self) -> Result<()> {
+    async fn serve(self) -> Ended {
         let Self { follower, address, incoming, info, settings, steps } = self;
         let reactor = Rc::new(Reactor::new(follower.into_engine()?, info, settings, Some(address)));
         let server = Server::new(Rc::clone(&reactor), Limits::default())?;
@@ -123,17 +134,17 @@ impl Beginning {
             warn_unless(server.serve_incoming(incoming).await);
             reactor.quiesce().await;
             steps.wait().await;
-            reactor.stop().await.context("the members are not marked clean; the next start checks them")
+            reactor.stop().await
         };
         tokio::select! {
-            result = work => result,
-            broken = &mut ring => broken?,
+            flushed = work => Ok(flushed),
+            broken = &mut ring => Err(failure(Some(broken?.map(Ok)))),
         }
     }
 }
 
 /// Why a follower ended before its time.
-fn failure(ended: Option<Result<()>>) -> anyhow::Error {
+fn failure(ended: Option<Ended>) -> anyhow::Error {
     let unasked = || anyhow::anyhow!("a reactor's thread has ended");
     ended.unwrap_or_else(|| Err(unasked())).err().unwrap_or_else(unasked)
 }

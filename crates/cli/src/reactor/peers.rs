@@ -111,7 +111,7 @@ impl Reactor {
         self.turn();
         loop {
             if let Some(ended) = self.ended.take() {
-                return ended.context("a flush failed");
+                return ended.context("what was written could not all be made durable: the next start checks the members");
             }
             self.turned.notified().await;
         }
