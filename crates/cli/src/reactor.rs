@@ -21,7 +21,7 @@ use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlo
 use crate::spin::Spinner;
 
 /// Request memory that is kept for reuse; what clients have in flight beyond it comes from the allocator.
-const KEPT: Bytes = Bytes(32 << 20);
+const KEPT: Bytes = Bytes(16 << 20);
 
 /// What is cached.
 #[derive(Clone, Copy, Debug)]
@@ -190,7 +190,11 @@ impl Export for Reactor {
 
     fn buffer(&self, length_bytes: u32) -> Buf {
         let length = Bytes(length_bytes.into());
-        self.pool.try_alloc(length).unwrap_or_else(|| Buf::zeroed(length))
+        let again = || {
+            self.engine.borrow_mut().reclaim(length);
+            self.pool.try_alloc(length)
+        };
+        self.pool.try_alloc(length).or_else(again).unwrap_or_else(|| Buf::zeroed(length))
     }
 
     fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {

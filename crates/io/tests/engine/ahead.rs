@@ -143,6 +143,10 @@ fn what_is_missing_is_not_computed_before_anybody_asks() {
         let pages = engine.geometry().capacity().0 / 8;
         let cost = cost(&mut engine, &content, (0..pages).map(|page| page * 8));
         assert_eq!(cost.reads < pages / 4, is_read_ahead, "{shape:?}: {} reads", cost.reads);
+        let (engine, ..) = filled(shape, missing, Order::Fifo);
+        let mut engine = engine.with_read_ahead(Bytes(0));
+        let without = self::cost(&mut engine, &content, (0..pages).map(|page| page * 8));
+        assert_eq!(cost.read_bytes, without.read_bytes, "{shape:?}: nothing was read for nothing");
     }
 }
 
