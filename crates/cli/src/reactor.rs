@@ -32,7 +32,7 @@ use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
 
 /// Request memory that is kept for reuse, by all reactors together; what clients have in flight beyond it comes from the allocator.
-const KEPT: Bytes = Bytes(32 << 20);
+const KEPT: Bytes = Bytes(16 << 20);
 
 /// What is cached.
 #[derive(Clone, Copy, Debug)]
@@ -239,7 +239,11 @@ impl Reactor {
 
     /// Memory for a request.
     fn memory(&self, len: Bytes) -> Buf {
-        self.pool.try_alloc(len).unwrap_or_else(|| Buf::zeroed(len))
+        let again = || {
+            self.engine.borrow_mut().reclaim(len);
+            self.pool.try_alloc(len)
+        };
+        self.pool.try_alloc(len).or_else(again).unwrap_or_else(|| Buf::zeroed(len))
     }
 
     /// Whether zeros can be had without writing them: where there is a whole parity stripe, and every member can.

@@ -143,7 +143,8 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let memory = rustix::system::sysinfo();
     let eighth = (memory.totalram as u64).saturating_mul(memory.mem_unit.into()) / 8;
     let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
-    (!args.read_only).then_some((mode, size))
+    // Without writes there is still what is read ahead.
+    Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }
 
 async fn stopped(signals: &mut [Signal; 2]) {

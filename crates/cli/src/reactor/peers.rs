@@ -33,6 +33,7 @@ pub(super) struct Peers {
 }
 
 /// For whom the engine does something that is no command of a client of this reactor.
+#[derive(Clone, Copy)]
 pub(crate) enum PeerToken {
     /// A part of a request of this reactor's client.
     Own(Part),
@@ -111,7 +112,8 @@ impl Reactor {
         self.turn();
         loop {
             if let Some(ended) = self.ended.take() {
-                return ended.context("what was written could not all be made durable: the next start checks the members");
+                return ended
+                    .context("what was written could not all be made durable: the next start checks the members");
             }
             self.turned.notified().await;
         }
@@ -182,7 +184,7 @@ impl Reactor {
 
     fn take_in(&self, message: Message) {
         let Some(peers) = &self.peers else { return };
-        let mut engine = self.engine.borrow_mut();
+        let engine = || self.engine.borrow_mut();
         match message {
             Message::Order { from, part, order, data } => {
                 let command = order.command(|len| {
@@ -190,19 +192,18 @@ impl Reactor {
                     data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
                     buf
                 });
-                engine.submit(Token::Peer(PeerToken::Guest { from, part }), command);
+                engine().submit(Token::Peer(PeerToken::Guest { from, part }), command);
             }
             Message::Answer { part, result } => {
-                drop(engine);
                 self.end_part(peers, part, result.as_ref().map(Option::as_deref).map_err(|error| *error));
             }
-            Message::Ask { ask: Ask::Record(failed), .. } => engine.note(failed),
+            Message::Ask { ask: Ask::Record(failed), .. } => engine().note(failed),
             Message::Ask { from, ask: Ask::Flush(members) } => {
-                engine.sync(Token::Peer(PeerToken::Sync { from, members }), members);
+                engine().sync(Token::Peer(PeerToken::Sync { from, members }), members);
             }
-            Message::Ask { ask: Ask::Freeze, .. } => engine.freeze(),
-            Message::Standing(standing) => engine.learn(standing),
-            Message::Synced { members, failed } => engine.synced(members, failed),
+            Message::Ask { ask: Ask::Freeze, .. } => engine().freeze(),
+            Message::Standing(standing) => engine().learn(standing),
+            Message::Synced { members, failed } => engine().synced(members, failed),
         }
     }
 

@@ -113,6 +113,11 @@ impl Cache {
         }
     }
 
+    /// Forgets clean pages until the pool can lend `need` more, as far as that goes.
+    pub fn reclaim(&mut self, need: Bytes) {
+        self.shrink(Bytes(self.pool.budget().0.saturating_sub(need.0)));
+    }
+
     /// Whether nothing is in memory.
     #[must_use]
     pub fn is_empty(&self) -> bool {
@@ -479,8 +484,13 @@ impl Cache {
 
     /// Forgets clean pages until the limit is kept; whether it is.
     fn make_room(&mut self) -> bool {
+        self.shrink(self.limit)
+    }
+
+    /// The same for another limit.
+    fn shrink(&mut self, limit: Bytes) -> bool {
         for _ in 0..LOOKS_MAX {
-            if self.pool.in_use() <= self.limit || self.clean == 0 {
+            if self.pool.in_use() <= limit || self.clean == 0 {
                 break;
             }
             let Some(slot) = self.stripes.around(self.hand) else { break };
@@ -491,7 +501,7 @@ impl Cache {
             self.drop_clean(slot, if is_warm { self.shape.data_pages } else { u64::MAX });
             self.forget_empty(slot);
         }
-        self.pool.in_use() <= self.limit
+        self.pool.in_use() <= limit
     }
 
     /// Forgets a stripe's clean versions at places below `end`.

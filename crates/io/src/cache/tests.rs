@@ -233,7 +233,10 @@ impl Drill {
     fn write(&mut self) {
         let (lba, len) = self.range();
         let (buf, before, values) = self.content(lba, len);
+        let pinned = self.cache.pinned().0;
         if self.cache.write(Lba(lba), &buf, before..buf.len()) {
+            let (now, limit) = (self.cache.pinned().0, self.cache.limit.0);
+            assert!(now == pinned || now <= limit / 16 * 14, "{now} bytes are pinned of {limit}");
             for (lba, value) in values {
                 let sector = &mut self.sectors[index(lba)];
                 sector.newest = vec![value];

@@ -7,7 +7,7 @@
 
 use std::ops::Range;
 
-use uraid_layout::{Lba, Sectors, StripeId};
+use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
 use super::job::{Job, JobId, Stage, Work};
 use super::run::Step;
@@ -30,6 +30,13 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether replied-to content waits in memory: call [`Engine::tick`] then.
     pub fn is_dirty(&self) -> bool {
         self.cache.as_ref().is_some_and(Cache::is_dirty)
+    }
+
+    /// Forgets clean content, so that its pool can lend `need` more to a request.
+    pub fn reclaim(&mut self, need: Bytes) {
+        if let Some(cache) = &mut self.cache {
+            cache.reclaim(need);
+        }
     }
 
     /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by the next turns.

@@ -49,7 +49,7 @@ use shares::Shares;
 const LOCK_BUCKETS: usize = 1024;
 
 /// Working memory for all jobs. One job may exceed it when no other has any, so every job can be done.
-const SCRATCH_BUDGET: Bytes = Bytes(32 << 20);
+const SCRATCH_BUDGET: Bytes = Bytes(16 << 20);
 
 /// The part of a command that is planned at once.
 const PART: Sectors = Sectors((32 << 20) / 512);

@@ -17,10 +17,14 @@ const LARGEST: Bytes = Bytes(1 << 20);
 
 /// An array whose members hold content already, and a cache of 16 MiB: windows of up to 256 KiB.
 fn filled(shape: Shape, missing: MemberSet, order: Order) -> (TestEngine, Pool, Vec<u8>) {
+    filled_and(CacheMode::WriteThrough, shape, missing, order)
+}
+
+fn filled_and(mode: CacheMode, shape: Shape, missing: MemberSet, order: Order) -> (TestEngine, Pool, Vec<u8>) {
     let geometry = shape.geometry();
     let content = noise(3, geometry.capacity().0);
     let engine = shape.engine(missing, order);
-    let (mut engine, pool) = with_cache(engine, Some((CacheMode::WriteThrough, 4096)));
+    let (mut engine, pool) = with_cache(engine, Some((mode, 4096)));
     for (member, bytes) in (0..).map(MemberIndex).zip(encoded(&geometry, &content)) {
         if !missing.contains(member) {
             engine.disk_mut().data_mut(member)[..bytes.len()].copy_from_slice(&bytes);
@@ -88,6 +92,49 @@ fn two_streams_at_once_are_both_read_ahead_of() {
     assert!(pool.in_use() <= Bytes(512 << 10), "{:?} stay", pool.in_use());
 }
 
+/// A write of the content that is there already, in the cache's memory.
+fn own_write(pool: &Pool, lba: u64, content: &[u8]) -> Command {
+    let mut buf = pool.try_alloc(Bytes(4096)).expect("there is room");
+    buf.as_mut().copy_from_slice(&content[size(Sectors(lba).bytes())..][..4096]);
+    Command::Write { lba: Lba(lba), buf, fua: false }
+}
+
+#[test]
+fn what_is_in_memory_is_not_read_ahead() {
+    let (mut engine, pool, content) =
+        filled_and(CacheMode::WriteBack, large(RAID5, 5), MemberSet::EMPTY, Order::Seeded(2));
+    let pages = engine.geometry().capacity().0 / 8;
+    for page in (1..pages).step_by(2) {
+        run(&mut engine, own_write(&pool, page * 8, &content)).expect("written");
+    }
+    let cost = cost(&mut engine, &content, (0..pages).map(|page| page * 8));
+    assert_eq!((cost.writes, cost.read_bytes), (0, pages / 2 * 4096), "every other page is dirty");
+}
+
+#[test]
+fn what_writes_leave_in_memory_is_not_for_one_read() {
+    let (mut engine, pool, content) = filled(large(RAID5, 5), MemberSet::EMPTY, Order::Fifo);
+    run(&mut engine, own_write(&pool, 1024, &content)).expect("written");
+    let before = cost(&mut engine, &content, std::iter::repeat_n(1024, 3));
+    run(&mut engine, own_write(&pool, 1024, &content)).expect("written");
+    assert_eq!(engine.counters().total().reads, before.reads, "old data and old parity are in memory");
+}
+
+#[test]
+fn streams_that_stop_leave_little_behind() {
+    let (mut engine, pool, content) = filled(large(RAID5, 5), MemberSet::EMPTY, Order::Fifo);
+    let apart = (192 << 10) / 512;
+    let starts = 0..engine.geometry().capacity().0 / apart;
+    let places = starts.flat_map(|stream| (0..3).map(move |index| stream * apart + index * 8));
+    let cost = cost(&mut engine, &content, places);
+    assert!(cost.read_bytes > 80 * (128 << 10), "every stream was read ahead of");
+    assert!(
+        pool.in_use() <= Bytes(16 * (128 << 10)),
+        "{:?} stay, of sixteen streams with a window each",
+        pool.in_use()
+    );
+}
+
 #[test]
 fn what_is_missing_is_not_computed_before_anybody_asks() {
     for (shape, is_read_ahead) in [(large(RAID5, 5), false), (large(Level::Raid1, 2), true)] {
@@ -96,6 +143,10 @@ fn what_is_missing_is_not_computed_before_anybody_asks() {
         let pages = engine.geometry().capacity().0 / 8;
         let cost = cost(&mut engine, &content, (0..pages).map(|page| page * 8));
         assert_eq!(cost.reads < pages / 4, is_read_ahead, "{shape:?}: {} reads", cost.reads);
+        let (engine, ..) = filled(shape, missing, Order::Fifo);
+        let mut engine = engine.with_read_ahead(Bytes(0));
+        let without = self::cost(&mut engine, &content, (0..pages).map(|page| page * 8));
+        assert_eq!(cost.read_bytes, without.read_bytes, "{shape:?}: nothing was read for nothing");
     }
 }
 
@@ -142,8 +193,10 @@ const AWAITED: u64 = 8;
 impl Standoff {
     fn new(may_fail: bool) -> Self {
         let (mut engine, _, content) = filled(small(Level::Raid0, 2), MemberSet::EMPTY, Order::Fifo);
+        // From now on the members are marked as being written.
+        run(&mut engine, foreign_write(24, &content[24 * SECTOR..][..8 * SECTOR])).expect("written");
         read(&mut engine, 0, 4).expect("read");
-        assert_eq!(engine.disk().ops.len(), 1);
+        let before = engine.disk().ops.len();
         engine.disk_mut().hold(MemberIndex(1), OpName::Read);
         if may_fail {
             let fault = Fault { member: MemberIndex(1), name: OpName::Read, after: 0, count: 1, errno: Errno::IO };
@@ -152,7 +205,7 @@ impl Standoff {
         let mut standoff = Self { engine, content, replies: Vec::new() };
         standoff.submit(1, Command::Read { lba: Lba(4), buf: Buf::zeroed(Bytes(2048)) });
         assert_eq!(standoff.replies.drain(..).count(), 1, "nobody waits for a prefetch");
-        assert_eq!(standoff.engine.disk().ops.len(), 4, "a read of the client's, and one of each member");
+        assert_eq!(standoff.engine.disk().ops.len(), before + 3, "a read of the client's, and one of each member");
         assert_eq!(standoff.engine.in_flight(), 1, "the prefetch");
         standoff
     }
@@ -204,18 +257,11 @@ fn what_is_being_written_is_not_what_was_read_ahead() {
     let new = noise(78, 8);
     standoff.engine.disk_mut().hold(MemberIndex(0), OpName::Write);
     standoff.submit(2, foreign_write(READ, &new));
-    // The members have to be marked first; the write of data is held after that.
-    for _ in 0..4 {
-        standoff.let_go(0, OpName::Write);
-        let last = *standoff.engine.disk().ops.last().expect("there were some");
-        if last.is_data {
-            break;
-        }
-        standoff.engine.disk_mut().hold(MemberIndex(0), OpName::Write);
-        standoff.turn();
-    }
     standoff.let_go(1, OpName::Read);
+    assert!(standoff.replies.is_empty(), "it is being written");
+    assert_eq!(standoff.engine.in_flight(), 1, "the prefetch is over");
     standoff.let_go(0, OpName::Write);
+    assert_eq!(standoff.replies.drain(..).count(), 1);
     assert_eq!(standoff.engine.in_flight(), 0);
     assert_eq!(standoff.chunk(READ), new);
 }

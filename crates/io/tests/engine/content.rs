@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command};
-use uraid_layout::{Lba, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 
 use crate::support::model::{Model, Pending};
 use crate::support::{
@@ -15,6 +15,11 @@ use crate::support::{
 };
 
 const DEPTH: usize = 16;
+
+thread_local! {
+    /// Reads' memory: it shows what an earlier read left where it is not filled.
+    static READS: Pool = Pool::new(Bytes(64 << 20));
+}
 
 /// What a command in flight is to the model.
 enum Flight {
@@ -130,7 +135,8 @@ impl Storm {
         self.next += 1;
         let (flight, command) = match self.random.below(20) {
             0..7 => {
-                let read = Command::Read { lba: at, buf: Buf::zeroed(sectors.bytes()) };
+                let buf = READS.with(|pool| pool.try_alloc(sectors.bytes())).expect("small");
+                let read = Command::Read { lba: at, buf };
                 (Flight::Read { lba, since: self.model.now() }, read)
             }
             7..15 => {
@@ -208,8 +214,9 @@ fn orders(seed: u64) -> [Order; 4] {
 #[test]
 fn concurrent_commands_on_healthy_arrays() {
     for (index, shape) in (0..).zip(shapes()) {
-        for (turn, order) in (0..).zip(orders(index)) {
-            for (number, caching) in (0..).zip(CACHINGS) {
+        for (number, caching) in (0..).zip(CACHINGS) {
+            // Half of the orders; the next shape has the others.
+            for (turn, order) in (0..).zip(orders(index)).filter(|(turn, _)| (turn + number + index) % 2 == 0) {
                 let seed = 1000 + index * 100 + turn * 10 + number;
                 let mut storm = Storm::new(shape, MemberSet::EMPTY, order, seed, caching);
                 storm.run(200);
@@ -224,7 +231,7 @@ fn concurrent_commands_on_degraded_arrays() {
     for (index, shape) in (0..).zip(shapes()) {
         for (turn, missing) in (0..).zip(tolerated(&shape.geometry())).skip(1) {
             let mut storm = Storm::new(shape, missing, Order::Seeded(turn), 5000 + index * 100 + turn, caching(turn));
-            storm.run(150);
+            storm.run(130);
             storm.finish();
         }
     }
@@ -235,7 +242,7 @@ fn concurrent_commands_on_degraded_arrays() {
 fn members_die_under_load() {
     let all = [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush];
     let kinds: [&[OpName]; 4] = [&all, &[OpName::Write], &[OpName::Flush], &[OpName::Read]];
-    for (index, shape) in (0..).zip(shapes()) {
+    for (index, shape) in (0..).zip(shapes()).filter(|(_, shape)| shape.geometry().tolerance() > 0) {
         for seed in 0..24_u64 {
             let tolerance = shape.geometry().tolerance();
             let mut storm =
@@ -251,7 +258,7 @@ fn members_die_under_load() {
                     storm.engine.disk_mut().inner.fail(fault);
                 }
             }
-            storm.run(250);
+            storm.run(140);
             storm.finish();
         }
     }
@@ -274,7 +281,7 @@ fn too_many_members_die_under_load() {
                     storm.engine.disk_mut().inner.fail(fault);
                 }
             }
-            storm.run(250);
+            storm.run(120);
         }
     }
 }

@@ -149,7 +149,8 @@ impl Shape {
         order: Order,
         is_read_only: bool,
     ) -> TestEngine {
-        let disk = Watch::new(MemDisk::new(members, order), self.members, self.superblocks()[0].areas);
+        let used = self.geometry().used_sectors().bytes();
+        let disk = Watch::new(MemDisk::new(members, order), self.members, self.superblocks()[0].areas, used);
         Engine::new(disk, self.geometry(), self.record(missing), is_read_only).expect("a tolerated set is missing")
     }
 }

@@ -89,7 +89,8 @@ impl Disk for Port {
 impl Fleet {
     pub(crate) fn new(shape: &Shape, shards: u8, order: Order, caching: Option<CacheMode>) -> Self {
         let members = shape.members(MemberSet::EMPTY);
-        let watch = Watch::new(MemDisk::new(members, order), shape.members, shape.superblocks()[0].areas);
+        let used = shape.geometry().used_sectors().bytes();
+        let watch = Watch::new(MemDisk::new(members, order), shape.members, shape.superblocks()[0].areas, used);
         let hub = Hub { watch, completed: (0..shards).map(|_| Vec::new()).collect() };
         let hub = Rc::new(RefCell::new(hub));
         let geometry = shape.geometry();

@@ -40,7 +40,7 @@ pub(crate) struct Watch {
     clock: u64,
     /// For each member those of them that are not durable.
     unflushed: Vec<Vec<(u64, Range<usize>)>>,
-    /// What of each member's data area a power cut would leave at least.
+    /// What of each member's data area, as far as it is used, a power cut would leave at least.
     image: Vec<Option<Vec<u8>>>,
     pub(crate) ops: Vec<Op>,
     reaps: usize,
@@ -52,7 +52,10 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    pub(crate) fn new(inner: MemDisk, members: u8, areas: Areas) -> Self {
+    /// `used` is what the array uses of each member's data area.
+    pub(crate) fn new(inner: MemDisk, members: u8, areas: Areas, used: Bytes) -> Self {
+        let start = size(areas.data.offset);
+        let image = |member| inner.member(MemberIndex(member)).map(|bytes| bytes[start..][..size(used)].to_vec());
         let mut watch = Self {
             areas,
             durable: Vec::new(),
@@ -60,7 +63,7 @@ impl Watch {
             writing: HashMap::new(),
             clock: 0,
             unflushed: vec![Vec::new(); usize::from(members)],
-            image: (0..members).map(|member| inner.member(MemberIndex(member)).map(<[u8]>::to_vec)).collect(),
+            image: (0..members).map(image).collect(),
             ops: Vec::new(),
             reaps: usize::MAX,
             allows_late: false,
@@ -103,7 +106,7 @@ impl Watch {
 
     /// The same of what a power cut would leave at least.
     pub(crate) fn durable_data(&self, member: MemberIndex, len: usize) -> &[u8] {
-        &self.image[member.index()].as_ref().expect("the member is present")[size(self.areas.data.offset)..][..len]
+        &self.image[member.index()].as_ref().expect("the member is present")[..len]
     }
 
     pub(crate) fn data_mut(&mut self, member: MemberIndex) -> &mut [u8] {
@@ -209,11 +212,12 @@ impl Disk for Watch {
                     if epoch(&superblock) > epoch(&self.durable[slot]) {
                         self.durable[slot] = superblock;
                     }
+                    let start = size(self.areas.data.offset);
                     let now = self.inner.member(completion.member).expect("a member that is flushed is present");
                     let image = self.image[slot].as_mut().expect("the same");
                     self.unflushed[slot].retain(|(write, range)| {
                         if *write <= written {
-                            image[range.clone()].copy_from_slice(&now[range.clone()]);
+                            image[range.start - start..range.end - start].copy_from_slice(&now[range.clone()]);
                         }
                         *write > written
                     });
