@@ -41,6 +41,9 @@ enum Token {
     Sync { from: usize, members: MemberSet },
 }
 
+/// A command's end, with what a read has read.
+pub(crate) type Outcome = Result<Option<Vec<u8>>, EngineError>;
+
 /// Engines that share an array; the first is the keeper.
 pub(crate) struct Fleet {
     hub: Rc<RefCell<Hub>>,
@@ -48,7 +51,7 @@ pub(crate) struct Fleet {
     /// By sender and receiver: in order, as threads' queues are.
     mail: Vec<Vec<VecDeque<Mail>>>,
     told: Standing,
-    pub(crate) replies: Vec<(u64, Result<Option<Vec<u8>>, EngineError>)>,
+    pub(crate) replies: Vec<(u64, Outcome)>,
 }
 
 impl Disk for Port {
@@ -206,7 +209,7 @@ impl Fleet {
     }
 
     /// Runs a command to its end, together with everything else.
-    pub(crate) fn call(&mut self, shard: usize, command: Command) -> Result<Option<Vec<u8>>, EngineError> {
+    pub(crate) fn call(&mut self, shard: usize, command: Command) -> Outcome {
         self.submit(shard, u64::MAX, command);
         self.run();
         let index = self.replies.iter().position(|(token, _)| *token == u64::MAX).expect("a reply");
