@@ -75,7 +75,11 @@ impl Contents {
         })
     }
 
-    pub(super) fn clear(&mut self) {
+    /// Lets go of everything.
+    ///
+    /// # Panics
+    /// When pages fly.
+    pub fn clear(&mut self) {
         assert!(self.flight.is_none(), "a flight ends before the next begins");
         self.pages.clear();
         self.extents.clear();

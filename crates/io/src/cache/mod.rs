@@ -285,7 +285,7 @@ impl Cache {
         contents: &mut Contents,
     ) {
         let is_owned = matches!(source, Source::Request(buf, _) if self.pool.owns(buf));
-        let keeps = keeps && is_owned && self.make_room();
+        let mut keeps = keeps && is_owned && self.make_room();
         if self.stripes.is_empty() && !keeps {
             return;
         }
@@ -303,7 +303,9 @@ impl Cache {
                 continue;
             }
             let mask = Mask::of(&piece.sectors);
-            let layer = Layer { memory: self.page_of(&piece, source), mask };
+            let (memory, is_counted) = self.page_of(&piece, source);
+            keeps &= is_counted;
+            let layer = Layer { memory, mask };
             let listed = self.stripes.at(slot).since;
             self.edit(slot, piece.place, |page| {
                 assert!(page.flying.is_none(), "a stripe has one flight at a time");
@@ -425,16 +427,19 @@ impl Cache {
     }
 
     /// A piece of a write-through as a page.
-    fn page_of(&self, piece: &Piece, source: Source<'_>) -> Lease {
+    /// Whether its memory counts against the budget comes with it.
+    fn page_of(&self, piece: &Piece, source: Source<'_>) -> (Lease, bool) {
         let is_whole = piece.sectors == (0..PAGE_SECTORS);
         match source {
-            Source::Zeroes(zeroes) => zeroes.lease_read(0..PAGE_BYTES),
-            Source::Request(buf, start) if is_whole => buf.lease_read(request_bytes(piece, start)),
+            Source::Zeroes(zeroes) => (zeroes.lease_read(0..PAGE_BYTES), false),
+            Source::Request(buf, start) if is_whole => {
+                (buf.lease_read(request_bytes(piece, start)), self.pool.owns(buf))
+            }
             Source::Request(buf, start) => {
                 let len = Bytes(PAGE_BYTES as u64);
                 let mut page = self.pool.try_alloc(len).unwrap_or_else(|| Buf::zeroed(len));
                 page.bytes_mut(bytes_of(&piece.sectors)).copy_from_slice(buf.bytes(request_bytes(piece, start)));
-                page.lease_read(0..PAGE_BYTES)
+                (page.lease_read(0..PAGE_BYTES), self.pool.owns(&page))
             }
         }
     }

@@ -155,6 +155,7 @@ impl<T> Jobs<T> {
 
     pub(super) fn remove(&mut self, id: JobId) -> Job<T> {
         self.free.push(id);
+        self.slot(id).contents.clear();
         self.slot(id).job.take().expect("the slot has a job")
     }
 

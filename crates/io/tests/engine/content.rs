@@ -342,7 +342,7 @@ fn working_memory_is_shared() {
     let content = noise(8, capacity);
     write(&mut engine, 0, &content).expect("written");
     let one = || Command::Read { lba: Lba(5), buf: Buf::zeroed(Sectors(capacity - 10).bytes()) };
-    for result in run_all(&mut engine, (0..8).map(|_| one()).collect()) {
+    for result in run_all(&mut engine, (0..4).map(|_| one()).collect()) {
         let buf = result.expect("read").expect("its buffer");
         assert!(buf.as_ref() == &content[5 * SECTOR..content.len() - 5 * SECTOR], "the content differs");
     }
