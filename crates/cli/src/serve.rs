@@ -67,16 +67,13 @@ fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
     ExportInfo {
         name: args.endpoint.export.clone().unwrap_or_else(|| array.superblock.name.clone()),
         description: format!("{} of {} members", array.geometry.spec().level, array.geometry.members()),
-        size_bytes: array.geometry.capacity().bytes().0,
         block_sizes: BlockSizes {
             minimum_bytes,
             preferred_bytes: minimum_bytes.max(4096),
             maximum_bytes: REQUEST_BYTES_MAX,
         },
         read_only: args.read_only,
-        multi_conn: true,
-        trim: true,
-        fast_zero: true,
+        ..ExportInfo::new(array.geometry.capacity().bytes().0)
     }
 }
 

@@ -65,6 +65,20 @@ impl Default for BlockSizes {
 }
 
 impl ExportInfo {
+    /// An export without a name, of default block sizes, that may be written and can do everything.
+    pub fn new(size_bytes: u64) -> Self {
+        Self {
+            name: String::new(),
+            description: String::new(),
+            size_bytes,
+            block_sizes: BlockSizes::default(),
+            read_only: false,
+            multi_conn: true,
+            trim: true,
+            fast_zero: true,
+        }
+    }
+
     /// Whether the protocol can say this.
     ///
     /// # Errors

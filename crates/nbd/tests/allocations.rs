@@ -16,7 +16,7 @@ use std::{
 };
 
 use tokio::{sync::Notify, task::LocalSet};
-use uraid_nbd::{BlockSizes, Command, Export, ExportInfo, Limits, Listener, Payload, ReplySlot, Server};
+use uraid_nbd::{Command, Export, ExportInfo, Limits, Listener, Payload, ReplySlot, Server};
 
 const BLOCK_BYTES: usize = 4096;
 const BATCH: usize = 32;
@@ -57,16 +57,7 @@ impl Export for Pooled {
     type Buffer = Buffer;
 
     fn info(&self) -> ExportInfo {
-        ExportInfo {
-            name: String::new(),
-            description: String::new(),
-            size_bytes: 1 << 20,
-            block_sizes: BlockSizes::default(),
-            read_only: false,
-            multi_conn: true,
-            trim: true,
-            fast_zero: true,
-        }
+        ExportInfo::new(1 << 20)
     }
 
     fn buffer(&self, length_bytes: u32) -> Buffer {

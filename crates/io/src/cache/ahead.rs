@@ -7,7 +7,7 @@ use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
 use super::page::{Layer, Mask, PAGE_SECTORS, bytes_of};
 use super::stripes::Slot;
-use super::{Cache, Piece, push_missing, request_bytes};
+use super::{Cache, push_missing, request_bytes};
 use crate::buf::Buf;
 
 impl Cache {
@@ -30,7 +30,7 @@ impl Cache {
             return Some(Lba(range.start));
         }
         let absent = self.places(Lba(range.start), Sectors(range.end - range.start));
-        absent.filter(|(_, slot)| slot.is_none()).map(|(piece, _)| Lba(range.start + piece.at)).next()
+        absent.filter(|(_, held)| held.is_none()).map(|(piece, _)| Lba(range.start + piece.at)).next()
     }
 
     /// Appends the pages of `len` sectors from `lba`, whole pages, of which nothing is in memory.
@@ -38,7 +38,7 @@ impl Cache {
         if self.is_empty() {
             return absent.push(Extent::request(lba, len));
         }
-        for (piece, _) in self.places(lba, len).filter(|(_, slot)| slot.is_none()) {
+        for (piece, _) in self.places(lba, len).filter(|(_, held)| held.is_none()) {
             push_missing(absent, Lba(lba.0 + piece.at), piece.at, PAGE_SECTORS);
         }
     }
@@ -102,19 +102,5 @@ impl Cache {
                 self.consume_ahead(Lba(start), Sectors(end - start));
             }
         }
-    }
-
-    /// The pages of a range, and the stripe of those of which something is in memory.
-    fn places(&self, lba: Lba, len: Sectors) -> impl Iterator<Item = (Piece, Option<Slot>)> {
-        let mut last: Option<(StripeId, Option<Slot>)> = None;
-        self.shape.pieces(lba, len.0).map(move |piece| {
-            let slot = match last {
-                Some((stripe, slot)) if stripe == piece.stripe => slot,
-                _ => self.stripes.find(piece.stripe),
-            };
-            last = Some((piece.stripe, slot));
-            let held = slot.filter(|&slot| self.entry(slot, piece.place).is_some());
-            (piece, held)
-        })
     }
 }

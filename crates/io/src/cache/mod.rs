@@ -180,15 +180,11 @@ impl Cache {
     /// When the buffer has no such bytes, or they are leased.
     pub fn read(&mut self, lba: Lba, len: Sectors, into: &mut Buf, at: Bytes, missing: &mut Vec<Extent>) {
         let base = usize::try_from(at.0).expect("a buffer fits the address space");
-        let mut last: Option<(StripeId, Option<Slot>)> = None;
-        for piece in self.shape.pieces(lba, len.0) {
-            let slot = match last {
-                Some((stripe, slot)) if stripe == piece.stripe => slot,
-                _ => self.stripes.find(piece.stripe),
-            };
-            last = Some((piece.stripe, slot));
+        let mut last = None;
+        for (piece, held) in self.places(lba, len) {
             let mut wanted = Mask::of(&piece.sectors);
-            if let Some(entry) = slot.and_then(|slot| self.entry(slot, piece.place)) {
+            if let Some((slot, entry)) = held {
+                last = Some(slot);
                 for layer in self.pages.slots[entry.page()].layers() {
                     let found = wanted.and(layer.mask);
                     for run in found.runs() {
@@ -204,7 +200,7 @@ impl Cache {
                 push_missing(missing, Lba(lba.0 + at), at, run.end - run.start);
             }
         }
-        if let Some((_, Some(slot))) = last {
+        if let Some(slot) = last {
             self.stripes.get(slot).is_warm = true;
         }
     }
@@ -406,6 +402,20 @@ impl Cache {
             page.is_ahead = false;
             self.pages.free.push(stripe.entries.remove(index).page());
         }
+    }
+
+    /// The pages of a range, and where they are if something of them is in memory.
+    fn places(&self, lba: Lba, len: Sectors) -> impl Iterator<Item = (Piece, Option<(Slot, Entry)>)> {
+        let mut last: Option<(StripeId, Option<Slot>)> = None;
+        self.shape.pieces(lba, len.0).map(move |piece| {
+            let slot = match last {
+                Some((stripe, slot)) if stripe == piece.stripe => slot,
+                _ => self.stripes.find(piece.stripe),
+            };
+            last = Some((piece.stripe, slot));
+            let held = slot.and_then(|slot| Some((slot, self.entry(slot, piece.place)?)));
+            (piece, held)
+        })
     }
 
     fn entry(&self, slot: Slot, place: u64) -> Option<Entry> {

@@ -12,12 +12,8 @@ fn export() -> ExportInfo {
     ExportInfo {
         name: "disk".into(),
         description: "a test".into(),
-        size_bytes: 0x10_0000,
         block_sizes: BlockSizes { minimum_bytes: 512, preferred_bytes: 4096, maximum_bytes: 0x200_0000 },
-        read_only: false,
-        multi_conn: true,
-        trim: true,
-        fast_zero: true,
+        ..ExportInfo::new(0x10_0000)
     }
 }
 

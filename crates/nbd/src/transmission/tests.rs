@@ -13,14 +13,8 @@ const FAST_ZERO: u16 = 16;
 
 fn export() -> ExportInfo {
     ExportInfo {
-        name: String::new(),
-        description: String::new(),
-        size_bytes: 1 << 30,
         block_sizes: BlockSizes { minimum_bytes: 512, preferred_bytes: 4096, maximum_bytes: 32 << 20 },
-        read_only: false,
-        multi_conn: true,
-        trim: true,
-        fast_zero: true,
+        ..ExportInfo::new(1 << 30)
     }
 }
 

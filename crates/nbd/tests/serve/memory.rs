@@ -79,12 +79,8 @@ pub(crate) fn info() -> ExportInfo {
     ExportInfo {
         name: "mem".into(),
         description: "memory of a test".into(),
-        size_bytes: SIZE_BYTES,
         block_sizes: BlockSizes { minimum_bytes: BLOCK_BYTES, preferred_bytes: 4096, maximum_bytes: 4 << 20 },
-        read_only: false,
-        multi_conn: true,
-        trim: true,
-        fast_zero: true,
+        ..ExportInfo::new(SIZE_BYTES)
     }
 }
 

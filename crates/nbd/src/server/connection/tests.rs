@@ -11,7 +11,7 @@ use tokio::{
 mod pipe;
 
 use super::*;
-use crate::{BlockSizes, ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
+use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
 
 /// A client without end: every receive brings another flush, until it is told to leave.
 struct Busy {
@@ -57,16 +57,7 @@ impl Export for Idle {
     type Buffer = Vec<u8>;
 
     fn info(&self) -> ExportInfo {
-        ExportInfo {
-            name: String::new(),
-            description: String::new(),
-            size_bytes: 1 << 20,
-            block_sizes: BlockSizes::default(),
-            read_only: false,
-            multi_conn: true,
-            trim: true,
-            fast_zero: true,
-        }
+        ExportInfo::new(1 << 20)
     }
 
     fn buffer(&self, length_bytes: u32) -> Vec<u8> {

@@ -5,7 +5,7 @@ use std::task::Wake;
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BlockSizes, ExportInfo, Extent};
+use crate::{ExportInfo, Extent};
 
 type Buffer = Vec<u8>;
 
@@ -43,16 +43,7 @@ impl AsyncWrite for Narrow {
 }
 
 fn outbox(limits: Limits) -> Rc<Outbox<Buffer>> {
-    let export = ExportInfo {
-        name: String::new(),
-        description: String::new(),
-        size_bytes: 1 << 20,
-        block_sizes: BlockSizes::default(),
-        read_only: false,
-        multi_conn: true,
-        trim: true,
-        fast_zero: true,
-    };
+    let export = ExportInfo::new(1 << 20);
     Outbox::new(Session::new(&export, true, true), limits)
 }
 

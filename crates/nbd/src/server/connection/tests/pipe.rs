@@ -8,7 +8,7 @@ use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, task::Waker};
 use tokio::io::AsyncWrite;
 
 use super::super::*;
-use crate::{BlockSizes, ExportInfo, Payload, proto::REQUEST_MAGIC};
+use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC};
 
 pub(super) const READ: u8 = 0;
 pub(super) const WRITE: u8 = 1;
@@ -162,16 +162,7 @@ impl Export for Echo {
     type Buffer = Buffer;
 
     fn info(&self) -> ExportInfo {
-        ExportInfo {
-            name: String::new(),
-            description: String::new(),
-            size_bytes: SIZE_BYTES,
-            block_sizes: BlockSizes::default(),
-            read_only: false,
-            multi_conn: true,
-            trim: true,
-            fast_zero: true,
-        }
+        ExportInfo::new(SIZE_BYTES)
     }
 
     fn buffer(&self, length_bytes: u32) -> Buffer {
