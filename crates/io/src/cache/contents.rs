@@ -75,6 +75,13 @@ impl Contents {
         })
     }
 
+    /// How much of a slice, from its start, is in one piece: up to the end of a page of [`Buffer::Cache`], or all of it.
+    #[must_use]
+    pub fn run(slice: Slice) -> Sectors {
+        let left = PAGE_SECTORS - slice.start.0 % PAGE_SECTORS;
+        Sectors(if slice.buffer == Buffer::Cache { left.min(slice.len.0) } else { slice.len.0 })
+    }
+
     /// Lets go of everything.
     ///
     /// # Panics

@@ -72,26 +72,15 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn compute(&mut self, id: JobId) {
         let Slot { job, plan, contents } = self.jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        let request = job.base(Buffer::Request);
-        let bases = |buffer| if buffer == Buffer::Request { request } else { Sectors(0) };
         for xor in plan.xors() {
             let operands = plan.operands(xor);
-            if operands.iter().any(|slice| slice.buffer == Buffer::Cache) {
-                xor_pages(job, contents, xor.target, operands);
-                continue;
+            let mut at = 0;
+            while at < xor.target.len.0 {
+                let left = xor.target.len.0 - at;
+                let len = operands.iter().map(|slice| Contents::run(slice.part(at, left)).0).min().unwrap_or(left);
+                xor_part(job, contents, xor.target.part(at, len), operands.iter().map(|slice| slice.part(at, len)));
+                at += len;
             }
-            let range = |slice: &Slice| range(slice, bases(slice.buffer));
-            let of = |buffer| operands.iter().filter(move |slice| slice.buffer == buffer).map(range);
-            let (target, other, is_scratch) = match xor.target.buffer {
-                Buffer::Scratch => (job.scratch.as_mut(), job.buf.as_ref(), true),
-                _ => (job.buf.as_mut(), job.scratch.as_ref(), false),
-            };
-            let (here, there) =
-                if is_scratch { (Buffer::Scratch, Buffer::Request) } else { (Buffer::Request, Buffer::Scratch) };
-            let target = target.expect("a plan's target has memory");
-            let (target, mut sources) = target.disjoint(range(&xor.target), of(here));
-            sources.extend(of(there).map(|range| other.expect("a plan's operand has memory").bytes(range)));
-            xor_into(target, &sources);
         }
     }
 
@@ -102,12 +91,8 @@ impl<D: Disk, T> Engine<D, T> {
         let job = job.as_mut().expect("the slot has a job");
         let Some(cache) = cache else { return };
         if !contents.flies() && job.work != Work::Destage {
-            let start = range(
-                &Slice { buffer: Buffer::Request, start: Sectors(0), len: Sectors(0) },
-                job.base(Buffer::Request),
-            );
             let source = match (job.work, &job.buf) {
-                (Work::Write { .. }, Some(buf)) => Source::Request(buf, start.start),
+                (Work::Write { .. }, Some(buf)) => Source::Request(buf, bytes(job.base(Buffer::Request))),
                 (Work::Resync { stripe, .. }, _) => return cache.forget_clean(stripe),
                 _ => Source::Zeroes(zeroes),
             };
@@ -198,40 +183,34 @@ impl Transfer {
     }
 }
 
-/// Does a XOR of which operands are pages of the cache, a page at a time: its column is at the same place in all of them.
-fn xor_pages<T>(job: &mut Job<T>, contents: &Contents, target: Slice, operands: &[Slice]) {
-    let Job { scratch, buf, .. } = job;
-    let base = Sectors(job.at.0 - job.start.0);
-    let scratch = scratch.as_mut().expect("what is computed from the cache goes to working memory");
-    let mut at = 0;
-    while at < target.len.0 {
-        let left =
-            |slice: &Slice| contents.pieces(slice.part(at, target.len.0 - at)).next().map(|(_, range)| range.len());
-        let pieces = operands.iter().filter(|slice| slice.buffer == Buffer::Cache).filter_map(left);
-        let len = Bytes(pieces.min().expect("an operand is in the cache") as u64).whole_sectors().0;
-        let of = |buffer, base| {
-            operands
-                .iter()
-                .filter(move |slice| slice.buffer == buffer)
-                .map(move |slice| range(&slice.part(at, len), base))
-        };
-        let (sum, mut sources) =
-            scratch.disjoint(range(&target.part(at, len), Sectors(0)), of(Buffer::Scratch, Sectors(0)));
-        sources.extend(of(Buffer::Request, base).map(|range| buf.as_ref().expect("a write has a buffer").bytes(range)));
-        let cached = operands.iter().filter(|slice| slice.buffer == Buffer::Cache);
-        sources.extend(
-            cached.flat_map(|slice| contents.pieces(slice.part(at, len))).map(|(page, range)| &page.bytes()[range]),
-        );
-        xor_into(sum, &sources);
-        at += len;
-    }
+/// Does a XOR of slices that are each in one piece.
+fn xor_part<T>(job: &mut Job<T>, contents: &Contents, target: Slice, operands: impl Iterator<Item = Slice> + Clone) {
+    let request = job.base(Buffer::Request);
+    let base = move |buffer| if buffer == Buffer::Request { request } else { Sectors(0) };
+    let of = |buffer| {
+        let slices = operands.clone().filter(move |slice| slice.buffer == buffer);
+        slices.map(move |slice| range(&slice, base(buffer)))
+    };
+    let (here, own, other, foreign) = match target.buffer {
+        Buffer::Scratch => (job.scratch.as_mut(), Buffer::Scratch, job.buf.as_ref(), Buffer::Request),
+        _ => (job.buf.as_mut(), Buffer::Request, job.scratch.as_ref(), Buffer::Scratch),
+    };
+    let here = here.expect("a plan's target has memory");
+    let (sum, mut sources) = here.disjoint(range(&target, base(own)), of(own));
+    sources.extend(of(foreign).map(|range| other.expect("a plan's operand has memory").bytes(range)));
+    let cached = operands.filter(|slice| slice.buffer == Buffer::Cache);
+    sources.extend(cached.flat_map(|slice| contents.pieces(slice)).map(|(page, range)| &page.bytes()[range]));
+    xor_into(sum, &sources);
 }
 
 /// The bytes of a slice in a buffer of which the part's own begin at `base`.
 fn range(slice: &Slice, base: Sectors) -> Range<usize> {
-    let bytes = |sectors: u64| usize::try_from(Sectors(sectors).bytes().0).expect("a buffer fits the address space");
     let start = base.0 + slice.start.0;
-    bytes(start)..bytes(start + slice.len.0)
+    bytes(Sectors(start))..bytes(Sectors(start + slice.len.0))
+}
+
+fn bytes(sectors: Sectors) -> usize {
+    usize::try_from(sectors.bytes().0).expect("a buffer fits the address space")
 }
 
 fn lease_to_fill<T>(job: &mut Job<T>, slice: &Slice) -> Lease {
