@@ -52,12 +52,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 
 /// Brings parity into agreement where the last run left it open.
 fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
-    if !array.needs_resync() || args.read_only || !array.missing().is_empty() {
+    if !array.needs_recovery() || args.read_only || !array.missing().is_empty() {
         return Ok(array);
     }
     tracing::warn!("the array was not stopped cleanly: computing its parity again");
     let bar = terminal::progress("resyncing", array.geometry.capacity().bytes().0);
-    let array = array.resync(|done| bar.set_position(done.0)).context("the resync stopped")?;
+    let array = array.recover(|done| bar.set_position(done.0)).context("the resync stopped")?;
     bar.finish_and_clear();
     Ok(array)
 }

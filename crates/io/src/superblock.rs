@@ -11,7 +11,7 @@ mod store;
 use uraid_layout::{Bytes, GeometryError, MemberIndex, Spec};
 use uuid::Uuid;
 
-pub use areas::{Area, Areas, HEAD_STEP, MEMBER_MIN, positions};
+pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
 pub use store::{erase, load, newest, store};
@@ -54,6 +54,13 @@ pub struct Superblock {
     pub slot: MemberIndex,
     /// Where things are on this member.
     pub areas: Areas,
+    /// What keeps stripes consistent over an unclean stop.
+    pub consistency: Consistency,
+    /// How content is checked.
+    pub integrity: Integrity,
+    /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client can guess it, so no
+    /// content that looks like a record is taken for one.
+    pub generation: Uuid,
     /// In which round this was recorded.
     pub epoch: Epoch,
     /// Which version of this member's superblock this is.
@@ -71,6 +78,28 @@ pub struct SlotRecord {
     pub member: Uuid,
     /// Whether its content is current.
     pub state: SlotState,
+}
+
+/// What keeps stripes consistent over an unclean stop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Consistency {
+    /// Nothing: all parity is computed again.
+    #[default]
+    None,
+    /// A bitmap says where writes may have been under way: parity is computed again there.
+    Bitmap,
+    /// A log has every write before it is done: what was under way is done again or never was.
+    Log,
+}
+
+/// How content is checked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Integrity {
+    /// Not at all, beyond what the members do.
+    #[default]
+    None,
+    /// A checksum for each [block](BLOCK_BYTES).
+    Crc32,
 }
 
 /// Whether a member's content is current.
@@ -151,6 +180,8 @@ impl Superblock {
         require(self.name.len() <= NAME_BYTES_MAX && !self.name.contains('\0'), "name")?;
         require(self.slot.0 < self.spec.members, "slot")?;
         require(self.areas.are_sound(self.spec.member_size), "area table")?;
+        let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
+        require(is_checkable, "integrity without a log")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
         require(self.sequence.0 <= COUNT_MAX, "sequence")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;

@@ -6,7 +6,9 @@
 use uraid_io::buf::Pool;
 use uraid_io::disk::{Disk, MemDisk};
 use uraid_io::engine::{CacheMode, Command, Engine, Record, Reply};
-use uraid_io::superblock::{Areas, Epoch, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds};
+use uraid_io::superblock::{
+    Areas, Consistency, Epoch, Integrity, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+};
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;
 
@@ -46,7 +48,7 @@ impl Bench {
     fn new(level: Level, members: u8, missing: MemberSet, caching: Option<(CacheMode, u64)>) -> Self {
         let member_size = Bytes(8 << 20);
         let uuid = |number: u8| Uuid::from_bytes([number; 16]);
-        let areas = Areas::new(member_size).expect("large enough");
+        let areas = Areas::new(member_size, Areas::default_log(member_size), Integrity::None).expect("large enough");
         let spec = Spec { level, members, chunk: Bytes(16 << 10), member_size: Sectors((1 << 20) / 512) };
         let slots: Vec<SlotRecord> =
             (0..members).map(|slot| SlotRecord { member: uuid(slot + 1), state: SlotState::Active }).collect();
@@ -58,6 +60,9 @@ impl Bench {
             member: uuid(slot + 1),
             slot: MemberIndex(slot),
             areas,
+            consistency: Consistency::None,
+            integrity: Integrity::None,
+            generation: Uuid::nil(),
             epoch: Epoch(1),
             sequence: Sequence(0),
             is_clean: true,

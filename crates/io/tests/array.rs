@@ -10,7 +10,9 @@ use uraid_io::array::{
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::member::{Access, Allocation, Member};
-use uraid_io::superblock::{self, Areas, Epoch, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds};
+use uraid_io::superblock::{
+    self, Areas, Consistency, Epoch, Integrity, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+};
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
@@ -31,7 +33,10 @@ fn candidate(slot: u8, epoch: u64, failed: &[u8]) -> Candidate {
         spec: Spec { level: Level::Raid1, members: 3, chunk: Bytes(4096), member_size: Sectors(64) },
         member: uuid(slot + 1),
         slot: MemberIndex(slot),
-        areas: Areas::new(SIZE).expect("large enough"),
+        areas: Areas::new(SIZE, Areas::default_log(SIZE), Integrity::None).expect("large enough"),
+        consistency: Consistency::None,
+        integrity: Integrity::None,
+        generation: Uuid::nil(),
         epoch: Epoch(epoch),
         sequence: Sequence(epoch),
         is_clean: true,
@@ -272,7 +277,11 @@ fn members_full_of_garbage_come_into_agreement() {
         let options = CreateOptions { force: true, ..options(level) };
         let made = create(&paths, &options, |done, total| last = (done, total)).expect("created");
         assert_eq!(last.0, last.1, "{level:?}: progress ends");
-        assert_eq!(made.spec.member_size, Areas::new(SIZE).expect("large enough").data_sectors(), "{level:?}");
+        assert_eq!(
+            made.spec.member_size,
+            Areas::new(SIZE, Areas::default_log(SIZE), Integrity::None).expect("large enough").data_sectors(),
+            "{level:?}"
+        );
         assert!(paths.iter().all(|path| stored(path).is_clean), "{level:?}");
         assert_agrees(&paths, &format!("{level:?}"));
         open(&paths).expect("opens");
@@ -302,16 +311,16 @@ fn an_unclean_array_is_resynced_when_whole_and_refused_when_not() {
     paths.reverse();
     let array = open(&paths).expect("opens in any order");
     paths.reverse();
-    assert!(array.needs_resync());
+    assert!(array.needs_recovery());
     let total = array.geometry.capacity().bytes();
     let mut done = Bytes(0);
-    let array = array.resync(|bytes| done = bytes).expect("resynced");
+    let array = array.recover(|bytes| done = bytes).expect("resynced");
     assert_eq!(done, total, "progress ends");
-    assert!(!array.needs_resync());
+    assert!(!array.needs_recovery());
     drop(array);
     assert!(paths.iter().all(|path| stored(path).is_clean));
     assert_agrees(&paths, "after a resync");
-    assert!(!Array::open(&paths[1..], degraded).expect("a clean array may be degraded").needs_resync());
+    assert!(!Array::open(&paths[1..], degraded).expect("a clean array may be degraded").needs_recovery());
 }
 
 #[test]

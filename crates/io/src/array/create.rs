@@ -11,7 +11,8 @@ use crate::Error;
 use crate::member::{Access, Allocation, Member, MemberError};
 use crate::signature;
 use crate::superblock::{
-    self, Areas, Epoch, MEMBER_MIN, NAME_BYTES_MAX, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+    self, Areas, Consistency, Epoch, Integrity, MEMBER_MIN, NAME_BYTES_MAX, Sequence, SlotRecord, SlotState,
+    Superblock, UnixSeconds,
 };
 
 /// What to make.
@@ -175,7 +176,8 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions) -> Result<Vec<Found<'
                 return Err(CreateError::InUse { path: path.clone(), what, offset });
             }
         }
-        let areas = Areas::new(size).ok_or_else(|| CreateError::TooSmall { path: path.clone(), size })?;
+        let areas = Areas::new(size, Areas::default_log(size), Integrity::None)
+            .ok_or_else(|| CreateError::TooSmall { path: path.clone(), size })?;
         found.push(Found { path, member, areas });
     }
     Ok(found)
@@ -218,6 +220,9 @@ fn superblocks(spec: Spec, found: &[Found<'_>], options: &CreateOptions, is_clea
         member: slots[usize::from(slot)].member,
         slot: MemberIndex(slot),
         areas: found.areas,
+        consistency: Consistency::None,
+        integrity: Integrity::None,
+        generation: Uuid::nil(),
         epoch: Epoch(1),
         sequence: Sequence(0),
         is_clean,
@@ -229,6 +234,6 @@ fn superblocks(spec: Spec, found: &[Found<'_>], options: &CreateOptions, is_clea
 /// Zeros everything, so that parity agrees and mirrors are equal.
 fn initialise(paths: &[PathBuf], options: &CreateOptions, progress: impl FnMut(Bytes)) -> Result<(), OpenError> {
     let array = Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false })?;
-    array.zero(options.allocation == Allocation::Sparse, progress)?;
+    array.assembled.zero(options.allocation == Allocation::Sparse, progress)?;
     Ok(())
 }

@@ -190,6 +190,12 @@ impl Verdict {
         self.missing().iter().filter(|&slot| is_active(&self.superblock, slot)).collect()
     }
 
+    /// The candidates that are not part of the array now, by path.
+    #[must_use]
+    pub fn asides(&self, candidates: &[Candidate]) -> Vec<(PathBuf, SetAside)> {
+        self.set_aside.iter().map(|&(index, reason)| (candidates[index].path.clone(), reason)).collect()
+    }
+
     /// Whether the level survives what is missing.
     #[must_use]
     pub fn is_readable(&self) -> bool {

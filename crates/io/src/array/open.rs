@@ -7,12 +7,13 @@ use thiserror::Error;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, SECTOR_BYTES};
 use uuid::Uuid;
 
+use super::assemble::Assembled;
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::{Access, Member, MemberError};
-use crate::superblock::{self, Sequence, Superblock};
+use crate::superblock::{self, Superblock};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -101,9 +102,7 @@ pub struct Array {
     pub paths: Vec<Option<PathBuf>>,
     /// Members that were named and are not part of it now.
     pub set_aside: Vec<(PathBuf, SetAside)>,
-    pub(super) access: Access,
-    pub(super) record: Record,
-    pub(super) disk: UringDisk,
+    pub(super) assembled: Assembled<UringDisk>,
     pub(super) alignment: Bytes,
     pub(super) is_in_memory: bool,
 }
@@ -141,42 +140,26 @@ impl Array {
         let (members, candidates): (Vec<Member>, Vec<Candidate>) =
             candidates(paths, options.access)?.into_iter().unzip();
         let verdict = judge(&candidates)?;
-        let set_aside: Vec<_> =
-            verdict.set_aside.iter().map(|&(index, reason)| (candidates[index].path.clone(), reason)).collect();
+        let set_aside = verdict.asides(&candidates);
         check_sizes(&members, &candidates, &verdict)?;
-        check_presence(&verdict, &set_aside, options)?;
+        check_presence(&verdict, &candidates, options)?;
         let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
-        let Verdict { superblock, geometry, slots, .. } = verdict;
         let present: Vec<Option<Arc<Member>>> =
-            slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
-        if options.access == Access::ReadWrite && !superblock.is_clean {
-            // What the kernel still holds of the writes before must not change under what is read now.
-            present.iter().flatten().try_for_each(|member| member.sync())?;
-        }
-        let own = |index: &Option<usize>| {
-            index.map(|index| {
-                let Superblock { member, slot, areas, sequence, .. } = candidates[index].superblock;
-                Superblock { member, slot, areas, sequence, ..superblock.clone() }
-            })
-        };
-        let mut superblocks: Vec<Option<Superblock>> = slots.iter().map(own).collect();
-        if options.access == Access::ReadWrite {
-            catch_up(&present, &slots, &candidates, &mut superblocks)?;
-        }
-        let record = Record::new(superblocks);
+            verdict.slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
         let paths = present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
         let alignments = present.iter().flatten().map(|member| member.alignment().offset);
         let alignment = alignments.max().unwrap_or_default();
         let is_in_memory = present.iter().flatten().all(|member| member.is_in_memory());
         let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
-        let access = options.access;
-        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment, is_in_memory })
+        let assembled = Assembled::new(disk, &verdict, &candidates, options.access, Uuid::new_v4())?;
+        let Verdict { superblock, geometry, .. } = verdict;
+        Ok(Self { superblock, geometry, paths, set_aside, assembled, alignment, is_in_memory })
     }
 
     /// The slots without a member.
     #[must_use]
     pub fn missing(&self) -> MemberSet {
-        self.record.missing()
+        self.assembled.missing()
     }
 
     /// What offsets and lengths of requests are multiples of: what the members demand, at least a sector.
@@ -191,10 +174,18 @@ impl Array {
         self.is_in_memory
     }
 
-    /// Whether parity may not match the data: the array was not stopped cleanly, and keeps something twice.
+    /// See [`Assembled::needs_recovery`].
     #[must_use]
-    pub fn needs_resync(&self) -> bool {
-        !self.record.is_clean() && self.geometry.tolerance() > 0
+    pub fn needs_recovery(&self) -> bool {
+        self.assembled.needs_recovery()
+    }
+
+    /// See [`Assembled::recover`].
+    ///
+    /// # Errors
+    /// When a member fails.
+    pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+        Ok(Self { assembled: self.assembled.recover(progress)?, ..self })
     }
 
     /// What another engine for the same members is made of, which follows this array's: see [`engine::Ask`](crate::engine::Ask).
@@ -202,9 +193,9 @@ impl Array {
     pub fn follower(&self) -> Follower {
         Follower {
             geometry: self.geometry.clone(),
-            record: self.record.follower(),
-            members: self.disk.members().to_vec(),
-            access: self.access,
+            record: self.assembled.record.follower(),
+            members: self.assembled.disk.members().to_vec(),
+            access: self.assembled.access,
         }
     }
 
@@ -213,7 +204,7 @@ impl Array {
     /// # Errors
     /// [`EngineError::TooManyMissing`]: not after a successful [`Array::open`].
     pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, EngineError> {
-        Engine::new(self.disk, self.geometry, self.record, self.access == Access::ReadOnly)
+        self.assembled.into_engine()
     }
 }
 
@@ -228,24 +219,6 @@ impl Follower {
     }
 }
 
-/// Ends a round of superblock writes that was cut off: a member that it did not reach would be two epochs behind, and set
-/// aside, if the next round were cut off too.
-fn catch_up(
-    present: &[Option<Arc<Member>>],
-    slots: &[Option<usize>],
-    candidates: &[Candidate],
-    superblocks: &mut [Option<Superblock>],
-) -> Result<(), Error> {
-    for ((member, index), superblock) in present.iter().zip(slots).zip(superblocks) {
-        let (Some(member), Some(index), Some(superblock)) = (member, *index, superblock) else { continue };
-        if candidates[index].superblock.epoch < superblock.epoch {
-            superblock.sequence = Sequence(superblock.sequence.0 + 1);
-            superblock::store(member, superblock)?;
-        }
-    }
-    Ok(())
-}
-
 fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) -> Result<(), OpenError> {
     for &index in verdict.slots.iter().flatten() {
         let (size, expected) = (members[index].size(), candidates[index].superblock.areas.member_size);
@@ -256,11 +229,16 @@ fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) 
     Ok(())
 }
 
-fn check_presence(verdict: &Verdict, set_aside: &[(PathBuf, SetAside)], options: OpenOptions) -> Result<(), OpenError> {
+/// Whether what is there of an array may be used as `options` say.
+///
+/// # Errors
+/// [`OpenError::TooFew`], [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
+pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
-    let (missing, set_aside) = (verdict.missing(), set_aside.to_vec());
+    let missing = verdict.missing();
+    let set_aside = verdict.asides(candidates);
     if !verdict.is_readable() {
         let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());
         return Err(OpenError::TooFew { missing: name(missing), level, tolerance, set_aside });

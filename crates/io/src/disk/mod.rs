@@ -212,7 +212,10 @@ impl DiskOp {
     }
 
     /// Asserts the contract of [`Disk::submit`].
-    fn check(&self) {
+    ///
+    /// # Panics
+    /// See there.
+    pub fn check(&self) {
         let writable = match self.kind {
             OpKind::Read => true,
             OpKind::Write => false,
@@ -227,13 +230,16 @@ impl DiskOp {
     }
 
     /// The error of an operation that reaches beyond a member of `size` bytes.
-    fn check_end(&self, size: Bytes) -> Result<(), DiskError> {
+    ///
+    /// # Errors
+    /// [`DiskError::BeyondEnd`].
+    pub fn check_end(&self, size: Bytes) -> Result<(), DiskError> {
         let end = self.offset.0.checked_add(self.len().0);
         if end.is_none_or(|end| end > size.0) { Err(DiskError::BeyondEnd { op: self.info(), size }) } else { Ok(()) }
     }
 
     /// Ends the operation: the leases are dropped here.
-    fn complete(mut self, result: Result<(), DiskError>) -> Completion {
+    pub fn complete(mut self, result: Result<(), DiskError>) -> Completion {
         self.segments.clear();
         let spare = if self.segments.spilled() { self.segments.into_vec() } else { Vec::new() };
         Completion { tag: self.tag, member: self.member, result, spare }

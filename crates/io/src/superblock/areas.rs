@@ -2,7 +2,7 @@
 
 use uraid_layout::{Bytes, Sectors};
 
-use super::SUPERBLOCK_BYTES;
+use super::{Integrity, SUPERBLOCK_BYTES};
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -25,6 +25,12 @@ const BITMAP_START: u64 = 64 * KIB;
 const LOG_START: u64 = 512 * KIB;
 const LOG_EXTRA_MAX: u64 = 64 * MIB;
 
+/// What one checksum covers.
+pub const BLOCK_BYTES: Bytes = Bytes(4096);
+
+/// Blocks whose checksums share a sector, beside the sector's own.
+pub const SUMS_IN_SECTOR: u64 = 127;
+
 /// A range of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Area {
@@ -39,10 +45,12 @@ pub struct Area {
 pub struct Areas {
     /// The member's own size when it became one, which says where the copy at the tail is.
     pub member_size: Bytes,
-    /// Reserved for the write-intent bitmap.
+    /// The write-intent bitmap.
     pub bitmap: Area,
-    /// Reserved for the log ring.
+    /// The log ring.
     pub log: Area,
+    /// The checksums of the data area's blocks; empty without [`Integrity::Crc32`].
+    pub sums: Area,
     /// What the array's geometry addresses.
     pub data: Area,
 }
@@ -56,19 +64,34 @@ impl Area {
 }
 
 impl Areas {
-    /// The areas of a new member of the given size; `None` when it is below [`MEMBER_MIN`].
-    ///
-    /// The log ring takes 1/64 of the member, at most 64 MiB, beside what is left of the first MiB.
+    /// The areas of a new member of the given size, with a log of at least `log`; `None` when the member is below [`MEMBER_MIN`], or nothing
+    /// is left for data.
     #[must_use]
-    pub fn new(member_size: Bytes) -> Option<Self> {
+    pub fn new(member_size: Bytes, log: Bytes, integrity: Integrity) -> Option<Self> {
         let [.., tail] = positions(member_size)?;
-        let head = MIB + (member_size.0 / 64).min(LOG_EXTRA_MAX) / MIB * MIB;
-        Some(Self {
+        let log_end = log.0.checked_add(LOG_START)?.checked_next_multiple_of(MIB)?;
+        let room = tail.0.checked_sub(log_end)?;
+        let sums = match integrity {
+            Integrity::None => 0,
+            Integrity::Crc32 => {
+                (room / BLOCK_BYTES.0).div_ceil(SUMS_IN_SECTOR).next_multiple_of(8) * uraid_layout::SECTOR_BYTES
+            }
+        };
+        let data = (log_end + sums).next_multiple_of(MIB);
+        (data < tail.0).then(|| Self {
             member_size,
             bitmap: between(BITMAP_START, LOG_START),
-            log: between(LOG_START, head),
-            data: between(head, tail.0),
+            log: between(LOG_START, log_end),
+            sums: between(log_end, log_end + sums),
+            data: between(data, tail.0),
         })
+    }
+
+    /// How large the log of a member is unless somebody wants another: 1/64 of the member, at most 64 MiB, beside what is left of the first
+    /// MiB.
+    #[must_use]
+    pub fn default_log(member_size: Bytes) -> Bytes {
+        Bytes(MIB - LOG_START + (member_size.0 / 64).min(LOG_EXTRA_MAX) / MIB * MIB)
     }
 
     /// How many sectors of data the member has.
@@ -82,7 +105,7 @@ impl Areas {
         let Some([_, last_slot, tail]) = positions(self.member_size) else { return false };
         let page = SUPERBLOCK_BYTES as u64;
         let mut free_from = Bytes(last_slot.0 + page);
-        for area in [self.bitmap, self.log, self.data] {
+        for area in [self.bitmap, self.log, self.sums, self.data] {
             let is_aligned = area.offset.0.is_multiple_of(page) && area.size.0.is_multiple_of(page);
             let Some(end) = area.end() else { return false };
             if !is_aligned || area.offset < free_from || end > tail {

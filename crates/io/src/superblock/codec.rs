@@ -4,8 +4,8 @@ use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec
 use uuid::Uuid;
 
 use super::{
-    Area, Areas, Epoch, NAME_BYTES_MAX, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState, Superblock, SuperblockError,
-    UnixSeconds,
+    Area, Areas, Consistency, Epoch, Integrity, NAME_BYTES_MAX, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState,
+    Superblock, SuperblockError, UnixSeconds,
 };
 
 /// No text, so that no text file is taken for a member; the line ends tell of a transfer that changed them.
@@ -31,6 +31,8 @@ mod at {
     pub(super) const MEMBERS: usize = 137;
     pub(super) const LEVEL: usize = 138;
     pub(super) const FLAGS: usize = 141;
+    pub(super) const CONSISTENCY: usize = 142;
+    pub(super) const INTEGRITY: usize = 143;
     pub(super) const CHUNK: usize = 144;
     pub(super) const USED: usize = 152;
     pub(super) const MEMBER_SIZE: usize = 160;
@@ -39,6 +41,8 @@ mod at {
     pub(super) const LOG: usize = 200;
     pub(super) const EPOCH: usize = 216;
     pub(super) const SEQUENCE: usize = 224;
+    pub(super) const SUMS: usize = 232;
+    pub(super) const GENERATION: usize = 248;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 32;
 }
@@ -63,11 +67,15 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::MEMBERS, &[spec.members]);
     put(at::LEVEL, &level_bytes(spec.level));
     put(at::FLAGS, &[if superblock.is_clean { FLAG_CLEAN } else { 0 }]);
+    put(at::CONSISTENCY, &[consistency_code(superblock.consistency)]);
+    put(at::INTEGRITY, &[integrity_code(superblock.integrity)]);
+    put(at::GENERATION, superblock.generation.as_bytes());
     put(at::CHUNK, &u32::try_from(spec.chunk.0).expect("a chunk is at most 1 MiB").to_le_bytes());
     put(at::USED, &spec.member_size.0.to_le_bytes());
     let areas = &superblock.areas;
     put(at::MEMBER_SIZE, &areas.member_size.0.to_le_bytes());
-    for (at, area) in [(at::DATA, areas.data), (at::BITMAP, areas.bitmap), (at::LOG, areas.log)] {
+    let places = [(at::DATA, areas.data), (at::BITMAP, areas.bitmap), (at::LOG, areas.log), (at::SUMS, areas.sums)];
+    for (at, area) in places {
         put(at, &area.offset.0.to_le_bytes());
         put(at + 8, &area.size.0.to_le_bytes());
     }
@@ -123,10 +131,14 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
             member_size: Bytes(u64_at(bytes, at::MEMBER_SIZE)),
             bitmap: area(bytes, at::BITMAP),
             log: area(bytes, at::LOG),
+            sums: area(bytes, at::SUMS),
             data: area(bytes, at::DATA),
         },
         epoch: Epoch(u64_at(bytes, at::EPOCH)),
         sequence: Sequence(u64_at(bytes, at::SEQUENCE)),
+        consistency: consistency(bytes[at::CONSISTENCY])?,
+        integrity: integrity(bytes[at::INTEGRITY])?,
+        generation: uuid_at(bytes, at::GENERATION),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
         slots: slot_table(bytes, members)?,
     };
@@ -167,6 +179,38 @@ fn level(bytes: [u8; 3]) -> Result<Level, SuperblockError> {
         [32, height, 0] => Level::Rm2 { height, placement: Placement::Adjacent },
         [32, height, 1] => Level::Rm2 { height, placement: Placement::Partitioned },
         _ => return Err(SuperblockError::Field { field: "level" }),
+    })
+}
+
+fn consistency_code(consistency: Consistency) -> u8 {
+    match consistency {
+        Consistency::None => 0,
+        Consistency::Bitmap => 1,
+        Consistency::Log => 2,
+    }
+}
+
+fn consistency(code: u8) -> Result<Consistency, SuperblockError> {
+    Ok(match code {
+        0 => Consistency::None,
+        1 => Consistency::Bitmap,
+        2 => Consistency::Log,
+        _ => return Err(SuperblockError::Field { field: "consistency" }),
+    })
+}
+
+fn integrity_code(integrity: Integrity) -> u8 {
+    match integrity {
+        Integrity::None => 0,
+        Integrity::Crc32 => 1,
+    }
+}
+
+fn integrity(code: u8) -> Result<Integrity, SuperblockError> {
+    Ok(match code {
+        0 => Integrity::None,
+        1 => Integrity::Crc32,
+        _ => return Err(SuperblockError::Field { field: "integrity" }),
     })
 }
 

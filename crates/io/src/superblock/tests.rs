@@ -14,7 +14,7 @@ fn uuid(byte: u8) -> Uuid {
 
 /// Member 1 of a RAID 5 of three 16 MiB members.
 fn sample() -> Superblock {
-    let areas = Areas::new(Bytes(16 * MIB)).unwrap();
+    let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::None).unwrap();
     let entry = |byte, state| SlotRecord { member: uuid(byte), state };
     Superblock {
         array: uuid(0xa0),
@@ -29,6 +29,9 @@ fn sample() -> Superblock {
         member: uuid(0xb1),
         slot: MemberIndex(1),
         areas,
+        consistency: Consistency::Log,
+        integrity: Integrity::None,
+        generation: uuid(0xc0),
         epoch: Epoch(5),
         sequence: Sequence(8),
         is_clean: true,
@@ -40,7 +43,7 @@ fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x84, 0x7f, 0x9c, 0x16,   1, 0, 0, 0,
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0xf9, 0xf9, 0xa0, 0xe9,   1, 0, 0, 0,
         0, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,
     ];
     bytes.extend([0xa0; 16]);
@@ -49,7 +52,7 @@ fn sample_head() -> Vec<u8> {
     bytes.extend([0x00, 0x21, 0x43, 0x65, 0, 0, 0, 0]);
     bytes.extend([0xb1; 16]);
     bytes.extend([
-        1, 3, 5, 2, 0, 1, 0, 0,                     // slot, members, level, rotation, -, clean, -, -
+        1, 3, 5, 2, 0, 1, 2, 0,                     // slot, members, level, rotation, -, clean, log, no integrity
         0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // chunk 64 KiB
         0x80, 0x77, 0x00, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB in sectors
         0x00, 0x00, 0x00, 0x01, 0, 0, 0, 0,         // member of 16 MiB
@@ -61,7 +64,10 @@ fn sample_head() -> Vec<u8> {
         0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // 512 KiB
         5, 0, 0, 0, 0, 0, 0, 0,                     // epoch
         8, 0, 0, 0, 0, 0, 0, 0,                     // sequence
+        0x00, 0x00, 0x10, 0x00, 0, 0, 0, 0,         // no checksums
+        0, 0, 0, 0, 0, 0, 0, 0,
     ]);
+    bytes.extend([0xc0; 16]);
     bytes
 }
 
@@ -153,12 +159,16 @@ fn what_is_wrong_is_told_apart() {
         (137, &[65], "number of members"),
         (138, &[6], "level"),
         (139, &[4], "level"),
+        (142, &[3], "consistency"),
+        (143, &[2], "integrity"),
+        (142, &[1, 1], "integrity without a log"),
         (160, &[0; 8], "area table"),
         (168, &[0xff; 8], "area table"),
         (176, &[0xff; 8], "area table"),
         (184, &[0; 8], "area table"),
         (192, &[1], "area table"),
         (200, &[0; 8], "area table"),
+        (232, &[0; 8], "area table"),
         (216, &[0; 8], "epoch"),
         (216, &[0xff; 8], "epoch"),
         (224, &[0xff; 8], "sequence"),
@@ -175,6 +185,18 @@ fn what_is_wrong_is_told_apart() {
 }
 
 #[test]
+fn a_log_and_checksums_have_the_room_they_need() {
+    let size = Bytes(1 << 30);
+    let areas = Areas::new(size, Bytes(3 * MIB), Integrity::Crc32).unwrap();
+    assert_eq!(areas.log.size, Bytes(3 * MIB + MIB / 2), "what is left of the last MiB is the log's");
+    let blocks = areas.data.size.0 / 4096;
+    assert!(areas.sums.size.0 / 512 * 127 >= blocks && areas.sums.size.0 < MIB + blocks / 127 * 512);
+    assert!(areas.are_sound(areas.data_sectors()));
+    assert_eq!(Areas::new(Bytes(4 * MIB), Bytes(4 * MIB), Integrity::None), None, "nothing is left for data");
+    assert_eq!(Areas::new(Bytes(4 * MIB), Bytes(u64::MAX), Integrity::None), None);
+}
+
+#[test]
 fn areas_have_room_for_everything_on_every_size() {
     for (member_size, head, log) in [
         (4 * MIB, MIB, MIB / 2),
@@ -183,7 +205,7 @@ fn areas_have_room_for_everything_on_every_size() {
         (1 << 30, 17 * MIB, 16 * MIB + MIB / 2),
         (1 << 40, 65 * MIB, 64 * MIB + MIB / 2),
     ] {
-        let areas = Areas::new(Bytes(member_size)).unwrap();
+        let areas = Areas::new(Bytes(member_size), Areas::default_log(Bytes(member_size)), Integrity::None).unwrap();
         assert_eq!((areas.data.offset, areas.log.size), (Bytes(head), Bytes(log)), "{member_size}");
         let [.., tail] = positions(Bytes(member_size)).unwrap();
         assert_eq!(areas.data.end(), Some(tail));
@@ -192,7 +214,10 @@ fn areas_have_room_for_everything_on_every_size() {
     }
     assert_eq!(positions(Bytes(16 * MIB)), Some([Bytes(16384), Bytes(49152), Bytes(16 * MIB - 65536)]));
     for too_small in [0, 4095, 65535, 4 * MIB - 1] {
-        assert_eq!((Areas::new(Bytes(too_small)), positions(Bytes(too_small))), (None, None));
+        assert_eq!(
+            (Areas::new(Bytes(too_small), Bytes(0), Integrity::None), positions(Bytes(too_small))),
+            (None, None)
+        );
     }
 }
 

@@ -8,7 +8,9 @@ pub(crate) mod watch;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Record, Reply};
-use uraid_io::superblock::{Areas, Epoch, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds, encode};
+use uraid_io::superblock::{
+    Areas, Consistency, Epoch, Integrity, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds, encode,
+};
 use uraid_layout::stripe::Role;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
@@ -112,7 +114,11 @@ impl Shape {
             spec: self.spec(),
             member: uuid(slot + 1),
             slot: MemberIndex(slot),
-            areas: Areas::new(self.member_bytes()).expect("large enough"),
+            areas: Areas::new(self.member_bytes(), Areas::default_log(self.member_bytes()), Integrity::None)
+                .expect("large enough"),
+            consistency: Consistency::None,
+            integrity: Integrity::None,
+            generation: Uuid::nil(),
             epoch: Epoch(1),
             sequence: Sequence(0),
             is_clean: true,

@@ -2,8 +2,8 @@
 
 use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 
-use super::open::Array;
-use crate::disk::{Disk, UringDisk};
+use super::assemble::Assembled;
+use crate::disk::Disk;
 use crate::engine::{Command, Engine, EngineError};
 
 /// Parity stripes that are worked on at once.
@@ -12,12 +12,12 @@ const CONCURRENT: usize = 16;
 /// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large chunks.
 const COLUMNS: Sectors = Sectors((64 << 10) / 512);
 
-impl Array {
+impl<D: Disk> Assembled<D> {
     /// Computes all parity from the data and marks the array clean; blocks. `progress` gets the bytes of array content done so far.
     ///
     /// # Errors
     /// When a member fails: the array stays marked, and what is missing can't be made good.
-    pub fn resync(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+    pub fn recover(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
         self.run(|engine| {
             let geometry = engine.geometry().clone();
             let mut columns = (0..geometry.stripes().0).flat_map(|stripe| {
@@ -60,11 +60,8 @@ impl Array {
     }
 
     /// Runs work on an engine of its own, then closes the array.
-    fn run(
-        self,
-        work: impl FnOnce(&mut Engine<UringDisk, u64>) -> Result<(), EngineError>,
-    ) -> Result<Self, EngineError> {
-        let Self { superblock, geometry, paths, set_aside, access, record, disk, alignment, is_in_memory } = self;
+    fn run(self, work: impl FnOnce(&mut Engine<D, u64>) -> Result<(), EngineError>) -> Result<Self, EngineError> {
+        let Self { geometry, record, disk, access } = self;
         let mut engine = Engine::new(disk, geometry, record, false)?;
         work(&mut engine)?;
         engine.trust_parity();
@@ -73,7 +70,7 @@ impl Array {
             move |_| close.take().map(|command| (0, command))
         })?;
         let (disk, geometry, record) = engine.into_parts();
-        Ok(Self { superblock, geometry, paths, set_aside, access, record, disk, alignment, is_in_memory })
+        Ok(Self { geometry, record, disk, access })
     }
 }
 

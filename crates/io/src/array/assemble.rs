@@ -1,0 +1,132 @@
+//! From accepted members to an array that can be served, whatever is behind them: files, devices, or simulated members.
+//!
+//! Members that a cut-off round of superblock writes did not reach catch up first. [`Assembled::recover`] then brings the array into
+//! agreement after an unclean stop; it can be cut off at any point and begun again.
+
+use smallvec::smallvec;
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+use uuid::Uuid;
+
+use super::judge::{Candidate, Verdict};
+use crate::Error;
+use crate::buf::Buf;
+use crate::disk::{Completion, Disk, DiskOp, OpKind, Segments};
+use crate::engine::{Engine, EngineError, Record};
+use crate::member::Access;
+use crate::superblock::{SUPERBLOCK_BYTES, Sequence, Superblock, encode};
+
+/// An array whose members may be used.
+#[derive(Debug)]
+pub struct Assembled<D> {
+    pub(super) geometry: Geometry,
+    pub(super) record: Record,
+    pub(super) disk: D,
+    pub(super) access: Access,
+}
+
+impl<D: Disk> Assembled<D> {
+    /// The array that a verdict describes; `disk` has the accepted members in their slots. `generation` is a new number for the log, which nobody
+    /// can guess.
+    ///
+    /// # Errors
+    /// When a member fails.
+    pub fn new(
+        mut disk: D,
+        verdict: &Verdict,
+        candidates: &[Candidate],
+        access: Access,
+        generation: Uuid,
+    ) -> Result<Self, Error> {
+        let _ = generation;
+        let truth = &verdict.superblock;
+        let own = |index: &Option<usize>| {
+            index.map(|index| {
+                let Superblock { member, slot, areas, sequence, .. } = candidates[index].superblock;
+                Superblock { member, slot, areas, sequence, ..truth.clone() }
+            })
+        };
+        let mut superblocks: Vec<Option<Superblock>> = verdict.slots.iter().map(own).collect();
+        if access == Access::ReadWrite {
+            let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
+            if !truth.is_clean {
+                // What the members still hold of the writes before must not change under what is read now.
+                perform(&mut disk, accepted.iter().map(flush))?;
+            }
+            // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
+            let behind = |slot: MemberIndex| {
+                verdict.slots[slot.index()].is_some_and(|index| candidates[index].superblock.epoch < truth.epoch)
+            };
+            let late: MemberSet = accepted.iter().filter(|&slot| behind(slot)).collect();
+            let mut writes = Vec::new();
+            for superblock in superblocks.iter_mut().flatten().filter(|superblock| late.contains(superblock.slot)) {
+                superblock.sequence = Sequence(superblock.sequence.0 + 1);
+                writes.extend(superblock_writes(superblock));
+            }
+            perform(&mut disk, writes)?;
+            perform(&mut disk, late.iter().map(flush))?;
+        }
+        Ok(Self { geometry: verdict.geometry.clone(), record: Record::new(superblocks), disk, access })
+    }
+
+    /// The array's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    /// The slots without a member.
+    pub fn missing(&self) -> MemberSet {
+        self.record.missing()
+    }
+
+    /// Whether the array was not stopped cleanly, and keeps something twice that may not agree.
+    pub fn needs_recovery(&self) -> bool {
+        !self.record.is_clean() && self.geometry.tolerance() > 0
+    }
+
+    /// The engine that serves the array.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyMissing`]: not when the verdict was readable.
+    pub fn into_engine<T>(self) -> Result<Engine<D, T>, EngineError> {
+        Engine::new(self.disk, self.geometry, self.record, self.access == Access::ReadOnly)
+    }
+}
+
+/// Runs operations and waits for all of them.
+///
+/// # Errors
+/// The first that failed.
+pub(super) fn perform(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<(), Error> {
+    let mut pending = 0_usize;
+    for op in ops {
+        disk.submit(op);
+        pending += 1;
+    }
+    let (mut completions, mut failure) = (Vec::new(), None);
+    disk.kick()?;
+    loop {
+        disk.reap(&mut completions);
+        pending -= completions.len();
+        for Completion { result, .. } in completions.drain(..) {
+            failure = failure.or(result.err());
+        }
+        if pending == 0 {
+            return failure.map_or(Ok(()), |error| Err(error.into()));
+        }
+        disk.wait()?;
+    }
+}
+
+pub(super) fn flush(member: MemberIndex) -> DiskOp {
+    DiskOp { tag: 0, member, kind: OpKind::Flush, offset: Bytes(0), segments: Segments::new() }
+}
+
+fn superblock_writes(superblock: &Superblock) -> impl Iterator<Item = DiskOp> {
+    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+    block.as_mut().copy_from_slice(&encode(superblock));
+    let member = superblock.slot;
+    superblock.write_positions().into_iter().map(move |offset| {
+        let segments = smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
+        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
+    })
+}
