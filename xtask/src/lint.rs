@@ -13,6 +13,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-layout", &[]),
     ("uraid-io", &["uraid-layout"]),
     ("uraid-nbd", &[]),
+    ("uraid-sim", &["uraid-layout", "uraid-io"]),
     ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-benches", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-tests", &[]),

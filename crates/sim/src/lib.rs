@@ -1,0 +1,11 @@
+//! Simulated members, and the real engine, cache, log and metadata code run on them.
+//!
+//! [`members`] remember, sector by sector, what a power cut may leave of what was written to them. Everything is a function of its arguments: no
+//! clock, no thread, no randomness but what a caller brings.
+
+pub mod image;
+pub mod member;
+pub mod members;
+pub mod random;
+
+pub use members::Members;

@@ -1,0 +1,295 @@
+//! The members of a simulated array.
+
+use std::path::PathBuf;
+
+use uraid_io::array::Candidate;
+use uraid_io::superblock::{Superblock, SuperblockError};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
+
+use crate::member::{Member, Payload};
+
+/// A sector of one of the members, by its byte offset from the start of the member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The member.
+    pub member: MemberIndex,
+    /// Where its first byte is.
+    pub offset: Bytes,
+}
+
+/// A change of one member, from its begin to its end.
+#[derive(Clone, Debug)]
+pub enum Change {
+    /// A write.
+    Write {
+        /// Where.
+        place: Place,
+        /// What.
+        payload: Payload,
+    },
+    /// A flush of everything that was written to the member.
+    Flush {
+        /// Which one.
+        member: MemberIndex,
+    },
+}
+
+/// Members in their slots; none where one is missing. A clone costs microseconds.
+#[derive(Clone, Debug)]
+pub struct Members {
+    slots: Vec<Option<Member>>,
+}
+
+impl Members {
+    /// New members of zeros with these superblocks, in the slots that they name.
+    ///
+    /// # Panics
+    /// When a superblock is unsound.
+    #[must_use]
+    pub fn new(superblocks: &[Superblock]) -> Self {
+        let count = superblocks.iter().map(|superblock| superblock.slots.len()).max().unwrap_or_default();
+        let mut slots = vec![None; count];
+        for superblock in superblocks {
+            slots[superblock.slot.index()] = Some(Member::formatted(superblock));
+        }
+        Self { slots }
+    }
+
+    /// Members in slot order.
+    #[must_use]
+    pub fn of(slots: Vec<Option<Member>>) -> Self {
+        Self { slots }
+    }
+
+    /// The number of slots.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Whether there is no slot.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// The slots that have a member.
+    #[must_use]
+    pub fn present(&self) -> MemberSet {
+        self.iter().map(|(slot, _)| slot).collect()
+    }
+
+    /// The members with their slots.
+    pub fn iter(&self) -> impl Iterator<Item = (MemberIndex, &Member)> {
+        (0u8..).zip(&self.slots).filter_map(|(slot, member)| Some((MemberIndex(slot), member.as_ref()?)))
+    }
+
+    /// A member.
+    #[must_use]
+    pub fn get(&self, slot: MemberIndex) -> Option<&Member> {
+        self.slots.get(slot.index())?.as_ref()
+    }
+
+    /// A member, to change.
+    #[must_use]
+    pub fn get_mut(&mut self, slot: MemberIndex) -> Option<&mut Member> {
+        self.slots.get_mut(slot.index())?.as_mut()
+    }
+
+    /// Puts a member in or takes it out; the one that was there.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    pub fn replace(&mut self, slot: MemberIndex, member: Option<Member>) -> Option<Member> {
+        std::mem::replace(&mut self.slots[slot.index()], member)
+    }
+
+    /// Only the members of `kept`.
+    #[must_use]
+    pub fn only(&self, kept: MemberSet) -> Self {
+        let keep = |(slot, member): (u8, &Option<Member>)| member.clone().filter(|_| kept.contains(MemberIndex(slot)));
+        Self { slots: (0u8..).zip(&self.slots).map(keep).collect() }
+    }
+
+    /// Does a change; nothing where the member is missing.
+    ///
+    /// # Panics
+    /// As [`Member::issue`].
+    pub fn apply(&mut self, change: Change) {
+        match change {
+            Change::Write { place, payload } => {
+                if let Some(member) = self.get_mut(place.member) {
+                    member.write(place.offset, payload);
+                }
+            }
+            Change::Flush { member } => self.get_mut(member).into_iter().for_each(Member::flush),
+        }
+    }
+
+    /// The sectors of which a power cut may leave more than one content, and how many; see [`Member::unflushed`].
+    pub fn unflushed(&self) -> impl Iterator<Item = (Place, usize)> + '_ {
+        self.iter().flat_map(|(slot, member)| {
+            member.unflushed().map(move |(offset, count)| (Place { member: slot, offset }, count))
+        })
+    }
+
+    /// What a power cut leaves; see [`Member::cut`].
+    ///
+    /// # Panics
+    /// When a choice is not below the number of contents.
+    #[must_use]
+    pub fn cut(&self, mut choose: impl FnMut(Place, usize) -> usize) -> Self {
+        let mut slots = vec![None; self.slots.len()];
+        for (slot, member) in self.iter() {
+            slots[slot.index()] = Some(member.cut(|offset, count| choose(Place { member: slot, offset }, count)));
+        }
+        Self { slots }
+    }
+
+    /// What the members' superblocks say.
+    pub fn superblocks(&self) -> impl Iterator<Item = (MemberIndex, Result<Superblock, SuperblockError>)> {
+        self.iter().map(|(slot, member)| (slot, member.superblock()))
+    }
+
+    /// The members as candidates for an array, in slot order; those without a superblock that counts are left out.
+    #[must_use]
+    pub fn candidates(&self) -> Vec<Candidate> {
+        let named = |(slot, superblock): (MemberIndex, Result<Superblock, SuperblockError>)| {
+            Some(Candidate { path: PathBuf::from(format!("member{slot}")), superblock: superblock.ok()? })
+        };
+        self.superblocks().filter_map(named).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::Random;
+
+    const SIZE: Bytes = Bytes(4 << 20);
+    const SLOT: MemberIndex = MemberIndex(0);
+
+    fn members() -> Members {
+        Members::of(vec![Some(Member::zeroed(SIZE))])
+    }
+
+    fn bytes(value: u8, sectors: usize) -> Payload {
+        Payload::Bytes(vec![value; sectors * 512].into())
+    }
+
+    fn write(members: &mut Members, offset: u64, value: u8, sectors: usize) {
+        members.apply(Change::Write {
+            place: Place { member: SLOT, offset: Bytes(offset) },
+            payload: bytes(value, sectors),
+        });
+    }
+
+    /// What power cuts may leave of the sectors from the start on: every combination.
+    fn outcomes(members: &Members, sectors: usize) -> Vec<Vec<u8>> {
+        let counts: Vec<usize> = members.unflushed().map(|(_, count)| count).collect();
+        let mut outcomes = Vec::new();
+        for mut combination in 0..counts.iter().product() {
+            let cut = members.cut(|_, count| {
+                let choice = combination % count;
+                combination /= count;
+                choice
+            });
+            assert_eq!(cut.unflushed().count(), 0, "what a power cut leaves is durable");
+            let member = cut.get(SLOT).expect("it was there");
+            outcomes.push((0..sectors).map(|at| member.current().sector(Bytes(at as u64 * 512))[0]).collect());
+        }
+        outcomes.sort_unstable();
+        outcomes
+    }
+
+    #[test]
+    fn a_power_cut_leaves_any_of_the_versions_of_each_sector() {
+        let mut members = members();
+        write(&mut members, 0, 1, 2);
+        write(&mut members, 0, 2, 1);
+        let expected: Vec<Vec<u8>> = (0..3).flat_map(|a| [0, 1].map(|b| vec![a, b])).collect();
+        assert_eq!(outcomes(&members, 2), expected);
+        assert_eq!(members.get(SLOT).expect("there").current().sector(Bytes(0))[0], 2, "reads see the last");
+        members.apply(Change::Flush { member: SLOT });
+        assert_eq!(outcomes(&members, 2), [[2, 1]]);
+    }
+
+    #[test]
+    fn a_flush_covers_what_had_completed_when_it_began_and_nothing_else() {
+        let mut members = members();
+        let member = members.get_mut(SLOT).expect("there");
+        member.write(Bytes(0), bytes(1, 1));
+        let late = member.issue(Bytes(512), bytes(2, 1));
+        let mark = member.flush_begins();
+        member.complete(late);
+        member.write(Bytes(1024), bytes(3, 1));
+        member.flush_ends(mark);
+        assert_eq!(outcomes(&members, 3), [[1, 0, 0], [1, 0, 3], [1, 2, 0], [1, 2, 3]]);
+    }
+
+    #[test]
+    fn a_write_under_way_may_land_over_a_later_one_that_is_durable() {
+        let mut members = members();
+        let member = members.get_mut(SLOT).expect("there");
+        let early = member.issue(Bytes(0), bytes(1, 1));
+        member.write(Bytes(0), bytes(2, 1));
+        member.flush();
+        assert_eq!(outcomes(&members, 1), [[1], [2]]);
+        members.get_mut(SLOT).expect("there").complete(early);
+        assert_eq!(members.get(SLOT).expect("there").current().sector(Bytes(0))[0], 1);
+    }
+
+    #[test]
+    fn what_a_failed_flush_was_to_cover_stays_in_doubt() {
+        let mut members = members();
+        let member = members.get_mut(SLOT).expect("there");
+        member.write(Bytes(0), bytes(1, 1));
+        member.flush_fails(member.flush_begins());
+        member.flush();
+        assert_eq!(outcomes(&members, 1), [[0], [1]]);
+        write(&mut members, 0, 2, 1);
+        members.apply(Change::Flush { member: SLOT });
+        assert_eq!(outcomes(&members, 1), [[2]]);
+    }
+
+    #[test]
+    fn a_killed_program_leaves_what_took_effect_and_a_later_flush_covers_it() {
+        let mut members = members();
+        let member = members.get_mut(SLOT).expect("there");
+        let _ = member.issue(Bytes(0), bytes(1, 2));
+        member.kill(|offset| offset == Bytes(512));
+        assert_eq!(outcomes(&members, 2), [[0, 0], [0, 1]]);
+        members.get_mut(SLOT).expect("there").flush();
+        assert_eq!(outcomes(&members, 2), [[0, 1]]);
+    }
+
+    #[test]
+    fn sectors_that_are_written_as_they_were_are_no_choice() {
+        let mut members = members();
+        write(&mut members, 0, 0, 4);
+        assert_eq!(members.unflushed().count(), 0);
+        write(&mut members, 0, 7, 1);
+        write(&mut members, 0, 7, 1);
+        assert_eq!(members.unflushed().map(|(_, count)| count).collect::<Vec<_>>(), [2]);
+    }
+
+    #[test]
+    fn a_clone_is_a_member_of_its_own() {
+        let mut random = Random::new(1);
+        let mut members = members();
+        let mut plain = vec![0_u8; 64 << 10];
+        for _ in 0..200 {
+            let clone = members.clone();
+            let before = clone.get(SLOT).expect("there").current().clone();
+            let (sector, value) = (random.index(128), random.below(4) as u8);
+            write(&mut members, sector as u64 * 512, value, 1);
+            let same = plain[sector * 512] == value;
+            plain[sector * 512..][..512].fill(value);
+            let mut now = vec![0; plain.len()];
+            members.get(SLOT).expect("there").read(Bytes(0), &mut now);
+            assert!(now == plain, "the image holds what was written");
+            assert!(*clone.get(SLOT).expect("there").current() == before, "the clone has not changed");
+            assert_eq!(*members.get(SLOT).expect("there").current() == before, same);
+        }
+    }
+}
