@@ -3,9 +3,12 @@
 //! [`members`] remember, sector by sector, what a power cut may leave of what was written to them. Everything is a function of its arguments: no
 //! clock, no thread, no randomness but what a caller brings.
 
+pub mod disk;
 pub mod image;
 pub mod member;
 pub mod members;
 pub mod random;
+pub mod trace;
 
+pub use disk::SimDisk;
 pub use members::Members;

@@ -1,0 +1,495 @@
+//! Members as an asynchronous device in virtual time: every delay, order, fault and power cut comes from one seed.
+//!
+//! - Time passes only in [`Disk::wait`], which goes on to the next completion.
+//! - A write takes effect in one step or two, at any time before it completes; reads see the sectors that took effect.
+//! - The power can be cut at any *step*: between the issues of two operations, between two effects of one, before or after a completion.
+//!   From then on nothing moves, and [`SimDisk::leave`] says what is left.
+//!
+//! A disk is a handle: a clone is the same disk, so what becomes of the members can be seen though the engine has the disk, and after the engine
+//! is gone.
+
+mod faults;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+use uraid_io::Error;
+use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind, OpName};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
+
+pub use faults::{Fault, Faults, Planned, Rate};
+
+use crate::image::SECTOR;
+use crate::member::{FlushMark, Member, Payload, WriteId};
+use crate::members::Members;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// Virtual time since a disk was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
+
+/// Steps of a disk: what a power cut may come between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Steps(pub u64);
+
+/// The longest usual delay of an operation.
+const DELAY_MAX_NS: u64 = 200_000;
+
+/// What [`Fault::Slow`] makes of it.
+const SLOW_NS: u64 = 30_000_000_000;
+
+/// Waits without anything in flight after which whoever waits is stuck.
+const IDLE_WAITS_MAX: u32 = 1000;
+
+/// How a run of the program that uses the disk ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The power is cut.
+    PowerCut,
+    /// The program is killed; the members live on.
+    Kill,
+}
+
+/// A handle on simulated members.
+#[derive(Clone, Debug)]
+pub struct SimDisk {
+    world: Rc<RefCell<World>>,
+}
+
+#[derive(Debug)]
+struct World {
+    members: Members,
+    random: Random,
+    faults: Faults,
+    planned: Vec<Planned>,
+    gone: MemberSet,
+    trace: Trace,
+    now: Nanos,
+    steps: Steps,
+    cut_at: Option<Steps>,
+    is_dark: bool,
+    idle_waits: u32,
+    /// Operations that each member was given.
+    counts: Vec<usize>,
+    queued: Vec<DiskOp>,
+    flying: BTreeMap<u64, Flight>,
+    next: u64,
+    events: BTreeMap<(Nanos, u64), Event>,
+    done: Vec<Completion>,
+    /// Members that some fault struck.
+    struck: MemberSet,
+}
+
+#[derive(Debug)]
+struct Flight {
+    op: DiskOp,
+    fault: Option<Fault>,
+    write: Option<WriteId>,
+    mark: Option<FlushMark>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Event {
+    /// Some sectors of a write, by bytes of it.
+    Effect {
+        id: u64,
+        start: u64,
+        end: u64,
+    },
+    End {
+        id: u64,
+    },
+}
+
+impl SimDisk {
+    /// A disk of members that never fail.
+    #[must_use]
+    pub fn new(members: Members, random: Random, trace: Trace) -> Self {
+        let counts = vec![0; members.len()];
+        let world = World {
+            members,
+            random,
+            faults: Faults::default(),
+            planned: Vec::new(),
+            gone: MemberSet::EMPTY,
+            trace,
+            now: Nanos(0),
+            steps: Steps(0),
+            cut_at: None,
+            is_dark: false,
+            idle_waits: 0,
+            counts,
+            queued: Vec::new(),
+            flying: BTreeMap::new(),
+            next: 0,
+            events: BTreeMap::new(),
+            done: Vec::new(),
+            struck: MemberSet::EMPTY,
+        };
+        Self { world: Rc::new(RefCell::new(world)) }
+    }
+
+    /// Lets members fail from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.world.borrow_mut().faults = faults;
+    }
+
+    /// Adds a fault.
+    pub fn plan(&self, planned: Planned) {
+        self.world.borrow_mut().planned.push(planned);
+    }
+
+    /// Takes a member away: everything fails from now on, what is in flight too.
+    pub fn vanish(&self, member: MemberIndex) {
+        self.world.borrow_mut().vanish(member);
+    }
+
+    /// Cuts the power after so many more steps.
+    pub fn cut_after(&self, steps: Steps) {
+        let mut world = self.world.borrow_mut();
+        world.cut_at = Some(Steps(world.steps.0 + steps.0));
+    }
+
+    /// Stops everything now.
+    pub fn cut(&self) {
+        self.world.borrow_mut().is_dark = true;
+    }
+
+    /// Whether the power is off, or nothing that is in flight ever ends.
+    #[must_use]
+    pub fn is_dark(&self) -> bool {
+        self.world.borrow().is_dark
+    }
+
+    /// Steps so far.
+    #[must_use]
+    pub fn steps(&self) -> Steps {
+        self.world.borrow().steps
+    }
+
+    /// The virtual time.
+    #[must_use]
+    pub fn now(&self) -> Nanos {
+        self.world.borrow().now
+    }
+
+    /// Operations that a member was given so far.
+    ///
+    /// # Panics
+    /// When there is no such slot.
+    #[must_use]
+    pub fn count(&self, member: MemberIndex) -> usize {
+        self.world.borrow().counts[member.index()]
+    }
+
+    /// Members that some fault struck so far.
+    #[must_use]
+    pub fn struck(&self) -> MemberSet {
+        self.world.borrow().struck
+    }
+
+    /// Whether an operation in flight never ends.
+    #[must_use]
+    pub fn has_hung(&self) -> bool {
+        self.world.borrow().flying.values().any(|flight| flight.fault == Some(Fault::Hang))
+    }
+
+    /// The members as they are now.
+    #[must_use]
+    pub fn members(&self) -> Members {
+        self.world.borrow().members.clone()
+    }
+
+    /// What is left of the members after an ending, those that were gone too. Chance chooses what a power cut leaves, in one of several ways.
+    #[must_use]
+    pub fn leave(&self, ending: Ending, random: &mut Random) -> Members {
+        let world = self.world.borrow();
+        // One in so many sectors gets the newest version, or the durable one; mostly a mixture.
+        let (newest, durable) = *random.pick(&[(1, 2), (1, 2), (1, 1), (0, 1), (1, 16), (15, 16), (1, 4)]);
+        let by_member: Vec<bool> = (0..world.members.len()).map(|_| random.chance(1, 8)).collect();
+        match ending {
+            Ending::PowerCut => world.members.cut(|place, count| {
+                if by_member[place.member.index()] {
+                    0
+                } else if random.chance(1, 8) {
+                    random.index(count)
+                } else if random.chance(newest, durable) {
+                    count - 1
+                } else {
+                    0
+                }
+            }),
+            Ending::Kill => {
+                let mut members = world.members.clone();
+                for slot in members.present().iter() {
+                    if let Some(member) = members.get_mut(slot) {
+                        member.kill(|_| random.chance(newest, durable));
+                    }
+                }
+                members
+            }
+        }
+    }
+}
+
+impl World {
+    fn step(&mut self) {
+        self.steps.0 += 1;
+        if self.cut_at.is_some_and(|at| self.steps >= at) && !self.is_dark {
+            self.is_dark = true;
+            self.trace.note(format_args!("{}: the power is cut", self.now.0));
+        }
+    }
+
+    fn vanish(&mut self, member: MemberIndex) {
+        self.trace.note(format_args!("{}: member {member} vanishes", self.now.0));
+        self.gone = self.gone.with(member);
+        self.struck = self.struck.with(member);
+    }
+
+    fn fault(&mut self, op: &DiskOp) -> Option<Fault> {
+        let slot = op.member.index();
+        let index = self.counts[slot];
+        self.counts[slot] += 1;
+        let name = op.kind.name();
+        let is_due = |planned: &&Planned| {
+            let is_now = index == planned.index || planned.lasts && index > planned.index;
+            planned.member == op.member && is_now && planned.fault.suits(name)
+        };
+        let planned = self.planned.iter().find(is_due).map(|planned| planned.fault);
+        planned.or_else(|| self.faults.draw(op.member, name, &mut self.random))
+    }
+
+    /// Gives an operation to its member.
+    fn issue(&mut self, op: DiskOp) {
+        let fault = self.fault(&op);
+        let id = self.next;
+        self.next += 1;
+        match fault {
+            Some(fault) => self.trace.note(format_args!("{}: #{id} {} ({fault:?})", self.now.0, op.info())),
+            None => self.trace.note(format_args!("{}: #{id} {}", self.now.0, op.info())),
+        }
+        if fault.is_some_and(|fault| fault != Fault::Slow) {
+            self.struck = self.struck.with(op.member);
+        }
+        if fault == Some(Fault::Vanish) {
+            self.vanish(op.member);
+        }
+        let can_start = !self.gone.contains(op.member);
+        let member = self.members.get_mut(op.member).filter(|member| can_start && op.check_end(member.size()).is_ok());
+        let is_refused = op.kind.name() == OpName::Zero && self.faults.cannot_zero.contains(op.member);
+        let (mut write, mut mark) = (None, None);
+        if let Some(member) = member.filter(|_| !is_refused) {
+            match op.kind {
+                OpKind::Read => {}
+                OpKind::Write => write = Some(member.issue(op.offset, Payload::Bytes(gather(&op).into()))),
+                OpKind::Zero { len, .. } => write = Some(member.issue(op.offset, Payload::Zeros(len))),
+                OpKind::Flush => mark = Some(member.flush_begins()),
+            }
+        }
+        let delay = self.delay(fault);
+        if write.is_some() && self.random.chance(1, 3) {
+            let sectors = op.len().0 / SECTOR as u64;
+            let (a, b) = (self.random.below(sectors + 1), self.random.below(sectors + 1));
+            let (start, end) = (a.min(b) * SECTOR as u64, a.max(b) * SECTOR as u64);
+            let part = self.random.below(delay + 1);
+            self.schedule(part, Event::Effect { id, start, end });
+        }
+        if fault != Some(Fault::Hang) {
+            self.schedule(delay, Event::End { id });
+        }
+        self.flying.insert(id, Flight { op, fault, write, mark });
+        self.step();
+    }
+
+    fn delay(&mut self, fault: Option<Fault>) -> u64 {
+        let usual = self.random.below(DELAY_MAX_NS);
+        match fault {
+            Some(Fault::Slow) => SLOW_NS + usual,
+            _ if self.random.chance(1, 50) => usual * 50,
+            // Coarse, so that several end together.
+            _ => usual / 20_000 * 20_000,
+        }
+    }
+
+    fn schedule(&mut self, delay: u64, event: Event) {
+        let order = self.next;
+        self.next += 1;
+        self.events.insert((Nanos(self.now.0 + delay), order), event);
+    }
+
+    fn happen(&mut self, event: Event) {
+        match event {
+            Event::Effect { id, start, end } => {
+                let flight = &self.flying[&id];
+                // What is lost or goes elsewhere has no effect where it was meant to.
+                let is_real = !matches!(flight.fault, Some(Fault::Lost | Fault::Misdirected));
+                if let (Some(write), true) = (flight.write, is_real) {
+                    let member = self.members.get_mut(flight.op.member).expect("a member that is written is there");
+                    member.take_effect(write, start..end);
+                }
+            }
+            Event::End { id } => {
+                let mut flight = self.flying.remove(&id).expect("an operation ends once");
+                let result = self.end(&mut flight);
+                let outcome = if result.is_ok() { "done" } else { "failed" };
+                self.trace.note(format_args!("{}: #{id} {outcome}", self.now.0));
+                self.done.push(flight.op.complete(result));
+            }
+        }
+        self.step();
+    }
+
+    /// Does what is left to do of an operation, and says how it went.
+    fn end(&mut self, flight: &mut Flight) -> Result<(), DiskError> {
+        let Flight { op, fault, write, mark } = flight;
+        let (info, is_gone) = (op.info(), self.gone.contains(op.member));
+        let Some(member) = self.members.get_mut(op.member) else { return Err(DiskError::Absent { op: info }) };
+        if is_gone {
+            write.into_iter().for_each(|write| member.abandon(*write));
+            return Err(DiskError::Io { op: info, errno: Errno::IO });
+        }
+        op.check_end(member.size())?;
+        if info.name == OpName::Zero && write.is_none() {
+            return Err(DiskError::Unsupported { op: info });
+        }
+        let random = &mut self.random;
+        let some_sectors = |random: &mut Random| random.below(info.len.0 / SECTOR as u64 + 1) * SECTOR as u64;
+        match *fault {
+            Some(Fault::Eio | Fault::NoSpace) => {
+                fail_part(member, *write, some_sectors(random), random);
+                mark.into_iter().for_each(|mark| member.flush_fails(*mark));
+                let errno = if *fault == Some(Fault::Eio) { Errno::IO } else { Errno::NOSPC };
+                return Err(DiskError::Io { op: info, errno });
+            }
+            Some(Fault::Short) => {
+                let done = some_sectors(random).min(info.len.0 - SECTOR as u64);
+                if let Some(write) = *write {
+                    member.take_effect(write, 0..done);
+                    member.abandon(write);
+                }
+                return Err(DiskError::ShortIo { op: info, done: Bytes(done) });
+            }
+            Some(Fault::Lost) => write.take().into_iter().for_each(|write| member.lose(write)),
+            Some(Fault::Misdirected) => {
+                if let Some(write) = write.take() {
+                    member.lose(write);
+                    let room = (member.size().0 - info.len.0) / SECTOR as u64 + 1;
+                    member.write(Bytes(random.below(room) * SECTOR as u64), payload(op));
+                }
+            }
+            _ => {}
+        }
+        write.into_iter().for_each(|write| member.complete(*write));
+        mark.into_iter().for_each(|mark| member.flush_ends(*mark));
+        if *fault == Some(Fault::Flipped) {
+            let at = random.below(info.len.0 / SECTOR as u64) * SECTOR as u64;
+            member.rot(Bytes(info.offset.0 + at), random.index(SECTOR), 1 << random.below(8));
+        }
+        if op.kind == OpKind::Read {
+            let mut bytes = vec![0; usize::try_from(info.len.0).expect("a read fits the address space")];
+            member.read(op.offset, &mut bytes);
+            let mut rest = bytes.as_slice();
+            for segment in &mut op.segments {
+                let (part, next) = rest.split_at(segment.len());
+                segment.copy_from(part);
+                rest = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn kick(&mut self) -> Result<(), Error> {
+        for op in std::mem::take(&mut self.queued) {
+            if !self.is_dark {
+                self.issue(op);
+            }
+        }
+        if self.is_dark {
+            let source = io::Error::other("nothing in flight ever ends: the power is off, or the members hang");
+            return Err(Error::Ring { action: "wait for the members", source });
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.kick()?;
+        let is_idle = self.done.is_empty() && self.flying.is_empty();
+        self.idle_waits = if is_idle { self.idle_waits + 1 } else { 0 };
+        assert!(self.idle_waits < IDLE_WAITS_MAX, "somebody waits though nothing is in flight");
+        while self.done.is_empty() && !self.is_dark && !self.flying.is_empty() {
+            let Some(((time, _), event)) = self.events.pop_first() else {
+                self.trace.note(format_args!("{}: nothing in flight ever ends", self.now.0));
+                self.is_dark = true;
+                break;
+            };
+            self.now = self.now.max(time);
+            self.happen(event);
+        }
+        while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.now) {
+            if self.is_dark {
+                break;
+            }
+            let event = entry.remove();
+            self.happen(event);
+        }
+        self.kick()
+    }
+}
+
+impl Disk for SimDisk {
+    fn submit(&mut self, op: DiskOp) {
+        op.check();
+        self.world.borrow_mut().queued.push(op);
+    }
+
+    fn kick(&mut self) -> Result<(), Error> {
+        self.world.borrow_mut().kick()
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
+        let mut world = self.world.borrow_mut();
+        if !world.is_dark {
+            completions.append(&mut world.done);
+        }
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        self.world.borrow_mut().wait()
+    }
+
+    fn in_flight(&self) -> usize {
+        let world = self.world.borrow();
+        world.queued.len() + world.flying.len() + world.done.len()
+    }
+}
+
+/// Ends a write of which any part may have reached the member.
+fn fail_part(member: &mut Member, write: Option<WriteId>, end: u64, random: &mut Random) {
+    let Some(write) = write else { return };
+    if random.chance(1, 2) {
+        member.take_effect(write, 0..end);
+    }
+    member.abandon(write);
+}
+
+fn payload(op: &DiskOp) -> Payload {
+    match op.kind {
+        OpKind::Zero { len, .. } => Payload::Zeros(len),
+        _ => Payload::Bytes(gather(op).into()),
+    }
+}
+
+/// The bytes that a write brings.
+fn gather(op: &DiskOp) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(usize::try_from(op.len().0).expect("a write fits the address space"));
+    op.segments.iter().for_each(|segment| bytes.extend_from_slice(segment.bytes()));
+    bytes
+}
+
+#[cfg(test)]
+mod tests;
