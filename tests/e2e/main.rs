@@ -4,6 +4,7 @@
 
 mod cache;
 mod clients;
+mod configure;
 mod create;
 mod degraded;
 mod harness;

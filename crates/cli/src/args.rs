@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use uraid_io::superblock::Consistency;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
 
 /// The most that can be read ahead of a reader.
@@ -32,6 +33,8 @@ pub(crate) enum Command {
     Serve(ServeArgs),
     /// Show what members say about their array, and whether it is whole
     Examine(ExamineArgs),
+    /// Change settings of an array that is not being served
+    Configure(ConfigureArgs),
     /// Show where a block lives, and what reading and writing it takes
     Map(MapArgs),
     /// Draw how a level places data and parity
@@ -96,6 +99,12 @@ pub(crate) struct CreateArgs {
     /// Do not reserve the space of new files
     #[arg(long)]
     pub(crate) sparse: bool,
+    /// What keeps the members in agreement over an unclean stop [default: log for 5 and rm2, bitmap for 1 and 10, none for 0]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) consistency: Option<ConsistencyName>,
+    /// Room for the log on each member [default: 1/64 of the member, up to 64M, and room for a few parity stripes]
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) log_size: Option<Bytes>,
     /// The array's name
     #[arg(long, default_value = "", value_name = "NAME")]
     pub(crate) name: String,
@@ -212,6 +221,33 @@ pub(crate) struct ExamineArgs {
     #[arg(long)]
     pub(crate) json: bool,
     /// Members; one is enough to ask
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// What keeps the members in agreement over an unclean stop.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ConsistencyName {
+    /// Writes go to a log first: what was under way is done again or never was
+    Log,
+    /// A bitmap says where writes were under way: parity is computed again there
+    Bitmap,
+    /// Parity is computed again everywhere
+    None,
+}
+
+/// Arguments of `uraid configure`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  uraid configure --consistency bitmap a.img b.img c.img")]
+pub(crate) struct ConfigureArgs {
+    /// What keeps the members in agreement over an unclean stop
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) consistency: ConsistencyName,
+    /// Print what the members say then as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// All members of an array that was stopped cleanly, in any order
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -339,6 +375,17 @@ fn busy_poll(text: &str) -> Result<BusyPoll, String> {
         ("off", _) => Ok(BusyPoll::For(Duration::ZERO)),
         (_, Ok(microseconds @ 0..=1000)) => Ok(BusyPoll::For(Duration::from_micros(microseconds))),
         _ => Err(format!("'{text}' is not auto, off or a number of microseconds up to 1000")),
+    }
+}
+
+impl ConsistencyName {
+    /// What it names.
+    pub(crate) fn consistency(self) -> Consistency {
+        match self {
+            Self::Log => Consistency::Log,
+            Self::Bitmap => Consistency::Bitmap,
+            Self::None => Consistency::None,
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use uraid_io::array::{self, CreateOptions};
 use uraid_io::member::Allocation;
 use uraid_io::superblock::UnixSeconds;
 
-use crate::args::CreateArgs;
+use crate::args::{ConsistencyName, CreateArgs};
 use crate::examine;
 use crate::terminal::{self, print, print_json};
 
@@ -22,6 +22,8 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
         size: args.size,
         allocation: if args.sparse { Allocation::Sparse } else { Allocation::Full },
         force: args.force,
+        consistency: args.consistency.map(ConsistencyName::consistency),
+        log_size: args.log_size,
         created: now()?,
     };
     make(&args.members, &options)?;

@@ -11,7 +11,7 @@ use uraid_layout::MemberIndex;
 use uuid::Uuid;
 
 use crate::args::ExamineArgs;
-use crate::shape::{layout_name, level_name};
+use crate::shape::{consistency_name, layout_name, level_name};
 use crate::terminal::{list, print, print_json, size};
 
 /// An array, as its members describe it. Sizes are in bytes.
@@ -31,6 +31,8 @@ pub(crate) struct Report {
     epoch: u64,
     /// `clean` or `dirty`.
     state: &'static str,
+    /// What keeps the members in agreement over an unclean stop: `log`, `bitmap` or `none`.
+    consistency: &'static str,
     size: u64,
     /// How many members may fail, whichever they are.
     tolerance: usize,
@@ -47,6 +49,7 @@ struct MemberReport {
     /// `active`, or why it does not count: `failed`, `stale`, `truncated`.
     state: &'static str,
     epoch: u64,
+    log_size: u64,
     data_offset: u64,
     data_size: u64,
 }
@@ -54,7 +57,7 @@ struct MemberReport {
 /// Runs the command.
 pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
     let report = report(&args.members)?;
-    if args.json { print_json(&report) } else { show(&report) }
+    show(&report, args.json)
 }
 
 /// What the members at `paths` say.
@@ -83,6 +86,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         copies: if let uraid_layout::Level::Raid10 { copies } = level { Some(copies) } else { None },
         epoch: superblock.epoch.0,
         state: if superblock.is_clean { "clean" } else { "dirty" },
+        consistency: consistency_name(superblock.consistency),
         size: geometry.capacity().bytes().0,
         tolerance: geometry.tolerance(),
         missing,
@@ -106,6 +110,7 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
         slot: superblock.slot.0,
         state,
         epoch: superblock.epoch.0,
+        log_size: superblock.areas.log.size.0,
         data_offset: superblock.areas.data.offset.0,
         data_size: verdict.geometry.spec().member_size.bytes().0,
     }
@@ -121,10 +126,14 @@ impl Report {
     }
 }
 
-fn show(report: &Report) -> Result<()> {
-    let Report { uuid, epoch, state, missing, members, .. } = report;
+/// Prints the report, for people or as JSON.
+pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
+    if json {
+        return print_json(report);
+    }
+    let Report { uuid, epoch, state, consistency, missing, members, .. } = report;
     print(format_args!("{}", report.title()))?;
-    print(format_args!("  {uuid}, {state}, epoch {epoch}"))?;
+    print(format_args!("  {uuid}, {state}, epoch {epoch}, consistency: {consistency}"))?;
     let survives = report.tolerance.saturating_sub(missing.len());
     match missing.as_slice() {
         [] => print(format_args!("  whole: survives {survives} more failure{}", if survives == 1 { "" } else { "s" }))?,

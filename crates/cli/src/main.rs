@@ -1,6 +1,7 @@
 //! The `uraid` command: exit status 0 done, 1 failed, 2 misused.
 
 mod args;
+mod configure;
 mod create;
 mod examine;
 mod fleet;
@@ -19,7 +20,7 @@ use std::process::{self, ExitCode};
 
 use clap::Parser;
 use tracing_subscriber::EnvFilter;
-use uraid_io::array::CreateError;
+use uraid_io::array::{ConfigureError, CreateError};
 use uraid_layout::GeometryError;
 
 use args::{Cli, Command, Misuse};
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Examine(args) => examine::run(&args),
+        Command::Configure(args) => configure::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Quickstart(args) => quickstart::run(args),
@@ -68,6 +70,7 @@ fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misuse>()
         || error.is::<GeometryError>()
         || error.downcast_ref::<CreateError>().is_some_and(CreateError::is_misuse)
+        || matches!(error.downcast_ref(), Some(ConfigureError::Unsuited { .. }))
 }
 
 /// An error with its causes, each said once: many messages end in their cause's.

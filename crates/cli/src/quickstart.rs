@@ -29,6 +29,8 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
             size: Some(SIZE),
             allocation: Allocation::Sparse,
             force: false,
+            consistency: None,
+            log_size: None,
             created: create::now()?,
         };
         create::make(&all, &options)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use uraid_io::array::{candidates, judge};
 use uraid_io::member::Access;
+use uraid_io::superblock::Consistency;
 use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec};
 
 use crate::args::{DescribedArgs, MapArgs, Misuse};
@@ -64,6 +65,15 @@ pub(crate) fn level_name(level: Level) -> &'static str {
         Level::Raid10 { .. } => "10",
         Level::Raid5 { .. } => "5",
         Level::Rm2 { .. } => "rm2",
+    }
+}
+
+/// The consistency as `--consistency` takes it.
+pub(crate) fn consistency_name(consistency: Consistency) -> &'static str {
+    match consistency {
+        Consistency::Log => "log",
+        Consistency::Bitmap => "bitmap",
+        Consistency::None => "none",
     }
 }
 

@@ -8,7 +8,7 @@ mod areas;
 mod codec;
 mod store;
 
-use uraid_layout::{Bytes, GeometryError, MemberIndex, Spec};
+use uraid_layout::{Bytes, GeometryError, Level, MemberIndex, Spec};
 use uuid::Uuid;
 
 pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
@@ -157,6 +157,24 @@ pub enum SuperblockError {
         /// Another copy's array.
         second: Uuid,
     },
+}
+
+impl Consistency {
+    /// What suits a level: a log where there is parity, a bitmap for mirrors, nothing where nothing is kept twice.
+    #[must_use]
+    pub fn of_level(level: Level) -> Self {
+        match level {
+            Level::Raid0 => Self::None,
+            Level::Raid1 | Level::Raid10 { .. } => Self::Bitmap,
+            Level::Raid5 { .. } | Level::Rm2 { .. } => Self::Log,
+        }
+    }
+
+    /// Whether it is of any use to a level.
+    #[must_use]
+    pub fn suits(self, level: Level) -> bool {
+        self != Self::Bitmap || level != Level::Raid0
+    }
 }
 
 impl Superblock {

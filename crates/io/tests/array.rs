@@ -151,6 +151,8 @@ fn options(level: Level) -> CreateOptions {
         size: Some(SIZE),
         allocation: Allocation::Sparse,
         force: false,
+        consistency: None,
+        log_size: None,
         created: UnixSeconds(1),
     }
 }

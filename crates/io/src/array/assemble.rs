@@ -121,7 +121,7 @@ pub(super) fn flush(member: MemberIndex) -> DiskOp {
     DiskOp { tag: 0, member, kind: OpKind::Flush, offset: Bytes(0), segments: Segments::new() }
 }
 
-fn superblock_writes(superblock: &Superblock) -> impl Iterator<Item = DiskOp> {
+pub(super) fn superblock_writes(superblock: &Superblock) -> impl Iterator<Item = DiskOp> {
     let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
     block.as_mut().copy_from_slice(&encode(superblock));
     let member = superblock.slot;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Sectors, Spec};
 use uuid::Uuid;
 
 use super::open::{Array, OpenError, OpenOptions};
@@ -30,6 +30,10 @@ pub struct CreateOptions {
     pub allocation: Allocation,
     /// Overwrite what members hold.
     pub force: bool,
+    /// What keeps stripes consistent; none: what suits the level.
+    pub consistency: Option<Consistency>,
+    /// The least size of each member's log; none: [`Areas::default_log`], and at least what the log needs.
+    pub log_size: Option<Bytes>,
     /// The time of creation.
     pub created: UnixSeconds,
 }
@@ -59,6 +63,36 @@ pub enum CreateError {
         path: PathBuf,
         /// Its size.
         size: Bytes,
+    },
+    /// A member has no room for a log and data.
+    #[error(
+        "{path}: a log of {log} bytes leaves no room for data in a member of {size}; make the members larger, or choose a smaller --chunk \
+         or --log-size, or another --consistency", path = path.display()
+    )]
+    NoRoom {
+        /// The member.
+        path: PathBuf,
+        /// Its size.
+        size: Bytes,
+        /// The log's size.
+        log: Bytes,
+    },
+    /// The log has no room for what is written at once.
+    #[error(
+        "a log of {size} bytes is too small for parity stripes of this size; give --log-size {needed} or more, or choose a smaller --chunk or \
+         another --consistency"
+    )]
+    LogTooSmall {
+        /// The size that was asked for.
+        size: Bytes,
+        /// The least size.
+        needed: Bytes,
+    },
+    /// What was asked for is of no use to the level.
+    #[error("{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose --consistency none", level.name())]
+    Unsuited {
+        /// The level.
+        level: Level,
     },
     /// A member that exists is smaller than what was asked for.
     #[error("{path}: exists with {size} bytes, less than the {wanted} asked for with --size", path = path.display())]
@@ -101,7 +135,15 @@ impl CreateError {
     /// Whether what was asked for makes no array, whatever the members.
     #[must_use]
     pub fn is_misuse(&self) -> bool {
-        matches!(self, Self::Geometry(_) | Self::Name { .. } | Self::TooMany { .. } | Self::NoSize { .. })
+        matches!(
+            self,
+            Self::Geometry(_)
+                | Self::Name { .. }
+                | Self::TooMany { .. }
+                | Self::NoSize { .. }
+                | Self::LogTooSmall { .. }
+                | Self::Unsuited { .. }
+        )
     }
 }
 
@@ -129,7 +171,12 @@ pub fn create(
     if len > NAME_BYTES_MAX || options.name.chars().any(char::is_control) {
         return Err(CreateError::Name { len });
     }
-    let mut found = find(paths, options)?;
+    let consistency = options.consistency.unwrap_or(Consistency::of_level(options.level));
+    if !consistency.suits(options.level) {
+        return Err(CreateError::Unsuited { level: options.level });
+    }
+    let log_min = log_min(options, count, consistency)?;
+    let mut found = find(paths, options, log_min)?;
     let member_size = found.iter().map(|found| found.areas.data_sectors()).min().unwrap_or_default();
     let spec = Spec { level: options.level, members: count, chunk: options.chunk, member_size };
     let geometry = Geometry::new(spec)?;
@@ -137,7 +184,7 @@ pub fn create(
     let has_old_content = found.iter().any(|found| found.member.is_some());
     let needs_zeroing = has_old_content && geometry.tolerance() > 0;
     let members = make(&mut found, options)?;
-    let superblocks = superblocks(spec, &found, options, !needs_zeroing);
+    let superblocks = superblocks(spec, &found, options, consistency, !needs_zeroing);
     for (member, superblock) in members.iter().zip(&superblocks) {
         superblock::erase(member)?;
         superblock::store(member, superblock)?;
@@ -150,8 +197,28 @@ pub fn create(
     Ok(superblocks.into_iter().next().expect("a geometry has members"))
 }
 
+/// The least log that members need, before anything is known of them.
+fn log_min(options: &CreateOptions, members: u8, consistency: Consistency) -> Result<Bytes, CreateError> {
+    if consistency != Consistency::Log {
+        return Ok(Bytes(0));
+    }
+    // As if members were larger than any chunk allows a parity stripe to be.
+    let member_size = Sectors(1 << 32);
+    let spec = Spec { level: options.level, members, chunk: options.chunk, member_size };
+    let needed = Areas::log_min(stripe_on_member(&Geometry::new(spec)?));
+    match options.log_size.filter(|&size| size < needed) {
+        Some(size) => Err(CreateError::LogTooSmall { size, needed }),
+        None => Ok(needed),
+    }
+}
+
+/// What a parity stripe takes of each member.
+pub(super) fn stripe_on_member(geometry: &Geometry) -> Bytes {
+    Bytes(geometry.chunk().bytes().0 * geometry.rows() as u64)
+}
+
 /// Looks at every member, and changes none.
-fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions) -> Result<Vec<Found<'a>>, CreateError> {
+fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Result<Vec<Found<'a>>, CreateError> {
     let (present, absent): (Vec<&PathBuf>, Vec<&PathBuf>) =
         paths.iter().partition(|path| path.symlink_metadata().is_ok());
     let mut members = Member::open_all(&present, Access::ReadWrite)?.into_iter();
@@ -176,8 +243,12 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions) -> Result<Vec<Found<'
                 return Err(CreateError::InUse { path: path.clone(), what, offset });
             }
         }
-        let areas = Areas::new(size, Areas::default_log(size), Integrity::None)
-            .ok_or_else(|| CreateError::TooSmall { path: path.clone(), size })?;
+        if size < MEMBER_MIN {
+            return Err(CreateError::TooSmall { path: path.clone(), size });
+        }
+        let log = options.log_size.unwrap_or(Areas::default_log(size).max(log_min));
+        let areas = Areas::new(size, log, Integrity::None)
+            .ok_or_else(|| CreateError::NoRoom { path: path.clone(), size, log })?;
         found.push(Found { path, member, areas });
     }
     Ok(found)
@@ -208,7 +279,13 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
     Ok(members)
 }
 
-fn superblocks(spec: Spec, found: &[Found<'_>], options: &CreateOptions, is_clean: bool) -> Vec<Superblock> {
+fn superblocks(
+    spec: Spec,
+    found: &[Found<'_>],
+    options: &CreateOptions,
+    consistency: Consistency,
+    is_clean: bool,
+) -> Vec<Superblock> {
     let array = Uuid::new_v4();
     let slots: Vec<SlotRecord> =
         found.iter().map(|_| SlotRecord { member: Uuid::new_v4(), state: SlotState::Active }).collect();
@@ -220,7 +297,7 @@ fn superblocks(spec: Spec, found: &[Found<'_>], options: &CreateOptions, is_clea
         member: slots[usize::from(slot)].member,
         slot: MemberIndex(slot),
         areas: found.areas,
-        consistency: Consistency::None,
+        consistency,
         integrity: Integrity::None,
         generation: Uuid::nil(),
         epoch: Epoch(1),

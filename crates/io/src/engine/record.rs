@@ -104,6 +104,16 @@ impl Record {
         }
     }
 
+    /// A present member's superblock.
+    pub(crate) fn any(&self) -> &Superblock {
+        self.superblocks.iter().flatten().next().expect("an array has a member with a superblock")
+    }
+
+    /// The superblocks of the present members by slot.
+    pub(crate) fn into_superblocks(self) -> Vec<Option<Superblock>> {
+        self.superblocks
+    }
+
     /// The members that the array does without.
     #[must_use]
     pub fn missing(&self) -> MemberSet {

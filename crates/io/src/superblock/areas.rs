@@ -25,6 +25,10 @@ const BITMAP_START: u64 = 64 * KIB;
 const LOG_START: u64 = 512 * KIB;
 const LOG_EXTRA_MAX: u64 = 64 * MIB;
 
+/// What [`Areas::log_min`] has room for: a few parity stripes, and what the log says of them.
+const LOG_STRIPES: u64 = 4;
+const LOG_HEADERS: u64 = 64 * KIB;
+
 /// What one checksum covers.
 pub const BLOCK_BYTES: Bytes = Bytes(4096);
 
@@ -92,6 +96,12 @@ impl Areas {
     #[must_use]
     pub fn default_log(member_size: Bytes) -> Bytes {
         Bytes(MIB - LOG_START + (member_size.0 / 64).min(LOG_EXTRA_MAX) / MIB * MIB)
+    }
+
+    /// The smallest log that can be used where a parity stripe takes `stripe` of each member.
+    #[must_use]
+    pub fn log_min(stripe: Bytes) -> Bytes {
+        Bytes(stripe.0.saturating_mul(LOG_STRIPES).saturating_add(LOG_HEADERS))
     }
 
     /// How many sectors of data the member has.

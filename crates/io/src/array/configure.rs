@@ -1,0 +1,115 @@
+//! Changing how an array that nobody uses is kept consistent.
+//!
+//! It takes one round of superblock writes. Cut off anywhere, it leaves members of two adjacent epochs; the next opening brings those up that
+//! it did not reach, so the change is made on all members or on none. An array that is clean needs nothing of what the former setting kept.
+
+use thiserror::Error;
+use uraid_layout::{Bytes, Level, MemberIndex, MemberSet};
+
+use super::assemble::{Assembled, flush, perform, superblock_writes};
+use super::create::stripe_on_member;
+use super::open::Array;
+use crate::Error;
+use crate::disk::Disk;
+use crate::engine::Record;
+use crate::member::Access;
+use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, SuperblockError};
+
+/// Why an array can't be configured. Nothing has been changed then, unless it says so.
+#[derive(Debug, Error)]
+pub enum ConfigureError {
+    /// Members are missing.
+    #[error("members {missing:?} are missing: name all members of the array; one that has failed has to be replaced first")]
+    NotWhole {
+        /// Their slots.
+        missing: MemberSet,
+    },
+    /// The array was not stopped cleanly.
+    #[error("the array was not stopped cleanly: serve it once and stop it, which brings it into agreement, and configure it then")]
+    Dirty,
+    /// The setting is of no use to the level.
+    #[error("{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose --consistency none", level.name())]
+    Unsuited {
+        /// The level.
+        level: Level,
+    },
+    /// A member was made with too small a log.
+    #[error(
+        "member {member} has a log of {size} bytes, and parity stripes of this size need one of {needed}; the log's size is chosen when an array \
+         is made, with --log-size"
+    )]
+    LogTooSmall {
+        /// The member.
+        member: MemberIndex,
+        /// The size of its log.
+        size: Bytes,
+        /// The least size.
+        needed: Bytes,
+    },
+    /// A member's areas don't allow the setting.
+    #[error("member {member} can't be configured so")]
+    Unfit {
+        /// The member.
+        member: MemberIndex,
+        /// What is wrong.
+        source: SuperblockError,
+    },
+    /// A member failed. The change is made by the next opening if any member has it on record, else it is not made.
+    #[error("a member failed; look at it, and see with `uraid examine` what the array has on record")]
+    Member(#[from] Error),
+}
+
+impl Array {
+    /// See [`Assembled::configure`].
+    ///
+    /// # Errors
+    /// See there.
+    ///
+    /// # Panics
+    /// When the array is open for reading only.
+    pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
+        let assembled = self.assembled.configure(consistency)?;
+        let superblock = assembled.record.any().clone();
+        Ok(Self { superblock, assembled, ..self })
+    }
+}
+
+impl<D: Disk> Assembled<D> {
+    /// Has the array kept consistent in another way from now on, durably; blocks.
+    ///
+    /// # Errors
+    /// When the array is not whole and clean, the setting does not suit it, or a member fails.
+    ///
+    /// # Panics
+    /// When the array is open for reading only.
+    pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
+        assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
+        let Self { geometry, record, mut disk, access } = self;
+        let level = geometry.spec().level;
+        if !record.missing().is_empty() {
+            return Err(ConfigureError::NotWhole { missing: record.missing() });
+        }
+        if !record.is_clean() {
+            return Err(ConfigureError::Dirty);
+        }
+        if !consistency.suits(level) {
+            return Err(ConfigureError::Unsuited { level });
+        }
+        let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+        let needed = Areas::log_min(stripe_on_member(&geometry));
+        for superblock in &mut superblocks {
+            let (member, size) = (superblock.slot, superblock.areas.log.size);
+            if consistency == Consistency::Log && size < needed {
+                return Err(ConfigureError::LogTooSmall { member, size, needed });
+            }
+            superblock.consistency = consistency;
+            superblock.epoch = Epoch(superblock.epoch.0 + 1);
+            superblock.sequence = Sequence(superblock.sequence.0 + 1);
+            superblock.check().map_err(|source| ConfigureError::Unfit { member, source })?;
+        }
+        perform(&mut disk, superblocks.iter().flat_map(superblock_writes))?;
+        perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
+        let record = Record::new(superblocks.into_iter().map(Some).collect());
+        Ok(Self { geometry, record, disk, access })
+    }
+}
