@@ -112,7 +112,8 @@ fn strangers_and_duplicates_are_refused() {
 
 /// An array full of random bytes, stopped, and what it holds.
 fn filled(shape: &Shape) -> (Array, Vec<u8>) {
-    let array = Array::create_sized(shape, MEMBER_BYTES);
+    // Of the largest chunks the log takes five.
+    let array = Array::create_sized(shape, MEMBER_BYTES.max(9 * shape.chunk_bytes()));
     let image = Random::new(11).bytes(array.expected_size());
     let source = array.path("source.img");
     std::fs::write(&source, &image).unwrap();
