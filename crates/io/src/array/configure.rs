@@ -19,13 +19,17 @@ use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, Superbl
 #[derive(Debug, Error)]
 pub enum ConfigureError {
     /// Members are missing.
-    #[error("members {missing:?} are missing: name all members of the array; one that has failed has to be replaced first")]
+    #[error(
+        "members {missing:?} are missing: name all members of the array; one that has failed has to be replaced first"
+    )]
     NotWhole {
         /// Their slots.
         missing: MemberSet,
     },
     /// The array was not stopped cleanly.
-    #[error("the array was not stopped cleanly: serve it once and stop it, which brings it into agreement, and configure it then")]
+    #[error(
+        "the array was not stopped cleanly: serve it once and stop it, which brings it into agreement, and configure it then"
+    )]
     Dirty,
     /// The setting is of no use to the level.
     #[error("{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose --consistency none", level.name())]

@@ -247,8 +247,11 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
             return Err(CreateError::TooSmall { path: path.clone(), size });
         }
         let log = options.log_size.unwrap_or(Areas::default_log(size).max(log_min));
-        let areas = Areas::new(size, log, Integrity::None)
-            .ok_or_else(|| CreateError::NoRoom { path: path.clone(), size, log })?;
+        let areas = Areas::new(size, log, Integrity::None).ok_or_else(|| CreateError::NoRoom {
+            path: path.clone(),
+            size,
+            log,
+        })?;
         found.push(Found { path, member, areas });
     }
     Ok(found)
