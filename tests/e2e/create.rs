@@ -1,5 +1,7 @@
 //! `uraid create`: what it makes, and what it refuses to overwrite.
 
+mod configure;
+
 use std::os::unix::fs::MetadataExt as _;
 
 use uraid_tests::array::{Array, Content};

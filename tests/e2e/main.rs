@@ -4,7 +4,6 @@
 
 mod cache;
 mod clients;
-mod configure;
 mod create;
 mod degraded;
 mod harness;
