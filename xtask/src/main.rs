@@ -10,9 +10,11 @@ use clap::{Parser, Subcommand};
 use crate::project::Project;
 
 mod bench;
+mod kills;
 mod lint;
 mod packages;
 mod project;
+mod sim;
 mod source;
 mod test;
 
@@ -32,6 +34,10 @@ enum Command {
     /// Measure the server beside its peers
     #[command(subcommand)]
     Bench(bench::Command),
+    /// Run the engine on simulated members that fail and lose power, one run for each seed
+    Sim(sim::Options),
+    /// Kill servers under load on real files, and look whether they keep what they must
+    Kills(kills::Options),
     /// Exactly what continuous integration runs: lint, then test
     Ci,
 }
@@ -53,6 +59,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Lint => lint::run(&project),
         Command::Test(options) => test::run(&project, options),
         Command::Bench(command) => bench::run(&project, command),
+        Command::Sim(options) => sim::run(&project, options),
+        Command::Kills(options) => kills::run(options),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())

@@ -4,6 +4,7 @@
 //! clock, no thread, no randomness but what a caller brings.
 
 pub mod disk;
+pub mod dst;
 pub mod image;
 pub mod member;
 pub mod members;

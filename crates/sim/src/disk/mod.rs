@@ -350,7 +350,7 @@ impl World {
         let (info, is_gone) = (op.info(), self.gone.contains(op.member));
         let Some(member) = self.members.get_mut(op.member) else { return Err(DiskError::Absent { op: info }) };
         if is_gone {
-            write.into_iter().for_each(|write| member.abandon(*write));
+            write.iter().for_each(|&write| member.abandon(write));
             return Err(DiskError::Io { op: info, errno: Errno::IO });
         }
         op.check_end(member.size())?;
@@ -362,7 +362,7 @@ impl World {
         match *fault {
             Some(Fault::Eio | Fault::NoSpace) => {
                 fail_part(member, *write, some_sectors(random), random);
-                mark.into_iter().for_each(|mark| member.flush_fails(*mark));
+                mark.iter().for_each(|&mark| member.flush_fails(mark));
                 let errno = if *fault == Some(Fault::Eio) { Errno::IO } else { Errno::NOSPC };
                 return Err(DiskError::Io { op: info, errno });
             }
@@ -384,8 +384,8 @@ impl World {
             }
             _ => {}
         }
-        write.into_iter().for_each(|write| member.complete(*write));
-        mark.into_iter().for_each(|mark| member.flush_ends(*mark));
+        write.iter().for_each(|&write| member.complete(write));
+        mark.iter().for_each(|&mark| member.flush_ends(mark));
         if *fault == Some(Fault::Flipped) {
             let at = random.below(info.len.0 / SECTOR as u64) * SECTOR as u64;
             member.rot(Bytes(info.offset.0 + at), random.index(SECTOR), 1 << random.below(8));

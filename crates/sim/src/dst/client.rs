@@ -1,0 +1,301 @@
+//! The engine's client: commands at random, and every reply held against the model.
+
+use std::collections::BTreeMap;
+
+use uraid_io::buf::{Buf, Pool};
+use uraid_io::engine::{Command, Engine, EngineError, Reply};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+
+use super::Finding;
+use super::model::{Model, Moment, Pending};
+use super::scenario::Scenario;
+use crate::disk::SimDisk;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// Commands under way at most.
+const DEPTH_MAX: u64 = 16;
+
+/// Turns without an end of anything after which the engine is stuck.
+const IDLE_TURNS_MAX: u32 = 10_000;
+
+/// How a client's time ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// The array was closed.
+    Closed,
+    /// Everything was replied to; nothing is under way.
+    Idle,
+    /// The power went, or the members hang.
+    Dark,
+}
+
+/// What a command's reply will mean.
+#[derive(Debug)]
+enum Asked {
+    Read { lba: Lba, begun: Moment },
+    Write { pending: Option<Pending>, fua: bool },
+    Flush { begun: Moment },
+    Close { begun: Moment },
+}
+
+pub(super) struct Client<'a> {
+    engine: Engine<SimDisk, u64>,
+    disk: SimDisk,
+    pool: Pool,
+    model: &'a mut Model,
+    random: Random,
+    trace: Trace,
+    asked: BTreeMap<u64, Asked>,
+    next: u64,
+    missing: MemberSet,
+    depth: usize,
+    /// Where this client likes to write.
+    hot: Lba,
+    is_closed: bool,
+    pub(super) reads: u64,
+}
+
+impl<'a> Client<'a> {
+    pub(super) fn new(
+        engine: Engine<SimDisk, u64>,
+        disk: SimDisk,
+        scenario: &Scenario,
+        model: &'a mut Model,
+        mut random: Random,
+        trace: Trace,
+    ) -> Self {
+        let size = scenario.cache.map_or(Bytes(0), |(_, size)| size);
+        let pool = Pool::new(Bytes(size.0 + (4 << 20)));
+        let missing = engine.missing();
+        let mut engine = engine;
+        if let Some((mode, size)) = scenario.cache {
+            engine = engine.with_cache(mode, pool.clone(), size);
+            if scenario.reads_ahead {
+                engine = engine.with_read_ahead(Bytes(64 << 10));
+            }
+        }
+        let depth = usize::try_from(random.within(1, DEPTH_MAX)).expect("a small number");
+        let hot = Lba(random.below(model.capacity().0));
+        Self {
+            engine,
+            disk,
+            pool,
+            model,
+            random,
+            trace,
+            asked: BTreeMap::new(),
+            next: 0,
+            missing,
+            depth,
+            hot,
+            is_closed: false,
+            reads: 0,
+        }
+    }
+
+    /// Sends so many commands, and waits for all replies; then closes the array, if so wanted.
+    pub(super) fn run(&mut self, commands: u64, closes: bool) -> Result<End, Finding> {
+        for _ in 0..commands {
+            if self.asked.len() < self.depth {
+                let (asked, command) = self.draw();
+                self.submit(asked, command);
+            }
+            if self.random.chance(1, 32) {
+                self.engine.tick();
+            }
+            let is_going = match self.random.below(4) {
+                0 => true,
+                1 => self.turn()?,
+                _ => self.turn()? && self.wait()?,
+            };
+            if !is_going {
+                return Ok(End::Dark);
+            }
+        }
+        if !self.finish()? {
+            return Ok(End::Dark);
+        }
+        if !closes {
+            return Ok(End::Idle);
+        }
+        let begun = self.model.now();
+        self.submit(Asked::Close { begun }, Command::Close);
+        if !self.finish()? {
+            return Ok(End::Dark);
+        }
+        Ok(if self.is_closed { End::Closed } else { End::Idle })
+    }
+
+    /// Reads the whole array.
+    pub(super) fn read_all(&mut self) -> Result<bool, Finding> {
+        let (capacity, step) = (self.model.capacity().0, 128);
+        for lba in (0..capacity).step_by(step) {
+            let len = Sectors(capacity - lba).0.min(step as u64);
+            let read = self.read(Lba(lba), Sectors(len));
+            self.submit(read.0, read.1);
+            if !self.finish()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Waits for every reply; false when the power goes.
+    fn finish(&mut self) -> Result<bool, Finding> {
+        let mut idle = 0;
+        while self.turn()? {
+            if self.asked.is_empty() && self.engine.in_flight() == 0 {
+                return Ok(true);
+            }
+            if !self.wait()? {
+                return Ok(false);
+            }
+            idle = if self.disk_is_idle() { idle + 1 } else { 0 };
+            if idle > IDLE_TURNS_MAX {
+                return Err(Finding::Stuck { commands: self.asked.len() });
+            }
+        }
+        Ok(false)
+    }
+
+    fn disk_is_idle(&self) -> bool {
+        use uraid_io::disk::Disk as _;
+        self.disk.in_flight() == 0
+    }
+
+    fn wait(&mut self) -> Result<bool, Finding> {
+        use uraid_io::disk::Disk as _;
+        if self.engine.wants_turn() || self.disk_is_idle() {
+            return Ok(true);
+        }
+        match self.disk.wait() {
+            Ok(()) => Ok(true),
+            Err(_) if self.disk.is_dark() => Ok(false),
+            Err(error) => Err(Finding::Refused { error: error.to_string() }),
+        }
+    }
+
+    /// A turn of the engine; false when the power goes.
+    fn turn(&mut self) -> Result<bool, Finding> {
+        let mut replies = Vec::new();
+        let turned = self.engine.turn(&mut replies);
+        for reply in replies {
+            self.replied(reply)?;
+        }
+        if self.asked.is_empty() {
+            self.model.settle();
+        }
+        match turned {
+            Ok(()) => Ok(true),
+            Err(_) if self.disk.is_dark() => Ok(false),
+            Err(error) => Err(Finding::Refused { error: error.to_string() }),
+        }
+    }
+
+    fn submit(&mut self, asked: Asked, command: Command) {
+        let token = self.next;
+        self.next += 1;
+        let name = match &command {
+            Command::Read { lba, buf } => format!("read {lba}+{}", buf.len() / 512),
+            Command::Write { lba, buf, fua } => format!("write {lba}+{} fua {fua}", buf.len() / 512),
+            Command::WriteZeroes { lba, len, fua, .. } => format!("zeroes {lba}+{len} fua {fua}"),
+            Command::Trim { lba, len, fua } => format!("trim {lba}+{len} fua {fua}"),
+            other => format!("{other:?}"),
+        };
+        let number = if let Asked::Write { pending: Some(pending), .. } = &asked { pending.number.0 } else { 0 };
+        self.trace.note(format_args!("command {token}: {name} (write {number})"));
+        self.asked.insert(token, asked);
+        self.engine.submit(token, command);
+    }
+
+    fn replied(&mut self, Reply { token, result }: Reply<u64>) -> Result<(), Finding> {
+        let asked = self.asked.remove(&token).ok_or(Finding::RepliedTwice { token })?;
+        let buf = match result {
+            Ok(buf) => buf,
+            Err(error) => {
+                self.trace.note(format_args!("command {token} failed: {error}"));
+                return self.excuse(token, &error);
+            }
+        };
+        self.trace.note(format_args!("command {token} done"));
+        match asked {
+            Asked::Read { lba, begun } => {
+                let buf = buf.ok_or(Finding::RepliedTwice { token })?;
+                self.reads += buf.len() as u64 / 512;
+                self.model.check(lba, buf.as_ref(), begun).map_err(Finding::WrongRead)?;
+            }
+            Asked::Write { pending: Some(pending), fua } => self.model.replied(pending, fua),
+            Asked::Write { pending: None, .. } => {}
+            Asked::Flush { begun } => self.model.flushed(begun),
+            Asked::Close { begun } => {
+                self.model.flushed(begun);
+                self.is_closed = true;
+            }
+        }
+        Ok(())
+    }
+
+    /// A command may fail only when more members failed than the level survives.
+    fn excuse(&self, token: u64, error: &EngineError) -> Result<(), Finding> {
+        let failed = self.missing.union(self.disk.struck());
+        let is_too_much = Repair::new(self.engine.geometry(), failed).is_err();
+        if is_too_much { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }
+    }
+
+    fn draw(&mut self) -> (Asked, Command) {
+        let (lba, len) = self.range();
+        let fua = self.random.chance(1, 8);
+        match self.random.below(100) {
+            0..=21 => self.read(lba, len),
+            22..=83 => {
+                let pending = self.model.begin(lba, len, false);
+                let data = Model::data(pending);
+                let mut buf = self.buf(len);
+                buf.as_mut().copy_from_slice(&data);
+                (Asked::Write { pending: Some(pending), fua }, Command::Write { lba, buf, fua })
+            }
+            84..=87 => {
+                let pending = Some(self.model.begin(lba, len, true));
+                let may_punch = self.random.chance(1, 2);
+                (Asked::Write { pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
+            }
+            88..=90 => {
+                // Only whole stripes are given back; the rest stays as it is.
+                let stripe = self.engine.geometry().stripe_sectors().0;
+                let (first, end) = (lba.0.next_multiple_of(stripe), (lba.0 + len.0) / stripe * stripe);
+                let pending = (first < end).then(|| self.model.begin(Lba(first), Sectors(end - first), true));
+                (Asked::Write { pending, fua }, Command::Trim { lba, len, fua })
+            }
+            _ => (Asked::Flush { begun: self.model.now() }, Command::Flush),
+        }
+    }
+
+    fn read(&mut self, lba: Lba, len: Sectors) -> (Asked, Command) {
+        let buf = self.buf(len);
+        (Asked::Read { lba, begun: self.model.now() }, Command::Read { lba, buf })
+    }
+
+    fn range(&mut self) -> (Lba, Sectors) {
+        let (capacity, random) = (self.model.capacity().0, &mut self.random);
+        let (chunk, stripe) = (self.engine.geometry().chunk().0, self.engine.geometry().stripe_sectors().0);
+        let len = match random.below(10) {
+            0..=2 => random.within(1, 4),
+            3..=5 => 8 * random.within(1, 3),
+            6 => random.within(1, 2 * chunk),
+            7 => chunk,
+            8 => stripe,
+            _ => random.within(1, 3 * stripe),
+        };
+        let len = len.min(capacity);
+        let near = if random.chance(1, 2) { self.hot.0 + random.below(32) } else { random.below(capacity) };
+        let align = *random.pick(&[1, 8, 8, chunk, stripe]);
+        (Lba((near / align * align).min(capacity - len)), Sectors(len))
+    }
+
+    fn buf(&mut self, len: Sectors) -> Buf {
+        self.engine.reclaim(len.bytes());
+        self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()))
+    }
+}

@@ -1,0 +1,416 @@
+//! Deterministic runs: one seed makes an array, its clients, what fails and when the power goes, over several lives of the array.
+//!
+//! A life opens the array from what the last one left, recovers it, looks at all of it, and serves clients until it is closed, killed or the power
+//! goes, in the middle of recovery too. Every read, and the whole array after every recovery, is held against the [`model`]; parity and every
+//! tolerated set of missing members against the layout's maps ([`audit`]).
+//!
+//! What is expected of an array depends on how it is [kept consistent](uraid_io::superblock::Consistency):
+//! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
+//! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
+//!
+//! Lost, misdirected and rotted data shows only to arrays with checksums; see [`Options::corrupts`].
+
+pub mod audit;
+mod client;
+pub mod model;
+mod scenario;
+mod shelf;
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use thiserror::Error;
+use uraid_io::array::Assembled;
+use uraid_io::engine::EngineError;
+use uraid_io::member::Access;
+use uraid_io::superblock::{Consistency, SuperblockError};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Lba, MemberIndex, MemberSet};
+
+pub use scenario::Scenario;
+
+use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
+use crate::members::Members;
+use crate::random::Random;
+use crate::trace::Trace;
+use audit::{Audit, Disagreement, tolerated};
+use client::{Client, End};
+use model::{Model, Wrong};
+use shelf::{Found, Shelf};
+
+/// What a run is to be made of.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The ways of keeping consistent that arrays are drawn from.
+    pub ways: Vec<Consistency>,
+    /// Whether members lose, misplace and change what they were given, saying nothing. No array without checksums survives that: a run that does
+    /// not fail then shows that the checks check nothing.
+    pub corrupts: bool,
+}
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// A number that two runs have in common when the same happened in both.
+    pub hash: u64,
+    /// Events.
+    pub events: u64,
+    /// Times that the array was opened.
+    pub lives: u64,
+    /// Of these, how often it had to be recovered, and was.
+    pub recoveries: u64,
+    /// Power cuts, kills and hangs.
+    pub cuts: u64,
+    /// Of these, how often before the array was recovered.
+    pub cuts_in_recovery: u64,
+    /// Sectors that clients read.
+    pub sectors_read: u64,
+    /// Lives without some member.
+    pub degraded: u64,
+}
+
+/// A seed that shows something that must not be.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What was found.
+    pub finding: Finding,
+    /// What the run's array was.
+    pub scenario: String,
+    /// The last events.
+    pub events: Vec<String>,
+}
+
+/// What must not be.
+#[derive(Clone, Debug, Error)]
+pub enum Finding {
+    /// A read returned what it must not.
+    #[error("a read returned wrong content: {0}")]
+    WrongRead(Wrong),
+    /// The members hold what they must not.
+    #[error("without {lost:?}: {wrong}")]
+    WrongContent {
+        /// Which members were left out beside the missing ones.
+        lost: MemberSet,
+        /// The first sector.
+        wrong: Wrong,
+    },
+    /// Parity does not agree.
+    #[error("parity does not agree: stripe {}, group {}, byte {}", .0.stripe, .0.group, .0.byte)]
+    Parity(Disagreement),
+    /// Content can't be computed though few enough members are missing.
+    #[error("content can't be computed without {lost:?}")]
+    Undecodable {
+        /// The members.
+        lost: MemberSet,
+    },
+    /// A command failed though few enough members did.
+    #[error("command {token} failed though few enough members did: {error}")]
+    CommandFailed {
+        /// The command.
+        token: u64,
+        /// Its error.
+        error: String,
+    },
+    /// A command was replied to twice, or not as it should be.
+    #[error("command {token} has a second reply, or a read came without its memory")]
+    RepliedTwice {
+        /// The command.
+        token: u64,
+    },
+    /// Nothing goes on.
+    #[error("{commands} commands are never replied to")]
+    Stuck {
+        /// Commands without a reply.
+        commands: usize,
+    },
+    /// An array that can be opened was refused.
+    #[error("refused or failed: {error}")]
+    Refused {
+        /// Why.
+        error: String,
+    },
+    /// An array that can't be trusted was opened.
+    #[error("not stopped cleanly and opened without {missing:?}")]
+    NotRefused {
+        /// The missing members.
+        missing: MemberSet,
+    },
+    /// A closed array is not clean.
+    #[error("the array was closed and is not clean")]
+    NotClean,
+    /// A member was set aside that nothing has happened to.
+    #[error("members {members:?} were set aside, and nothing has happened to them")]
+    SetAside {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A member was accepted that is not current.
+    #[error("members {members:?} were accepted, and are not current or not there")]
+    Accepted {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A foreign or cloned member was accepted.
+    #[error("a foreign or cloned member was accepted")]
+    Stranger,
+    /// A member's superblock is gone.
+    #[error("member {member} has no superblock left: {source}")]
+    NoSuperblock {
+        /// The member.
+        member: MemberIndex,
+        /// What is wrong with it.
+        source: SuperblockError,
+    },
+    /// An assertion failed.
+    #[error("panicked: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+}
+
+impl Report {
+    /// Two reports as one; the hash is nobody's then.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            hash: 0,
+            events: self.events + other.events,
+            lives: self.lives + other.lives,
+            recoveries: self.recoveries + other.recoveries,
+            cuts: self.cuts + other.cuts,
+            cuts_in_recovery: self.cuts_in_recovery + other.cuts_in_recovery,
+            sectors_read: self.sectors_read + other.sectors_read,
+            degraded: self.degraded + other.degraded,
+        }
+    }
+}
+
+impl Default for Options {
+    /// What is built: every way there is of keeping consistent.
+    fn default() -> Self {
+        Self { ways: vec![Consistency::None], corrupts: false }
+    }
+}
+
+/// Runs a seed.
+///
+/// # Errors
+/// What must not be.
+pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
+    let mut random = Random::new(seed);
+    let scenario = Scenario::draw(&mut random, &options.ways);
+    let trace = Trace::default();
+    let description = scenario.to_string();
+    trace.note(format_args!("{description}"));
+    let mut run = Run::new(scenario, random, trace.clone(), options.corrupts);
+    let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
+        Ok(Ok(())) => return Ok(Report { hash: trace.hash(), events: trace.count(), ..run.report }),
+        Ok(Err(finding)) => finding,
+        Err(panic) => {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("something that is no text");
+            Finding::Panicked { message: text.into() }
+        }
+    };
+    Err(Box::new(Failure { seed, finding, scenario: description, events: trace.last() }))
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, finding, scenario, events } = self;
+        writeln!(f, "seed {seed}: {finding}\n  {scenario}\n  the last events:")?;
+        events.iter().try_for_each(|event| writeln!(f, "    {event}"))?;
+        write!(f, "  again: cargo xtask sim --seeds {seed}..{}", seed + 1)
+    }
+}
+
+/// A run under way.
+struct Run {
+    scenario: Scenario,
+    shelf: Shelf,
+    model: Model,
+    random: Random,
+    trace: Trace,
+    corrupts: bool,
+    report: Report,
+}
+
+/// Whether anything goes wrong in a life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weather {
+    Rough,
+    /// The last life shows what the others have left.
+    Calm,
+}
+
+/// An array that is open, or what stands in the way.
+enum Opened {
+    Array(Box<Assembled<SimDisk>>),
+    /// The power went, or a member failed.
+    Broken,
+}
+
+impl Run {
+    fn new(scenario: Scenario, random: Random, trace: Trace, corrupts: bool) -> Self {
+        let shelf = Shelf::new(&scenario.superblocks);
+        let model = Model::new(scenario.geometry.capacity());
+        Self { scenario, shelf, model, random, trace, corrupts, report: Report::default() }
+    }
+
+    fn live_all(&mut self) -> Result<(), Finding> {
+        for _ in 0..self.random.within(1, 6) {
+            if !self.live(Weather::Rough)? {
+                return Ok(());
+            }
+        }
+        self.live(Weather::Calm).map(drop)
+    }
+
+    /// One life; false when the array can't be used any more.
+    fn live(&mut self, weather: Weather) -> Result<bool, Finding> {
+        let Some(found) = self.shelf.find(&self.scenario.geometry, &mut self.random, &self.trace)? else {
+            return Ok(false);
+        };
+        self.report.lives += 1;
+        let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
+        let missing = found.verdict.missing();
+        self.report.degraded += u64::from(!missing.is_empty());
+        if weather == Weather::Rough && self.random.chance(2, 3) {
+            let exponent = self.random.below(12);
+            disk.cut_after(Steps(1 + self.random.below(1 << exponent)));
+        }
+        let faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
+        if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {
+            // Members may fail while the log is replayed.
+            disk.set_faults(faults);
+        }
+        let end = match self.open(&disk, &found)? {
+            Opened::Broken => {
+                self.report.cuts_in_recovery += 1;
+                End::Dark
+            }
+            Opened::Array(array) => {
+                disk.set_faults(faults);
+                let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
+                let (random, trace) = (self.random.fork(), self.trace.clone());
+                let mut client = Client::new(engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
+                let exponent = self.random.within(2, 8);
+                let end = client.run(self.random.below(1 << exponent), self.random.chance(1, 2))?;
+                self.report.sectors_read += client.reads;
+                end
+            }
+        };
+        self.end(&disk, end);
+        Ok(true)
+    }
+
+    /// Takes the members back after a life.
+    fn end(&mut self, disk: &SimDisk, end: End) {
+        let ending = if end != End::Closed && self.random.chance(1, 4) { Ending::Kill } else { Ending::PowerCut };
+        self.trace.note(format_args!("the life ends: {end:?}, {ending:?}"));
+        self.report.cuts += u64::from(end != End::Closed);
+        self.model.stopped();
+        let left = disk.leave(ending, &mut self.random);
+        self.shelf.put(&left, disk.struck(), end == End::Closed, &mut self.random);
+    }
+
+    /// Assembles the array, recovers it, and looks at all of it.
+    fn open(&mut self, disk: &SimDisk, found: &Found) -> Result<Opened, Finding> {
+        let generation = scenario::uuid(&mut self.random);
+        let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
+        let mut assembled = match assembled {
+            Ok(assembled) => assembled,
+            Err(error) => return self.broken(disk, error.to_string()),
+        };
+        if assembled.needs_recovery() {
+            assembled = match assembled.recover(|_| {}) {
+                Ok(assembled) => assembled,
+                Err(EngineError::Device(_)) if disk.is_dark() => return Ok(Opened::Broken),
+                Err(error) => return self.broken(disk, error.to_string()),
+            };
+            self.report.recoveries += 1;
+            self.trace.note(format_args!("recovered"));
+        }
+        self.look(&disk.members(), found, assembled.missing())?;
+        if self.random.chance(1, 4) {
+            self.read_without(&disk.members(), assembled.missing())?;
+        }
+        Ok(Opened::Array(Box::new(assembled)))
+    }
+
+    fn broken(&self, disk: &SimDisk, error: String) -> Result<Opened, Finding> {
+        self.trace.note(format_args!("opening failed: {error}"));
+        if disk.is_dark() || !disk.struck().is_empty() { Ok(Opened::Broken) } else { Err(Finding::Refused { error }) }
+    }
+
+    /// Holds the whole array against the model, and again without every set of members that it survives.
+    fn look(&mut self, members: &Members, found: &Found, missing: MemberSet) -> Result<(), Finding> {
+        let geometry = &self.scenario.geometry;
+        let members = members.only(geometry.all_members().minus(missing));
+        let area =
+            |slot: usize| found.verdict.slots[slot].map(|index| found.candidates[index].superblock.areas.data.offset);
+        let audit = Audit::new(geometry, &members, |slot| area(slot).unwrap_or_default());
+        audit.check_parity().map_err(Finding::Parity)?;
+        for lost in tolerated(geometry, missing) {
+            let content = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
+            self.model.observe(Lba(0), &content).map_err(|wrong| Finding::WrongContent { lost, wrong })?;
+        }
+        Ok(())
+    }
+
+    /// Has the engine read the whole array from copies of the members, of which some more are missing.
+    fn read_without(&mut self, members: &Members, missing: MemberSet) -> Result<(), Finding> {
+        let geometry = &self.scenario.geometry;
+        let lost = *self.random.pick(&tolerated(geometry, missing));
+        let members = members.only(geometry.all_members().minus(missing).minus(lost));
+        if Repair::new(geometry, missing.union(lost)).is_err() {
+            return Ok(());
+        }
+        let candidates = members.candidates();
+        let refused = |error: String| Finding::Refused { error };
+        let verdict = uraid_io::array::judge(&candidates).map_err(|error| refused(error.to_string()))?;
+        let trace = Trace::default();
+        let disk = SimDisk::new(members, self.random.fork(), trace.clone());
+        let generation = scenario::uuid(&mut self.random);
+        let array = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadOnly, generation);
+        let engine = array.map_err(|error| refused(error.to_string()))?.into_engine();
+        let engine = engine.map_err(|error| refused(error.to_string()))?;
+        let mut model = self.model.clone();
+        let scenario = Scenario { cache: None, ..self.scenario.clone() };
+        Client::new(engine, disk, &scenario, &mut model, self.random.fork(), trace).read_all()?;
+        Ok(())
+    }
+
+    /// Who may fail in this life, and how; now and then more members than the level survives.
+    fn draw_faults(&mut self, missing: MemberSet) -> Faults {
+        let random = &mut self.random;
+        let geometry = &self.scenario.geometry;
+        let mut faults = Faults::default();
+        if random.chance(1, 4) {
+            faults.cannot_zero = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
+        }
+        if self.corrupts {
+            let rate = Rate(200);
+            return Faults { members: geometry.all_members(), lost: rate, misdirected: rate, flipped: rate, ..faults };
+        }
+        if random.chance(1, 2) {
+            return faults;
+        }
+        faults.members = *random.pick(&tolerated(geometry, missing));
+        if random.chance(1, 20) {
+            faults.members = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
+        }
+        let mut rate =
+            || Rate(if random.chance(1, 3) { u32::try_from(random.within(1, 500)).expect("small") } else { 0 });
+        (faults.read_eio, faults.write_eio, faults.flush_eio) = (rate(), rate(), rate());
+        (faults.no_space, faults.short, faults.slow) = (rate(), rate(), rate());
+        (faults.vanish, faults.hang) = (rate(), Rate(rate().0 / 20));
+        faults
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,399 @@
+//! What every sector of an array may hold, from the history of the commands that wrote it.
+//!
+//! Each sector has its *versions*: everything that was ever written to it and may still show. A version is *gone* once a later one has certainly
+//! replaced it. While the array runs, a version that was replied to has replaced all that were replied to before it was begun. Over a power cut,
+//! only a version that a flush or FUA made durable has. When nothing is under way and all is durable, a look at the array shows which version
+//! each sector holds, and the others are gone.
+//!
+//! The model knows nothing of members, stripes or parity.
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use smallvec::{SmallVec, smallvec};
+use uraid_layout::{Lba, Sectors};
+
+use crate::image::{SECTOR, Sector, ZEROS};
+
+/// A moment between the events that the model knows of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Moment(u64);
+
+/// Which write a version is of. The zeros of a new array are of write 0.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Number(pub u64);
+
+/// A write that has no reply yet.
+#[derive(Clone, Copy, Debug)]
+pub struct Pending {
+    /// Its number.
+    pub number: Number,
+    /// Its first sector.
+    pub lba: Lba,
+    /// Its length.
+    pub len: Sectors,
+}
+
+/// The history of an array's sectors.
+#[derive(Clone, Debug)]
+pub struct Model {
+    sectors: Vec<Versions>,
+    /// The sectors with more than one version.
+    open: BTreeSet<usize>,
+    clock: Moment,
+    next: Number,
+}
+
+/// A sector that holds what it must not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wrong {
+    /// The sector.
+    pub lba: Lba,
+    /// What it holds.
+    pub holds: Holds,
+    /// What it may hold.
+    pub allowed: Vec<Number>,
+}
+
+/// What a sector's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Zeros.
+    Zeros,
+    /// What that write brought for that sector.
+    Version(Number, Lba),
+    /// Nothing that anybody wrote; the first bytes.
+    Garbage(u64),
+}
+
+type Versions = SmallVec<[Version; 2]>;
+
+#[derive(Clone, Copy, Debug)]
+struct Version {
+    number: Number,
+    is_zero: bool,
+    begun: Moment,
+    /// Writes that fail have none: they may show at any time as long as the array runs.
+    replied: Option<Moment>,
+    is_durable: bool,
+    /// A later one is durable. Reads that were under way by then may show it.
+    is_gone: bool,
+}
+
+impl Version {
+    fn precedes(&self, later: &Self) -> bool {
+        self.replied.is_some_and(|replied| replied < later.begun)
+    }
+
+    fn shows(&self, lba: usize, sector: &Sector) -> bool {
+        if self.is_zero { *sector == ZEROS } else { *sector == content(self.number, Lba(lba as u64)) }
+    }
+}
+
+/// What a write brings for a sector: its number, the sector, and what follows from both.
+#[must_use]
+pub fn content(number: Number, lba: Lba) -> Sector {
+    let mut bytes = [0; SECTOR];
+    let seed = (number.0 << 32 | lba.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    for (index, word) in (0u64..).zip(bytes.chunks_exact_mut(8)) {
+        let value = match index {
+            0 => number.0,
+            1 => lba.0,
+            _ => (seed ^ index).wrapping_mul(0xBF58_476D_1CE4_E5B9).rotate_left(31),
+        };
+        word.copy_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}
+
+impl Model {
+    /// An array of zeros.
+    ///
+    /// # Panics
+    /// When it does not fit the address space.
+    #[must_use]
+    pub fn new(capacity: Sectors) -> Self {
+        let zeros = Version {
+            number: Number(0),
+            is_zero: true,
+            begun: Moment(0),
+            replied: Some(Moment(0)),
+            is_durable: true,
+            is_gone: false,
+        };
+        let count = usize::try_from(capacity.0).expect("a simulated array fits the address space");
+        Self { sectors: vec![smallvec![zeros]; count], open: BTreeSet::new(), clock: Moment(1), next: Number(1) }
+    }
+
+    /// Now: a read that is begun does not show what is gone at that moment.
+    #[must_use]
+    pub fn now(&self) -> Moment {
+        self.clock
+    }
+
+    /// Begins a write, of zeros or of what [`Model::data`] says.
+    ///
+    /// # Panics
+    /// When the range is not within the array.
+    pub fn begin(&mut self, lba: Lba, len: Sectors, is_zero: bool) -> Pending {
+        let begun = self.tick();
+        let pending = Pending { number: self.next, lba, len };
+        self.next.0 += 1;
+        for at in range(lba, len) {
+            self.sectors[at].push(Version {
+                number: pending.number,
+                is_zero,
+                begun,
+                replied: None,
+                is_durable: false,
+                is_gone: false,
+            });
+            self.open.insert(at);
+        }
+        pending
+    }
+
+    /// The bytes of a write.
+    #[must_use]
+    pub fn data(pending: Pending) -> Vec<u8> {
+        range(pending.lba, pending.len).flat_map(|lba| content(pending.number, Lba(lba as u64))).collect()
+    }
+
+    /// Ends a write that succeeded; `is_durable` with FUA.
+    pub fn replied(&mut self, pending: Pending, is_durable: bool) {
+        let now = self.tick();
+        for at in range(pending.lba, pending.len) {
+            if let Some(version) = self.sectors[at].iter_mut().find(|version| version.number == pending.number) {
+                version.replied = Some(now);
+                version.is_durable |= is_durable;
+            }
+            self.prune(at);
+        }
+    }
+
+    /// Ends a flush that succeeded and was begun then: what had been replied to is durable.
+    pub fn flushed(&mut self, begun: Moment) {
+        for at in self.open.iter().copied().collect::<Vec<_>>() {
+            for version in &mut self.sectors[at] {
+                version.is_durable |= version.replied.is_some_and(|replied| replied <= begun);
+            }
+            self.prune(at);
+        }
+    }
+
+    /// Notes that no read is under way: what is gone shows to nobody.
+    pub fn settle(&mut self) {
+        let Self { sectors, open, .. } = self;
+        open.retain(|&at| {
+            sectors[at].retain(|version| !version.is_gone);
+            sectors[at].len() > 1 || !sectors[at][0].is_durable
+        });
+    }
+
+    /// Ends everything that is under way: nothing of it shows that has not by now.
+    pub fn stopped(&mut self) {
+        let now = self.tick();
+        for &at in &self.open {
+            for version in &mut self.sectors[at] {
+                version.replied = version.replied.or(Some(now));
+            }
+        }
+        self.settle();
+    }
+
+    /// Checks what a read returned that was begun then and is over now.
+    ///
+    /// # Errors
+    /// The first sector that holds what it must not.
+    ///
+    /// # Panics
+    /// When the bytes are not whole sectors of the array.
+    pub fn check(&self, lba: Lba, bytes: &[u8], begun: Moment) -> Result<(), Wrong> {
+        for (at, sector) in (index(lba)..).zip(sectors(bytes)) {
+            let versions = &self.sectors[at];
+            let is_gone = |version: &Version| {
+                versions
+                    .iter()
+                    .any(|later| later.replied.is_some_and(|replied| replied <= begun) && version.precedes(later))
+            };
+            if !versions.iter().any(|version| version.shows(at, sector) && !is_gone(version)) {
+                let allowed = versions.iter().filter(|version| !is_gone(version));
+                return Err(wrong(at, sector, allowed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in what the array holds from `lba` on, with nothing under way and all of it durable: the other versions are gone.
+    ///
+    /// # Errors
+    /// The first sector that holds what it must not.
+    ///
+    /// # Panics
+    /// When the bytes are not whole sectors of the array.
+    pub fn observe(&mut self, lba: Lba, bytes: &[u8]) -> Result<(), Wrong> {
+        for (at, sector) in (index(lba)..).zip(sectors(bytes)) {
+            let versions = &mut self.sectors[at];
+            let Some(&shown) = versions.iter().rfind(|version| !version.is_gone && version.shows(at, sector)) else {
+                return Err(wrong(at, sector, versions.iter().filter(|version| !version.is_gone)));
+            };
+            *versions = smallvec![Version { is_durable: true, ..shown }];
+            self.open.remove(&at);
+        }
+        Ok(())
+    }
+
+    /// How many sectors may hold one of several things.
+    #[must_use]
+    pub fn open(&self) -> usize {
+        self.open.len()
+    }
+
+    /// How many sectors the array has.
+    #[must_use]
+    pub fn capacity(&self) -> Sectors {
+        Sectors(self.sectors.len() as u64)
+    }
+
+    fn tick(&mut self) -> Moment {
+        self.clock.0 += 1;
+        self.clock
+    }
+
+    /// Notes which versions not even a power cut brings back.
+    fn prune(&mut self, at: usize) {
+        let versions = &mut self.sectors[at];
+        let durable: SmallVec<[Version; 2]> = versions.iter().filter(|version| version.is_durable).copied().collect();
+        for version in versions {
+            version.is_gone |= durable.iter().any(|later| version.precedes(later));
+        }
+    }
+}
+
+fn wrong<'a>(at: usize, sector: &Sector, allowed: impl Iterator<Item = &'a Version>) -> Wrong {
+    Wrong { lba: Lba(at as u64), holds: Holds::of(sector), allowed: allowed.map(|version| version.number).collect() }
+}
+
+fn index(lba: Lba) -> usize {
+    usize::try_from(lba.0).expect("a simulated array fits the address space")
+}
+
+fn range(lba: Lba, len: Sectors) -> std::ops::Range<usize> {
+    index(lba)..index(Lba(lba.0 + len.0))
+}
+
+fn sectors(bytes: &[u8]) -> impl Iterator<Item = &Sector> {
+    let (sectors, rest) = bytes.as_chunks();
+    assert!(rest.is_empty(), "whole sectors are looked at");
+    sectors.iter()
+}
+
+impl Holds {
+    fn of(sector: &Sector) -> Self {
+        let word = |at: usize| u64::from_le_bytes(*sector[at..].first_chunk().expect("inside a sector"));
+        let (number, lba) = (Number(word(0)), Lba(word(8)));
+        match sector {
+            _ if *sector == ZEROS => Self::Zeros,
+            _ if *sector == content(number, lba) => Self::Version(number, lba),
+            _ => Self::Garbage(word(0)),
+        }
+    }
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Zeros => write!(f, "zeros"),
+            Self::Version(number, lba) => write!(f, "write {} of sector {lba}", number.0),
+            Self::Garbage(word) => write!(f, "what nobody wrote, beginning {word:#018x}"),
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let allowed: Vec<String> = self.allowed.iter().map(|number| number.0.to_string()).collect();
+        write!(f, "sector {} holds {}; it may hold write {}", self.lba, self.holds, allowed.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_right(model: &Model, number: u64, begun: Moment) -> bool {
+        model.check(Lba(0), &bytes(number), begun).is_ok()
+    }
+
+    fn bytes(number: u64) -> Sector {
+        if number == 0 { ZEROS } else { content(Number(number), Lba(0)) }
+    }
+
+    /// Which of the first versions a power cut may leave.
+    fn left(model: &Model) -> Vec<u64> {
+        let shows = |&number: &u64| model.clone().observe(Lba(0), &bytes(number)).is_ok();
+        (0..5).filter(shows).collect()
+    }
+
+    #[test]
+    fn a_reply_ends_what_was_replied_to_before_and_a_flush_makes_that_durable() {
+        let mut model = Model::new(Sectors(2));
+        let first = model.begin(Lba(0), Sectors(1), false);
+        assert!(is_right(&model, 0, model.now()) && is_right(&model, 1, model.now()), "either, as it is under way");
+        let before = model.now();
+        model.replied(first, false);
+        assert!(!is_right(&model, 0, model.now()) && is_right(&model, 0, before));
+        let flush = model.now();
+        let second = model.begin(Lba(0), Sectors(1), false);
+        model.replied(second, false);
+        assert_eq!(left(&model), [0, 1, 2]);
+        model.flushed(flush);
+        assert_eq!(left(&model), [1, 2], "the flush was begun before the second reply");
+        model.observe(Lba(0), &bytes(1)).expect("allowed");
+        assert_eq!(left(&model), [1], "what a look has shown stays");
+    }
+
+    #[test]
+    fn fua_is_durable_by_itself_and_overlapping_writes_have_no_order() {
+        let mut model = Model::new(Sectors(1));
+        let first = model.begin(Lba(0), Sectors(1), false);
+        let second = model.begin(Lba(0), Sectors(1), false);
+        model.replied(second, true);
+        assert_eq!(left(&model), [1, 2]);
+        model.replied(first, false);
+        assert_eq!(left(&model), [1, 2]);
+        let third = model.begin(Lba(0), Sectors(1), false);
+        model.replied(third, true);
+        assert_eq!(left(&model), [3]);
+    }
+
+    #[test]
+    fn a_write_that_failed_may_show_until_the_array_stops() {
+        let mut model = Model::new(Sectors(1));
+        let _failed = model.begin(Lba(0), Sectors(1), false);
+        let second = model.begin(Lba(0), Sectors(1), false);
+        model.replied(second, true);
+        assert!(is_right(&model, 1, model.now()));
+        model.stopped();
+        model.observe(Lba(0), &bytes(2)).expect("allowed");
+        let third = model.begin(Lba(0), Sectors(1), false);
+        model.replied(third, false);
+        assert!(!is_right(&model, 1, model.now()));
+        assert_eq!(left(&model), [2, 3]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let model = Model::new(Sectors(4));
+        let mut bytes = content(Number(3), Lba(9)).to_vec();
+        let wrong = model.check(Lba(2), &bytes, model.now()).expect_err("nobody wrote it there");
+        assert_eq!((wrong.lba, wrong.holds), (Lba(2), Holds::Version(Number(3), Lba(9))));
+        bytes[100] ^= 1;
+        let wrong = model.check(Lba(2), &bytes, model.now()).expect_err("nobody wrote it");
+        assert_eq!(wrong.holds, Holds::Garbage(3));
+        assert_eq!(
+            wrong.to_string(),
+            "sector 2 holds what nobody wrote, beginning 0x0000000000000003; it may hold write 0"
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! What a run's array is made of, drawn from its seed.
+
+use uraid_io::engine::CacheMode;
+use uraid_io::superblock::{
+    Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+};
+use uraid_layout::geometry::default_height;
+use uraid_layout::{Bytes, Geometry, Level, MemberIndex, Placement, Rotation, Sectors, Spec};
+use uuid::Uuid;
+
+use crate::random::Random;
+
+/// The memory unit of a cache.
+const PAGE: u64 = 4096;
+
+/// An array, and how it is used.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Its geometry.
+    pub geometry: Geometry,
+    /// The superblocks of the new array.
+    pub superblocks: Vec<Superblock>,
+    /// The engine's cache, and its size; none.
+    pub cache: Option<(CacheMode, Bytes)>,
+    /// Whether the engine reads ahead.
+    pub reads_ahead: bool,
+}
+
+impl Scenario {
+    /// A small array of any level, kept consistent in one of the ways that are given.
+    ///
+    /// # Panics
+    /// When no way is given.
+    pub fn draw(random: &mut Random, ways: &[Consistency]) -> Self {
+        let geometry = loop {
+            if let Ok(geometry) = Geometry::new(draw_spec(random)) {
+                break geometry;
+            }
+        };
+        let suits = |way: &&Consistency| match way {
+            Consistency::None => true,
+            Consistency::Bitmap | Consistency::Log => geometry.tolerance() > 0,
+        };
+        let ways: Vec<Consistency> = ways.iter().filter(suits).copied().collect();
+        let consistency = if ways.is_empty() { Consistency::None } else { *random.pick(&ways) };
+        let superblocks = superblocks(geometry.spec(), consistency, random);
+        let pages = *random.pick(&[32, 64, 64, 256, 1024]) * PAGE;
+        let cache = match random.below(5) {
+            0 => None,
+            1 => Some((CacheMode::WriteThrough, Bytes(pages))),
+            _ => Some((CacheMode::WriteBack, Bytes(pages))),
+        };
+        Self { geometry, superblocks, cache, reads_ahead: cache.is_some() && random.chance(1, 4) }
+    }
+
+    /// How the array is kept consistent.
+    #[must_use]
+    pub fn consistency(&self) -> Consistency {
+        self.superblocks[0].consistency
+    }
+}
+
+impl std::fmt::Display for Scenario {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Spec { level, members, chunk, .. } = self.geometry.spec();
+        let (stripes, consistency) = (self.geometry.stripes(), self.consistency());
+        write!(
+            f,
+            "{level:?} of {members} members, chunk {chunk}, {} stripes, {consistency:?}, cache {:?}",
+            stripes.0, self.cache
+        )
+    }
+}
+
+fn draw_spec(random: &mut Random) -> Spec {
+    let (level, members, rows) = match random.below(10) {
+        0 => (Level::Raid0, random.within(2, 4), 1),
+        1 => (Level::Raid1, random.within(2, 4), 1),
+        2 | 3 => {
+            let members = random.within(2, 5);
+            let copies = u8::try_from(random.within(2, members.min(3))).expect("small");
+            (Level::Raid10 { copies }, members, 1)
+        }
+        4..=6 => (Level::Raid5 { rotation: *random.pick(&Rotation::ALL) }, random.within(3, 6), 1),
+        _ => {
+            let members = random.within(4, 8);
+            let most = default_height(u8::try_from(members).expect("small"));
+            let height = u8::try_from(random.within(2, u64::from(most.max(2)))).expect("small");
+            let placement = *random.pick(&[Placement::Adjacent, Placement::Partitioned]);
+            (Level::Rm2 { height, placement }, members, u64::from(height))
+        }
+    };
+    let chunk = *random.pick(&[4096, 4096, 8192, 16384]);
+    // A last chunk in part, now and then.
+    let size = chunk * (rows * random.within(2, 6) + random.below(2)) + *random.pick(&[0, 0, 512]);
+    let member_size = Sectors(size / 512);
+    Spec { level, members: u8::try_from(members).expect("small"), chunk: Bytes(chunk), member_size }
+}
+
+fn superblocks(spec: &Spec, consistency: Consistency, random: &mut Random) -> Vec<Superblock> {
+    let array = uuid(random);
+    let slot = |_| SlotRecord { member: uuid(random), state: SlotState::Active };
+    let slots: Vec<SlotRecord> = (0..spec.members).map(slot).collect();
+    let areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("a member has room for its areas");
+    let one = |slot: u8| Superblock {
+        array,
+        name: "simulated".into(),
+        created: UnixSeconds(0),
+        spec: *spec,
+        member: slots[usize::from(slot)].member,
+        slot: MemberIndex(slot),
+        areas,
+        consistency,
+        integrity: Integrity::None,
+        generation: Uuid::nil(),
+        epoch: Epoch(1),
+        sequence: Sequence(0),
+        is_clean: true,
+        slots: slots.clone(),
+    };
+    (0..spec.members).map(one).collect()
+}
+
+/// A UUID that nobody has drawn before.
+pub(super) fn uuid(random: &mut Random) -> Uuid {
+    Uuid::from_u64_pair(random.bits() | 1, random.bits())
+}

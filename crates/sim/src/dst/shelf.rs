@@ -1,0 +1,221 @@
+//! The members between two lives of an array, and what is found on opening it: in another order, incomplete, stale, cloned, foreign.
+
+use std::path::PathBuf;
+
+use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
+use uraid_io::member::Access;
+use uraid_io::superblock::{Consistency, Superblock};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Geometry, MemberIndex, MemberSet};
+
+use super::Finding;
+use super::audit::tolerated;
+use super::scenario::uuid;
+use crate::member::Member;
+use crate::members::Members;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// Where the members are while no engine has them.
+#[derive(Debug)]
+pub(super) struct Shelf {
+    members: Members,
+    /// Copies of members from earlier lives.
+    old: Vec<(MemberIndex, Member)>,
+    /// Members that failed, were left out or were replaced at some time: the array may have gone on without them.
+    excused: MemberSet,
+    /// Whether the array was last closed.
+    was_closed: bool,
+}
+
+/// An array that may be opened.
+#[derive(Debug)]
+pub(super) struct Found {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) verdict: Verdict,
+    /// The accepted members in their slots.
+    pub(super) members: Members,
+}
+
+impl Shelf {
+    pub(super) fn new(superblocks: &[Superblock]) -> Self {
+        Self { members: Members::new(superblocks), old: Vec::new(), excused: MemberSet::EMPTY, was_closed: true }
+    }
+
+    /// Takes members back after a life: those that `members` has, of which some were `struck` by faults.
+    pub(super) fn put(&mut self, members: &Members, struck: MemberSet, was_closed: bool, random: &mut Random) {
+        for slot in members.present().iter() {
+            self.members.replace(slot, members.get(slot).cloned());
+            if was_closed && random.chance(1, 8) {
+                self.old.extend(members.get(slot).cloned().map(|member| (slot, member)));
+            }
+        }
+        self.excused = self.excused.union(struck);
+        self.was_closed = was_closed;
+    }
+
+    /// What an operator comes with to open the array. None: it is rightly refused, and no way is left to go on.
+    pub(super) fn find(
+        &mut self,
+        geometry: &Geometry,
+        random: &mut Random,
+        trace: &Trace,
+    ) -> Result<Option<Found>, Finding> {
+        let mut verdict = self.judge_all()?;
+        if self.was_closed && !verdict.superblock.is_clean {
+            return Err(Finding::NotClean);
+        }
+        let unexcused = verdict.missing().minus(self.excused);
+        if !unexcused.is_empty() {
+            return Err(Finding::SetAside { members: unexcused });
+        }
+        let base = verdict.missing();
+        if Repair::new(geometry, base).is_err() {
+            trace.note(format_args!("too few members are left: {base:?} are missing"));
+            return Ok(None);
+        }
+        let may_miss = verdict.superblock.is_clean || survives(verdict.superblock.consistency);
+        let mut out = MemberSet::EMPTY;
+        if random.chance(1, 4) {
+            out = *random.pick(&tolerated(geometry, base));
+            if !may_miss && !out.is_empty() {
+                self.expect_refusal(out, random)?;
+                out = MemberSet::EMPTY;
+            }
+        }
+        let mut replaced = MemberSet::EMPTY;
+        if may_miss && random.chance(1, 4) {
+            replaced = self.replace_by_old(out, &verdict, geometry, random, trace);
+        }
+        self.excused = self.excused.union(out).union(replaced);
+        let found = match self.gather(out, random) {
+            // Who was left out is the one to tell who is right.
+            Err(Finding::Refused { .. }) if !out.is_empty() => self.gather(std::mem::take(&mut out), random)?,
+            found => found?,
+        };
+        verdict = found.verdict;
+        let missing = verdict.missing();
+        trace.note(format_args!("opening without {missing:?}, clean: {}", verdict.superblock.is_clean));
+        let wrong = out.union(replaced).union(if out.is_empty() { base } else { MemberSet::EMPTY }).minus(missing);
+        if !wrong.is_empty() {
+            return Err(Finding::Accepted { members: wrong });
+        }
+        self.expect_strangers_refused(&found.candidates, random)?;
+        let is_refused =
+            !verdict.superblock.is_clean && !missing.is_empty() && !survives(verdict.superblock.consistency);
+        match check_presence(&verdict, &found.candidates, OPTIONS) {
+            Ok(()) if is_refused => Err(Finding::NotRefused { missing }),
+            Ok(()) => Ok(Some(Found { verdict, ..found })),
+            Err(OpenError::DirtyDegraded { .. }) if is_refused => {
+                trace.note(format_args!("refused: not stopped cleanly, and incomplete"));
+                Ok(None)
+            }
+            Err(error) => Err(Finding::Refused { error: error.to_string() }),
+        }
+    }
+
+    /// The verdict on everything there is.
+    fn judge_all(&mut self) -> Result<Verdict, Finding> {
+        for (member, superblock) in self.members.superblocks() {
+            superblock.map_err(|source| Finding::NoSuperblock { member, source })?;
+        }
+        loop {
+            let split = match judge(&self.members.candidates()) {
+                Ok(verdict) => return Ok(verdict),
+                Err(error @ Refusal::SplitBrain { first_slot, second_slot, .. }) => {
+                    let slots = [first_slot, second_slot].into_iter();
+                    slots.rev().find(|&slot| self.excused.contains(slot)).ok_or(error)
+                }
+                Err(error) => Err(error),
+            };
+            // The array may have gone on without a member that was left out, and that member knew of a failure that the array did not.
+            let slot = split.map_err(|error| Finding::Refused { error: error.to_string() })?;
+            self.members.replace(slot, None);
+        }
+    }
+
+    /// Lets an old copy take the place of a member that can be done without: which one.
+    fn replace_by_old(
+        &mut self,
+        out: MemberSet,
+        verdict: &Verdict,
+        geometry: &Geometry,
+        random: &mut Random,
+        trace: &Trace,
+    ) -> MemberSet {
+        if self.old.is_empty() {
+            return MemberSet::EMPTY;
+        }
+        let (slot, old) = self.old.swap_remove(random.index(self.old.len()));
+        // Stale even if only members that the last round did not reach are there.
+        let is_stale = old.superblock().is_ok_and(|old| old.epoch.0 + 2 < verdict.superblock.epoch.0);
+        let missing = verdict.missing().union(out).with(slot);
+        if !is_stale || missing.len() > geometry.tolerance() {
+            return MemberSet::EMPTY;
+        }
+        trace.note(format_args!("an old copy takes the place of member {slot}"));
+        self.members.replace(slot, Some(old));
+        MemberSet::EMPTY.with(slot)
+    }
+
+    /// All but some of the members, in any order.
+    fn gather(&self, out: MemberSet, random: &mut Random) -> Result<Found, Finding> {
+        let mut slots: Vec<MemberIndex> = self.members.present().iter().collect();
+        slots.retain(|slot| !out.contains(*slot));
+        random.shuffle(&mut slots);
+        let mut candidates = Vec::new();
+        for &slot in &slots {
+            let member = self.members.get(slot).expect("it is on the shelf");
+            let superblock = member.superblock().map_err(|source| Finding::NoSuperblock { member: slot, source })?;
+            candidates.push(Candidate { path: PathBuf::from(format!("member{slot}")), superblock });
+        }
+        let verdict = judge(&candidates).map_err(|error| Finding::Refused { error: error.to_string() })?;
+        let accepted =
+            verdict.slots.iter().map(|index| index.and_then(|index| self.members.get(slots[index]).cloned()));
+        let members = Members::of(accepted.collect());
+        Ok(Found { candidates, verdict, members })
+    }
+
+    /// Without `out` the array must not be opened.
+    fn expect_refusal(&self, out: MemberSet, random: &mut Random) -> Result<(), Finding> {
+        let found = self.gather(out, random)?;
+        if found.verdict.superblock.is_clean {
+            // The round that marks the members dirty did not reach those that are left: nothing was written either.
+            return Ok(());
+        }
+        match check_presence(&found.verdict, &found.candidates, OPTIONS) {
+            Err(OpenError::DirtyDegraded { .. }) => Ok(()),
+            Err(error) => Err(Finding::Refused { error: error.to_string() }),
+            Ok(()) => Err(Finding::NotRefused { missing: out }),
+        }
+    }
+
+    /// A member of another array, or a copy of one that is there, must not be accepted.
+    fn expect_strangers_refused(&self, candidates: &[Candidate], random: &mut Random) -> Result<(), Finding> {
+        let mut candidates = candidates.to_vec();
+        let mut stranger = random.pick(&candidates).clone();
+        stranger.path.push("copy");
+        let is_foreign = random.chance(1, 2);
+        if is_foreign {
+            stranger.superblock.array = uuid(random);
+        }
+        candidates.insert(random.index(candidates.len() + 1), stranger);
+        match judge(&candidates) {
+            Err(Refusal::Foreign { .. }) if is_foreign => Ok(()),
+            Err(Refusal::Clone { .. }) if !is_foreign => Ok(()),
+            Err(error) => Err(Finding::Refused { error: error.to_string() }),
+            Ok(_) => Err(Finding::Stranger),
+        }
+    }
+}
+
+/// Degraded arrays are opened, and nothing is forced.
+const OPTIONS: OpenOptions = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+
+/// Whether an array that was not stopped cleanly can be opened without some of its members.
+fn survives(consistency: Consistency) -> bool {
+    match consistency {
+        Consistency::Log => true,
+        Consistency::None | Consistency::Bitmap => false,
+    }
+}
