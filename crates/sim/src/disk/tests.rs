@@ -145,8 +145,7 @@ fn the_same_seed_gives_the_same_events() {
         for round in 0..20 {
             let _ = run(&mut disk, (0..8).map(|at| write(at * 4096, round)).chain([flush()]));
         }
-        let hash = disk.world.borrow().trace.hash();
-        hash
+        disk.world.borrow().trace.hash()
     };
     assert_eq!(hash(5), hash(5));
     assert_ne!(hash(5), hash(6));
