@@ -55,7 +55,16 @@ impl Array {
     /// When no temporary directory can be made.
     #[must_use]
     pub fn planned(shape: &Shape) -> Self {
-        let directory = tempfile::Builder::new().prefix("uraid-").tempdir().expect("a temporary directory");
+        Self::planned_in(shape, &std::env::temp_dir())
+    }
+
+    /// The paths of an array that does not exist yet, in a new directory in `place`.
+    ///
+    /// # Panics
+    /// When the directory can't be made.
+    #[must_use]
+    pub fn planned_in(shape: &Shape, place: &Path) -> Self {
+        let directory = tempfile::Builder::new().prefix("uraid-").tempdir_in(place).expect("a temporary directory");
         let members = (0..shape.members).map(|slot| directory.path().join(format!("member{slot}"))).collect();
         Self { shape: shape.clone(), directory, members }
     }
@@ -82,6 +91,12 @@ impl Array {
             std::fs::copy(from, to).expect("copying a member");
         }
         copy
+    }
+
+    /// Leaves the directory where it is, which is returned.
+    #[must_use]
+    pub fn keep(self) -> PathBuf {
+        self.directory.keep()
     }
 
     /// Every member, in slot order.

@@ -36,6 +36,14 @@ impl Random {
         usize::try_from(self.bits() % bound).expect("less than a usize")
     }
 
+    /// One of `choices`.
+    ///
+    /// # Panics
+    /// When there are none.
+    pub fn pick<T: Copy>(&mut self, choices: &[T]) -> T {
+        choices[self.below(choices.len())]
+    }
+
     /// `length` random bytes.
     pub fn bytes(&mut self, length: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(length + 8);

@@ -5,6 +5,7 @@
 //!   lie, written from the published formulas. Neither knows the crates under test.
 //! - [`mod@array`]: members in a temporary directory; [`server`]: `uraid serve`, stopped or killed when dropped.
 //! - [`nbd`]: a plain client for what no foreign client can be made to send; [`image`]: contents to write and compare.
+//! - [`kills`]: servers killed under load, again and again, with a client that knows what must have survived.
 //!
 //! Nothing sleeps: a server is ready when it prints its URI, a program has ended when the kernel says so, and both have a
 //! deadline. Every failure panics with the command and its output.
@@ -12,6 +13,7 @@
 pub mod array;
 pub mod binary;
 pub mod image;
+pub mod kills;
 pub mod nbd;
 pub mod placement;
 pub mod run;

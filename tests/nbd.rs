@@ -15,6 +15,7 @@ const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 const FIXED_NEWSTYLE_NO_ZEROES: u16 = 0b11;
+const FORCE_UNIT_ACCESS: u16 = 1;
 const OPTION_GO: u32 = 7;
 const REPLY_ACK: u32 = 1;
 const REPLY_INFO: u32 = 3;
@@ -98,20 +99,15 @@ impl Client {
     /// # Errors
     /// When the connection is gone.
     pub fn submit(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<u64> {
-        let cookie = self.next_cookie;
-        self.next_cookie += 1;
-        let mut message = REQUEST_MAGIC.to_be_bytes().to_vec();
-        message.extend(0u16.to_be_bytes());
-        message.extend((command as u16).to_be_bytes());
-        message.extend(cookie.to_be_bytes());
-        message.extend(offset.to_be_bytes());
-        message.extend(length.to_be_bytes());
-        message.extend(payload);
-        if command == Command::Read {
-            self.read_lengths.insert(cookie, usize::try_from(length).expect("32 bits fit a size"));
-        }
-        self.stream.write_all(&message)?;
-        Ok(cookie)
+        self.send(0, command, offset, length, payload)
+    }
+
+    /// As [`Client::submit`], with FUA: what it writes is durable when it is answered.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub fn submit_durable(&mut self, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<u64> {
+        self.send(FORCE_UNIT_ACCESS, command, offset, length, payload)
     }
 
     /// Waits for the next reply, to whichever request.
@@ -167,6 +163,23 @@ impl Client {
     pub fn disconnect(mut self) {
         // The server closes without a reply, perhaps before it read everything.
         drop(self.submit(Command::Disconnect, 0, 0, &[]));
+    }
+
+    fn send(&mut self, flags: u16, command: Command, offset: u64, length: u32, payload: &[u8]) -> io::Result<u64> {
+        let cookie = self.next_cookie;
+        self.next_cookie += 1;
+        let mut message = REQUEST_MAGIC.to_be_bytes().to_vec();
+        message.extend(flags.to_be_bytes());
+        message.extend((command as u16).to_be_bytes());
+        message.extend(cookie.to_be_bytes());
+        message.extend(offset.to_be_bytes());
+        message.extend(length.to_be_bytes());
+        message.extend(payload);
+        if command == Command::Read {
+            self.read_lengths.insert(cookie, usize::try_from(length).expect("32 bits fit a size"));
+        }
+        self.stream.write_all(&message)?;
+        Ok(cookie)
     }
 
     fn try_connect(socket: &Path) -> io::Result<Self> {

@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -87,13 +87,17 @@ pub fn client<A: AsRef<OsStr>>(program: &str, arguments: impl IntoIterator<Item 
 #[must_use]
 #[track_caller]
 pub fn client_command(program: &str) -> Command {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
-    let Some(found) = directories.map(|directory| directory.join(program)).find(|file| file.is_file()) else {
+    let Some(found) = find(program) else {
         let package = PACKAGES.iter().find(|(name, _)| *name == program).map_or(program, |(_, package)| package);
         panic!("{program} is missing: `apt-get install {package}`, or run `cargo xtask test` as root");
     };
     Command::new(found)
+}
+
+/// Whether a foreign client is there.
+#[must_use]
+pub fn is_installed(program: &str) -> bool {
+    find(program).is_some()
 }
 
 /// Runs `command` to its end within [`CLIENT_TIME_MAX`].
@@ -233,6 +237,12 @@ impl Drop for Running {
         drop(self.child.kill());
         drop(self.child.wait());
     }
+}
+
+fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let mut directories = std::env::split_paths(&path).chain(["/usr/sbin".into(), "/sbin".into()]);
+    directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()))
 }
 
 fn collect(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {

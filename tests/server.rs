@@ -59,6 +59,12 @@ impl Server {
     /// The server's output when it exits by itself.
     #[track_caller]
     pub fn try_start(array: &Array, members: &[PathBuf], options: &[&str]) -> Result<Self, Box<Output>> {
+        Self::spawn(Self::command(array, members, options), array.socket())
+    }
+
+    /// The command that serves `members` on the array's socket with `options`.
+    #[must_use]
+    pub fn command(array: &Array, members: &[PathBuf], options: &[&str]) -> Command {
         let mut arguments: Vec<OsString> = vec!["serve".into()];
         if !options.contains(&"--listen") {
             arguments.extend(["--socket".into(), array.socket().into()]);
@@ -67,7 +73,7 @@ impl Server {
         arguments.extend(members.iter().map(OsString::from));
         let mut command = binary::command();
         command.args(arguments);
-        Self::spawn(command, array.socket())
+        command
     }
 
     /// Starts a command that serves on `socket`; the output when it ended before it was ready.
@@ -141,6 +147,13 @@ impl Server {
         self.running.signal(signal);
         let _ = self.running.finish(SERVER_TIME_MAX).success();
         self.lines.iter().collect()
+    }
+
+    /// Waits until it has ended, which somebody else brings about.
+    #[must_use]
+    #[track_caller]
+    pub fn end(self) -> Output {
+        self.running.finish(SERVER_TIME_MAX)
     }
 
     /// Ends it at once, as a crash would.

@@ -17,7 +17,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-benches", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-tests", &[]),
-    ("xtask", &[]),
+    ("xtask", &["uraid-tests"]),
 ];
 
 /// Libraries that only some packages may use, and why.

@@ -60,7 +60,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Test(options) => test::run(&project, options),
         Command::Bench(command) => bench::run(&project, command),
         Command::Sim(options) => sim::run(&project, options),
-        Command::Kills(options) => kills::run(options),
+        Command::Kills(options) => kills::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())

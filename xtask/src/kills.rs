@@ -1,0 +1,88 @@
+//! `cargo xtask kills`: servers on real files killed under load, for as many kills or hours as one likes, until one does not keep its word.
+//!
+//! The loop is the end-to-end harness's; here are its command line and what is said of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::bail;
+use clap::Args;
+use uraid_tests::kills::{Counts, Cycle};
+use uraid_tests::run::is_installed;
+use uraid_tests::shape::{self, Shape};
+
+use crate::project::{Project, eprint_step, run_program};
+
+/// How long nothing is said.
+const SAY_EVERY: Duration = Duration::from_secs(60);
+
+/// How long to go on, and with what.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Stop after this many kills
+    #[arg(long, value_name = "N", default_value_t = 100, conflicts_with = "hours")]
+    rounds: u64,
+    /// Stop after this many hours
+    #[arg(long, value_name = "H", value_parser = hours)]
+    hours: Option<Duration>,
+    /// Only arrays of these levels
+    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2"])]
+    level: Vec<String>,
+    /// The first array's seed; the next array's is one more
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
+}
+
+/// Kills servers until it has been enough.
+///
+/// # Errors
+/// When one was not as it should have been: with its seed, its level, the command that repeats it, and its members' place.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    if std::env::var_os("URAID_BIN").is_none() {
+        run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
+    }
+    let shapes = shapes(&options.level);
+    let has_fio = is_installed("fio");
+    if !has_fio {
+        eprint_step("fio is not installed: kills go without it");
+    }
+    let began = Instant::now();
+    let mut said = began;
+    let mut counts = Counts::default();
+    for seed in options.seed.. {
+        let left = match options.hours {
+            Some(hours) if began.elapsed() >= hours => 0,
+            Some(_) => u64::MAX,
+            None => options.rounds - counts.kills,
+        };
+        if left == 0 {
+            break;
+        }
+        match Cycle::new(seed, &shapes, left, has_fio).run() {
+            Ok(done) => counts = [counts, done].into_iter().sum(),
+            Err(failure) => {
+                let levels: String = options.level.iter().map(|level| format!(" --level {level}")).collect();
+                bail!(
+                    "{failure}\nafter {counts}\nrepeat it with `cargo xtask kills --seed {seed}{levels}`; only how processes interleave is not repeated"
+                );
+            }
+        }
+        if said.elapsed() >= SAY_EVERY {
+            said = Instant::now();
+            eprint_step(&format!("{} min: {counts}", began.elapsed().as_secs() / 60));
+        }
+    }
+    eprint_step(&format!("kills: nothing lost and nothing made up; {counts}"));
+    Ok(())
+}
+
+/// The shapes of these levels; of all when there are none.
+fn shapes(levels: &[String]) -> Vec<Shape> {
+    let mut shapes = shape::all();
+    shapes.retain(|shape| levels.is_empty() || levels.iter().any(|level| level == shape.level.name()));
+    shapes
+}
+
+fn hours(text: &str) -> Result<Duration, String> {
+    let hours: f64 = text.parse().map_err(|_| format!("'{text}' is no number of hours"))?;
+    Duration::try_from_secs_f64(hours * 3600.0).map_err(|error| error.to_string())
+}
