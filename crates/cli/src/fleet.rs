@@ -70,7 +70,7 @@ impl Fleet {
         let followers = addresses.drain(first..).zip(incoming.drain(first..)).map(begin).collect::<Result<_>>()?;
         drop(sender);
         let (address, incoming) = (addresses.pop().expect("the keeper's"), incoming.pop().expect("the keeper's"));
-        let keeper = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, Some(address)));
+        let keeper = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, Some(address))?);
         let mut fleet = Self { keeper, dispatcher, incoming, steps, followers, ended };
         tokio::select! {
             _ = fleet.steps.wait() => Ok(fleet),
@@ -126,7 +126,7 @@ impl Beginning {
 
     async fn serve(self) -> Ended {
         let Self { follower, address, incoming, info, settings, steps } = self;
-        let reactor = Rc::new(Reactor::new(follower.into_engine()?, info, settings, Some(address)));
+        let reactor = Rc::new(Reactor::new(follower.into_engine()?, info, settings, Some(address))?);
         let server = Server::new(Rc::clone(&reactor), Limits::default())?;
         let mut ring = reactor.spawn();
         steps.wait().await;

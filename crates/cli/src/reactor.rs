@@ -90,7 +90,7 @@ impl Reactor {
         info: ExportInfo,
         settings: Settings,
         address: Option<Address>,
-    ) -> Self {
+    ) -> Result<Self> {
         let share = |bytes: Bytes| {
             let reactors = address.as_ref().map_or(1, |address| address.bands.shards().count() as u64);
             Bytes(bytes.0 / reactors)
@@ -101,10 +101,10 @@ impl Reactor {
             engine = engine.with_cache(mode, pool.clone(), cached).with_read_ahead(read_ahead);
         }
         if let Some(Address { bands, shard, .. }) = address {
-            engine = engine.with_bands(bands, shard);
+            engine = engine.with_bands(bands, shard)?;
         }
         let standing = engine.standing();
-        Self {
+        Ok(Self {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
             info,
@@ -118,7 +118,7 @@ impl Reactor {
             ended: Cell::new(None),
             is_stopping: Cell::new(false),
             turned: Notify::new(),
-        }
+        })
     }
 
     /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]; the one that is returned ends when the ring breaks.

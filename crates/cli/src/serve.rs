@@ -52,12 +52,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 
 /// Brings parity into agreement where the last run left it open.
 fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
-    if !array.needs_recovery() || args.read_only || !array.missing().is_empty() {
+    if !array.needs_recovery() || args.read_only {
         return Ok(array);
     }
-    tracing::warn!("the array was not stopped cleanly: computing its parity again");
-    let bar = terminal::progress("resyncing", array.geometry.capacity().bytes().0);
-    let array = array.recover(|done| bar.set_position(done.0)).context("the resync stopped")?;
+    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement");
+    let bar = terminal::progress("recovering", array.geometry.capacity().bytes().0);
+    let array = array.recover(|done| bar.set_position(done.0)).context("the recovery stopped")?;
     bar.finish_and_clear();
     Ok(array)
 }
@@ -102,7 +102,7 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
         announce(listener.endpoint(), &info)?;
         fleet.serve(listener, stopped(&mut signals)).await?
     } else {
-        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None));
+        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None)?);
         let server = Server::new(Rc::clone(&reactor), Limits::default())?;
         announce(listener.endpoint(), &info)?;
         let mut ring = reactor.spawn();

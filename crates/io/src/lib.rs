@@ -7,6 +7,7 @@ pub mod cache;
 pub mod disk;
 pub mod engine;
 pub mod error;
+pub mod log;
 pub mod member;
 pub mod signature;
 pub mod superblock;

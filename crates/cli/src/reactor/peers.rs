@@ -108,7 +108,7 @@ impl Reactor {
         while self.engine.borrow().in_flight() > 0 {
             self.turned.notified().await;
         }
-        self.engine.borrow_mut().submit(Token::Close, engine::Command::Flush);
+        self.engine.borrow_mut().submit(Token::Close, engine::Command::Close);
         self.turn();
         loop {
             if let Some(ended) = self.ended.take() {

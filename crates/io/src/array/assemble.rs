@@ -8,12 +8,14 @@ use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Candidate, Verdict};
+use super::recover::RecoverError;
+use super::redo::{self, Overlay};
 use crate::Error;
 use crate::buf::Buf;
-use crate::disk::{Completion, Disk, DiskOp, OpKind, Segments};
+use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::Access;
-use crate::superblock::{SUPERBLOCK_BYTES, Sequence, Superblock, encode};
+use crate::superblock::{Consistency, SUPERBLOCK_BYTES, Sequence, Superblock, encode};
 
 /// An array whose members may be used.
 #[derive(Debug)]
@@ -22,6 +24,11 @@ pub struct Assembled<D> {
     pub(super) record: Record,
     pub(super) disk: D,
     pub(super) access: Access,
+    /// The log's next run.
+    pub(super) generation: Uuid,
+    /// What is in the log and not in place, where nothing is to be written.
+    pub(super) overlay: Overlay,
+    pub(super) is_recovered: bool,
 }
 
 impl<D: Disk> Assembled<D> {
@@ -29,15 +36,14 @@ impl<D: Disk> Assembled<D> {
     /// can guess.
     ///
     /// # Errors
-    /// When a member fails.
+    /// When a member fails, or, for reading only, its log can't be relied on.
     pub fn new(
         mut disk: D,
         verdict: &Verdict,
         candidates: &[Candidate],
         access: Access,
         generation: Uuid,
-    ) -> Result<Self, Error> {
-        let _ = generation;
+    ) -> Result<Self, RecoverError> {
         let truth = &verdict.superblock;
         let own = |index: &Option<usize>| {
             index.map(|index| {
@@ -65,7 +71,19 @@ impl<D: Disk> Assembled<D> {
             perform(&mut disk, writes)?;
             perform(&mut disk, late.iter().map(flush))?;
         }
-        Ok(Self { geometry: verdict.geometry.clone(), record: Record::new(superblocks), disk, access })
+        let geometry = verdict.geometry.clone();
+        let is_logged = truth.consistency == Consistency::Log && !truth.is_clean;
+        let overlay = if access != Access::ReadWrite && is_logged {
+            redo::overlay(&mut disk, &superblocks, &geometry)?
+        } else {
+            Overlay::default()
+        };
+        let mut record = Record::new(superblocks);
+        if !is_logged {
+            record.renew(generation);
+        }
+        let is_recovered = access != Access::ReadWrite || !is_logged;
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered })
     }
 
     /// The array's geometry.
@@ -78,17 +96,48 @@ impl<D: Disk> Assembled<D> {
         self.record.missing()
     }
 
-    /// Whether the array was not stopped cleanly, and keeps something twice that may not agree.
+    /// Whether the array was not stopped cleanly, and something may not agree that [`Assembled::recover`] can bring into agreement.
     pub fn needs_recovery(&self) -> bool {
-        !self.record.is_clean() && self.geometry.tolerance() > 0
+        match self.record.consistency() {
+            Consistency::Log => !self.is_recovered,
+            // What is missing can't be computed from parity that has yet to be.
+            _ => !self.record.is_clean() && self.geometry.tolerance() > 0 && self.record.missing().is_empty(),
+        }
+    }
+
+    /// Makes durable on the members' superblocks that others are missing.
+    pub(super) fn settle_record(&mut self) -> Result<(), Error> {
+        let Self { disk, record, .. } = self;
+        let (mut completions, mut failure) = (Vec::new(), None);
+        loop {
+            record.run(|op| disk.submit(op));
+            if record.is_settled() {
+                return failure.map_or(Ok(()), |error: DiskError| Err(error.into()));
+            }
+            while completions.is_empty() {
+                disk.kick()?;
+                disk.reap(&mut completions);
+                if completions.is_empty() {
+                    disk.wait()?;
+                }
+            }
+            for Completion { member, result, .. } in completions.drain(..) {
+                record.completed(member, result.is_err());
+                failure = failure.or(result.err());
+            }
+        }
     }
 
     /// The engine that serves the array.
     ///
     /// # Errors
-    /// [`EngineError::TooManyMissing`]: not when the verdict was readable.
+    /// [`EngineError::NotRecovered`]. [`EngineError::TooManyMissing`]: not when the verdict was readable.
     pub fn into_engine<T>(self) -> Result<Engine<D, T>, EngineError> {
-        Engine::new(self.disk, self.geometry, self.record, self.access == Access::ReadOnly)
+        if !self.is_recovered {
+            return Err(EngineError::NotRecovered);
+        }
+        let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
+        Ok(engine.with_overlay(self.overlay))
     }
 }
 

@@ -9,9 +9,12 @@ mod create;
 mod judge;
 mod open;
 mod recover;
+mod redo;
 
 pub use assemble::Assembled;
 pub use configure::ConfigureError;
 pub use create::{CreateError, CreateOptions, create};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use open::{Array, Follower, OpenError, OpenOptions, candidates, check_presence};
+pub use recover::RecoverError;
+pub(crate) use redo::Overlay;

@@ -9,11 +9,12 @@ use uuid::Uuid;
 
 use super::assemble::Assembled;
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
+use super::recover::RecoverError;
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::{Access, Member, MemberError};
-use crate::superblock::{self, Superblock};
+use crate::superblock::{self, Consistency, Superblock};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +87,9 @@ pub enum OpenError {
         /// Who is missing.
         missing: Vec<(MemberIndex, Uuid)>,
     },
+    /// The members can't be brought into agreement.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
@@ -183,8 +187,8 @@ impl Array {
     /// See [`Assembled::recover`].
     ///
     /// # Errors
-    /// When a member fails.
-    pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+    /// See there.
+    pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         Ok(Self { assembled: self.assembled.recover(progress)?, ..self })
     }
 
@@ -247,7 +251,8 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     if !newly_missing.is_empty() && !options.allow_degraded {
         return Err(OpenError::Degraded { missing: name(newly_missing), set_aside });
     }
-    let is_sound = verdict.superblock.is_clean || missing.is_empty();
+    let is_logged = verdict.superblock.consistency == Consistency::Log;
+    let is_sound = verdict.superblock.is_clean || missing.is_empty() || is_logged;
     if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(missing) }) }
 }
 

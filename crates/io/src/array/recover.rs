@@ -1,10 +1,16 @@
-//! Bringing parity back into agreement with the data after an unclean stop.
+//! Bringing an array back into agreement after an unclean stop: by its log, or by computing parity from the data.
 
-use uraid_layout::{Bytes, Lba, Sectors, StripeId};
+use thiserror::Error;
+use uraid_layout::{Bytes, Lba, MemberIndex, Sectors, StripeId};
 
-use super::assemble::Assembled;
+use super::assemble::{Assembled, flush, perform};
+use super::redo;
+use crate::Error;
 use crate::disk::Disk;
 use crate::engine::{Command, Engine, EngineError};
+use crate::log::record::Sequence;
+use crate::log::replay::ReplayError;
+use crate::superblock::Consistency;
 
 /// Parity stripes that are worked on at once.
 const CONCURRENT: usize = 16;
@@ -12,12 +18,58 @@ const CONCURRENT: usize = 16;
 /// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large chunks.
 const COLUMNS: Sectors = Sectors((64 << 10) / 512);
 
+/// Why an array can't be brought into agreement.
+#[derive(Debug, Error)]
+pub enum RecoverError {
+    /// A member failed.
+    #[error(transparent)]
+    Io(#[from] Error),
+    /// The log can't be relied on.
+    #[error(transparent)]
+    Log(#[from] ReplayError),
+    /// A member's log reads differently the second time.
+    #[error("member {member} does not hold record {} of its log any more, which it had a moment ago: leave it out, with --degraded", sequence.0)]
+    Unstable {
+        /// The member.
+        member: MemberIndex,
+        /// The record.
+        sequence: Sequence,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
 impl<D: Disk> Assembled<D> {
+    /// Brings the array into agreement and marks it clean; blocks. It can be cut off anywhere, and begun again by the next start. `progress` gets
+    /// the bytes done so far: of the log, or of array content.
+    ///
+    /// # Errors
+    /// When a member fails, or its log is damaged: the array stays marked.
+    pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
+        if self.record.consistency() == Consistency::Log { self.redo(progress) } else { Ok(self.resync(progress)?) }
+    }
+
+    /// Does again what the log says.
+    fn redo(mut self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
+        // What is missing now may be back after another stop, and lack what is done without it: whether a record is done must not change
+        // with that.
+        self.settle_record()?;
+        let superblocks: Vec<_> = self.record.superblocks().map(Option::<&_>::cloned).collect();
+        let records = redo::redo(&mut self.disk, &superblocks, &self.geometry, progress)?;
+        tracing::info!(records, "did again what was in the log");
+        let present = self.geometry.all_members().minus(self.record.missing());
+        perform(&mut self.disk, present.iter().map(flush))?;
+        self.record.renew(self.generation);
+        self.is_recovered = true;
+        Ok(self.run(|_| Ok(()))?)
+    }
+
     /// Computes all parity from the data and marks the array clean; blocks. `progress` gets the bytes of array content done so far.
     ///
     /// # Errors
     /// When a member fails: the array stays marked, and what is missing can't be made good.
-    pub fn recover(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+    fn resync(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
         self.run(|engine| {
             let geometry = engine.geometry().clone();
             let mut columns = (0..geometry.stripes().0).flat_map(|stripe| {
@@ -41,7 +93,8 @@ impl<D: Disk> Assembled<D> {
     ///
     /// # Errors
     /// When a member fails.
-    pub(super) fn zero(self, may_punch: bool, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+    pub(super) fn zero(mut self, may_punch: bool, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+        self.record.renew(self.generation);
         self.run(|engine| {
             let capacity = engine.geometry().capacity();
             // Whole parity stripes of at least 64 MiB together.
@@ -61,7 +114,7 @@ impl<D: Disk> Assembled<D> {
 
     /// Runs work on an engine of its own, then closes the array.
     fn run(self, work: impl FnOnce(&mut Engine<D, u64>) -> Result<(), EngineError>) -> Result<Self, EngineError> {
-        let Self { geometry, record, disk, access } = self;
+        let Self { geometry, record, disk, access, generation, overlay, .. } = self;
         let mut engine = Engine::new(disk, geometry, record, false)?;
         work(&mut engine)?;
         engine.trust_parity();
@@ -70,7 +123,7 @@ impl<D: Disk> Assembled<D> {
             move |_| close.take().map(|command| (0, command))
         })?;
         let (disk, geometry, record) = engine.into_parts();
-        Ok(Self { geometry, record, disk, access })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true })
     }
 }
 

@@ -134,6 +134,11 @@ impl Contents {
         self.flight = Some(Flight { since, keeps });
     }
 
+    /// Since when what flies was dirty, once.
+    pub(super) fn take_since(&mut self) -> Option<u64> {
+        self.flight.as_mut().and_then(|flight| flight.since.take())
+    }
+
     /// Ends the flight: since when its content was dirty, and whether it stays in memory.
     pub(super) fn end(&mut self) -> Option<(Option<u64>, bool)> {
         self.flight.take().map(|Flight { since, keeps }| (since, keeps))

@@ -60,6 +60,8 @@ pub(super) struct Policy {
     stuck: Vec<StripeId>,
     /// Everything that was dirty before is to be written.
     drain: Option<Mark>,
+    /// The parity stripes that one run may have.
+    run_max: u64,
     is_above_low: bool,
     is_idle: bool,
     was_busy: bool,
@@ -76,6 +78,7 @@ impl Policy {
             flights: Vec::new(),
             stuck: Vec::new(),
             drain: None,
+            run_max: u64::MAX,
             is_above_low: false,
             is_idle: false,
             was_busy: false,
@@ -133,6 +136,11 @@ impl Cache {
     #[must_use]
     pub fn is_dirty(&self) -> bool {
         self.stripes.dirty().next().is_some() || !self.policy.flights.is_empty()
+    }
+
+    /// Sets how many parity stripes one run may have.
+    pub fn limit_runs(&mut self, stripes: u64) {
+        self.policy.run_max = stripes;
     }
 
     /// Notes that a client wants something.
@@ -197,7 +205,9 @@ impl Cache {
         loop {
             let StripeId(first) = self.policy.whole.pop_front()?;
             let mut end = first;
-            while end == first || (end - first) * self.shape.stripe_sectors < RUN_SECTORS_MAX {
+            let is_short =
+                |stripes: u64| stripes * self.shape.stripe_sectors < RUN_SECTORS_MAX && stripes < self.policy.run_max;
+            while end == first || is_short(end - first) {
                 let Some(slot) = self.stripes.find(StripeId(end)) else { break };
                 let whole = self.shape.sectors_of(StripeId(end));
                 let stripe = self.stripes.get(slot);
@@ -229,7 +239,10 @@ impl Cache {
             let first = self.policy.batch.pop().expect("the batch was filled").0;
             let Some(dirty) = self.schedule(first, 0) else { continue };
             let (mut end, mut sectors) = (first + 1, dirty);
-            while self.policy.batch.last() == Some(&StripeId(end)) && !self.is_alone(first) {
+            while self.policy.batch.last() == Some(&StripeId(end))
+                && !self.is_alone(first)
+                && end - first < self.policy.run_max
+            {
                 let Some(dirty) = self.schedule(end, sectors) else { break };
                 self.policy.batch.pop();
                 sectors += dirty;

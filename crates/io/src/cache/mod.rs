@@ -375,6 +375,11 @@ impl Cache {
         contents.clear();
     }
 
+    /// Notes that what flies for a job is durable in the log: flushes need not wait for it to land.
+    pub fn committed(&mut self, contents: &mut Contents) {
+        self.policy.landed(contents.take_since());
+    }
+
     /// Forgets what the members held of a stripe: its parity is computed anew.
     pub fn forget_clean(&mut self, stripe: StripeId) {
         if let Some(slot) = self.stripes.find(stripe) {

@@ -17,11 +17,15 @@ pub struct MemberCounters {
     pub zeroes: u64,
     /// Flushes.
     pub flushes: u64,
+    /// Records written to its log.
+    pub log_records: u64,
+    /// What they moved.
+    pub log_bytes: u64,
     /// Operations that failed.
     pub errors: u64,
 }
 
-/// The operations on members' data areas; superblocks are not in them.
+/// The operations on members' data areas and logs; superblocks are not in them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     members: Vec<MemberCounters>,
@@ -49,6 +53,8 @@ impl Counters {
             written_bytes: sum.written_bytes + member.written_bytes,
             zeroes: sum.zeroes + member.zeroes,
             flushes: sum.flushes + member.flushes,
+            log_records: sum.log_records + member.log_records,
+            log_bytes: sum.log_bytes + member.log_bytes,
             errors: sum.errors + member.errors,
         })
     }
@@ -73,6 +79,12 @@ impl Counters {
 
     pub(super) fn flush(&mut self, member: MemberIndex) {
         self.members[member.index()].flushes += 1;
+    }
+
+    pub(super) fn log(&mut self, member: MemberIndex, len: Bytes) {
+        let member = &mut self.members[member.index()];
+        member.log_records += 1;
+        member.log_bytes += len.0;
     }
 
     pub(super) fn error(&mut self, member: MemberIndex) {

@@ -92,7 +92,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    fn wake_drained(&mut self) {
+    pub(super) fn wake_drained(&mut self) {
         let Self { cache, drainers, ready, .. } = self;
         let Some(cache) = cache else { return };
         drainers.retain(|&(id, mark)| {
@@ -107,7 +107,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Ends a destaging job.
     pub(super) fn destaged(&mut self, id: JobId, error: Option<EngineError>) {
         self.destaging -= 1;
-        let Some(error) = error else { return };
+        let Some(error) = error else { return self.wake_drained() };
         let job = self.jobs.job(id);
         let stripe = self.geometry.stripe_sectors().0;
         let stripes = job.at.0 / stripe..job.end.0.div_ceil(stripe);
@@ -132,7 +132,9 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
-        if !cache.is_drained(mark) {
+        // To mark the members clean, what is durable in the log has to be in place, too.
+        let is_under_way = self.destaging > 0 && self.jobs.job(id).work == Work::Close;
+        if !cache.is_drained(mark) || is_under_way {
             self.drainers.push((id, mark));
             return Step::Wait(Stage::Draining(mark));
         }

@@ -67,6 +67,29 @@ pub enum EngineError {
         "content of earlier writes could not be written to the members; it is still in memory, and the next flush tries again"
     )]
     NotDestaged,
+    /// The log of some member failed, and the level has nowhere else to keep what it covers.
+    #[error(
+        "members {members:?} failed to log a write, and this level keeps their data nowhere else; the write was not done"
+    )]
+    LogFailed {
+        /// The members; empty: it does not fit the log.
+        members: MemberSet,
+    },
+    /// The members' logs have no room for a parity stripe.
+    #[error(
+        "the log of {size} is too small for {lanes} reactors: it needs {needed}; serve with fewer reactors, or create the array with a larger --log-size"
+    )]
+    LogTooSmall {
+        /// The smallest log of a member.
+        size: Bytes,
+        /// What it needs.
+        needed: Bytes,
+        /// How many engines share it.
+        lanes: u8,
+    },
+    /// The array was not stopped cleanly, and its log is still to be done again.
+    #[error("the array was not stopped cleanly: recover it first")]
+    NotRecovered,
     /// The array can't be closed while writes are under way.
     #[error("writes are under way; wait for their replies before closing the array")]
     Busy,

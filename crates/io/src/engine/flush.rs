@@ -1,19 +1,33 @@
 //! Flushes, shared: whoever asks while one is under way waits for the next, together with everybody else who does; or for the
 //! present one, where nothing was written since it began.
 
+use std::collections::VecDeque;
+
 use uraid_layout::{MemberIndex, MemberSet};
 
 use super::job::JobId;
+
+/// Who waits for a flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waiter {
+    Job(JobId),
+    /// The log's commit.
+    Log,
+}
 
 /// Who waits for which flush.
 #[derive(Debug, Default)]
 pub(super) struct Flusher {
     /// Members written since their last flush began.
     unflushed: MemberSet,
+    /// Of whom somebody wants a flush.
+    wanted: MemberSet,
+    /// Whom the present round flushes.
+    round: MemberSet,
     /// Operations of the present round still in flight; 0: there is no round.
     pending: u32,
-    present: Vec<JobId>,
-    next: Vec<JobId>,
+    present: VecDeque<Waiter>,
+    next: VecDeque<Waiter>,
     /// Members that failed a flush and which the array can't do without: no later flush proves anything about them.
     failed: MemberSet,
 }
@@ -24,34 +38,41 @@ impl Flusher {
         self.unflushed = self.unflushed.with(member);
     }
 
-    /// Lets a job wait for a flush that begins now or later. False: there is nothing to flush and nothing to wait for.
-    pub(super) fn ask(&mut self, job: JobId) -> bool {
-        if !self.unflushed.is_empty() {
-            self.next.push(job);
-        } else if self.pending > 0 {
-            self.present.push(job);
+    /// Lets somebody wait for a flush of `members` that begins now or later. False: there is nothing to flush and nothing to wait for.
+    pub(super) fn ask(&mut self, waiter: Waiter, members: MemberSet) -> bool {
+        let meets = |other: MemberSet| other.minus(members) != other;
+        if meets(self.unflushed) {
+            self.wanted = self.wanted.union(members);
+            self.next.push_back(waiter);
+            return true;
         }
-        self.is_needed()
+        let is_under_way = self.pending > 0 && meets(self.round);
+        if is_under_way {
+            self.present.push_back(waiter);
+        }
+        is_under_way
     }
 
     /// Begins a round if one is asked for and none is under way: the members to flush. The caller issues one flush for each,
-    /// then wakes [`Flusher::finished`]: all that was written may have been on members that are gone.
+    /// then wakes [`Flusher::next_finished`]: all that was written may have been on members that are gone.
     pub(super) fn begin(&mut self, present_members: MemberSet) -> MemberSet {
         if self.pending > 0 || self.next.is_empty() {
             return MemberSet::EMPTY;
         }
         std::mem::swap(&mut self.present, &mut self.next);
-        let members = self.unflushed.minus(MemberSet::all(64).minus(present_members));
-        self.unflushed = MemberSet::EMPTY;
-        self.pending = u32::try_from(members.len()).expect("at most 64 members");
-        members
+        self.unflushed = self.unflushed.minus(MemberSet::all(64).minus(present_members));
+        let rest = self.unflushed.minus(std::mem::take(&mut self.wanted));
+        self.round = self.unflushed.minus(rest);
+        self.unflushed = rest;
+        self.pending = u32::try_from(self.round.len()).expect("at most 64 members");
+        self.round
     }
 
-    /// Notes the end of one member's flush; true when it was the round's last.
-    pub(super) fn ended(&mut self) -> bool {
+    /// Notes the end of one member's flush; the members of the round when it was the round's last.
+    pub(super) fn ended(&mut self) -> Option<MemberSet> {
         assert!(self.pending > 0, "a flush that ends was begun");
         self.pending -= 1;
-        self.pending == 0
+        (self.pending == 0).then_some(self.round)
     }
 
     /// Whether there is anything to flush.
@@ -69,9 +90,8 @@ impl Flusher {
         self.failed
     }
 
-    /// The jobs whose round is over.
-    pub(super) fn finished(&mut self) -> impl Iterator<Item = JobId> + '_ {
-        let count = if self.pending == 0 { self.present.len() } else { 0 };
-        self.present.drain(..count)
+    /// One of those whose round is over.
+    pub(super) fn next_finished(&mut self) -> Option<Waiter> {
+        if self.pending == 0 { self.present.pop_front() } else { None }
     }
 }

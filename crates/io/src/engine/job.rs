@@ -11,6 +11,7 @@ use super::locks::{Guard, Span};
 use super::shares::Class;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
+use crate::log::record::Sequence;
 
 /// A slot of the engine's job table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(super) struct Job<T> {
     pub(super) failed: MemberSet,
     /// The writes have to be issued again: a member turned out to have no operation for zeroing.
     pub(super) again: bool,
+    /// The log's record that has the part's update, until the update is in place.
+    pub(super) record: Option<Sequence>,
     /// Whether the job counts as a writer, before which the members can't be marked clean.
     pub(super) is_writer: bool,
 }
@@ -92,6 +95,10 @@ pub(super) enum Stage {
     StartReads,
     /// Wait for the plan's reads.
     Reads,
+    /// Put the plan's writes into the log.
+    Log,
+    /// Wait until they are durable there.
+    Committed,
     /// Start the plan's writes.
     StartWrites,
     /// Wait for the plan's writes.
@@ -184,6 +191,7 @@ impl<T> Job<T> {
             detour: None,
             failed: MemberSet::EMPTY,
             again: false,
+            record: None,
             is_writer: false,
         }
     }

@@ -7,6 +7,7 @@
 //! Invariants:
 //! - What changes parity holds the [`locks::Guard`] of its stripes.
 //! - No member is written before all of them are durably marked dirty.
+//! - Where there is a log, nothing is written in place before the log durably has it.
 //! - No write is acknowledged before every member that missed it is durably recorded as failed on the others.
 //! - Memory that a disk operation was given is touched by nobody until the operation completes.
 //! - At steady state a command allocates nothing.
@@ -18,6 +19,7 @@ mod error;
 mod flush;
 mod job;
 mod locks;
+mod log;
 mod record;
 mod run;
 mod shard;
@@ -35,13 +37,17 @@ pub use error::EngineError;
 pub use record::Record;
 pub use shard::{Ask, Standing};
 
+use crate::array::Overlay;
 use crate::buf::{Buf, Lease, Pool};
 use crate::cache::{Cache, Mark};
 use crate::disk::{Completion, Disk};
+use crate::log::record::Lane;
+use crate::superblock::Consistency;
 use ahead::ReadAhead;
 use flush::Flusher;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
+use log::Log;
 use shard::Place;
 use shares::Shares;
 
@@ -140,6 +146,9 @@ pub struct Engine<D, T> {
     locks: LockTable,
     shares: Shares,
     flusher: Flusher,
+    log: Option<Log>,
+    /// What is in the log and not in place.
+    overlay: Overlay,
     pool: Pool,
     cache: Option<Cache>,
     ahead: Option<ReadAhead>,
@@ -177,10 +186,12 @@ impl<D: Disk, T> Engine<D, T> {
     /// An engine for the members that `record` describes, at least as many of them present as the level needs.
     ///
     /// # Errors
-    /// [`EngineError::TooManyMissing`].
+    /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
         let repair = Repair::new(&geometry, record.missing())
             .map_err(|source| EngineError::TooManyMissing { missing: record.missing(), source })?;
+        let has_log = record.consistency() == Consistency::Log && !is_read_only;
+        let log = has_log.then(|| Log::new(record.superblocks(), &geometry, Lane(0), 1)).transpose()?;
         Ok(Self {
             disk,
             planner: Planner::new(),
@@ -189,6 +200,8 @@ impl<D: Disk, T> Engine<D, T> {
             locks: LockTable::new(LOCK_BUCKETS),
             shares: Shares::default(),
             flusher: Flusher::default(),
+            log,
+            overlay: Overlay::default(),
             pool: Pool::new(SCRATCH_BUDGET),
             cache: None,
             ahead: None,
@@ -221,8 +234,19 @@ impl<D: Disk, T> Engine<D, T> {
     #[must_use]
     pub fn with_cache(mut self, mode: CacheMode, pool: Pool, size: Bytes) -> Self {
         assert_eq!(self.in_flight(), 0, "a cache is there from the start");
-        self.cache = Some(Cache::new(&self.geometry, pool, size));
+        let mut cache = Cache::new(&self.geometry, pool, size);
+        if let Some(log) = &self.log {
+            cache.limit_runs(log.stripes_max());
+        }
+        self.cache = Some(cache);
         self.writes_back = mode == CacheMode::WriteBack;
+        self
+    }
+
+    /// The engine of an array that is only read, with what its log has over what its members hold.
+    #[must_use]
+    pub(crate) fn with_overlay(mut self, overlay: Overlay) -> Self {
+        self.overlay = overlay;
         self
     }
 
@@ -320,6 +344,7 @@ impl<D: Disk, T> Engine<D, T> {
         loop {
             self.run_ready();
             self.destage();
+            self.commit();
             self.disk.kick().map_err(EngineError::Device)?;
             let mut completions = std::mem::take(&mut self.completions);
             self.disk.reap(&mut completions);

@@ -11,12 +11,13 @@
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
 
 use super::job::JobId;
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
-use crate::superblock::{Epoch, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
+use crate::superblock::{Consistency, Epoch, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
 
 /// What is on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,28 @@ impl Record {
         self.durable.is_clean
     }
 
+    /// What keeps the array's stripes consistent over an unclean stop.
+    pub(crate) fn consistency(&self) -> Consistency {
+        self.superblocks.iter().flatten().next().expect("an array has a member").consistency
+    }
+
+    /// The members' superblocks, by slot.
+    pub(crate) fn superblocks(&self) -> impl Iterator<Item = Option<&Superblock>> {
+        self.superblocks.iter().map(Option::as_ref)
+    }
+
+    /// Begins another run of the log, with the next round.
+    pub(crate) fn renew(&mut self, generation: Uuid) {
+        for superblock in self.superblocks.iter_mut().flatten() {
+            superblock.generation = generation;
+        }
+    }
+
+    /// Whether what is durable is what is wanted.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_durable()
+    }
+
     /// Where a sector of a present member's data area is in the member.
     pub(super) fn offset(&self, member: MemberIndex, sector: DiskSector) -> Bytes {
         let superblock = self.superblocks[member.index()].as_ref().expect("a member that is used is present");
@@ -160,9 +183,14 @@ impl Record {
         self.writers > 0
     }
 
+    /// Whether every member that may have missed a write is on record as failed.
+    pub(super) fn has_failures_on_record(&self) -> bool {
+        !self.had_writer || self.durable.missing == self.wanted.missing
+    }
+
     /// Asks that every member that missed a write be on record as failed; as [`Record::demand_dirty`].
     pub(super) fn demand_failures(&mut self, job: JobId) -> bool {
-        let is_recorded = !self.had_writer || self.durable.missing == self.wanted.missing;
+        let is_recorded = self.has_failures_on_record();
         if !is_recorded {
             self.waiters.push(job);
         }
@@ -229,7 +257,7 @@ impl Record {
     }
 
     /// Begins a round where one is wanted and none is under way, or goes from its writes to its flushes.
-    pub(super) fn run(&mut self, mut submit: impl FnMut(DiskOp)) {
+    pub(crate) fn run(&mut self, mut submit: impl FnMut(DiskOp)) {
         if self.pending > 0 || self.has_given_up || self.is_follower() {
             return;
         }
@@ -255,7 +283,7 @@ impl Record {
     }
 
     /// Notes the end of one of a round's operations; true when [`Record::take_failed`] and [`Record::run`] are next.
-    pub(super) fn completed(&mut self, member: MemberIndex, is_failed: bool) -> bool {
+    pub(crate) fn completed(&mut self, member: MemberIndex, is_failed: bool) -> bool {
         assert!(self.pending > 0, "an operation that ends was begun");
         self.pending -= 1;
         if is_failed {

@@ -7,6 +7,7 @@ use uraid_layout::plan::{Buffer, Extent, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
+use super::flush::Waiter;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
 use super::{Engine, EngineError, PART, Reply};
@@ -22,6 +23,7 @@ pub(super) enum Caller {
     Job(JobId),
     Flusher,
     Record,
+    Log,
 }
 
 /// Whether a job goes on.
@@ -37,6 +39,7 @@ impl Caller {
             Self::Job(id) => u64::from(id.0),
             Self::Flusher => 1 << 32,
             Self::Record => 2 << 32,
+            Self::Log => 3 << 32,
         }
     }
 
@@ -44,7 +47,8 @@ impl Caller {
         match tag >> 32 {
             0 => Self::Job(JobId(u32::try_from(tag).expect("the upper half is zero"))),
             1 => Self::Flusher,
-            _ => Self::Record,
+            2 => Self::Record,
+            _ => Self::Log,
         }
     }
 }
@@ -80,6 +84,9 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let mut end = job.end.0.min(job.at.0 + PART.0);
         let stripe = geometry.stripe_sectors().0;
+        if let Some(log) = &self.log {
+            end = end.min((job.at.0 / stripe).saturating_add(log.stripes_max()).saturating_mul(stripe));
+        }
         if end < job.end.0 && end / stripe * stripe > job.at.0 {
             end = end / stripe * stripe;
         }
@@ -115,6 +122,8 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::Memory => self.take_memory(id),
                 Stage::StartReads => self.start_reads(id),
                 Stage::Reads => self.reads_done(id),
+                Stage::Log => self.log(id),
+                Stage::Committed => self.committed(id),
                 Stage::StartWrites => self.start_writes(id),
                 Stage::Writes => self.writes_done(id),
                 Stage::Record => self.recorded(id),
@@ -313,8 +322,10 @@ impl<D: Disk, T> Engine<D, T> {
             self.drop_scratch(id);
             return Step::To(next);
         }
+        self.cover(id);
         self.compute(id);
-        Step::To(if self.jobs.job(id).work.is_write() { Stage::StartWrites } else { Stage::PartDone })
+        let writes = if self.log.is_some() { Stage::Log } else { Stage::StartWrites };
+        Step::To(if self.jobs.job(id).work.is_write() { writes } else { Stage::PartDone })
     }
 
     /// Makes a part that spans parity stripes end with its first: what failed together need not fail there.
@@ -341,7 +352,9 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Wait(Stage::StartWrites);
         }
         self.jobs.job(id).failed = MemberSet::EMPTY;
-        self.take_over(id);
+        if self.log.is_none() {
+            self.take_over(id);
+        }
         self.issue_writes(id);
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Writes) } else { Step::Wait(Stage::Writes) }
     }
@@ -371,6 +384,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn part_done(&mut self, id: JobId) -> Step {
+        self.leave_log(id);
         self.settle(id, true);
         self.drop_scratch(id);
         self.unlock(id);
@@ -387,8 +401,12 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn flush(&mut self, id: JobId) -> Step {
-        self.jobs.job(id).failed = self.flusher.failures();
-        if !self.flusher.ask(id) {
+        let failed = self.flusher.failures();
+        let job = self.jobs.job(id);
+        job.failed = failed;
+        // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
+        let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close);
+        if is_logged || !self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
             return Step::To(Stage::Flushing);
         }
         self.run_flusher();
@@ -409,7 +427,7 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Wait(Stage::Flushing);
         }
         let job = self.jobs.job(id);
-        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect;
+        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect && !self.record.is_follower();
         Step::To(if is_close { Stage::Clean } else { Stage::Done })
     }
 
@@ -432,6 +450,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Ends a job with its reply.
     fn finish(&mut self, id: JobId, error: Option<EngineError>) {
+        self.leave_log(id);
         if error.is_some() {
             self.settle(id, false);
         }
@@ -469,9 +488,12 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Begins the flush that somebody waits for.
-    fn run_flusher(&mut self) {
+    pub(super) fn run_flusher(&mut self) {
         let present = self.geometry.all_members().minus(self.record.missing());
         let members = self.flusher.begin(present);
+        if let Some(log) = self.log.as_mut().filter(|_| !members.is_empty()) {
+            log.flush_begins();
+        }
         if self.record.is_follower() {
             self.ask_flush(members);
         } else {
@@ -485,9 +507,14 @@ impl<D: Disk, T> Engine<D, T> {
 
     fn wake_flushed(&mut self) {
         let failed = self.flusher.failures();
-        for id in self.flusher.finished() {
-            self.jobs.job(id).failed = failed;
-            self.ready.push_back(id);
+        while let Some(waiter) = self.flusher.next_finished() {
+            match waiter {
+                Waiter::Job(id) => {
+                    self.jobs.job(id).failed = failed;
+                    self.ready.push_back(id);
+                }
+                Waiter::Log => self.log_flushed(),
+            }
         }
     }
 
@@ -556,6 +583,7 @@ impl<D: Disk, T> Engine<D, T> {
         match Caller::of(tag) {
             Caller::Job(id) => self.job_completed(id, member, &result),
             Caller::Flusher => self.flush_completed(member, result.is_err()),
+            Caller::Log => self.log_written(member, result.is_err()),
             Caller::Record => {
                 if self.record.completed(member, result.is_err()) {
                     let failed = self.record.take_failed();
@@ -580,7 +608,11 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Takes note of the end of one member's flush.
     pub(super) fn flush_ended(&mut self) {
-        if self.flusher.ended() {
+        if let Some(members) = self.flusher.ended() {
+            let lost = self.record.missing().union(self.flusher.failures());
+            if let Some(log) = &mut self.log {
+                log.flush_ends(members.minus(lost));
+            }
             self.wake_flushed();
             self.run_flusher();
         }

@@ -17,9 +17,11 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Lba, MemberSet};
 
 use super::job::{Job, Work};
+use super::log::Log;
 use super::{Engine, EngineError, Reply};
 use crate::bands::{Bands, Shard};
 use crate::disk::Disk;
+use crate::log::record::Lane;
 
 /// What a follower wants of the keeper.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,10 +56,16 @@ pub(super) struct Place {
 
 impl<D: Disk, T> Engine<D, T> {
     /// The engine as one of several, for the stripes that `bands` gives to `shard`.
-    #[must_use]
-    pub fn with_bands(mut self, bands: Bands, shard: Shard) -> Self {
+    ///
+    /// # Errors
+    /// [`EngineError::LogTooSmall`] for that many.
+    pub fn with_bands(mut self, bands: Bands, shard: Shard) -> Result<Self, EngineError> {
+        if let Some(log) = &mut self.log {
+            let lanes = u8::try_from(bands.shards().count()).expect("shards have small numbers");
+            *log = Log::new(self.record.superblocks(), &self.geometry, Lane(shard.0), lanes)?;
+        }
         self.place = Some(Place { bands, shard, asks: Vec::new(), has_told_frozen: false });
-        self
+        Ok(self)
     }
 
     /// What is durably on record; the keeper's.

@@ -22,8 +22,10 @@ impl<D: Disk, T> Engine<D, T> {
         let Self { jobs, disk, record, counters, queues, spare, .. } = self;
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
+        let tag = Caller::Job(id).tag();
         for io in plan.reads() {
-            let mut transfer = Transfer::new(id, io, OpKind::Read, record.offset(io.member, io.sector));
+            let offset = record.offset(io.member, io.sector);
+            let mut transfer = Transfer::new(tag, io.member, OpKind::Read, offset, end(io));
             for slice in plan.slices(io) {
                 transfer.push(lease_to_fill(job, slice), spare, |op| disk.submit(op));
             }
@@ -38,6 +40,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         assert!(job.guard.is_some(), "a stripe is written under its lock");
+        let tag = Caller::Job(id).tag();
         for io in plan.writes() {
             if record.missing().contains(io.member) {
                 // It failed after the plan was made; the others hold what it misses.
@@ -48,20 +51,16 @@ impl<D: Disk, T> Engine<D, T> {
             if may_zero && plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes) {
                 let may_punch = matches!(job.work, Work::Zero { may_punch: true, .. });
                 let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
-                job.pending += Transfer::new(id, io, kind, offset).finish(queues, |op| disk.submit(op));
+                job.pending +=
+                    Transfer::new(tag, io.member, kind, offset, end(io)).finish(queues, |op| disk.submit(op));
                 counters.zero(io.member);
                 continue;
             }
-            let mut transfer = Transfer::new(id, io, OpKind::Write, offset);
+            let mut transfer = Transfer::new(tag, io.member, OpKind::Write, offset, end(io));
             for slice in plan.slices(io) {
-                if slice.buffer == Buffer::Cache {
-                    let pieces = contents.pieces(*slice);
-                    pieces.for_each(|(page, range)| transfer.push(page.part(range), spare, |op| disk.submit(op)));
-                    continue;
-                }
-                for lease in leases_to_write(job, zeroes, *slice) {
+                for_each_lease(job, contents, zeroes, *slice, |lease| {
                     transfer.push(lease, spare, |op| disk.submit(op));
-                }
+                });
             }
             job.pending += transfer.finish(queues, |op| disk.submit(op));
             counters.write(io.member, io.len);
@@ -139,19 +138,19 @@ impl<D: Disk, T> Engine<D, T> {
 }
 
 /// A plan's operation on its way to the disk: one, or several where it has more segments than one can have.
-struct Transfer {
+pub(super) struct Transfer {
     op: DiskOp,
     end: DiskSector,
     issued: u32,
 }
 
 impl Transfer {
-    fn new(id: JobId, io: &DiskIo, kind: OpKind, offset: Bytes) -> Self {
-        let op = DiskOp { tag: Caller::Job(id).tag(), member: io.member, kind, offset, segments: Segments::new() };
-        Self { op, end: DiskSector(io.sector.0 + io.len.0), issued: 0 }
+    /// `end` is where the member's head is then.
+    pub(super) fn new(tag: u64, member: MemberIndex, kind: OpKind, offset: Bytes, end: DiskSector) -> Self {
+        Self { op: DiskOp { tag, member, kind, offset, segments: Segments::new() }, end, issued: 0 }
     }
 
-    fn push(&mut self, lease: Lease, spare: &mut Vec<Vec<Lease>>, submit: impl FnOnce(DiskOp)) {
+    pub(super) fn push(&mut self, lease: Lease, spare: &mut Vec<Vec<Lease>>, submit: impl FnOnce(DiskOp)) {
         if self.op.segments.last_mut().is_some_and(|last| last.extend_over(&lease)) {
             return;
         }
@@ -174,7 +173,7 @@ impl Transfer {
     }
 
     /// Submits what is left and says how many operations it came to.
-    fn finish(self, queues: &mut [Queue], submit: impl FnOnce(DiskOp)) -> u32 {
+    pub(super) fn finish(self, queues: &mut [Queue], submit: impl FnOnce(DiskOp)) -> u32 {
         let queue = &mut queues[self.op.member.index()];
         queue.depth += self.issued + 1;
         queue.head = self.end;
@@ -214,30 +213,52 @@ fn bytes(sectors: Sectors) -> usize {
 }
 
 fn lease_to_fill<T>(job: &mut Job<T>, slice: &Slice) -> Lease {
+    let (buf, range) = place_to_fill(job, slice);
+    buf.lease_write(range)
+}
+
+/// The memory of a slice that was read.
+pub(super) fn bytes_to_fill<'a, T>(job: &'a mut Job<T>, slice: &Slice) -> &'a mut [u8] {
+    let (buf, range) = place_to_fill(job, slice);
+    buf.bytes_mut(range)
+}
+
+fn place_to_fill<'a, T>(job: &'a mut Job<T>, slice: &Slice) -> (&'a mut Buf, Range<usize>) {
     let base = job.base(slice.buffer);
     let buf = match slice.buffer {
         Buffer::Request => &mut job.buf,
         Buffer::Scratch => &mut job.scratch,
         Buffer::Cache | Buffer::Zeroes => unreachable!("a read fills the request's memory or the plan's"),
     };
-    buf.as_mut().expect("a plan's slice has memory").lease_write(range(slice, base))
+    (buf.as_mut().expect("a plan's slice has memory"), range(slice, base))
 }
 
-fn leases_to_write<'a, T>(job: &'a Job<T>, zeroes: &'a Buf, slice: Slice) -> impl Iterator<Item = Lease> + 'a {
+/// The memory of a slice that is written, in order.
+pub(super) fn for_each_lease<T>(
+    job: &Job<T>,
+    contents: &Contents,
+    zeroes: &Buf,
+    slice: Slice,
+    mut each: impl FnMut(Lease),
+) {
     let (buf, piece) = match slice.buffer {
+        Buffer::Cache => return contents.pieces(slice).for_each(|(page, range)| each(page.part(range))),
         Buffer::Request => (job.buf.as_ref(), slice.len),
         Buffer::Scratch => (job.scratch.as_ref(), slice.len),
-        Buffer::Cache => unreachable!("the cache's pages have leases of their own"),
         Buffer::Zeroes => (Some(zeroes), ZEROES_BYTES.whole_sectors()),
     };
     let buf = buf.expect("a plan's slice has memory");
     let base = job.base(slice.buffer);
-    let pieces = (0..slice.len.0).step_by(usize::try_from(piece.0).expect("a length fits the address space"));
-    pieces.map(move |at| {
+    for at in (0..slice.len.0).step_by(usize::try_from(piece.0).expect("a length fits the address space")) {
         let mut part = slice.part(at, piece.0.min(slice.len.0 - at));
         if slice.buffer == Buffer::Zeroes {
             part.start = Sectors(0);
         }
-        buf.lease_read(range(&part, base))
-    })
+        each(buf.lease_read(range(&part, base)));
+    }
+}
+
+/// Where an operation ends on its member.
+fn end(io: &DiskIo) -> DiskSector {
+    DiskSector(io.sector.0 + io.len.0)
 }

@@ -34,7 +34,7 @@ fn filled_and(mode: CacheMode, shape: Shape, missing: MemberSet, order: Order) -
 }
 
 fn large(level: Level, members: u8) -> Shape {
-    Shape { level, members, chunk: 64 << 10, chunks: 64 }
+    Shape { chunk: 64 << 10, chunks: 64, ..small(level, members) }
 }
 
 /// Reads of 4 KiB at these places, one at a time, checked; what they cost the members.

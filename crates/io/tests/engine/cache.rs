@@ -36,7 +36,7 @@ fn let_writes_go(engine: &mut TestEngine) {
 /// Stripes become whole in memory: no old content is needed, and nothing is written twice.
 #[test]
 fn a_sequential_stream_writes_whole_stripes() {
-    let raid5 = |members| Shape { level: RAID5, members, chunk: 16 << 10, chunks: 40 };
+    let raid5 = |members| Shape { chunk: 16 << 10, chunks: 40, ..small(RAID5, members) };
     let rm2 = Shape { chunk: 16 << 10, chunks: 42, ..small(rm2(3, Placement::Adjacent), 7) };
     // Data and parity units of a stripe: 2 and 1, 4 and 1, 14 and 7.
     for (shape, data, all) in [(raid5(3), 2, 3), (raid5(5), 4, 5), (rm2, 14, 21)] {
@@ -81,7 +81,7 @@ fn runs(pages: &[[bool; 16]]) -> (u64, u64) {
 #[test]
 fn many_small_writes_to_a_stripe_cost_one_plan() {
     for seed in 0..20 {
-        let shape = Shape { level: RAID5, members: 5, chunk: 64 << 10, chunks: 3 };
+        let shape = Shape { chunk: 64 << 10, chunks: 3, ..small(RAID5, 5) };
         let (mut engine, _pool) = writing_back(shape, 1024);
         let mut random = Random(seed);
         let stripe_sectors = engine.geometry().stripe_sectors().0;
@@ -231,7 +231,7 @@ fn a_write_is_acknowledged_and_read_back_without_any_disk_operation() {
 /// A full cache writes through. Whoever reads does not wait for who writes.
 #[test]
 fn reads_do_not_wait_for_writes() {
-    let shape = Shape { level: RAID5, members: 5, chunk: 4096, chunks: 600 };
+    let shape = Shape { chunks: 600, ..small(RAID5, 5) };
     let (mut engine, pool) = writing_back(shape, 64);
     run(&mut engine, Command::Write { lba: Lba(0), buf: buf(&noise(0, 8)), fua: true }).expect("marked dirty");
     hold_writes(&mut engine);

@@ -42,10 +42,11 @@ pub(crate) struct Shape {
     pub(crate) chunk: u64,
     /// Of data on each member.
     pub(crate) chunks: u64,
+    pub(crate) consistency: Consistency,
 }
 
 pub(crate) fn small(level: Level, members: u8) -> Shape {
-    Shape { level, members, chunk: CHUNK, chunks: 9 }
+    Shape { level, members, chunk: CHUNK, chunks: 9, consistency: Consistency::None }
 }
 
 pub(crate) const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
@@ -93,6 +94,14 @@ impl Shape {
         Bytes((self.chunk * self.chunks + (2 << 20)).max(4 << 20))
     }
 
+    /// Where things are on a member; the log has little room, so that its places are used again all the time.
+    fn areas(&self) -> Areas {
+        let size = self.member_bytes();
+        let mut areas = Areas::new(size, Areas::default_log(size), Integrity::None).expect("large enough");
+        areas.log.size = Bytes(64 << 10);
+        areas
+    }
+
     pub(crate) fn spec(&self) -> Spec {
         let member_size = Sectors(self.chunk * self.chunks / 512);
         Spec { level: self.level, members: self.members, chunk: Bytes(self.chunk), member_size }
@@ -114,9 +123,8 @@ impl Shape {
             spec: self.spec(),
             member: uuid(slot + 1),
             slot: MemberIndex(slot),
-            areas: Areas::new(self.member_bytes(), Areas::default_log(self.member_bytes()), Integrity::None)
-                .expect("large enough"),
-            consistency: Consistency::None,
+            areas: self.areas(),
+            consistency: self.consistency,
             integrity: Integrity::None,
             generation: Uuid::nil(),
             epoch: Epoch(1),

@@ -105,7 +105,7 @@ impl Fleet {
             let port = Port { hub: Rc::clone(&hub), index };
             let engine = Engine::new(port, geometry.clone(), record, false).expect("nobody is missing");
             let shard = Shard(u8::try_from(index).expect("few shards"));
-            let engine = engine.with_bands(bands, shard);
+            let engine = engine.with_bands(bands, shard).expect("no log");
             let pool = Pool::new(Bytes(4 << 20));
             match caching {
                 Some(mode) => engine.with_cache(mode, pool, Bytes(1 << 20)),

@@ -1,0 +1,252 @@
+//! Reading the members' logs after an unclean stop, and doing again what they say; blocking, over any [`Disk`].
+//!
+//! What is done again is [`replay::choose`]'s decision. Records hold absolute values: this can be cut off anywhere and begun again, as long as
+//! the members that it does without are on record as failed.
+
+use std::collections::BTreeMap;
+
+use smallvec::smallvec;
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
+
+use super::assemble::perform;
+use super::recover::RecoverError;
+use crate::Error;
+use crate::buf::Buf;
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
+use crate::log::record::{self, Header, RecordError};
+use crate::log::replay::{self, Redo};
+use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX};
+use crate::superblock::{Area, Superblock};
+
+/// What is read of a log at once.
+const WINDOW: u64 = 1 << 20;
+
+/// Content that is durable in the log and not in place, for an array that is not to be written.
+#[derive(Debug, Default)]
+pub(crate) struct Overlay {
+    members: Vec<BTreeMap<DiskSector, Box<[u8]>>>,
+}
+
+impl Overlay {
+    /// Puts the log's content over what was read of a member from `sector` on.
+    pub(crate) fn cover(&self, member: MemberIndex, sector: DiskSector, bytes: &mut [u8]) {
+        let Some(sectors) = self.members.get(member.index()) else { return };
+        let end = DiskSector(sector.0 + bytes.len() as u64 / SECTOR_BYTES);
+        for (at, content) in sectors.range(sector..end) {
+            let start = usize::try_from((at.0 - sector.0) * SECTOR_BYTES).expect("within the bytes");
+            bytes[start..start + content.len()].copy_from_slice(content);
+        }
+    }
+
+    /// Whether it covers anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.members.iter().all(BTreeMap::is_empty)
+    }
+}
+
+/// The records that are to be done again, and where each member has its copy.
+struct Pending {
+    redo: Vec<Redo>,
+    held: Vec<Header>,
+}
+
+/// Does again what the logs of the present members say; how many records that were. Not durable yet.
+///
+/// # Errors
+/// When a member fails, or its log is damaged.
+pub(super) fn redo(
+    disk: &mut impl Disk,
+    superblocks: &[Option<Superblock>],
+    geometry: &Geometry,
+    mut progress: impl FnMut(Bytes),
+) -> Result<usize, RecoverError> {
+    let Pending { redo, held } = pending(disk, superblocks, geometry)?;
+    let mut done = Bytes(0);
+    for (header, superblock) in copies(&redo, &held, superblocks) {
+        let (buf, content) = load(disk, superblock, header)?;
+        apply(disk, superblock, header, &buf, content.start)?;
+        done.0 += header.content().0;
+        progress(done);
+    }
+    Ok(redo.len())
+}
+
+/// What the logs of the present members say that is not in place.
+///
+/// # Errors
+/// As [`redo`].
+pub(super) fn overlay(
+    disk: &mut impl Disk,
+    superblocks: &[Option<Superblock>],
+    geometry: &Geometry,
+) -> Result<Overlay, RecoverError> {
+    let Pending { redo, held } = pending(disk, superblocks, geometry)?;
+    let mut overlay = Overlay { members: vec![BTreeMap::new(); superblocks.len()] };
+    let step = usize::try_from(SECTOR_BYTES).expect("a small number");
+    for (header, superblock) in copies(&redo, &held, superblocks) {
+        let (buf, content) = load(disk, superblock, header)?;
+        let mut bytes = buf.bytes(content).chunks_exact(step);
+        let member = &mut overlay.members[header.slot.index()];
+        for extent in &header.extents {
+            for sector in extent.sector.0..extent.sector.0 + extent.len.0 {
+                let content =
+                    if extent.is_zero { vec![0; step].into() } else { bytes.next().unwrap_or_default().into() };
+                member.insert(DiskSector(sector), content);
+            }
+        }
+    }
+    Ok(overlay)
+}
+
+fn pending(
+    disk: &mut impl Disk,
+    superblocks: &[Option<Superblock>],
+    geometry: &Geometry,
+) -> Result<Pending, RecoverError> {
+    let mut held = Vec::new();
+    for superblock in superblocks.iter().flatten() {
+        scan(disk, superblock, geometry.used_sectors(), &mut held)?;
+    }
+    let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
+    Ok(Pending { redo: replay::choose(accepted, held.iter())?, held })
+}
+
+/// Each record that is done again, in order, with each member that has it.
+fn copies<'a>(
+    redo: &'a [Redo],
+    held: &'a [Header],
+    superblocks: &'a [Option<Superblock>],
+) -> impl Iterator<Item = (&'a Header, &'a Superblock)> {
+    let mut index: BTreeMap<_, Vec<&Header>> = BTreeMap::new();
+    for header in held {
+        index.entry((header.lane, header.sequence)).or_default().push(header);
+    }
+    redo.iter()
+        .flat_map(move |redo| index.remove(&(redo.lane, redo.sequence)).unwrap_or_default())
+        .filter_map(|header| superblocks[header.slot.index()].as_ref().map(|superblock| (header, superblock)))
+}
+
+/// Finds the records of the array's generation in a member's log.
+fn scan(
+    disk: &mut impl Disk,
+    superblock: &Superblock,
+    used: Sectors,
+    held: &mut Vec<Header>,
+) -> Result<(), RecoverError> {
+    let Area { size, .. } = superblock.areas.log;
+    let block = BLOCK_BYTES as u64;
+    let mut window = Buf::zeroed(Bytes(WINDOW.min(size.0)));
+    let (mut start, mut at) = (0, 0);
+    let mut end = 0;
+    while at < size.0 {
+        if at >= end {
+            (start, end) = (at, (at + WINDOW).min(size.0));
+            window = read(disk, superblock, Bytes(start), window, Bytes(end - start))?;
+        }
+        let index = |at: u64| usize::try_from(at - start).expect("inside a window");
+        let rest = window.bytes(index(at)..index(end));
+        if !record::may_begin(rest, superblock.generation) {
+            at += block;
+            continue;
+        }
+        let found = match record::decode(rest) {
+            Err(RecordError::Short { needed }) => decode_long(disk, superblock, Bytes(at), needed)?,
+            found => found.ok().map(|(header, _)| header),
+        };
+        let is_own = |header: &Header| {
+            let is_here = (header.slot, header.position) == (superblock.slot, Bytes(at));
+            let is_inside = |extent: &record::Extent| extent.sector.0 + extent.len.0 <= used.0;
+            is_here && header.generation == superblock.generation && header.extents.iter().all(is_inside)
+        };
+        at += match found.filter(is_own) {
+            Some(header) => {
+                let total = header.total().0;
+                held.push(header);
+                total
+            }
+            None => block,
+        };
+    }
+    Ok(())
+}
+
+/// Reads a record that is not whole in the window.
+fn decode_long(
+    disk: &mut impl Disk,
+    superblock: &Superblock,
+    at: Bytes,
+    mut needed: Bytes,
+) -> Result<Option<Header>, RecoverError> {
+    loop {
+        let len = Bytes(needed.0.next_multiple_of(BLOCK_BYTES as u64));
+        if len > RECORD_BYTES_MAX || at.0 + len.0 > superblock.areas.log.size.0 {
+            return Ok(None);
+        }
+        let buf = read(disk, superblock, at, Buf::zeroed(len), len)?;
+        match record::decode(buf.as_ref()) {
+            Ok((header, _)) => return Ok(Some(header)),
+            // The header says how much content there is only when all of it is there.
+            Err(RecordError::Short { needed: more }) if more > needed => needed = more,
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Reads a record that was found before: its bytes, and where its content is in them.
+fn load(
+    disk: &mut impl Disk,
+    superblock: &Superblock,
+    header: &Header,
+) -> Result<(Buf, std::ops::Range<usize>), RecoverError> {
+    let buf = read(disk, superblock, header.position, Buf::zeroed(header.total()), header.total())?;
+    match record::decode(buf.as_ref()) {
+        Ok((again, content)) if again == *header => Ok((buf, content)),
+        _ => Err(RecoverError::Unstable { member: header.slot, sequence: header.sequence }),
+    }
+}
+
+fn read(disk: &mut impl Disk, superblock: &Superblock, at: Bytes, mut buf: Buf, len: Bytes) -> Result<Buf, Error> {
+    let len = usize::try_from(len.0).expect("a window fits the address space");
+    let offset = Bytes(superblock.areas.log.offset.0 + at.0);
+    let segments = smallvec![buf.lease_write(0..len)];
+    perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])?;
+    Ok(buf)
+}
+
+/// Writes a record's content in place.
+fn apply(
+    disk: &mut impl Disk,
+    superblock: &Superblock,
+    header: &Header,
+    buf: &Buf,
+    mut from: usize,
+) -> Result<(), Error> {
+    for extent in &header.extents {
+        let len = extent.len.bytes();
+        let offset = Bytes(superblock.areas.data.offset.0 + Sectors(extent.sector.0).bytes().0);
+        let op = |kind, segments| DiskOp { tag: 0, member: header.slot, kind, offset, segments };
+        if !extent.is_zero {
+            let bytes = usize::try_from(len.0).expect("a record fits the address space");
+            perform(disk, [op(OpKind::Write, smallvec![buf.lease_read(from..from + bytes)])])?;
+            from += bytes;
+            continue;
+        }
+        match perform(disk, [op(OpKind::Zero { len, may_punch: false }, Segments::new())]) {
+            Err(Error::Disk(DiskError::Unsupported { .. })) => write_zeros(disk, header.slot, offset, len)?,
+            done => done?,
+        }
+    }
+    Ok(())
+}
+
+fn write_zeros(disk: &mut impl Disk, member: MemberIndex, offset: Bytes, len: Bytes) -> Result<(), Error> {
+    let zeros = Buf::zeroed(Bytes(len.0.min(WINDOW)));
+    let step = zeros.len();
+    for done in (0..len.0).step_by(step) {
+        let part = usize::try_from((len.0 - done).min(WINDOW)).expect("a window fits the address space");
+        let segments = smallvec![zeros.lease_read(0..part)];
+        let offset = Bytes(offset.0 + done);
+        perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }])?;
+    }
+    Ok(())
+}
