@@ -88,7 +88,7 @@ impl<D: Disk> Assembled<D> {
     /// When the array is open for reading only.
     pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
         assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
-        let Self { geometry, record, mut disk, access } = self;
+        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered } = self;
         let level = geometry.spec().level;
         if !record.missing().is_empty() {
             return Err(ConfigureError::NotWhole { missing: record.missing() });
@@ -114,6 +114,6 @@ impl<D: Disk> Assembled<D> {
         perform(&mut disk, superblocks.iter().flat_map(superblock_writes))?;
         perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
         let record = Record::new(superblocks.into_iter().map(Some).collect());
-        Ok(Self { geometry, record, disk, access })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered })
     }
 }
