@@ -11,7 +11,7 @@ use uraid_tests::image::{Random, SECTOR, assert_same, read_export, write_export}
 use uraid_tests::nbd::{Command, error};
 use uraid_tests::run::{Running, client, client_command};
 use uraid_tests::server::Server;
-use uraid_tests::shape::{self, Shape};
+use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
 /// Bytes that a killed server had acknowledged and flushed.
 const FLUSHED: usize = 2 << 20;
@@ -65,9 +65,10 @@ fn a_killed_server_keeps_what_it_flushed(shape: &Shape) {
 
 /// Without a log, an array with parity that was not stopped cleanly can't be trusted without all of its members.
 #[test]
-fn dirty_and_degraded_is_refused_without_force() {
+fn dirty_and_degraded_is_refused_without_force_and_without_a_log() {
     for shape in [shape::raid5_of_5_left_symmetric(), shape::rm2_of_6()] {
-        let array = Array::create(&shape);
+        let array = Array::planned(&shape);
+        let _ = array.run_create(MEMBER_BYTES, &["--consistency", "none"]).success();
         let model = killed_under_load(&array);
         assert_eq!(array.examine()["state"].as_str(), Some("dirty"), "{}: after a kill", shape.name);
         array.remove(&[1]);
@@ -78,6 +79,31 @@ fn dirty_and_degraded_is_refused_without_force() {
         assert!(files(&present) == before, "{}: a refused array is not written to", shape.name);
         let server = Server::start_members(&array, &present, &["--degraded", "--force"]);
         assert_eq!(read_export(server.uri()).len(), model.len(), "{}: forced, it serves", shape.name);
+        let _ = server.stop();
+    }
+}
+
+/// The server is killed under load and members are gone when it starts again: the log makes up for both together.
+#[test]
+fn a_killed_server_that_lost_members_keeps_what_it_flushed() {
+    for (shape, gone) in [
+        (shape::raid5_of_5_left_symmetric(), &[1][..]),
+        (shape::raid5_of_3(), &[2]),
+        (shape::rm2_of_7_adjacent(), &[0, 4]),
+        (shape::rm2_of_6(), &[3, 5]),
+    ] {
+        let array = Array::create(&shape);
+        let model = killed_under_load(&array);
+        array.remove(gone);
+        let present = array.without(gone);
+        let before = files(&present);
+        let server = Server::start_members(&array, &present, &["--degraded", "--read-only"]);
+        let looked_at = read_export(server.uri());
+        assert_old_or_new(&looked_at, &model, shape.name);
+        let _ = server.stop();
+        assert!(files(&present) == before, "{}: read-only writes nothing", shape.name);
+        let server = Server::start_members(&array, &present, &["--degraded"]);
+        assert_same(&read_export(server.uri()), &looked_at, shape.name);
         let _ = server.stop();
     }
 }

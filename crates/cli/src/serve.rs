@@ -92,11 +92,23 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     Settings { busy_poll, caching }
 }
 
+/// How many threads serve the array.
+fn reactors(array: &Array, args: &ServeArgs) -> u8 {
+    let wanted = args.reactors.unwrap_or_else(default_reactors);
+    let possible = array.engines_max().and_then(|most| u8::try_from(most).ok()).unwrap_or(u8::MAX);
+    if possible < wanted {
+        tracing::warn!(
+            "serving with {possible} reactors: the array's log has no room for {wanted}; a larger --log-size when it is created has"
+        );
+    }
+    wanted.min(possible)
+}
+
 async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
     let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
     let listener = listener(&args.endpoint, &args.members)?;
     let settings = settings(&array, args);
-    let reactors = args.reactors.unwrap_or_else(default_reactors);
+    let reactors = reactors(&array, args);
     let reactor = if reactors > 1 {
         let fleet = Fleet::start(array, &info, settings, reactors).await?;
         announce(listener.endpoint(), &info)?;

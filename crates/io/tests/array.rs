@@ -157,6 +157,10 @@ fn options(level: Level) -> CreateOptions {
     }
 }
 
+fn without_log(level: Level) -> CreateOptions {
+    CreateOptions { consistency: Some(Consistency::None), ..options(level) }
+}
+
 fn open(paths: &[PathBuf]) -> Result<Array, OpenError> {
     Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false })
 }
@@ -294,7 +298,7 @@ fn members_full_of_garbage_come_into_agreement() {
 fn an_unclean_array_is_resynced_when_whole_and_refused_when_not() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut paths = paths(&directory, 4);
-    create(&paths, &options(RAID5), |_, _| ()).expect("created");
+    create(&paths, &without_log(RAID5), |_, _| ()).expect("created");
     let mut engine = open(&paths).expect("opens").into_engine::<u8>().expect("an engine");
     let mut buf = uraid_io::buf::Buf::zeroed(Bytes(1 << 20));
     buf.as_mut().iter_mut().zip(0_u32..).for_each(|(byte, at)| *byte = (at.wrapping_mul(2_654_435_761) >> 24) as u8);
@@ -331,7 +335,7 @@ fn a_forced_array_stays_dirty_while_redundancy_is_left_that_may_not_match() {
     for (level, members, stays_clean) in [(RAID5, 4, true), (rm2, 5, false)] {
         let directory = tempfile::tempdir().expect("a directory");
         let paths = paths(&directory, members);
-        create(&paths, &options(level), |_, _| ()).expect("created");
+        create(&paths, &without_log(level), |_, _| ()).expect("created");
         for path in &paths {
             store(path, &Superblock { is_clean: false, sequence: Sequence(1), ..stored(path) });
         }

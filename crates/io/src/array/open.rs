@@ -192,6 +192,12 @@ impl Array {
         Ok(Self { assembled: self.assembled.recover(progress)?, ..self })
     }
 
+    /// How many engines can share the array, where its log sets a limit.
+    #[must_use]
+    pub fn engines_max(&self) -> Option<u64> {
+        self.assembled.record.lanes_max(&self.assembled.geometry)
+    }
+
     /// What another engine for the same members is made of, which follows this array's: see [`engine::Ask`](crate::engine::Ask).
     #[must_use]
     pub fn follower(&self) -> Follower {

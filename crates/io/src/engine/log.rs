@@ -120,8 +120,8 @@ impl Log {
         // Whatever is live, one side of it has half of the ring.
         let record = (size / 2).saturating_sub(2 * BLOCK.0).min(RECORD_BYTES_MAX.0);
         let stripes = |bytes: u64| bytes.saturating_sub(2 * BLOCK.0) / stripe;
-        if size < RING_BYTES_MIN.0 || stripes(record) == 0 {
-            let needed = 2 * (stripe + 4 * BLOCK.0) * u64::from(lanes);
+        if size < Self::lane_min(geometry).0 {
+            let needed = Self::lane_min(geometry).0 * u64::from(lanes);
             return Err(EngineError::LogTooSmall {
                 size: Bytes(size.saturating_mul(lanes.into())),
                 needed: Bytes(needed),
@@ -129,6 +129,7 @@ impl Log {
             });
         }
         let limits = Limits { group: Bytes(size / 4), record: Bytes(record), stripes: stripes(size / 4).max(1) };
+        assert!(stripes(record) > 0, "the smallest lane has room for a parity stripe");
         Ok(Self {
             writers,
             next: Sequence(1),
@@ -139,6 +140,17 @@ impl Log {
             flushing: Sequence(0),
             limits,
         })
+    }
+
+    /// How many engines can share the log of members of which the smallest has `size`.
+    pub(super) fn lanes_max(size: Bytes, geometry: &Geometry) -> u64 {
+        (size.0 / Self::lane_min(geometry).0).max(1)
+    }
+
+    /// What one engine needs of each member's log.
+    fn lane_min(geometry: &Geometry) -> Bytes {
+        let stripe = geometry.chunk().bytes().0 * geometry.rows() as u64;
+        Bytes((2 * (stripe + 4 * BLOCK.0)).max(RING_BYTES_MIN.0).next_multiple_of(BLOCK.0))
     }
 
     /// How many parity stripes one update may touch.

@@ -10,10 +10,11 @@
 //! It knows nothing of stripes, plans or what the members hold.
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
 use super::job::JobId;
+use super::log::Log;
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
@@ -135,6 +136,13 @@ impl Record {
     /// The members' superblocks, by slot.
     pub(crate) fn superblocks(&self) -> impl Iterator<Item = Option<&Superblock>> {
         self.superblocks.iter().map(Option::as_ref)
+    }
+
+    /// How many engines can share the array, each with its part of the log; none where there is no log.
+    pub(crate) fn lanes_max(&self, geometry: &Geometry) -> Option<u64> {
+        let logs = self.superblocks.iter().flatten().map(|superblock| superblock.areas.log.size);
+        let smallest = logs.min().filter(|_| self.consistency() == Consistency::Log)?;
+        Some(Log::lanes_max(smallest, geometry))
     }
 
     /// Begins another run of the log, with the next round.

@@ -51,12 +51,19 @@ pub(super) fn release(file: &File) {
     }
 }
 
-/// Who holds the lock, as far as the kernel tells.
+/// Who holds the lock, as far as the kernel tells; nobody when it is a process that has ended.
 fn holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let device = metadata.dev();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;
-    holder_in(&locks, (major(device), minor(device), metadata.ino()))
+    holder_in(&locks, (major(device), minor(device), metadata.ino())).filter(|&pid| is_running(pid))
+}
+
+fn is_running(pid: u32) -> bool {
+    let Ok(stat) = std::fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
+    // The state follows the name, which is in brackets and may hold anything.
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    !matches!(state, Some('Z' | 'X'))
 }
 
 /// Finds the holder of a file's flock in the text of /proc/locks: a line is
@@ -76,6 +83,15 @@ fn holder_in(locks: &str, file: (u32, u32, u64)) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_process_that_has_ended_holds_nothing() {
+        assert!(is_running(std::process::id()));
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let pid = child.id();
+        child.wait().unwrap();
+        assert!(!is_running(pid));
+    }
 
     #[test]
     fn the_holder_is_found_by_device_and_inode() {
