@@ -39,6 +39,7 @@ const START_KILLED_MAX: Duration = Duration::from_millis(40);
 pub struct Cycle {
     seed: u64,
     shape: Shape,
+    consistency: &'static str,
     place: PathBuf,
     kills: u64,
     has_fio: bool,
@@ -77,6 +78,8 @@ pub struct Failure {
     pub seed: u64,
     /// The array.
     pub shape: Shape,
+    /// As `uraid create --consistency` takes it.
+    pub consistency: &'static str,
     /// Where its members are kept.
     pub directory: PathBuf,
     /// What went wrong.
@@ -101,11 +104,12 @@ impl Cycle {
     pub fn new(seed: u64, shapes: &[Shape], kills: u64, has_fio: bool) -> Self {
         let mut random = Random::new(seed);
         let shape = shapes[random.below(shapes.len())].clone();
+        let consistency = random.pick(&["log", "log", "log", "bitmap", "none"]);
         let memory = PathBuf::from("/dev/shm");
         // Members in memory and members on a disk take turns.
         let place = if seed.is_multiple_of(2) && memory.is_dir() { memory } else { std::env::temp_dir() };
         let kills = kills.min(1 + random.below(KILLS_MAX) as u64);
-        Self { seed, shape, place, kills, has_fio, random }
+        Self { seed, shape, consistency, place, kills, has_fio, random }
     }
 
     /// Lives it.
@@ -113,14 +117,14 @@ impl Cycle {
     /// # Errors
     /// What went wrong; the members are kept then.
     pub fn run(self) -> Result<Counts, Box<Failure>> {
-        let (seed, shape) = (self.seed, self.shape.clone());
+        let (seed, shape, consistency) = (self.seed, self.shape.clone(), self.consistency);
         let array = Array::planned_in(&shape, &self.place);
         // The harness fails by panicking.
         let life = AssertUnwindSafe(|| Life::begin(self, &array).live());
         catch_unwind(life).map_err(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
             let what = text.unwrap_or("a panic without words").to_owned();
-            Box::new(Failure { seed, shape, directory: array.keep(), what })
+            Box::new(Failure { seed, shape, consistency, directory: array.keep(), what })
         })
     }
 }
@@ -128,7 +132,7 @@ impl Cycle {
 impl<'a> Life<'a> {
     fn begin(mut cycle: Cycle, array: &'a Array) -> Self {
         let member_bytes = (12 + cycle.random.below(13)) << 20;
-        let _ = array.run_create(member_bytes, &[]).success();
+        let _ = array.run_create(member_bytes, &["--consistency", cycle.consistency]).success();
         // fio has what is left of the export, and shares a stripe with the journal's sectors.
         let journal = Journal::new(cycle.seed, array.expected_size() / 4 * 3 / SECTOR);
         Self { cycle, array, journal, absent: Vec::new(), counts: Counts { cycles: 1, ..Counts::default() } }
@@ -212,7 +216,7 @@ impl<'a> Life<'a> {
 
     /// Deletes members as far as the array must survive it.
     fn delete_members(&mut self) {
-        if !survives_a_kill_without_members(&self.cycle.shape.level) {
+        if !self.survives_a_kill_without_members() {
             return;
         }
         let includes_absent = |set: &&Vec<usize>| self.absent.iter().all(|slot| set.contains(slot));
@@ -234,19 +238,22 @@ impl<'a> Life<'a> {
         let reactors = random.pick(&["1", "1", "2"]);
         let mut options = vec!["--cache", cache, "--cache-size", size, "--reactors", reactors];
         if !self.absent.is_empty() {
-            options.extend(["--degraded", "--force"]);
+            options.push("--degraded");
+            if self.cycle.consistency != "log" {
+                options.push("--force");
+            }
         }
         options.into_iter().map(String::from).collect()
+    }
+
+    /// Whether the array is right after a kill without members that it can spare. A log sees to that; copies are old or new each for itself.
+    fn survives_a_kill_without_members(&self) -> bool {
+        self.cycle.consistency == "log" || matches!(self.cycle.shape.level, Level::Raid1 | Level::Raid10 { .. })
     }
 
     fn one_in(&mut self, times: usize) -> bool {
         self.cycle.random.below(times) == 0
     }
-}
-
-/// Whether an array that was killed is right without members that it can spare: copies are old or new each for itself.
-fn survives_a_kill_without_members(level: &Level) -> bool {
-    matches!(level, Level::Raid1 | Level::Raid10 { .. })
 }
 
 impl Sum for Counts {
@@ -288,7 +295,12 @@ impl fmt::Display for Counts {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, shape, directory, what } = self;
-        write!(f, "{}, seed {seed}: {what}\nits members are in {}", shape.name, directory.display())
+        let Self { seed, shape, consistency, directory, what } = self;
+        write!(
+            f,
+            "{} with consistency {consistency}, seed {seed}: {what}\nits members are in {}",
+            shape.name,
+            directory.display()
+        )
     }
 }

@@ -7,6 +7,7 @@ mod clients;
 mod create;
 mod degraded;
 mod harness;
+mod kills;
 mod lifecycle;
 mod map;
 mod protocol;

@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use crate::project::Project;
 
 mod bench;
+mod fuzz;
 mod kills;
 mod lint;
 mod packages;
@@ -36,9 +37,11 @@ enum Command {
     Bench(bench::Command),
     /// Run the engine on simulated members that fail and lose power, one run for each seed
     Sim(sim::Options),
+    /// Feed what members may hold, and may not, to what reads it
+    Fuzz(fuzz::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
-    /// Exactly what continuous integration runs: lint, then test
+    /// Exactly what continuous integration runs: lint, test, fuzz
     Ci,
 }
 
@@ -60,10 +63,12 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Test(options) => test::run(&project, options),
         Command::Bench(command) => bench::run(&project, command),
         Command::Sim(options) => sim::run(&project, options),
+        Command::Fuzz(options) => fuzz::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
-            test::run(&project, &test::Options::default())
+            test::run(&project, &test::Options::default())?;
+            fuzz::run(&project, &fuzz::Options::default())
         }
     }
 }

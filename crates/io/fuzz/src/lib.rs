@@ -1,0 +1,125 @@
+//! What the fuzz targets share: sound superblocks to begin with, and an input that says what becomes of them.
+//!
+//! Bytes that nobody made sound fail at the checksum, so targets read their input as changes to sound bytes, whose checksum is then put right.
+//! The sound ones are made here; no corpus is kept.
+
+use std::sync::LazyLock;
+
+use uraid_io::superblock::{
+    Areas, Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+    encode,
+};
+use uraid_layout::{Bytes, Level, MemberIndex, MemberSet, Placement, Rotation, Spec};
+use uuid::Uuid;
+
+/// Most changes to one superblock.
+const CHANGES_MAX: u8 = 16;
+
+/// Where the checksum of a superblock is, and of a record's header; `docs/on-disk-format.md`.
+const CHECKSUM: std::ops::Range<usize> = 8..12;
+
+/// Arrays to begin with: level, members, whether they have checksums.
+const ARRAYS: [(Level, u8, Integrity); 8] = [
+    (Level::Raid0, 64, Integrity::None),
+    (Level::Raid1, 2, Integrity::None),
+    (Level::Raid10 { copies: 3 }, 5, Integrity::Crc32),
+    (Level::Raid5 { rotation: Rotation::LeftSymmetric }, 3, Integrity::None),
+    (Level::Raid5 { rotation: Rotation::RightAsymmetric }, 5, Integrity::Crc32),
+    (Level::Rm2 { height: 3, placement: Placement::Adjacent }, 7, Integrity::None),
+    (Level::Rm2 { height: 3, placement: Placement::Partitioned }, 6, Integrity::Crc32),
+    (Level::Rm2 { height: 2, placement: Placement::Adjacent }, 5, Integrity::None),
+];
+
+/// The fuzzer's bytes, read from the front; zeros when they are used up.
+#[derive(Debug)]
+pub struct Input<'a>(pub &'a [u8]);
+
+impl Input<'_> {
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
+        let Some((&first, rest)) = self.0.split_first() else { return 0 };
+        self.0 = rest;
+        first
+    }
+
+    /// The next eight bytes.
+    pub fn word(&mut self) -> u64 {
+        u64::from_le_bytes(std::array::from_fn(|_| self.byte()))
+    }
+
+    /// Some of eight members.
+    pub fn members(&mut self) -> MemberSet {
+        let bits = self.byte();
+        (0..8).filter(|member| bits >> member & 1 == 1).map(MemberIndex).collect()
+    }
+
+    /// Changes bytes as the input says: single ones, and numbers of eight bytes where numbers are.
+    pub fn change(&mut self, bytes: &mut [u8]) {
+        for _ in 0..self.byte().min(CHANGES_MAX) {
+            let at = usize::from(u16::from_le_bytes([self.byte(), self.byte()])) % bytes.len();
+            match self.byte() % 4 {
+                0 => bytes[at] = self.byte(),
+                1 => bytes[at] ^= 1 << (self.byte() % 8),
+                2 => bytes[at] = bytes[at].wrapping_add(self.byte()),
+                _ => {
+                    let at = at / 8 * 8;
+                    let end = (at + 8).min(bytes.len());
+                    let word = self.word().to_le_bytes();
+                    bytes[at..end].copy_from_slice(&word[..end - at]);
+                }
+            }
+        }
+    }
+}
+
+/// A member's superblock, sound.
+#[derive(Clone, Debug)]
+pub struct Sound {
+    /// What it says.
+    pub superblock: Superblock,
+    /// Its bytes.
+    pub bytes: [u8; SUPERBLOCK_BYTES],
+}
+
+/// All members of one of some arrays.
+#[must_use]
+pub fn array(choice: u8) -> &'static [Sound] {
+    static MADE: LazyLock<Vec<Vec<Sound>>> = LazyLock::new(|| ARRAYS.map(members).into());
+    &MADE[usize::from(choice) % ARRAYS.len()]
+}
+
+fn members((level, members, integrity): (Level, u8, Integrity)) -> Vec<Sound> {
+    let size = Bytes(64 << 20);
+    let areas = Areas::new(size, Areas::default_log(size), integrity).expect("a member of 64 MiB has room");
+    let spec = Spec { level, members, chunk: Bytes(64 << 10), member_size: areas.data_sectors() };
+    let uuid = |slot: u8| Uuid::from_bytes([0x40 + slot; 16]);
+    let slots: Vec<SlotRecord> =
+        (0..members).map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active }).collect();
+    let member = |slot: u8| {
+        let superblock = Superblock {
+            array: Uuid::from_bytes([0xa0; 16]),
+            name: "fuzz".into(),
+            created: UnixSeconds(1_700_000_000),
+            spec,
+            member: uuid(slot),
+            slot: MemberIndex(slot),
+            areas,
+            consistency: Consistency::Log,
+            integrity,
+            generation: Uuid::from_bytes([0xc0; 16]),
+            epoch: Epoch(5),
+            sequence: Sequence(8),
+            is_clean: false,
+            slots: slots.clone(),
+        };
+        Sound { bytes: encode(&superblock), superblock }
+    };
+    (0..members).map(member).collect()
+}
+
+/// Puts the checksum of a superblock or of a record's header right.
+pub fn seal(bytes: &mut [u8]) {
+    bytes[CHECKSUM].fill(0);
+    let checksum = crc32fast::hash(bytes);
+    bytes[CHECKSUM].copy_from_slice(&checksum.to_le_bytes());
+}

@@ -1,0 +1,39 @@
+//! Any bytes in the places of a member's superblock: they are refused, or sound.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use uraid_io::superblock::{SUPERBLOCK_BYTES, Superblock, decode, encode, newest};
+use uraid_io_fuzz::{Input, Sound, array, seal};
+
+/// Where the sequence is; `docs/on-disk-format.md`.
+const SEQUENCE: usize = 224;
+
+fuzz_target!(|bytes: &[u8]| {
+    let _ = decode(bytes);
+    let mut input = Input(bytes);
+    let members = array(input.byte());
+    let sound = &members[usize::from(input.byte()) % members.len()];
+    let copies: Vec<_> = (0..3).map(|copy| copy_of(sound, copy, &mut input)).collect();
+    let decoded: Vec<_> = copies.iter().map(|copy| decode(copy)).collect();
+    for superblock in decoded.iter().flatten() {
+        superblock.check().expect("what was decoded is sound");
+        assert_eq!(decode(&encode(superblock)).as_ref(), Ok(superblock), "what was decoded can be written");
+        let _ = superblock.write_positions();
+    }
+    if let Ok(newest) = newest(decoded.clone()) {
+        let newer = |other: &Superblock| (other.epoch, other.sequence) > (newest.epoch, newest.sequence);
+        assert!(!decoded.iter().flatten().any(newer), "no newer copy is sound");
+    }
+});
+
+/// One of a member's copies, changed, and mostly with the right checksum.
+fn copy_of(sound: &Sound, copy: u8, input: &mut Input<'_>) -> [u8; SUPERBLOCK_BYTES] {
+    let mut bytes = sound.bytes;
+    bytes[SEQUENCE] += copy;
+    input.change(&mut bytes);
+    if input.byte() % 8 != 7 {
+        seal(&mut bytes);
+    }
+    bytes
+}

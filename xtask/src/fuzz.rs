@@ -1,0 +1,85 @@
+//! `cargo xtask fuzz`: the fuzz targets of what is read from members, all at the same time, for a minute or for as long as one likes.
+//!
+//! They need cargo-fuzz, which is installed when it is missing, and a C++ compiler. There is no unsafe code in what they reach, so they run without
+//! a sanitizer: on the project's own toolchain, and faster.
+
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+
+use crate::project::{Project, eprint_step, run_program};
+
+/// Where the targets are; a workspace of its own.
+const DIRECTORY: &str = "crates/io/fuzz";
+
+/// Memory is bounded, whatever a member says; inputs are changes to sound bytes, so short ones reach everything.
+const LIMITS: [&str; 3] = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-max_len=1024"];
+
+/// What to run and for how long.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// How long
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    seconds: u32,
+    /// Targets, by name [default: all of them]
+    target: Vec<String>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { seconds: 60, target: Vec::new() }
+    }
+}
+
+/// Runs the targets; an error when one finds something.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    if project.cargo(&["fuzz", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success() {
+        eprint_step("cargo-fuzz is installed");
+    } else {
+        run_program(&mut project.cargo(&["install", "cargo-fuzz", "--locked", "--quiet"]))?;
+    }
+    run_program(&mut fuzz(project, "build"))?;
+    let targets = if options.target.is_empty() { all(project)? } else { options.target.clone() };
+    let outcomes: Vec<anyhow::Result<Output>> = std::thread::scope(|scope| {
+        let running = targets.iter().map(|target| scope.spawn(|| fuzz_target(project, target, options.seconds)));
+        let running: Vec<_> = running.collect();
+        running.into_iter().map(|thread| thread.join().expect("starting a program does not panic")).collect()
+    });
+    let mut failed = Vec::new();
+    for (target, outcome) in targets.iter().zip(outcomes) {
+        let output = outcome?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        if output.status.success() {
+            eprint_step(&format!("{target}: {}", said.lines().last().unwrap_or_default()));
+        } else {
+            eprint_step(&format!("{target} failed ({}):\n{said}", output.status));
+            failed.push(target.as_str());
+        }
+    }
+    if !failed.is_empty() {
+        bail!("fuzzing found something: {}; the inputs are in {DIRECTORY}/artifacts", failed.join(", "));
+    }
+    Ok(())
+}
+
+/// The names of all targets.
+fn all(project: &Project) -> anyhow::Result<Vec<String>> {
+    let output = project.cargo(&["fuzz", "list", "--fuzz-dir", DIRECTORY]).output().context("listing fuzz targets")?;
+    let names = String::from_utf8(output.stdout).context("cargo fuzz prints UTF-8")?;
+    let names: Vec<String> = names.lines().map(str::to_owned).collect();
+    if names.is_empty() {
+        bail!("{DIRECTORY} has no fuzz targets: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(names)
+}
+
+fn fuzz_target(project: &Project, target: &str, seconds: u32) -> anyhow::Result<Output> {
+    let mut command = fuzz(project, "run");
+    command.args([target, "--"]).args(LIMITS).arg(format!("-max_total_time={seconds}"));
+    command.stdin(Stdio::null()).output().with_context(|| format!("starting {target}"))
+}
+
+fn fuzz(project: &Project, what: &str) -> Command {
+    project.cargo(&["fuzz", what, "--fuzz-dir", DIRECTORY, "--sanitizer", "none"])
+}
