@@ -104,7 +104,8 @@ impl Cycle {
     pub fn new(seed: u64, shapes: &[Shape], kills: u64, has_fio: bool) -> Self {
         let mut random = Random::new(seed);
         let shape = shapes[random.below(shapes.len())].clone();
-        let consistency = random.pick(&["log", "log", "log", "bitmap", "none"]);
+        let without_a_log = if shape.level == Level::Raid0 { "none" } else { "bitmap" };
+        let consistency = random.pick(&["log", "log", "log", without_a_log, "none"]);
         let memory = PathBuf::from("/dev/shm");
         // Members in memory and members on a disk take turns.
         let place = if seed.is_multiple_of(2) && memory.is_dir() { memory } else { std::env::temp_dir() };
