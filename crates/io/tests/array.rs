@@ -97,7 +97,7 @@ fn members_are_accepted_or_set_aside_with_the_reason() {
         candidate.superblock.slots[candidate.superblock.slot.index()].member = uuid(77);
         candidate
     };
-    let cases: [Case; 7] = [
+    let cases: [Case; 8] = [
         ("whole", vec![candidate(0, 5, &[]), candidate(1, 5, &[]), candidate(2, 5, &[])], [true; 3], vec![]),
         ("one epoch behind", vec![candidate(0, 5, &[]), candidate(1, 4, &[]), candidate(2, 5, &[])], [true; 3], vec![]),
         ("only one ahead", vec![candidate(0, 5, &[]), candidate(1, 4, &[]), candidate(2, 4, &[])], [true; 3], vec![]),
@@ -110,6 +110,12 @@ fn members_are_accepted_or_set_aside_with_the_reason() {
         (
             "a failed member returns",
             vec![candidate(0, 5, &[1]), candidate(1, 4, &[]), candidate(2, 5, &[1])],
+            [true, false, true],
+            vec![("member1", SetAside::Failed)],
+        ),
+        (
+            "only a failed member got an earlier round with the same epoch",
+            vec![candidate(0, 5, &[1]), candidate(1, 5, &[]), candidate(2, 5, &[1])],
             [true, false, true],
             vec![("member1", SetAside::Failed)],
         ),

@@ -5,41 +5,47 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::rc::Rc;
 
-/// How many events are kept.
+/// How many events are kept, unless somebody wants more.
 pub const KEPT: usize = 50;
 
 /// A handle on a run's events.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Trace {
     events: Rc<RefCell<Events>>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Events {
+    kept: usize,
     count: u64,
-    hash: Hash,
+    /// FNV-1a, which is the same everywhere.
+    hash: u64,
     last: VecDeque<String>,
 }
 
-/// FNV-1a, which is the same everywhere.
-#[derive(Clone, Copy, Debug)]
-struct Hash(u64);
-
-impl Default for Hash {
+impl Default for Trace {
     fn default() -> Self {
-        Self(0xCBF2_9CE4_8422_2325)
+        Self::keeping(KEPT)
     }
 }
 
 impl Trace {
+    /// A trace that keeps so many events.
+    #[must_use]
+    pub fn keeping(kept: usize) -> Self {
+        let events = Events { kept, count: 0, hash: 0xCBF2_9CE4_8422_2325, last: VecDeque::new() };
+        Self { events: Rc::new(RefCell::new(events)) }
+    }
+
     /// Notes an event.
     pub fn note(&self, event: fmt::Arguments<'_>) {
         let mut events = self.events.borrow_mut();
-        let mut text = if events.last.len() == KEPT { events.last.pop_front() } else { None }.unwrap_or_default();
+        let mut text =
+            if events.last.len() >= events.kept { events.last.pop_front() } else { None }.unwrap_or_default();
         text.clear();
         fmt::write(&mut text, event).expect("text takes everything");
         for byte in text.bytes().chain([b'\n']) {
-            events.hash = Hash((events.hash.0 ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3));
+            events.hash = (events.hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3);
         }
         events.count += 1;
         events.last.push_back(text);
@@ -48,7 +54,7 @@ impl Trace {
     /// A number that two runs have in common when the same happened in both.
     #[must_use]
     pub fn hash(&self) -> u64 {
-        self.events.borrow().hash.0
+        self.events.borrow().hash
     }
 
     /// How many events there were.
@@ -57,7 +63,7 @@ impl Trace {
         self.events.borrow().count
     }
 
-    /// The last events, at most [`KEPT`].
+    /// The last events, as many as are kept.
     #[must_use]
     pub fn last(&self) -> Vec<String> {
         self.events.borrow().last.iter().cloned().collect()

@@ -203,9 +203,11 @@ impl Verdict {
     }
 }
 
-/// Newest last.
-fn rank(superblock: &Superblock) -> (Epoch, Sequence) {
-    (superblock.epoch, superblock.sequence)
+/// Newest last. Of two rounds with the same epoch that contradict each other, the one that does without more members went on: the other
+/// did not reach the members that went on, so nothing was written after it.
+fn rank(superblock: &Superblock) -> (Epoch, usize, Sequence) {
+    let failed = superblock.slots.iter().filter(|record| record.state == SlotState::Failed).count();
+    (superblock.epoch, failed, superblock.sequence)
 }
 
 fn refuse_strangers(candidates: &[Candidate]) -> Result<(), Refusal> {

@@ -45,6 +45,8 @@ pub(super) struct Log {
     records: VecDeque<Committed>,
     /// Up to here everything was in place when the flush that is under way began.
     flushing: Sequence,
+    /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can be uncommitted.
+    lacking: MemberSet,
     limits: Limits,
 }
 
@@ -138,6 +140,7 @@ impl Log {
             commit: None,
             records: VecDeque::new(),
             flushing: Sequence(0),
+            lacking: MemberSet::EMPTY,
             limits,
         })
     }
@@ -345,6 +348,13 @@ impl<D: Disk, T> Engine<D, T> {
             self.ready.extend(log.waiting.drain(..));
             return;
         }
+        if !log.lacking.is_empty() {
+            for id in log.waiting.drain(..) {
+                self.jobs.job(id).failed = log.lacking;
+                self.ready.push_back(id);
+            }
+            return;
+        }
         log.advance(self.record.durable().1);
         if !self.record.has_failures_on_record() {
             // It goes on when they are.
@@ -541,7 +551,9 @@ impl<D: Disk, T> Engine<D, T> {
         let failed = failed.union(lost);
         // Without redundancy nothing makes up for a member that lacks the record.
         let is_committed = failed.minus(gone).is_empty();
-        if record.is_some() && is_committed {
+        if !is_committed {
+            log.lacking = failed;
+        } else if record.is_some() {
             for member in participants.minus(gone).iter() {
                 log.writers[member.index()].as_mut().expect("a participant has a log").ring.mark(trim);
             }

@@ -21,7 +21,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
 use uraid_io::array::Assembled;
-use uraid_io::engine::EngineError;
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SuperblockError};
 use uraid_layout::repair::Repair;
@@ -32,7 +31,7 @@ pub use scenario::Scenario;
 use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
 use crate::members::Members;
 use crate::random::Random;
-use crate::trace::Trace;
+use crate::trace::{KEPT, Trace};
 use audit::{Audit, Disagreement, tolerated};
 use client::{Client, End};
 use model::{Model, Wrong};
@@ -46,6 +45,8 @@ pub struct Options {
     /// Whether members lose, misplace and change what they were given, saying nothing. No array without checksums survives that: a run that does
     /// not fail then shows that the checks check nothing.
     pub corrupts: bool,
+    /// How many of the last events a failure tells.
+    pub events: usize,
 }
 
 /// What a run did.
@@ -191,7 +192,11 @@ impl Report {
 impl Default for Options {
     /// What is built: every way there is of keeping consistent.
     fn default() -> Self {
-        Self { ways: vec![Consistency::None], corrupts: false }
+        Self {
+            ways: vec![Consistency::None, Consistency::Log, Consistency::Log, Consistency::Log],
+            corrupts: false,
+            events: KEPT,
+        }
     }
 }
 
@@ -202,7 +207,7 @@ impl Default for Options {
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut random = Random::new(seed);
     let scenario = Scenario::draw(&mut random, &options.ways);
-    let trace = Trace::default();
+    let trace = Trace::keeping(options.events);
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
     let mut run = Run::new(scenario, random, trace.clone(), options.corrupts);
@@ -328,7 +333,6 @@ impl Run {
         if assembled.needs_recovery() {
             assembled = match assembled.recover(|_| {}) {
                 Ok(assembled) => assembled,
-                Err(EngineError::Device(_)) if disk.is_dark() => return Ok(Opened::Broken),
                 Err(error) => return self.broken(disk, error.to_string()),
             };
             self.report.recoveries += 1;

@@ -1,6 +1,7 @@
 //! What a run's array is made of, drawn from its seed.
 
 use uraid_io::engine::CacheMode;
+use uraid_io::log::RING_BYTES_MIN;
 use uraid_io::superblock::{
     Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
 };
@@ -38,12 +39,12 @@ impl Scenario {
             }
         };
         let suits = |way: &&Consistency| match way {
-            Consistency::None => true,
-            Consistency::Bitmap | Consistency::Log => geometry.tolerance() > 0,
+            Consistency::None | Consistency::Log => true,
+            Consistency::Bitmap => geometry.tolerance() > 0,
         };
         let ways: Vec<Consistency> = ways.iter().filter(suits).copied().collect();
         let consistency = if ways.is_empty() { Consistency::None } else { *random.pick(&ways) };
-        let superblocks = superblocks(geometry.spec(), consistency, random);
+        let superblocks = superblocks(&geometry, consistency, random);
         let pages = *random.pick(&[32, 64, 64, 256, 1024]) * PAGE;
         let cache = match random.below(5) {
             0 => None,
@@ -97,11 +98,16 @@ fn draw_spec(random: &mut Random) -> Spec {
     Spec { level, members: u8::try_from(members).expect("small"), chunk: Bytes(chunk), member_size }
 }
 
-fn superblocks(spec: &Spec, consistency: Consistency, random: &mut Random) -> Vec<Superblock> {
+fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Random) -> Vec<Superblock> {
+    let spec = geometry.spec();
     let array = uuid(random);
     let slot = |_| SlotRecord { member: uuid(random), state: SlotState::Active };
     let slots: Vec<SlotRecord> = (0..spec.members).map(slot).collect();
-    let areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("a member has room for its areas");
+    let mut areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("a member has room for its areas");
+    // As small as a log can be, so that it is filled many times over, or a few times that.
+    let rows = geometry.rows() as u64;
+    let least = (2 * (spec.chunk.0 * rows + 4 * PAGE)).max(RING_BYTES_MIN.0);
+    areas.log.size = Bytes(areas.log.size.0.min(least * *random.pick(&[1, 1, 2, 4, 16])));
     let one = |slot: u8| Superblock {
         array,
         name: "simulated".into(),
