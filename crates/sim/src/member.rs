@@ -216,6 +216,17 @@ impl Member {
     /// # Panics
     /// When the write is not under way.
     pub fn abandon(&mut self, id: WriteId) {
+        let Write { offset, ref payload } = self.writes[&id];
+        for at in (offset.0..offset.0 + payload.len().0).step_by(SECTOR) {
+            // Whatever is written from now on replaces what may be there of it.
+            let Some(versions) = self.unflushed.get_mut(&at) else { continue };
+            let is_unseen = |version: &Version| version.write == id && !version.has_effect;
+            if let Some(index) = versions.iter().position(is_unseen) {
+                let version = Version { has_effect: true, ..versions.remove(index) };
+                let place = versions.iter().take_while(|version| version.has_effect).count();
+                versions.insert(place, version);
+            }
+        }
         self.end(id, End::Doubtful, Unseen::Stays);
     }
 

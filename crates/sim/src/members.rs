@@ -253,6 +253,19 @@ mod tests {
     }
 
     #[test]
+    fn what_is_written_after_a_write_that_failed_replaces_it() {
+        let mut members = members();
+        let member = members.get_mut(SLOT).expect("there");
+        let failed = member.issue(Bytes(0), bytes(1, 2));
+        member.abandon(failed);
+        member.flush();
+        assert_eq!(outcomes(&members, 1), [[0], [0], [1], [1]], "any part of it may be there");
+        write(&mut members, 0, 2, 1);
+        members.apply(Change::Flush { member: SLOT });
+        assert_eq!(outcomes(&members, 2), [[2, 0], [2, 1]]);
+    }
+
+    #[test]
     fn a_killed_program_leaves_what_took_effect_and_a_later_flush_covers_it() {
         let mut members = members();
         let member = members.get_mut(SLOT).expect("there");
