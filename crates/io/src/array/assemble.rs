@@ -15,7 +15,7 @@ use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::Access;
-use crate::superblock::{Consistency, SUPERBLOCK_BYTES, Sequence, Superblock, encode};
+use crate::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode};
 
 /// An array whose members may be used.
 #[derive(Debug)]
@@ -60,11 +60,20 @@ impl<D: Disk> Assembled<D> {
             let behind = |slot: MemberIndex| {
                 verdict.slots[slot.index()].is_some_and(|index| candidates[index].superblock.epoch < truth.epoch)
             };
-            let late: MemberSet = accepted.iter().filter(|&slot| behind(slot)).collect();
+            let mut late: MemberSet = accepted.iter().filter(|&slot| behind(slot)).collect();
             let mut writes = Vec::new();
-            for superblock in superblocks.iter_mut().flatten().filter(|superblock| late.contains(superblock.slot)) {
-                superblock.sequence = Sequence(superblock.sequence.0 + 1);
-                writes.extend(superblock_writes(superblock));
+            for index in verdict.slots.iter().flatten() {
+                let found = &candidates[*index].superblock;
+                let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
+                if is_torn(&mut disk, found)? {
+                    // The next version goes where the torn one is, and leaves the one before it.
+                    superblock.sequence.0 += 1;
+                    late = late.with(found.slot);
+                }
+                if late.contains(found.slot) {
+                    superblock.sequence.0 += 1;
+                    writes.extend(superblock_writes(superblock));
+                }
             }
             perform(&mut disk, writes)?;
             perform(&mut disk, late.iter().map(flush))?;
@@ -137,6 +146,15 @@ impl<D: Disk> Assembled<D> {
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
         Ok(engine.with_overlay(self.overlay))
     }
+}
+
+/// Whether a member's superblock is in none of its slots at the head: its write was torn there, and only the copy at the tail is whole.
+fn is_torn(disk: &mut impl Disk, superblock: &Superblock) -> Result<bool, Error> {
+    let [head, _] = superblock.write_positions();
+    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+    let segments = smallvec![block.lease_write(0..SUPERBLOCK_BYTES)];
+    perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset: head, segments }])?;
+    Ok(block.as_ref() != encode(superblock))
 }
 
 /// Runs operations and waits for all of them.
