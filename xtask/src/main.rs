@@ -10,6 +10,7 @@ use clap::{Parser, Subcommand};
 use crate::project::Project;
 
 mod bench;
+mod crash;
 mod fuzz;
 mod kills;
 mod lint;
@@ -39,6 +40,8 @@ enum Command {
     Sim(sim::Options),
     /// Feed what members may hold, and may not, to what reads it
     Fuzz(fuzz::Options),
+    /// Go through the crashes of small workloads, every choice of what was not flushed
+    Crash(crash::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
     /// Exactly what continuous integration runs: lint, test, fuzz
@@ -64,6 +67,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Bench(command) => bench::run(&project, command),
         Command::Sim(options) => sim::run(&project, options),
         Command::Fuzz(options) => fuzz::run(&project, options),
+        Command::Crash(options) => crash::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;

@@ -20,6 +20,8 @@ const PAGES_IN_BRANCH: usize = 32;
 const SECTORS_IN_BRANCH: usize = SECTORS_IN_PAGE * PAGES_IN_BRANCH;
 
 type Page = [Sector; SECTORS_IN_PAGE];
+static ZERO_PAGE: Page = [ZEROS; SECTORS_IN_PAGE];
+
 type Branch = [Option<Arc<Page>>; PAGES_IN_BRANCH];
 
 /// A member's bytes.
@@ -85,6 +87,30 @@ impl Image {
         }
     }
 
+    /// Where the sectors begin in which two images of one size differ, ascending.
+    ///
+    /// # Panics
+    /// When the sizes differ.
+    pub fn differences<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Bytes> + 'a {
+        assert_eq!(self.size, other.size, "images of one size are compared");
+        let pages = self.branches.iter().zip(&other.branches).enumerate().filter(|(_, (a, b))| !same_place(a, b));
+        let pages = pages.flat_map(|(at, (a, b))| {
+            (0..PAGES_IN_BRANCH).filter_map(move |page| {
+                let [a, b] = [a, b].map(|branch| branch.as_ref().and_then(|branch| branch[page].as_ref()));
+                let is_same = match (a, b) {
+                    (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+                    (a, b) => a.is_none() && b.is_none(),
+                };
+                (!is_same).then_some((at * PAGES_IN_BRANCH + page, a, b))
+            })
+        });
+        pages.flat_map(|(at, a, b)| {
+            let [a, b] = [a, b].map(|page| page.map_or(&ZERO_PAGE, |page| &**page));
+            let sectors = (0..SECTORS_IN_PAGE).filter(move |&sector| a[sector] != b[sector]);
+            sectors.map(move |sector| Bytes(((at * SECTORS_IN_PAGE + sector) * SECTOR) as u64))
+        })
+    }
+
     /// The branch, the page in it, and the sector in that.
     fn place(&self, offset: Bytes) -> [usize; 3] {
         assert!(
@@ -113,10 +139,17 @@ impl PartialEq for Image {
 
 impl Eq for Image {}
 
+/// Whether two branches share their memory.
+fn same_place(a: &Option<Arc<Branch>>, b: &Option<Arc<Branch>>) -> bool {
+    match (a, b) {
+        (Some(a), Some(b)) => Arc::ptr_eq(a, b),
+        (a, b) => a.is_none() && b.is_none(),
+    }
+}
+
 fn same_page(a: Option<&Page>, b: Option<&Page>) -> bool {
-    let zeros = &[ZEROS; SECTORS_IN_PAGE];
     match (a, b) {
         (Some(a), Some(b)) if std::ptr::eq(a, b) => true,
-        (a, b) => a.unwrap_or(zeros) == b.unwrap_or(zeros),
+        (a, b) => a.unwrap_or(&ZERO_PAGE) == b.unwrap_or(&ZERO_PAGE),
     }
 }

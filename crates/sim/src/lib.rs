@@ -3,6 +3,7 @@
 //! [`members`] remember, sector by sector, what a power cut may leave of what was written to them. Everything is a function of its arguments: no
 //! clock, no thread, no randomness but what a caller brings.
 
+pub mod crash;
 pub mod disk;
 pub mod dst;
 pub mod image;

@@ -72,6 +72,19 @@ enum End {
     Doubtful,
 }
 
+/// The superblock that counts of a member that holds this.
+///
+/// # Errors
+/// When there is none; see [`newest`].
+pub fn superblock_of(image: &Image) -> Result<Superblock, SuperblockError> {
+    let positions = positions(image.size()).ok_or(SuperblockError::NoMagic)?;
+    newest(positions.map(|position| {
+        let mut bytes = [0; SUPERBLOCK_BYTES];
+        image.read(position, &mut bytes);
+        decode(&bytes)
+    }))
+}
+
 /// What becomes of the part of a write that ends without having taken effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unseen {
@@ -294,6 +307,16 @@ impl Member {
         self.unflushed.iter().map(count).filter(|&(_, count)| count > 1)
     }
 
+    /// The same with the contents themselves: what is durable, then each write's version in the order of the writes, with the write.
+    pub fn versions(
+        &self,
+    ) -> impl Iterator<Item = (Bytes, &Sector, impl Iterator<Item = (WriteId, &Sector)> + Clone)> + '_ {
+        self.unflushed.iter().map(|(&offset, versions)| {
+            let versions = versions.iter().map(|version| (version.write, version.content()));
+            (Bytes(offset), self.durable.sector(Bytes(offset)), versions)
+        })
+    }
+
     /// What a power cut leaves. `choose` says for each sector of [`Member::unflushed`], by its byte offset, which of so many contents: 0 is the
     /// durable one, the others follow in the order of their writes.
     ///
@@ -344,12 +367,7 @@ impl Member {
     /// # Errors
     /// When there is none; see [`newest`].
     pub fn superblock(&self) -> Result<Superblock, SuperblockError> {
-        let positions = positions(self.size()).ok_or(SuperblockError::NoMagic)?;
-        newest(positions.map(|position| {
-            let mut bytes = [0; SUPERBLOCK_BYTES];
-            self.read(position, &mut bytes);
-            decode(&bytes)
-        }))
+        superblock_of(&self.current)
     }
 
     /// The different contents of a sector: the durable one, then the versions'.

@@ -477,7 +477,8 @@ fn fail_part(member: &mut Member, write: Option<WriteId>, end: u64, random: &mut
     member.abandon(write);
 }
 
-fn payload(op: &DiskOp) -> Payload {
+/// What a write brings.
+pub(crate) fn payload(op: &DiskOp) -> Payload {
     match op.kind {
         OpKind::Zero { len, .. } => Payload::Zeros(len),
         _ => Payload::Bytes(gather(op).into()),

@@ -243,6 +243,33 @@ impl Model {
         Ok(())
     }
 
+    /// Which writes' content a sector may hold after a power cut, the oldest first.
+    ///
+    /// # Panics
+    /// When the array has no such sector.
+    pub fn allowed(&self, lba: Lba) -> impl Iterator<Item = Number> + '_ {
+        self.sectors[index(lba)].iter().filter(|version| !version.is_gone).map(|version| version.number)
+    }
+
+    /// Whether a sector may hold that after a power cut.
+    ///
+    /// # Panics
+    /// When the array has no such sector.
+    #[must_use]
+    pub fn may_hold(&self, lba: Lba, sector: &Sector) -> bool {
+        self.sectors[index(lba)].iter().any(|version| !version.is_gone && version.shows(index(lba), sector))
+    }
+
+    /// What is wrong with what a sector holds.
+    ///
+    /// # Panics
+    /// When the array has no such sector.
+    #[must_use]
+    pub fn wrong(&self, lba: Lba, sector: &Sector) -> Wrong {
+        let versions = &self.sectors[index(lba)];
+        wrong(index(lba), sector, versions.iter().filter(|version| !version.is_gone))
+    }
+
     /// How many sectors may hold one of several things.
     #[must_use]
     pub fn open(&self) -> usize {

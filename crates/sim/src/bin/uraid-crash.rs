@@ -1,0 +1,154 @@
+//! `uraid-crash [states=N] [seconds=S] [threads=T] [level=L]... [only=WORKLOAD]`: goes through crashes of small workloads until so many states were
+//! checked, or so long, or all of it. `cargo xtask crash` calls it.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use uraid_sim::crash::shape::Shape;
+use uraid_sim::crash::workload::Workloads;
+use uraid_sim::crash::{Counts, Enumeration, Failure, Options};
+
+/// What the program is asked to do.
+struct Arguments {
+    states: u64,
+    time: Duration,
+    threads: usize,
+    levels: Vec<String>,
+    only: Option<String>,
+}
+
+/// What was done so far on arrays of one shape.
+#[derive(Clone, Copy, Default)]
+struct Row {
+    counts: Counts,
+    time: Duration,
+}
+
+fn main() -> ExitCode {
+    let arguments = match parse(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(wrong) => {
+            eprintln!("{wrong:?} is not understood; see `cargo xtask crash --help`");
+            return ExitCode::from(2);
+        }
+    };
+    // A state on which something panics is reported with what it is.
+    std::panic::set_hook(Box::new(|_| {}));
+    let shapes = Shape::all();
+    let is_wanted = |shape: &Shape| {
+        let is_named = |level: &String| shape.level() == level;
+        arguments.levels.is_empty() || arguments.levels.iter().any(is_named)
+    };
+    let workloads = Workloads::new(&shapes, is_wanted);
+    let numbers: Vec<usize> = match &arguments.only {
+        None => (0..workloads.len()).collect(),
+        Some(name) => {
+            let has_name =
+                |number: &usize| workloads.get(*number).is_some_and(|workload| workload.name(&shapes) == *name);
+            (0..workloads.len()).find(has_name).into_iter().collect()
+        }
+    };
+    if numbers.is_empty() {
+        eprintln!("there is no such workload");
+        return ExitCode::from(2);
+    }
+    let begun = Instant::now();
+    let (rows, failure) = run(&arguments, &shapes, &workloads, &numbers, begun);
+    print(&shapes, &rows, numbers.len(), begun.elapsed());
+    match failure {
+        None => ExitCode::SUCCESS,
+        Some(failure) => {
+            println!("\n{failure}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut parsed = Arguments { states: u64::MAX, time: Duration::MAX, threads: 1, levels: Vec::new(), only: None };
+    for argument in arguments {
+        let Some((key, value)) = argument.split_once('=') else { return Err(argument) };
+        let number = || value.parse::<u64>().map_err(|_| argument.clone());
+        match key {
+            "states" => parsed.states = number()?,
+            "seconds" => parsed.time = Duration::from_secs(number()?),
+            "threads" => parsed.threads = usize::try_from(number()?.clamp(1, 1024)).map_err(|_| argument.clone())?,
+            "level" => parsed.levels.push(value.into()),
+            "only" => parsed.only = Some(value.into()),
+            _ => return Err(argument),
+        }
+    }
+    Ok(parsed)
+}
+
+/// Works on the workloads in their order, until the first that fails.
+fn run(
+    arguments: &Arguments,
+    shapes: &[Shape],
+    workloads: &Workloads<'_>,
+    numbers: &[usize],
+    begun: Instant,
+) -> (Vec<Row>, Option<Failure>) {
+    let until = begun.checked_add(arguments.time);
+    let enumeration = Enumeration::new(shapes, Options { until, states_max: arguments.states, ..Options::default() });
+    let rows = Mutex::new((vec![Row::default(); shapes.len()], None));
+    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let work = || {
+        while let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let workload = workloads.get(number).expect("the numbers are workloads'");
+            if is_over.load(Ordering::Relaxed) || enumeration.is_over() {
+                return;
+            }
+            let started = Instant::now();
+            let result = enumeration.run(&workload);
+            let mut guard = rows.lock().unwrap_or_else(PoisonError::into_inner);
+            let (rows, failure) = &mut *guard;
+            match result {
+                Ok(counts) => {
+                    let row: &mut Row = &mut rows[workload.shape];
+                    *row = Row { counts: row.counts.plus(counts), time: row.time + started.elapsed() };
+                }
+                Err(found) => {
+                    *failure = Some(*found);
+                    is_over.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..arguments.threads {
+            scope.spawn(work);
+        }
+    });
+    rows.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn print(shapes: &[Shape], rows: &[Row], workloads: usize, elapsed: Duration) {
+    println!(
+        "{:8} {:8} {:>9} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>8}",
+        "level", "mode", "workloads", "boundaries", "generated", "states", "nested", "recoveries", "refused", "seconds"
+    );
+    let line = |level: &str, mode: &str, Row { counts, time }: Row| {
+        let Counts { workloads, boundaries, generated, states, nested, recoveries, refused, .. } = counts;
+        println!(
+            "{level:8} {mode:8} {workloads:9} {boundaries:10} {generated:12} {states:12} {nested:10} {recoveries:11} {refused:9} {:8.1}",
+            time.as_secs_f64()
+        );
+    };
+    let mut sum = Row::default();
+    for (shape, &row) in shapes.iter().zip(rows).filter(|(_, row)| row.counts.boundaries > 0) {
+        line(shape.level(), shape.mode(), row);
+        sum = Row { counts: sum.counts.plus(row.counts), time: sum.time + row.time };
+    }
+    line("total", "", sum);
+    let (states, done) = (sum.counts.states, sum.counts.workloads);
+    println!(
+        "{states} different states checked in {:.1} s ({:.0} a second), of {done} workloads of {workloads}; nested: left by a crash in a recovery",
+        elapsed.as_secs_f64(),
+        states as f64 / elapsed.as_secs_f64()
+    );
+}

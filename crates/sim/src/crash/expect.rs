@@ -1,0 +1,145 @@
+//! What must be found on the members after a crash, from the definition: every sector of the array holds what it may, what nobody wrote to
+//! has not changed, and each parity group XORs to zero.
+//!
+//! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members gives the same
+//! content: erasure decoding only ever uses the groups. So the groups say it for all sets.
+
+use uraid_layout::{Bytes, Cell, Lba, MemberSet, SECTOR_BYTES, StripeId};
+
+use super::Finding;
+use super::shape::Shape;
+use super::states::mix;
+use crate::dst::model::{Model, Number};
+use crate::image::{Image, SECTOR, Sector};
+
+/// What may be found.
+#[derive(Clone, Debug)]
+pub(super) struct Expect {
+    model: Model,
+    /// The columns of parity stripes in which anything was written.
+    columns: Vec<(StripeId, u64)>,
+    /// By sector of a member's data area, whether it is in one of the columns.
+    touched: Vec<Vec<bool>>,
+    /// A number that differs where anything else does.
+    pub(super) hash: u64,
+}
+
+/// The sectors of one column, by cell: half a sector is no thing to XOR.
+type Column = Vec<Option<Sector>>;
+
+impl Expect {
+    pub(super) fn new(shape: &Shape, model: &Model) -> Self {
+        let geometry = &shape.geometry;
+        let (mut columns, mut hash) = (Vec::new(), 0);
+        for lba in (0..model.capacity().0).map(Lba) {
+            if model.allowed(lba).eq([Number(1)]) {
+                continue;
+            }
+            let (stripe, _, column) = geometry.split(lba);
+            columns.push((stripe, column.0));
+            hash = mix(hash ^ lba.0);
+            hash = model.allowed(lba).fold(hash, |hash, number| mix(hash ^ number.0 << 32));
+            // Zeros are told from content by how they show.
+            hash = mix(hash ^ u64::from(model.may_hold(lba, &[0; SECTOR])));
+        }
+        columns.sort_unstable();
+        columns.dedup();
+        let used = usize::try_from(geometry.used_sectors().0).expect("a small array");
+        let mut touched = vec![vec![false; used]; geometry.members()];
+        for &(stripe, column) in &columns {
+            for cell in cells(shape, stripe) {
+                let sector = usize::try_from(geometry.sector(stripe, cell).0 + column).expect("a small array");
+                touched[geometry.member(cell).index()][sector] = true;
+            }
+        }
+        Self { model: model.clone(), columns, touched, hash }
+    }
+
+    /// Holds the members that are part of the array against it.
+    pub(super) fn check(&self, shape: &Shape, images: &[Option<Image>], accepted: MemberSet) -> Result<(), Finding> {
+        let data = shape.areas.data.offset.0;
+        for member in accepted.iter() {
+            let image = images[member.index()].as_ref().expect("an accepted member is there");
+            let base = shape.members.get(member).expect("every slot has one").current();
+            for offset in image.differences(base).filter(|offset| offset.0 >= data) {
+                let sector = (offset.0 - data) / SECTOR_BYTES;
+                let is_touched =
+                    usize::try_from(sector).ok().and_then(|sector| self.touched[member.index()].get(sector));
+                // Beyond the data area is the superblock's copy.
+                if is_touched == Some(&false) {
+                    return Err(Finding::Changed { member, sector });
+                }
+            }
+        }
+        self.columns.iter().try_for_each(|&(stripe, at)| self.check_column(shape, images, accepted, stripe, at))
+    }
+
+    fn check_column(
+        &self,
+        shape: &Shape,
+        images: &[Option<Image>],
+        accepted: MemberSet,
+        stripe: StripeId,
+        at: u64,
+    ) -> Result<(), Finding> {
+        let geometry = &shape.geometry;
+        let map = geometry.map(stripe);
+        let mut column: Column = cells(shape, stripe)
+            .map(|cell| {
+                let member = geometry.member(cell);
+                let image = images[member.index()].as_ref().filter(|_| accepted.contains(member))?;
+                let offset = shape.areas.data.offset.0 + (geometry.sector(stripe, cell).0 + at) * SECTOR_BYTES;
+                Some(*image.sector(Bytes(offset)))
+            })
+            .collect();
+        if column.iter().any(Option::is_none) {
+            decode(shape, stripe, &mut column);
+        }
+        for (index, &cell) in map.data().iter().enumerate() {
+            let sector = column[usize::from(cell.0)].as_ref().ok_or(Finding::Undecodable { stripe })?;
+            let unit = stripe.0 * map.data().len() as u64 + index as u64;
+            let lba = Lba(unit * geometry.chunk().0 + at);
+            if !self.model.may_hold(lba, sector) {
+                return Err(Finding::Content(self.model.wrong(lba, sector)));
+            }
+        }
+        for (index, group) in map.groups().iter().enumerate() {
+            let mut sum = [0; SECTOR];
+            for cell in group.cells() {
+                let sector = column[usize::from(cell.0)].as_ref().ok_or(Finding::Undecodable { stripe })?;
+                xor(&mut sum, sector);
+            }
+            if sum != [0; SECTOR] {
+                return Err(Finding::Parity { stripe, group: index, column: at });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Computes what is missing, as far as it can be.
+fn decode(shape: &Shape, stripe: StripeId, column: &mut Column) {
+    let map = shape.geometry.map(stripe);
+    loop {
+        let mut found = false;
+        for group in map.groups() {
+            let mut unknown = group.cells().filter(|cell| column[usize::from(cell.0)].is_none());
+            let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
+            let mut sum = [0; SECTOR];
+            group.cells().filter_map(|cell| column[usize::from(cell.0)].as_ref()).for_each(|cell| xor(&mut sum, cell));
+            column[usize::from(target.0)] = Some(sum);
+            found = true;
+        }
+        if !found {
+            return;
+        }
+    }
+}
+
+fn cells(shape: &Shape, stripe: StripeId) -> impl Iterator<Item = Cell> {
+    (0..shape.geometry.map(stripe).cells()).map(|cell| Cell(u16::try_from(cell).expect("a stripe has fewer cells")))
+}
+
+fn xor(sum: &mut Sector, sector: &Sector) {
+    sum.iter_mut().zip(sector).for_each(|(sum, byte)| *sum ^= byte);
+}

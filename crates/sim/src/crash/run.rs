@@ -1,0 +1,211 @@
+//! One run of a workload on the real engine, and what was on the members and promised to clients at each of its boundaries.
+
+use std::rc::Rc;
+
+use uraid_io::array::{Assembled, judge};
+use uraid_io::buf::{Buf, Pool};
+use uraid_io::disk::Disk as _;
+use uraid_io::engine::{CacheMode, Command, Engine, Reply};
+use uraid_io::member::Access;
+use uraid_layout::{Bytes, Lba, Sectors};
+use uuid::Uuid;
+
+use super::Finding;
+use super::expect::Expect;
+use super::shape::Shape;
+use super::tape::{Event, Tape};
+use super::workload::{After, Between, Cache, Op, Workload};
+use crate::dst::model::{Model, Moment, Pending};
+use crate::members::Members;
+
+/// The cache's size.
+const CACHE: Bytes = Bytes(64 * 4096);
+
+/// Turns after which an engine that has not replied never will.
+const TURNS_MAX: u32 = 100_000;
+
+/// The log's run while workloads run.
+pub(super) const GENERATION: Uuid = Uuid::from_u128(0x7);
+
+/// A moment at which the power may go.
+#[derive(Debug)]
+pub(super) struct Boundary {
+    /// What has just happened.
+    pub(super) event: Event,
+    /// What is on the members.
+    pub(super) members: Members,
+    /// What must be found afterwards.
+    pub(super) expect: Rc<Expect>,
+}
+
+struct Driver<'a> {
+    shape: &'a Shape,
+    engine: Engine<Tape, u64>,
+    tape: Tape,
+    pool: Pool,
+    model: Model,
+    expect: Rc<Expect>,
+    asked: Vec<(u64, Asked)>,
+    next: u64,
+    boundaries: Vec<Boundary>,
+}
+
+enum Asked {
+    Write(Pending, bool),
+    Flush(Moment),
+}
+
+/// Runs a workload.
+///
+/// # Errors
+/// When the array can't be opened, or a command fails.
+pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Boundary>, Finding> {
+    let present = shape.geometry.all_members().minus(workload.missing);
+    let tape = Tape::new(shape.members.only(present), workload.order);
+    let candidates = tape.members().candidates();
+    let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
+    let verdict = judge(&candidates).map_err(|error| refused(&error))?;
+    let array = Assembled::new(tape.clone(), &verdict, &candidates, Access::ReadWrite, GENERATION);
+    let mut engine = array.map_err(|error| refused(&error))?.into_engine().map_err(|error| refused(&error))?;
+    let pool = Pool::new(Bytes(2 * CACHE.0));
+    match workload.cache {
+        Cache::None => {}
+        Cache::Through => engine = engine.with_cache(CacheMode::WriteThrough, pool.clone(), CACHE),
+        Cache::Back => engine = engine.with_cache(CacheMode::WriteBack, pool.clone(), CACHE),
+    }
+    let model = shape.model.clone();
+    let expect = Rc::new(Expect::new(shape, &model));
+    let (asked, boundaries) = (Vec::new(), Vec::new());
+    let mut driver = Driver { shape, engine, tape, pool, model, expect, asked, next: 0, boundaries };
+    driver.run(workload)?;
+    Ok(driver.boundaries)
+}
+
+impl Driver<'_> {
+    fn run(&mut self, workload: &Workload) -> Result<(), Finding> {
+        for column in 0..workload.prelude {
+            self.write(Lba(2 + column), Sectors(1), false);
+            self.settle()?;
+        }
+        if workload.prelude > 0 {
+            self.flush(Command::Flush);
+            self.settle()?;
+            self.model.settle();
+        }
+        self.learn();
+        self.tape.record();
+        for (index, &op) in workload.ops.iter().enumerate() {
+            if index > 0 {
+                self.go_between(workload.between)?;
+            }
+            self.op(op);
+        }
+        self.settle()?;
+        match workload.after {
+            After::Nothing => {
+                for _ in 0..TURNS_MAX {
+                    if !self.engine.is_dirty() {
+                        break;
+                    }
+                    self.engine.tick();
+                    self.settle()?;
+                }
+            }
+            After::Flush => self.flush(Command::Flush),
+            After::Close => self.flush(Command::Close),
+        }
+        self.settle()
+    }
+
+    fn go_between(&mut self, between: Between) -> Result<(), Finding> {
+        match between {
+            Between::Beside => Ok(()),
+            Between::Wait => self.settle(),
+            Between::Flush => {
+                self.settle()?;
+                self.flush(Command::Flush);
+                self.settle()
+            }
+            Between::FlushBeside => {
+                // The flush has something to cover when the first command was replied to.
+                self.settle()?;
+                self.flush(Command::Flush);
+                Ok(())
+            }
+        }
+    }
+
+    fn op(&mut self, Op { kind, fua }: Op) {
+        let (lba, len) = kind.range(self.shape);
+        if !kind.is_zero() {
+            return self.write(lba, len, fua);
+        }
+        let pending = self.model.begin(lba, len, true);
+        self.submit(Asked::Write(pending, fua), Command::WriteZeroes { lba, len, fua, may_punch: true });
+    }
+
+    fn write(&mut self, lba: Lba, len: Sectors, fua: bool) {
+        let pending = self.model.begin(lba, len, false);
+        let mut buf = self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()));
+        buf.as_mut().copy_from_slice(&Model::data(pending));
+        self.submit(Asked::Write(pending, fua), Command::Write { lba, buf, fua });
+    }
+
+    fn flush(&mut self, command: Command) {
+        self.submit(Asked::Flush(self.model.now()), command);
+    }
+
+    fn submit(&mut self, asked: Asked, command: Command) {
+        self.learn();
+        self.asked.push((self.next, asked));
+        self.engine.submit(self.next, command);
+        self.next += 1;
+    }
+
+    /// Runs until everything is replied to and nothing is under way.
+    fn settle(&mut self) -> Result<(), Finding> {
+        for _ in 0..TURNS_MAX {
+            self.turn()?;
+            let is_idle = self.engine.in_flight() == 0 && self.tape.in_flight() == 0 && !self.engine.has_replies();
+            if self.asked.is_empty() && is_idle && !self.engine.wants_turn() {
+                return Ok(());
+            }
+            self.tape.wait().map_err(|error| Finding::Refused { error: error.to_string() })?;
+        }
+        Err(Finding::Stuck)
+    }
+
+    fn turn(&mut self) -> Result<(), Finding> {
+        let mut replies = Vec::new();
+        self.engine.turn(&mut replies).map_err(|error| Finding::Refused { error: error.to_string() })?;
+        self.collect();
+        let is_news = !replies.is_empty();
+        for Reply { token, result } in replies {
+            result.map_err(|error| Finding::CommandFailed { error: error.to_string() })?;
+            let index = self.asked.iter().position(|(asked, _)| *asked == token).ok_or(Finding::Stuck)?;
+            match self.asked.remove(index).1 {
+                Asked::Write(pending, fua) => self.model.replied(pending, fua),
+                Asked::Flush(begun) => self.model.flushed(begun),
+            }
+        }
+        if is_news {
+            self.learn();
+            self.tape.note(Event::Replied);
+            self.collect();
+        }
+        Ok(())
+    }
+
+    /// Takes over what the tape has, under what was promised by then.
+    fn collect(&mut self) {
+        let expect = &self.expect;
+        let boundary = |(event, members)| Boundary { event, members, expect: Rc::clone(expect) };
+        self.boundaries.extend(self.tape.take().into_iter().map(boundary));
+    }
+
+    /// Takes note of what must be found from now on.
+    fn learn(&mut self) {
+        self.collect();
+        self.expect = Rc::new(Expect::new(self.shape, &self.model));
+    }
+}

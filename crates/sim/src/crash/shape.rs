@@ -1,0 +1,175 @@
+//! The arrays whose crashes are enumerated: the smallest of every level, each in every way of being kept consistent that suits it.
+//!
+//! They hold content that nobody else writes, so that whatever is computed from a wrong parity shows.
+
+use std::fmt;
+
+use uraid_io::superblock::{
+    Area, Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+};
+use uraid_layout::{
+    Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
+    StripeId,
+};
+use uuid::Uuid;
+
+use crate::dst::model::{Model, Number, content};
+use crate::image::{Image, SECTOR, Sector};
+use crate::member::Member;
+use crate::members::Members;
+
+/// Parity stripes of an array: workloads touch the first, and the second must stay as it is.
+const STRIPES: u64 = 2;
+
+const CHUNK: Bytes = Bytes(4096);
+
+/// An array as it is before anything happens to it.
+#[derive(Debug)]
+pub struct Shape {
+    /// Its geometry.
+    pub geometry: Geometry,
+    /// How it is kept consistent.
+    pub consistency: Consistency,
+    /// Its members: marked clean, in agreement, all of it durable.
+    pub members: Members,
+    /// What it holds.
+    pub model: Model,
+    /// The member areas, the same on all.
+    pub areas: Areas,
+}
+
+impl Shape {
+    /// The levels that there are, by the name in [`Shape::level`].
+    pub const LEVELS: [&'static str; 6] = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"];
+
+    /// Every array.
+    #[must_use]
+    pub fn all() -> Vec<Self> {
+        let (log, bitmap, none) = (Consistency::Log, Consistency::Bitmap, Consistency::None);
+        let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
+        [
+            (Level::Raid0, 3, vec![none]),
+            (Level::Raid1, 3, vec![bitmap, log, none]),
+            (Level::Raid10 { copies: 2 }, 4, vec![bitmap, log, none]),
+            (raid5, 4, vec![log, none]),
+            (rm2(2), 5, vec![log, none]),
+            (rm2(3), 7, vec![log, none]),
+        ]
+        .into_iter()
+        .flat_map(|(level, members, ways)| ways.into_iter().map(move |way| Self::new(level, members, way)))
+        .collect()
+    }
+
+    /// A small array.
+    ///
+    /// # Panics
+    /// When there is no such array.
+    #[must_use]
+    pub fn new(level: Level, members: u8, consistency: Consistency) -> Self {
+        let rows = if let Level::Rm2 { height, .. } = level { u64::from(height) } else { 1 };
+        let member_size = Sectors(STRIPES * rows * CHUNK.0 / SECTOR_BYTES);
+        let geometry = Geometry::new(Spec { level, members, chunk: CHUNK, member_size }).expect("an array of the list");
+        let areas = areas(rows * CHUNK.0);
+        let superblocks = superblocks(&geometry, areas, consistency);
+        let mut images: Vec<Image> =
+            superblocks.iter().map(|superblock| Member::formatted(superblock).current().clone()).collect();
+        let mut model = Model::new(geometry.capacity());
+        let filling = model.begin(Lba(0), geometry.capacity(), false);
+        fill(&mut images, &geometry, areas.data.offset, filling.number);
+        model.replied(filling, true);
+        model.settle();
+        let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).collect());
+        Self { geometry, consistency, members, model, areas }
+    }
+
+    /// The level's name here.
+    #[must_use]
+    pub fn level(&self) -> &'static str {
+        match self.geometry.spec().level {
+            Level::Raid0 => Self::LEVELS[0],
+            Level::Raid1 => Self::LEVELS[1],
+            Level::Raid10 { .. } => Self::LEVELS[2],
+            Level::Raid5 { .. } => Self::LEVELS[3],
+            Level::Rm2 { height: 2, .. } => Self::LEVELS[4],
+            Level::Rm2 { .. } => Self::LEVELS[5],
+        }
+    }
+
+    /// The name of the way in which it is kept consistent.
+    #[must_use]
+    pub fn mode(&self) -> &'static str {
+        match self.consistency {
+            Consistency::Log => "log",
+            Consistency::Bitmap => "bitmap",
+            Consistency::None => "none",
+        }
+    }
+
+    /// Where a sector of a member's data area is in the member.
+    #[must_use]
+    pub fn offset(&self, at: Location) -> Bytes {
+        Bytes(self.areas.data.offset.0 + at.sector.0 * SECTOR_BYTES)
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.level(), self.mode())
+    }
+}
+
+/// Areas with the smallest log that the engine takes, as recovery reads all of it.
+fn areas(stripe: u64) -> Areas {
+    let areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("a member has room for its areas");
+    let size = Bytes(2 * (stripe + 4 * 4096));
+    Areas { log: Area { size, ..areas.log }, ..areas }
+}
+
+fn superblocks(geometry: &Geometry, areas: Areas, consistency: Consistency) -> Vec<Superblock> {
+    let uuid = |number: u64| Uuid::from_u64_pair(0xC0FF_EE00, number);
+    let slots: Vec<SlotRecord> = (1..=u64::from(geometry.spec().members))
+        .map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active })
+        .collect();
+    let one = |slot: u8| Superblock {
+        array: uuid(100),
+        name: "crash".into(),
+        created: UnixSeconds(0),
+        spec: *geometry.spec(),
+        member: slots[usize::from(slot)].member,
+        slot: MemberIndex(slot),
+        areas,
+        consistency,
+        integrity: Integrity::None,
+        generation: Uuid::nil(),
+        epoch: Epoch(1),
+        sequence: Sequence(0),
+        is_clean: true,
+        slots: slots.clone(),
+    };
+    (0..geometry.spec().members).map(one).collect()
+}
+
+/// Gives every data sector the content of a write, and parity what follows from it.
+fn fill(images: &mut [Image], geometry: &Geometry, data: Bytes, number: Number) {
+    for lba in (0..geometry.capacity().0).map(Lba) {
+        let (bytes, at) = (content(number, lba), geometry.locate(lba));
+        images[at.member.index()].set(Bytes(data.0 + at.sector.0 * SECTOR_BYTES), &bytes);
+    }
+    for stripe in (0..geometry.stripes().0).map(StripeId) {
+        for group in geometry.map(stripe).groups() {
+            for column in 0..geometry.chunk().0 {
+                let place = |cell: Cell| {
+                    let offset = data.0 + (geometry.sector(stripe, cell).0 + column) * SECTOR_BYTES;
+                    (geometry.member(cell).index(), Bytes(offset))
+                };
+                let mut sum: Sector = [0; SECTOR];
+                for (member, offset) in group.data.iter().map(|&cell| place(cell)) {
+                    sum.iter_mut().zip(images[member].sector(offset)).for_each(|(sum, byte)| *sum ^= byte);
+                }
+                let (member, offset) = place(group.parity);
+                images[member].set(offset, &sum);
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! `cargo xtask crash`: every crash of small workloads, one by one, on all cores.
+//!
+//! A failure names its workload, when the power went, what was left and who was lost, and the command that shows it again.
+
+use std::thread;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+
+use crate::project::{Project, run_program};
+
+/// How much of it.
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Stop after so many different states
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    states: u64,
+    /// Stop after so many hours instead
+    #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "states")]
+    hours: Option<Duration>,
+    /// Only arrays of these levels
+    #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"])]
+    level: Vec<String>,
+    /// Only this workload, as a failure names it
+    #[arg(long, value_name = "WORKLOAD")]
+    only: Option<String>,
+    /// On so many threads; as many as there are cores unless given
+    #[arg(long)]
+    threads: Option<usize>,
+}
+
+/// Goes through crashes; an error when one of them leaves what must not be.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    let threads = options.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok);
+    let threads = threads.context("the number of cores is not known: give --threads")?;
+    let mut arguments = vec![format!("threads={threads}")];
+    match options.hours {
+        Some(hours) => arguments.push(format!("seconds={}", hours.as_secs())),
+        None => arguments.push(format!("states={}", options.states)),
+    }
+    arguments.extend(options.level.iter().map(|level| format!("level={level}")));
+    arguments.extend(options.only.iter().map(|only| format!("only={only}")));
+    let mut command =
+        project.cargo(&["run", "--quiet", "--release", "--package", "uraid-sim", "--bin", "uraid-crash", "--"]);
+    run_program(command.args(arguments))
+}
+
+fn hours(text: &str) -> Result<Duration, String> {
+    let hours: f64 = text.parse().map_err(|_| format!("'{text}' is no number of hours"))?;
+    Duration::try_from_secs_f64(hours * 3600.0).map_err(|error| error.to_string())
+}
