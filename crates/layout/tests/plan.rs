@@ -7,7 +7,9 @@ use bench::{Bench, CHUNK, SECTOR, any_geometry, encode, geometry, rm2, small_geo
 use proptest::prelude::*;
 use uraid_layout::plan::{Buffer, Extent, Method, Queue, Request, View, check, interpret};
 use uraid_layout::stripe::Role;
-use uraid_layout::{DiskSector, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId};
+use uraid_layout::{
+    Cell, DiskSector, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId,
+};
 
 #[test]
 fn every_request_of_the_small_geometries_in_every_tolerated_state() {
@@ -104,6 +106,83 @@ fn resync_makes_parity_of_anything_agree() {
         }
         assert!(bench.members == encode(&geometry, &bench.content));
     }
+}
+
+/// What members lost, in any columns: all of them at once, or one of them while the others stay away.
+#[test]
+fn rebuild_gives_back_what_members_lost() {
+    let mut rebuilt = 0;
+    for geometry in small_geometries() {
+        for failed in tolerated(&geometry).into_iter().filter(|failed| !failed.is_empty()) {
+            for target in failed.iter().map(|member| MemberSet::EMPTY.with(member)).chain([failed]) {
+                let mut bench = Bench::new(&geometry, failed, failed.minus(target));
+                for member in target.iter() {
+                    bench.members[member.index()].fill(0xDB);
+                }
+                let missing = bench.missing;
+                let view = View { geometry: &geometry, repair: &bench.repair, missing, cached: &[], queues: &[] };
+                for stripe in (0..geometry.stripes().0).map(StripeId) {
+                    let cells = || (0..geometry.map(stripe).cells()).map(|cell| Cell(cell as u16));
+                    let lost = || cells().filter(|&cell| target.contains(geometry.member(cell)));
+                    for columns in [(Sectors(0), Sectors(3)), (Sectors(3), Sectors(5))] {
+                        bench.planner.rebuild(&mut bench.plan, &view, stripe, lost(), columns).expect("exists");
+                        check(&bench.plan, &view, Request::Rebuild).expect("sound");
+                        let read: Vec<u8> = bench.plan.reads().iter().map(|io| io.member.0).collect();
+                        let sectors: u64 = bench.plan.reads().iter().map(|io| io.len.0).sum();
+                        let present = geometry.members() - failed.len();
+                        assert!(
+                            sectors <= (present * geometry.rows()) as u64 * columns.1.0,
+                            "each unit once: {read:?}"
+                        );
+                        interpret(&bench.plan, &mut bench.members, &mut [], &[]);
+                        rebuilt += 1;
+                    }
+                }
+                let expected = encode(&geometry, &bench.content);
+                for member in target.iter().map(MemberIndex::index) {
+                    let used = |bytes: &[u8]| used_of(&geometry, member, bytes);
+                    assert!(used(&bench.members[member]) == used(&expected[member]), "member {member} of {failed:?}");
+                }
+            }
+        }
+    }
+    assert!(rebuilt > 1000, "only {rebuilt}");
+}
+
+/// The sectors of a member that hold something of the array.
+fn used_of(geometry: &Geometry, member: usize, bytes: &[u8]) -> Vec<u8> {
+    let member = MemberIndex(member as u8);
+    let is_used = |sector: usize| geometry.owner(Location { member, sector: DiskSector(sector as u64) }).is_some();
+    bytes
+        .chunks(SECTOR)
+        .enumerate()
+        .filter(|&(sector, _)| is_used(sector))
+        .flat_map(|(_, bytes)| bytes.to_vec())
+        .collect()
+}
+
+/// A plan says which content it computes, and computes it rightly.
+#[test]
+fn what_a_plan_recovers_is_what_the_members_held() {
+    let mut recovered = 0;
+    for geometry in small_geometries() {
+        for failed in tolerated(&geometry) {
+            let mut bench = Bench::degraded(&geometry, failed);
+            bench.read(0, geometry.capacity().0);
+            let mut answer = bench.content.clone();
+            interpret(&bench.plan, &mut bench.members, &mut answer, &[]);
+            let expected = encode(&geometry, &bench.content);
+            for piece in bench.plan.recovered().iter().filter(|piece| piece.content.buffer == Buffer::Request) {
+                let at = |sectors: u64| sectors as usize * SECTOR;
+                let (start, len) = (at(piece.content.start.0), at(piece.content.len.0));
+                let held = &expected[piece.member.index()][at(piece.sector.0)..][..len];
+                assert!(answer[start..][..len] == *held, "{piece:?}");
+                assert!(failed.contains(piece.member));
+                recovered += 1;
+            }
+        }
+    }
+    assert!(recovered > 100, "only {recovered}");
 }
 
 #[test]

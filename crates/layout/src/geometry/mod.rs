@@ -302,9 +302,26 @@ impl Geometry {
         map.groups_of(unit).iter().map(move |&group| self.location(stripe, map.group(group).parity, offset))
     }
 
-    /// What a sector of a member belongs to: the inverse of [`locate`](Self::locate). None when the array does not use it.
+    /// Whether the array uses a cell of a stripe: RAID 10's last, partial one lacks some.
+    ///
+    /// # Panics
+    /// When the stripe's map has no such cell.
     #[must_use]
-    pub fn owner(&self, at: Location) -> Option<Owner> {
+    pub fn uses(&self, stripe: StripeId, cell: Cell) -> bool {
+        let map = self.map(stripe);
+        let exists = |cell: Cell| match map.role(cell) {
+            Role::Data(unit) => self.exists(stripe, unit),
+            Role::Parity(_) => false,
+        };
+        match map.role(cell) {
+            Role::Data(_) => exists(cell),
+            Role::Parity(group) => map.group(group).data.iter().any(|&cell| exists(cell)),
+        }
+    }
+
+    /// The cell that a sector of a member is in, and the column; none when the array does not use it.
+    #[must_use]
+    pub fn cell_at(&self, at: Location) -> Option<(StripeId, Cell, Sectors)> {
         if at.member.index() >= self.members() || at.sector.0 >= self.used.0 {
             return None;
         }
@@ -316,23 +333,23 @@ impl Geometry {
                 (stripe, row)
             }
         };
-        let (stripe, offset) = (StripeId(stripe), Sectors(offset));
         let cell = row * u64::from(self.spec.members) + u64::from(at.member.0);
         let cell = Cell(u16::try_from(cell).expect("a used sector is in a row of its stripe"));
-        let map = self.map(stripe);
-        match map.role(cell) {
-            Role::Data(unit) => self.exists(stripe, unit).then(|| {
+        let stripe = StripeId(stripe);
+        self.uses(stripe, cell).then_some((stripe, cell, Sectors(offset)))
+    }
+
+    /// What a sector of a member belongs to: the inverse of [`locate`](Self::locate). None when the array does not use it.
+    #[must_use]
+    pub fn owner(&self, at: Location) -> Option<Owner> {
+        let (stripe, cell, offset) = self.cell_at(at)?;
+        Some(match self.map(stripe).role(cell) {
+            Role::Data(unit) => {
                 let unit = stripe.0 * self.units_per_stripe.get() + u64::from(unit.0);
                 Owner::Data(Lba(unit * self.chunk.get() + offset.0))
-            }),
-            Role::Parity(group) => {
-                let covers = |&cell: &Cell| match map.role(cell) {
-                    Role::Data(unit) => self.exists(stripe, unit),
-                    Role::Parity(_) => false,
-                };
-                map.group(group).data.iter().any(covers).then_some(Owner::Parity { stripe, group, offset })
             }
-        }
+            Role::Parity(group) => Owner::Parity { stripe, group, offset },
+        })
     }
 
     fn location(&self, stripe: StripeId, cell: Cell, offset: Sectors) -> Location {

@@ -16,6 +16,8 @@ pub enum Request<'a> {
     Write(&'a [Extent]),
     /// Bring parity up to date; there is no request buffer.
     Resync,
+    /// Compute what members lost, and write it to them; there is no request buffer.
+    Rebuild,
 }
 
 /// What is wrong with a plan.
@@ -91,6 +93,12 @@ pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), F
     for io in plan.writes() {
         plan.slices(io).iter().try_for_each(|&slice| buffers.demand(slice))?;
     }
+    for recovered in plan.recovered() {
+        buffers.demand(recovered.content)?;
+        if !view.repair.failed().contains(recovered.member) {
+            return Err(Flaw::Undefined(recovered.content));
+        }
+    }
     let is_read = matches!(request, Request::Read(_));
     let is_answered = !buffers.request.contains(&State::Undefined);
     if is_read && !(is_answered && plan.writes().is_empty()) {
@@ -125,7 +133,7 @@ impl Buffers {
         let (extents, state) = match request {
             Request::Read(extents) => (extents, State::Undefined),
             Request::Write(extents) => (extents, State::Defined),
-            Request::Resync => (&[][..], State::Foreign),
+            Request::Resync | Request::Rebuild => (&[][..], State::Foreign),
         };
         let scratch = alloc::vec![State::Undefined; index(plan.scratch().0)];
         let mut buffers = Self { request: Vec::new(), scratch, cache: Vec::new() };

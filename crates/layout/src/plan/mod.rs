@@ -88,6 +88,17 @@ pub struct Xor {
     pub(crate) count: u32,
 }
 
+/// Old content of a member that the plan computes from the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovered {
+    /// The member that is not read.
+    pub member: MemberIndex,
+    /// The first sector in its data area.
+    pub sector: DiskSector,
+    /// Where its content is when the XORs are done.
+    pub content: Slice,
+}
+
 /// How a write brings parity up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
@@ -106,6 +117,7 @@ pub struct Plan {
     pub(crate) xors: Vec<Xor>,
     pub(crate) writes: Vec<DiskIo>,
     pub(crate) slices: Vec<Slice>,
+    pub(crate) recovered: Vec<Recovered>,
     pub(crate) scratch: Sectors,
 }
 
@@ -140,6 +152,12 @@ impl Plan {
         &self.slices[xor.first as usize..][..xor.count as usize]
     }
 
+    /// What the XORs compute of what members that can't be read hold, or should hold.
+    #[must_use]
+    pub fn recovered(&self) -> &[Recovered] {
+        &self.recovered
+    }
+
     /// How much working memory the plan needs.
     #[must_use]
     pub fn scratch(&self) -> Sectors {
@@ -152,6 +170,7 @@ impl Plan {
         self.xors.clear();
         self.writes.clear();
         self.slices.clear();
+        self.recovered.clear();
         self.scratch = Sectors(0);
     }
 }

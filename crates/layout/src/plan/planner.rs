@@ -178,14 +178,40 @@ impl Planner {
         start: Sectors,
         len: Sectors,
     ) -> Result<(), PlanError> {
-        let geometry = view.geometry;
-        let lba = Lba(stripe.0.saturating_mul(geometry.stripe_sectors().0));
-        let columns_exist = len.0 > 0 && start.0.checked_add(len.0).is_some_and(|end| end <= geometry.chunk().0);
-        if lba.0 >= geometry.capacity().0 || !columns_exist {
-            return Err(PlanError::OutOfRange { lba, len, capacity: geometry.capacity() });
-        }
+        check_columns(view.geometry, stripe, start, len)?;
         self.clear(plan);
         self.grid.resync(plan, view, stripe, (start, len), &mut self.out);
+        self.out.finish(plan);
+        Ok(())
+    }
+
+    /// Plans the computation of cells of a stripe from the others, and their writing in place, in the columns `start..+len` of each chunk: what
+    /// a member has lost, or one that took its place does not have yet. Cells that the array does not use are left out. [`Plan::recovered`]
+    /// says where each cell's content is before it is written.
+    ///
+    /// # Errors
+    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
+    ///
+    /// # Panics
+    /// When a cell is on a member that can be read, or can't be written.
+    pub fn rebuild(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        stripe: StripeId,
+        cells: impl IntoIterator<Item = Cell>,
+        (start, len): (Sectors, Sectors),
+    ) -> Result<(), PlanError> {
+        check_columns(view.geometry, stripe, start, len)?;
+        self.clear(plan);
+        let geometry = view.geometry;
+        let is_wanted = |cell: &Cell| {
+            let member = geometry.member(*cell);
+            let is_lost = view.repair.failed().contains(member) && !view.missing.contains(member);
+            assert!(is_lost, "what is rebuilt can be written and not be read");
+            geometry.uses(stripe, *cell)
+        };
+        self.grid.rebuild(plan, view, stripe, cells.into_iter().filter(is_wanted), (start, len), &mut self.out);
         self.out.finish(plan);
         Ok(())
     }
@@ -241,6 +267,15 @@ impl Planner {
         }
         Ok(())
     }
+}
+
+fn check_columns(geometry: &Geometry, stripe: StripeId, start: Sectors, len: Sectors) -> Result<(), PlanError> {
+    let lba = Lba(stripe.0.saturating_mul(geometry.stripe_sectors().0));
+    let columns_exist = len.0 > 0 && start.0.checked_add(len.0).is_some_and(|end| end <= geometry.chunk().0);
+    if lba.0 >= geometry.capacity().0 || !columns_exist {
+        return Err(PlanError::OutOfRange { lba, len, capacity: geometry.capacity() });
+    }
+    Ok(())
 }
 
 /// The cell to read a data unit from, of which the sector at `start` of the chunk comes first: its own or, of mirrored

@@ -9,9 +9,9 @@
 use alloc::vec::Vec;
 
 use super::planner::{Output, View, index_u32, source};
-use super::{Buffer, Method, Plan, Slice, Xor};
-use crate::stripe::{Role, StripeMap};
-use crate::{Cell, DataUnit, GroupId, Sectors, StripeId};
+use super::{Buffer, Method, Plan, Recovered, Slice, Xor};
+use crate::stripe::StripeMap;
+use crate::{Cell, DataUnit, DiskSector, GroupId, Sectors, StripeId};
 
 /// The part of one data unit that one extent touches.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,8 @@ pub(super) struct Grid {
     /// For each group and band: how its parity is to be computed.
     update: Vec<Update>,
     needs: Needs,
+    /// The cells that are rebuilt.
+    wanted: Vec<Cell>,
 }
 
 /// Where the old content of a (cell, band) is.
@@ -178,7 +180,7 @@ impl Grid {
         self.reset(&stripe);
         self.needs.clear();
         for (group, equation) in stripe.map.groups().iter().enumerate() {
-            let is_whole = equation.cells().all(|cell| !stripe.is_lost(cell) && exists(&stripe, cell));
+            let is_whole = equation.cells().all(|cell| !stripe.is_lost(cell) && view.geometry.uses(id, cell));
             if is_whole {
                 self.update[group] = Update::Partial;
                 for &cell in &equation.data {
@@ -192,6 +194,34 @@ impl Grid {
             if let Some(slice) = *self.new_at(equation.parity, 0) {
                 out.write(view, id, equation.parity, start.0, slice);
             }
+        }
+    }
+
+    /// Plans the computation of lost cells in the columns `start..+len`, and their writes.
+    pub(super) fn rebuild(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        id: StripeId,
+        cells: impl Iterator<Item = Cell>,
+        (start, len): (Sectors, Sectors),
+        out: &mut Output,
+    ) {
+        let stripe = Stripe { view, id, map: view.geometry.map(id) };
+        self.cuts.clear();
+        self.cuts.extend([start.0, start.0 + len.0]);
+        self.reset(&stripe);
+        self.needs.clear();
+        self.wanted.clear();
+        for cell in cells {
+            self.ask(&stripe, cell, 0);
+            self.wanted.push(cell);
+        }
+        self.fetch(plan, &stripe, out);
+        for index in 0..self.wanted.len() {
+            let cell = self.wanted[index];
+            let slice = self.content(cell, 0);
+            out.write(view, id, cell, start.0, slice);
         }
     }
 
@@ -399,6 +429,9 @@ impl Grid {
                 plan.slices.push(slice);
             }
             finish_xor(plan, target, first);
+            let member = stripe.view.geometry.member(cell);
+            let sector = DiskSector(stripe.view.geometry.sector(stripe.id, cell).0 + self.cuts[band]);
+            plan.recovered.push(Recovered { member, sector, content: target });
             *self.old_at(cell, band) = Old::At(target);
         }
     }
@@ -466,18 +499,6 @@ impl Needs {
         self.reads.clear();
         self.recoveries.clear();
     }
-}
-
-/// Whether a cell is within the array: the partial last stripe of a RAID 10 lacks some.
-fn exists(stripe: &Stripe<'_>, cell: Cell) -> bool {
-    let unit = match stripe.map.role(cell) {
-        Role::Data(unit) => Some(unit),
-        Role::Parity(group) => stripe.map.group(group).data.first().and_then(|&data| match stripe.map.role(data) {
-            Role::Data(unit) => Some(unit),
-            Role::Parity(_) => None,
-        }),
-    };
-    unit.is_some_and(|unit| stripe.view.geometry.exists(stripe.id, unit))
 }
 
 fn push_xor<const N: usize>(plan: &mut Plan, target: Slice, operands: [Slice; N]) {
