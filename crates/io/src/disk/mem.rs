@@ -60,6 +60,7 @@ pub struct MemDisk {
     members: Vec<Option<Vec<u8>>>,
     counters: Vec<Counters>,
     faults: Vec<Fault>,
+    spoilt: Vec<(MemberIndex, Range<u64>)>,
     order: Order,
     random: u64,
     queued: Vec<DiskOp>,
@@ -76,7 +77,16 @@ impl MemDisk {
         assert!(members.len() <= 64, "an array has at most 64 members");
         let counters = vec![Counters::default(); members.len()];
         let random = if let Order::Seeded(seed) = order { seed } else { 0 };
-        Self { members, counters, faults: Vec::new(), order, random, queued: Vec::new(), flying: Vec::new() }
+        Self {
+            members,
+            counters,
+            faults: Vec::new(),
+            spoilt: Vec::new(),
+            order,
+            random,
+            queued: Vec::new(),
+            flying: Vec::new(),
+        }
     }
 
     /// A disk of `members` zeroed members of `size` bytes that completes in order.
@@ -92,6 +102,17 @@ impl MemDisk {
     /// Adds a fault.
     pub fn fail(&mut self, fault: Fault) {
         self.faults.push(fault);
+    }
+
+    /// Makes a range of a member unreadable until it is written; what is written in part is readable there.
+    pub fn spoil(&mut self, member: MemberIndex, offset: Bytes, len: Bytes) {
+        self.spoilt.push((member, offset.0..offset.0 + len.0));
+    }
+
+    /// Whether anything of a member is unreadable.
+    #[must_use]
+    pub fn is_spoilt(&self, member: MemberIndex) -> bool {
+        self.spoilt.iter().any(|(spoilt, _)| *spoilt == member)
     }
 
     /// Removes every fault.
@@ -148,9 +169,34 @@ impl MemDisk {
                 errno => DiskError::Io { op: op.info(), errno },
             });
         }
+        let range = op.offset.0..op.offset.0 + op.len().0;
+        match op.kind {
+            OpKind::Read if self.meets_spoilt(op.member, &range) => {
+                return Err(DiskError::Io { op: op.info(), errno: Errno::IO });
+            }
+            OpKind::Write | OpKind::Zero { .. } => self.mend(op.member, &range),
+            _ => {}
+        }
         let start = usize::try_from(op.offset.0).expect("checked to be inside the member");
         let len = usize::try_from(op.len().0).expect("checked to be inside the member");
         Ok(start..start + len)
+    }
+
+    fn meets_spoilt(&self, member: MemberIndex, range: &Range<u64>) -> bool {
+        let meets = |spoilt: &Range<u64>| spoilt.start < range.end && range.start < spoilt.end;
+        self.spoilt.iter().any(|(on, spoilt)| *on == member && meets(spoilt))
+    }
+
+    fn mend(&mut self, member: MemberIndex, range: &Range<u64>) {
+        let rest = |(on, spoilt): (MemberIndex, Range<u64>)| {
+            if on != member {
+                return [(on, spoilt), (on, 0..0)];
+            }
+            let (before, after) = (spoilt.start..spoilt.end.min(range.start), spoilt.start.max(range.end)..spoilt.end);
+            [(on, before), (on, after)]
+        };
+        let spoilt = std::mem::take(&mut self.spoilt);
+        self.spoilt = spoilt.into_iter().flat_map(rest).filter(|(_, spoilt)| !spoilt.is_empty()).collect();
     }
 
     fn count(&mut self, op: &DiskOp) {

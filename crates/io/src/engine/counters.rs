@@ -23,6 +23,10 @@ pub struct MemberCounters {
     pub log_bytes: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// Pieces that could not be read and were computed from the others and written back.
+    pub repaired: u64,
+    /// Pieces that could not be read and not be computed either, or not be written back.
+    pub unrepairable: u64,
 }
 
 /// The operations on members' data areas and logs; superblocks are not in them.
@@ -56,6 +60,8 @@ impl Counters {
             log_records: sum.log_records + member.log_records,
             log_bytes: sum.log_bytes + member.log_bytes,
             errors: sum.errors + member.errors,
+            repaired: sum.repaired + member.repaired,
+            unrepairable: sum.unrepairable + member.unrepairable,
         })
     }
 
@@ -85,6 +91,14 @@ impl Counters {
         let member = &mut self.members[member.index()];
         member.log_records += 1;
         member.log_bytes += len.0;
+    }
+
+    pub(super) fn repaired(&mut self, member: MemberIndex) {
+        self.members[member.index()].repaired += 1;
+    }
+
+    pub(super) fn unrepairable(&mut self, member: MemberIndex) {
+        self.members[member.index()].unrepairable += 1;
     }
 
     pub(super) fn error(&mut self, member: MemberIndex) {

@@ -119,7 +119,10 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Asks that everything that was replied to be written out, before a flush.
-    pub(super) fn drain(&mut self) -> Step {
+    pub(super) fn drain(&mut self, id: JobId) -> Step {
+        if self.jobs.job(id).work == Work::Close && self.awaits_heals(id) {
+            return Step::Wait(Stage::Drain);
+        }
         match &mut self.cache {
             None => Step::To(Stage::Flush),
             Some(cache) => Step::To(Stage::Draining(cache.drain())),

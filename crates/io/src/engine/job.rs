@@ -4,9 +4,10 @@ use std::ops::Range;
 
 use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
 
 use super::EngineError;
+use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::shares::Class;
 use crate::buf::Buf;
@@ -41,6 +42,10 @@ pub(super) struct Job<T> {
     /// Members that failed a read of this part, and how to do without them and the missing ones.
     pub(super) unreadable: MemberSet,
     pub(super) detour: Option<Box<Repair>>,
+    /// What exactly they failed, to be healed when the job has done without it.
+    pub(super) damage: Vec<Damage>,
+    /// What was healed was read back.
+    pub(super) is_healed: bool,
     /// Members that failed an operation of the present phase.
     pub(super) failed: MemberSet,
     /// The writes have to be issued again: a member turned out to have no operation for zeroing.
@@ -64,6 +69,12 @@ pub(super) enum Work {
     },
     Resync {
         stripe: StripeId,
+        start: Sectors,
+    },
+    /// Compute what a member failed to read, and write it back.
+    Heal {
+        stripe: StripeId,
+        cell: Cell,
         start: Sectors,
     },
     /// Read what a stream of reads will want next into the cache.
@@ -103,6 +114,10 @@ pub(super) enum Stage {
     StartWrites,
     /// Wait for the plan's writes.
     Writes,
+    /// Read back what was written to heal a member.
+    StartCheck,
+    /// Wait for it.
+    Checked,
     /// Wait until the members that missed the write are recorded as failed.
     Record,
     /// Give the stripes back, then go on with the next part or the flush.
@@ -189,6 +204,8 @@ impl<T> Job<T> {
             pending: 0,
             unreadable: MemberSet::EMPTY,
             detour: None,
+            damage: Vec::new(),
+            is_healed: false,
             failed: MemberSet::EMPTY,
             again: false,
             record: None,
@@ -222,14 +239,14 @@ impl<T> Job<T> {
 impl Work {
     /// Whether it changes the members.
     pub(super) fn is_write(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. } | Self::Destage)
+        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. } | Self::Heal { .. } | Self::Destage)
     }
 
     /// Whose share of the members its operations count to.
     pub(super) fn class(self) -> Class {
         match self {
             Self::Read | Self::Ahead => Class::Read,
-            Self::Destage => Class::Background,
+            Self::Destage | Self::Heal { .. } => Class::Background,
             _ => Class::Write,
         }
     }

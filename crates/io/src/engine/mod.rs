@@ -17,6 +17,7 @@ mod counters;
 mod destage;
 mod error;
 mod flush;
+mod heal;
 mod job;
 mod locks;
 mod log;
@@ -45,6 +46,7 @@ use crate::log::record::Lane;
 use crate::superblock::Consistency;
 use ahead::ReadAhead;
 use flush::Flusher;
+use heal::Heals;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
 use log::Log;
@@ -146,6 +148,7 @@ pub struct Engine<D, T> {
     locks: LockTable,
     shares: Shares,
     flusher: Flusher,
+    heals: Heals,
     log: Option<Log>,
     /// What is in the log and not in place.
     overlay: Overlay,
@@ -200,6 +203,7 @@ impl<D: Disk, T> Engine<D, T> {
             locks: LockTable::new(LOCK_BUCKETS),
             shares: Shares::default(),
             flusher: Flusher::default(),
+            heals: Heals::default(),
             log,
             overlay: Overlay::default(),
             pool: Pool::new(SCRATCH_BUDGET),
@@ -299,7 +303,7 @@ impl<D: Disk, T> Engine<D, T> {
         (self.disk, self.geometry, self.record)
     }
 
-    /// Commands that have no reply yet, and destaging and read-ahead under way.
+    /// Commands that have no reply yet, and destaging, read-ahead and healing under way.
     pub fn in_flight(&self) -> usize {
         self.jobs.len()
     }
@@ -344,6 +348,7 @@ impl<D: Disk, T> Engine<D, T> {
         loop {
             self.run_ready();
             self.destage();
+            self.heal();
             self.commit();
             self.disk.kick().map_err(EngineError::Device)?;
             let mut completions = std::mem::take(&mut self.completions);

@@ -163,6 +163,12 @@ impl Record {
         Bytes(superblock.areas.data.offset.0 + Sectors(sector.0).bytes().0)
     }
 
+    /// The inverse of [`Record::offset`].
+    pub(super) fn sector(&self, member: MemberIndex, offset: Bytes) -> DiskSector {
+        let superblock = self.superblocks[member.index()].as_ref().expect("a member that is used is present");
+        DiskSector(Bytes(offset.0 - superblock.areas.data.offset.0).whole_sectors().0)
+    }
+
     /// Asks that the members be marked dirty and every failure be on record. True: they are. False: the job waits and asks
     /// again.
     pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {

@@ -17,6 +17,9 @@ use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 /// The stretch of zeros that zeros are written from.
 pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
 
+/// What the smallest part of a command is that is tried alone.
+const BLOCK: Sectors = Sectors(8);
+
 /// Whose a disk operation is: what its tag says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Caller {
@@ -70,7 +73,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn first_stage(&mut self, id: JobId) -> Stage {
         let geometry = &self.geometry;
         let job = self.jobs.job(id);
-        if let Work::Resync { stripe, .. } = job.work {
+        if let Work::Resync { stripe, .. } | Work::Heal { stripe, .. } = job.work {
             job.len = Sectors(job.end.0 - job.at.0);
             return Stage::Lock(Span::new(stripe, stripe));
         }
@@ -126,9 +129,11 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::Committed => self.committed(id),
                 Stage::StartWrites => self.start_writes(id),
                 Stage::Writes => self.writes_done(id),
+                Stage::StartCheck => self.start_check(id),
+                Stage::Checked => self.checked(id),
                 Stage::Record => self.recorded(id),
                 Stage::PartDone => self.part_done(id),
-                Stage::Drain => self.drain(),
+                Stage::Drain => self.drain(id),
                 Stage::Draining(mark) => self.drained(id, mark),
                 Stage::Flush => self.flush(id),
                 Stage::Flushing => self.flushed(id),
@@ -215,6 +220,12 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
             Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
             Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
+            Work::Heal { stripe, cell, start } => {
+                if record.missing().contains(geometry.member(cell)) {
+                    return Err(job.unreadable_error());
+                }
+                planner.rebuild(plan, &view, stripe, [cell], (start, job.len))
+            }
             Work::Sync | Work::Flush | Work::Close => unreachable!("a flush has no plan"),
         };
         planned.map_err(EngineError::Plan)
@@ -309,6 +320,9 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         if !job.failed.is_empty() {
             job.unreadable = job.unreadable.union(job.failed);
+            if let Work::Ahead = job.work {
+                job.damage.clear();
+            }
             if let Work::Resync { .. } | Work::Ahead = job.work {
                 // Parity is computed from the data itself, never from the parity that may be wrong; nothing is recovered that nobody asked for.
                 return Step::Fail(job.unreadable_error());
@@ -324,22 +338,25 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.cover(id);
         self.compute(id);
+        self.heal_later(id);
         let writes = if self.log.is_some() { Stage::Log } else { Stage::StartWrites };
         Step::To(if self.jobs.job(id).work.is_write() { writes } else { Stage::PartDone })
     }
 
-    /// Makes a part that spans parity stripes end with its first: what failed together need not fail there.
+    /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one within a unit with
+    /// its first block: what failed together need not fail there.
     fn narrow(&mut self, id: JobId) {
-        let stripe = self.geometry.stripe_sectors().0;
+        let sizes = [self.geometry.stripe_sectors().0, self.geometry.chunk().0, BLOCK.0];
         let job = self.jobs.job(id);
-        if job.work == Work::Destage {
-            // It fails, and its stripes are tried again one by one.
+        if let Work::Destage | Work::Heal { .. } = job.work {
+            // It fails, and is tried again in smaller pieces.
             return;
         }
-        let len = stripe - job.at.0 % stripe;
-        if len < job.len.0 {
+        let shorter = sizes.map(|size| size - job.at.0 % size).into_iter().find(|&len| len < job.len.0);
+        if let Some(len) = shorter {
             job.len = Sectors(len);
             job.unreadable = MemberSet::EMPTY;
+            job.damage.clear();
         }
     }
 
@@ -368,7 +385,8 @@ impl<D: Disk, T> Engine<D, T> {
         if let Err(error) = self.fail_members(failed) {
             return Step::Fail(error);
         }
-        Step::To(Stage::Record)
+        let is_heal = matches!(self.jobs.job(id).work, Work::Heal { .. });
+        Step::To(if is_heal && failed.is_empty() { Stage::StartCheck } else { Stage::Record })
     }
 
     /// A write is done when every member that missed it is on record.
@@ -435,6 +453,9 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
+        if self.awaits_heals(id) {
+            return Step::Wait(Stage::Clean);
+        }
         if self.record.has_writers() {
             return Step::Fail(EngineError::Busy);
         }
@@ -453,6 +474,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.leave_log(id);
         if error.is_some() {
             self.settle(id, false);
+            self.give_up_on(id);
         }
         self.leave(id);
         self.drop_scratch(id);
@@ -464,6 +486,7 @@ impl<D: Disk, T> Engine<D, T> {
                 return;
             }
             Work::Ahead => return self.ahead_done(id, error),
+            Work::Heal { .. } => return self.healed(id, error),
             _ => {}
         }
         let Job { token, work, buf, .. } = self.jobs.remove(id);

@@ -6,6 +6,7 @@ use uraid_layout::plan::{Buffer, DiskIo, Queue, Slice};
 use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, Owner, Sectors};
 
 use super::Engine;
+use super::heal::Damage;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::run::{Caller, ZEROES_BYTES};
 use crate::buf::{Buf, Lease};
@@ -92,6 +93,7 @@ impl<D: Disk, T> Engine<D, T> {
         if !contents.flies() && job.work != Work::Destage {
             let source = match (job.work, &job.buf) {
                 (Work::Write { .. }, Some(buf)) => Source::Request(buf, bytes(job.base(Buffer::Request))),
+                (Work::Heal { .. }, _) => return,
                 (Work::Resync { stripe, .. }, _) => return cache.forget_clean(stripe),
                 _ => Source::Zeroes(zeroes),
             };
@@ -120,6 +122,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn job_completed(&mut self, id: JobId, member: MemberIndex, result: &Result<(), DiskError>) {
         let job = self.jobs.job(id);
         let is_write = matches!(job.stage, Stage::Writes);
+        let is_read = matches!(job.stage, Stage::Reads);
         job.pending -= 1;
         self.queues[member.index()].depth -= 1;
         match result {
@@ -129,7 +132,18 @@ impl<D: Disk, T> Engine<D, T> {
                 self.cannot_zero = self.cannot_zero.with(member);
                 job.again = true;
             }
-            Err(_) => job.failed = job.failed.with(member),
+            Err(error) => {
+                job.failed = job.failed.with(member);
+                if let DiskError::Io { op, .. } = error
+                    && is_read
+                {
+                    job.damage.push(Damage {
+                        member,
+                        sector: self.record.sector(member, op.offset),
+                        len: op.len.whole_sectors(),
+                    });
+                }
+            }
         }
         if job.pending == 0 {
             self.ready.push_back(id);
@@ -203,7 +217,7 @@ fn xor_part<T>(job: &mut Job<T>, contents: &Contents, target: Slice, operands: i
 }
 
 /// The bytes of a slice in a buffer of which the part's own begin at `base`.
-fn range(slice: &Slice, base: Sectors) -> Range<usize> {
+pub(super) fn range(slice: &Slice, base: Sectors) -> Range<usize> {
     let start = base.0 + slice.start.0;
     bytes(Sectors(start))..bytes(Sectors(start + slice.len.0))
 }

@@ -3,8 +3,8 @@
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Command, EngineError};
-use uraid_io::superblock::SlotState;
-use uraid_layout::{Lba, Level, MemberIndex, MemberSet, StripeId};
+use uraid_io::superblock::{Consistency, SlotState};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, StripeId};
 
 use crate::support::{RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, run, run_all, shapes, small, write};
 
@@ -50,7 +50,20 @@ fn read_errors_are_made_good_from_the_others() {
                     content[sectors..][..new.len()].copy_from_slice(&new);
                 }
                 assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
-                assert!(engine.missing().is_empty(), "{context}: a read error fails no member");
+                // Once, it gives back what was written to heal it; for good, it does not. A copy that nobody reads shows nothing.
+                let is_read = engine.disk().inner.counters(MemberIndex(member)).reads > 0;
+                let is_failed = is_read && count > 1;
+                let failed = if is_failed { MemberSet::EMPTY.with(MemberIndex(member)) } else { MemberSet::EMPTY };
+                assert_eq!(engine.missing(), failed, "{context}");
+                assert_recorded(&engine, failed, &context);
+                let counters = engine.counters().total();
+                if !is_read {
+                    assert!(counters.repaired + counters.unrepairable == 0, "{context}: {counters:?}");
+                } else if count == 1 {
+                    assert!(counters.repaired > 0 && counters.unrepairable == 0, "{context}: {counters:?}");
+                } else {
+                    assert!(counters.repaired == 0 && counters.unrepairable > 0, "{context}: {counters:?}");
+                }
                 assert_encoded(&engine, &content, &context);
             }
         }
@@ -280,5 +293,123 @@ fn a_resync_repairs_parity() {
             assert!(after == data, "{shape:?}: data is not changed");
         }
         assert_encoded(&engine, &after, &format!("{shape:?} after a resync"));
+    }
+}
+
+/// Unreadable places heal when they are read: they are written with what the others say, and can be read again.
+#[test]
+fn what_cannot_be_read_is_healed() {
+    for consistency in [Consistency::None, Consistency::Log] {
+        for shape in shapes().into_iter().filter(|shape| shape.level != Level::Raid0) {
+            let shape = Shape { consistency, ..shape };
+            for member in (0..shape.members).map(MemberIndex) {
+                let (mut engine, content) = filled(shape);
+                let context = format!("{shape:?}, member {member}");
+                let data = shape.superblocks()[0].areas.data.offset;
+                // A sector of one unit, and the end of another with the start of the next.
+                engine.disk_mut().inner.spoil(member, Bytes(data.0 + 4096 + 512), Bytes(512));
+                engine.disk_mut().inner.spoil(member, Bytes(data.0 + 5 * 4096 - 1024), Bytes(2048));
+                let capacity = engine.geometry().capacity().0;
+                for lba in (0..capacity).step_by(8) {
+                    let start = usize::try_from(lba).expect("small") * 512;
+                    let bytes = read(&mut engine, lba, 8).expect("read");
+                    assert!(bytes == content[start..][..4096], "{context}, sector {lba}");
+                }
+                assert!(engine.missing().is_empty(), "{context}");
+                run(&mut engine, Command::Close).expect("closed");
+                assert_encoded(&engine, &content, &context);
+                assert!(engine.disk().newest().is_clean, "{context}");
+                assert_eq!(engine.counters().member(member).unrepairable, 0, "{context}");
+                if shape.level == Level::Raid1 {
+                    // A copy that nobody reads shows nothing.
+                    continue;
+                }
+                let others = engine.geometry().all_members().minus(MemberSet::EMPTY.with(member));
+                for other in others.iter() {
+                    assert_eq!(engine.counters().member(other).repaired, 0, "{context}: only what failed is written");
+                }
+            }
+        }
+    }
+}
+
+/// Every read of a spoilt place leads to its healing, whatever the place holds.
+#[test]
+fn data_and_parity_are_healed_when_a_plan_reads_them() {
+    for shape in
+        shapes().into_iter().filter(|shape| shape.geometry().maps()[0].groups().iter().any(|group| !group.is_mirror()))
+    {
+        let (mut engine, mut content) = filled(shape);
+        let data = shape.superblocks()[0].areas.data.offset;
+        let used = shape.geometry().used_sectors().bytes();
+        // All of a member, which small writes then come across: data and parity.
+        engine.disk_mut().inner.spoil(MemberIndex(1), data, used);
+        for lba in (0..engine.geometry().capacity().0).step_by(8) {
+            let new = noise(lba, 8);
+            write(&mut engine, lba, &new).expect("written");
+            let start = usize::try_from(lba).expect("small") * 512;
+            content[start..][..4096].copy_from_slice(&new);
+        }
+        assert!(!engine.disk().inner.is_spoilt(MemberIndex(1)), "{shape:?}: everything was read or written");
+        assert!(engine.counters().member(MemberIndex(1)).repaired > 0, "{shape:?}");
+        assert!(engine.missing().is_empty(), "{shape:?}");
+        assert_encoded(&engine, &content, &format!("{shape:?}"));
+    }
+}
+
+/// Where a second member fails to read in the same columns nothing is left, and only there.
+#[test]
+fn beyond_what_is_survived_only_the_blocks_concerned_are_errors() {
+    let shape = Shape { chunk: 16384, ..small(RAID5, 3) };
+    let (mut engine, content) = filled(shape);
+    let data = shape.superblocks()[0].areas.data.offset.0;
+    let inner = &mut engine.disk_mut().inner;
+    // In the first stripe: blocks 0 and 2 of member 0, 1 and 2 of member 1.
+    for (member, block) in [(0, 0), (0, 2), (1, 1), (1, 2)] {
+        inner.spoil(MemberIndex(member), Bytes(data + block * 4096), Bytes(4096));
+    }
+    // Unit 0 is on member 0 and unit 1 on member 1.
+    for unit in 0..2 {
+        for block in 0..4 {
+            let lba = (unit * 4 + block) * 8;
+            let result = read(&mut engine, lba, 8);
+            let start = usize::try_from(lba).expect("small") * 512;
+            if block == 2 {
+                assert!(matches!(result, Err(EngineError::Unreadable { .. })), "block {block}: {result:?}");
+            } else {
+                assert!(result.expect("read") == content[start..][..4096], "unit {unit}, block {block}");
+            }
+        }
+    }
+    let counters = engine.counters().total();
+    assert!(counters.repaired >= 2 && counters.unrepairable >= 2, "{counters:?}");
+    assert!(engine.missing().is_empty());
+    // What is written there is readable again.
+    write(&mut engine, 0, &content).expect("written");
+    assert!(read(&mut engine, 0, shape.geometry().capacity().0).expect("read") == content);
+    // In one long read what failed on different members in different blocks is made good, too.
+    for (member, block) in [(0, 0), (1, 1), (2, 3)] {
+        engine.disk_mut().inner.spoil(MemberIndex(member), Bytes(data + block * 4096), Bytes(4096));
+    }
+    assert!(read(&mut engine, 0, shape.geometry().capacity().0).expect("read") == content);
+}
+
+/// A member that does not take what is to heal it, or gives something else back, is failed.
+#[test]
+fn a_member_that_does_not_heal_is_given_up() {
+    for name in [OpName::Write, OpName::Read] {
+        let shape = small(RAID5, 5);
+        let (mut engine, content) = filled(shape);
+        let data = shape.superblocks()[0].areas.data.offset;
+        run(&mut engine, Command::Flush).expect("flushed");
+        engine.disk_mut().inner.spoil(MemberIndex(0), data, Bytes(4096));
+        let after = u64::from(name == OpName::Read);
+        fail(&mut engine, 0, name, after, 1);
+        assert!(read(&mut engine, 0, 8).expect("read") == content[..4096], "{name}");
+        let failed = MemberSet::EMPTY.with(MemberIndex(0));
+        assert_eq!(engine.missing(), failed, "{name}");
+        assert_recorded(&engine, failed, "after a heal that failed");
+        assert_eq!(engine.counters().member(MemberIndex(0)).unrepairable, 1);
+        assert!(read(&mut engine, 0, shape.geometry().capacity().0).expect("read") == content, "{name}");
     }
 }
