@@ -160,7 +160,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Ends a job that healed, or could not.
-    pub(super) fn healed(&mut self, id: JobId, error: Option<EngineError>) {
+    pub(super) fn healed(&mut self, id: JobId, error: Option<&EngineError>) {
         let Job { work, is_healed, .. } = self.jobs.remove(id);
         let Work::Heal { stripe, cell, start } = work else { unreachable!("only a job that heals ends here") };
         let member = self.geometry.member(cell);
@@ -169,7 +169,7 @@ impl<D: Disk, T> Engine<D, T> {
             tracing::info!(%member, %stripe, %start, "content was computed from the others and written back");
         } else {
             self.counters.unrepairable(member);
-            tracing::error!(%member, %stripe, %start, ?error, "content could not be written back");
+            tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be written back");
         }
         self.heals.under_way -= 1;
         if !self.heals.is_busy() {

@@ -486,7 +486,7 @@ impl<D: Disk, T> Engine<D, T> {
                 return;
             }
             Work::Ahead => return self.ahead_done(id, error),
-            Work::Heal { .. } => return self.healed(id, error),
+            Work::Heal { .. } => return self.healed(id, error.as_ref()),
             _ => {}
         }
         let Job { token, work, buf, .. } = self.jobs.remove(id);
