@@ -18,6 +18,7 @@ mod packages;
 mod project;
 mod sim;
 mod source;
+mod sweep;
 mod test;
 
 #[derive(Parser)]
@@ -42,6 +43,8 @@ enum Command {
     Fuzz(fuzz::Options),
     /// Go through the crashes of small workloads, every choice of what was not flushed
     Crash(crash::Options),
+    /// Let every operation of every member fail, one at a time
+    Sweep(sweep::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
     /// Exactly what continuous integration runs: lint, test, fuzz
@@ -68,6 +71,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Sim(options) => sim::run(&project, options),
         Command::Fuzz(options) => fuzz::run(&project, options),
         Command::Crash(options) => crash::run(&project, options),
+        Command::Sweep(options) => sweep::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;

@@ -10,6 +10,7 @@ pub mod image;
 pub mod member;
 pub mod members;
 pub mod random;
+pub mod sweep;
 pub mod trace;
 
 pub use disk::SimDisk;

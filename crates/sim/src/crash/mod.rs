@@ -30,7 +30,9 @@ use uraid_layout::{MemberIndex, MemberSet, StripeId};
 
 pub use enumerate::{Enumeration, Options};
 
-use crate::dst::model::Wrong;
+use crate::dst::model::{Model, Wrong};
+use crate::members::Members;
+use shape::Shape;
 
 /// What was gone through.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -187,7 +189,7 @@ pub enum Finding {
 }
 
 impl Finding {
-    fn of_panic(panic: &(dyn Any + Send)) -> Self {
+    pub(crate) fn of_panic(panic: &(dyn Any + Send)) -> Self {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("something that is no text");
         Self::Panicked { message: text.into() }
@@ -197,6 +199,34 @@ impl Finding {
     fn is_corruption(&self) -> bool {
         matches!(self, Self::Content(_) | Self::Changed { .. } | Self::Parity { .. })
     }
+}
+
+/// What became of an array that was looked after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outlook {
+    /// It is not used as it is.
+    Refused,
+    /// It had to be recovered, and was.
+    Recovered,
+    /// There was nothing to recover.
+    Clean,
+}
+
+/// Opens members after a power cut, recovers the array, and holds all of it against what may be there. Members of `excused` may be set aside.
+pub(crate) fn look_after(
+    shape: &Shape,
+    members: &Members,
+    model: &Model,
+    excused: MemberSet,
+) -> Result<Outlook, Finding> {
+    let mut images = vec![None; members.len()];
+    members.iter().for_each(|(slot, member)| images[slot.index()] = Some(member.current().clone()));
+    let given = check::Given { left: members.present(), returned: excused, forced: false };
+    Ok(match check::check(shape, images, &expect::Expect::new(shape, model), given)? {
+        check::Outcome::Refused => Outlook::Refused,
+        check::Outcome::Open { was_recovered: true, .. } => Outlook::Recovered,
+        check::Outcome::Open { .. } => Outlook::Clean,
+    })
 }
 
 #[cfg(test)]

@@ -106,6 +106,12 @@ impl Shape {
         }
     }
 
+    /// Whether it has checksums.
+    #[must_use]
+    pub fn integrity(&self) -> Integrity {
+        Integrity::None
+    }
+
     /// Where a sector of a member's data area is in the member.
     #[must_use]
     pub fn offset(&self, at: Location) -> Bytes {

@@ -1,0 +1,230 @@
+//! The workload of a sweep: a few commands of every kind, some of them beside each other, and a look at everything.
+
+use uraid_io::array::{Assembled, judge};
+use uraid_io::buf::{Buf, Pool};
+use uraid_io::disk::Disk as _;
+use uraid_io::engine::{CacheMode, Command, Engine, Reply};
+use uraid_io::member::Access;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uuid::Uuid;
+
+use super::Ended;
+use crate::crash::Finding;
+use crate::crash::shape::Shape;
+use crate::crash::workload::Cache;
+use crate::disk::{Planned, SimDisk};
+use crate::dst::model::{Model, Moment, Pending};
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// The cache's size.
+const CACHE: Bytes = Bytes(64 * 4096);
+
+/// Turns after which an engine that has not replied never will.
+const TURNS_MAX: u32 = 20_000;
+
+#[derive(Clone, Copy)]
+enum Step {
+    Read(u64, u64),
+    Write(u64, u64, bool),
+    Zero(u64, u64),
+    Flush,
+    Close,
+}
+
+enum Asked {
+    Read(Lba, Moment),
+    Write(Pending, bool),
+    Flush(Moment),
+}
+
+pub(super) struct Client<'a> {
+    shape: &'a Shape,
+    engine: Engine<SimDisk, u64>,
+    disk: SimDisk,
+    pool: Pool,
+    model: Model,
+    asked: Vec<(u64, Asked)>,
+    next: u64,
+    failed: u64,
+}
+
+/// Whether the engine goes on.
+#[derive(PartialEq, Eq)]
+enum Going {
+    On,
+    Hung,
+}
+
+impl<'a> Client<'a> {
+    /// How many operations each member gets when nothing fails.
+    pub(super) fn count(shape: &'a Shape, cache: Cache, closes: bool) -> Result<Vec<usize>, Finding> {
+        let disk = SimDisk::new(shape.members.clone(), Random::new(1), Trace::default());
+        let ended = Self::run_on(shape, cache, closes, &disk)?;
+        assert!(ended.failed == 0 && !ended.is_hung && !ended.is_unopened, "nothing fails without a fault");
+        Ok(shape.geometry.all_members().iter().map(|member| disk.count(member)).collect())
+    }
+
+    /// Runs the workload with a fault.
+    pub(super) fn run(shape: &'a Shape, cache: Cache, closes: bool, fault: Option<Planned>) -> Result<Ended, Finding> {
+        let disk = SimDisk::new(shape.members.clone(), Random::new(1), Trace::default());
+        fault.into_iter().for_each(|fault| disk.plan(fault));
+        Self::run_on(shape, cache, closes, &disk)
+    }
+
+    fn run_on(shape: &'a Shape, cache: Cache, closes: bool, disk: &SimDisk) -> Result<Ended, Finding> {
+        let mut ended = Ended {
+            members: disk.members(),
+            model: shape.model.clone(),
+            struck: MemberSet::EMPTY,
+            failed: 0,
+            is_hung: false,
+            is_unopened: false,
+        };
+        if let Some(engine) = open(shape, disk)? {
+            let (engine, pool) = with_cache(engine, cache);
+            let (disk, model) = (disk.clone(), shape.model.clone());
+            let mut client = Client { shape, engine, disk, pool, model, asked: Vec::new(), next: 0, failed: 0 };
+            ended.is_hung = client.work(closes)? == Going::Hung;
+            (ended.model, ended.failed) = (client.model, client.failed);
+        } else {
+            ended.is_unopened = true;
+        }
+        (ended.members, ended.struck) = (disk.members(), disk.struck());
+        ended.model.stopped();
+        Ok(ended)
+    }
+
+    fn work(&mut self, closes: bool) -> Result<Going, Finding> {
+        let (chunk, stripe) = (self.shape.geometry.chunk().0, self.shape.geometry.stripe_sectors().0);
+        let all = Step::Read(0, self.shape.geometry.capacity().0);
+        let batches: [&[Step]; 9] = [
+            &[Step::Write(0, 1, false), Step::Write(stripe, 1, false), Step::Read(1, 2)],
+            &[Step::Flush],
+            &[Step::Write(chunk - 1, 2, true), Step::Read(stripe, 1)],
+            &[Step::Write(0, stripe, false)],
+            &[Step::Zero(2, 1), Step::Flush],
+            &[all],
+            &[Step::Write(stripe + 1, 1, true), Step::Write(0, 1, false)],
+            &[Step::Flush],
+            &[all],
+        ];
+        for batch in batches.into_iter().chain([[Step::Close].as_slice()].into_iter().filter(|_| closes)) {
+            for &step in batch {
+                // RAID 1 has one unit in a stripe.
+                let capacity = self.shape.geometry.capacity().0;
+                if let Step::Write(lba, len, _) = step
+                    && lba + len > capacity
+                {
+                    continue;
+                }
+                self.step(step);
+            }
+            if self.settle()? == Going::Hung {
+                return Ok(Going::Hung);
+            }
+        }
+        Ok(Going::On)
+    }
+
+    fn step(&mut self, step: Step) {
+        let (asked, command) = match step {
+            Step::Read(lba, len) => {
+                let buf = Buf::zeroed(Sectors(len).bytes());
+                (Asked::Read(Lba(lba), self.model.now()), Command::Read { lba: Lba(lba), buf })
+            }
+            Step::Write(lba, len, fua) => {
+                let (lba, len) = (Lba(lba), Sectors(len));
+                let pending = self.model.begin(lba, len, false);
+                let mut buf = self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()));
+                buf.as_mut().copy_from_slice(&Model::data(pending));
+                (Asked::Write(pending, fua), Command::Write { lba, buf, fua })
+            }
+            Step::Zero(lba, len) => {
+                let (lba, len) = (Lba(lba), Sectors(len));
+                let pending = self.model.begin(lba, len, true);
+                (Asked::Write(pending, false), Command::WriteZeroes { lba, len, fua: false, may_punch: false })
+            }
+            Step::Flush => (Asked::Flush(self.model.now()), Command::Flush),
+            Step::Close => (Asked::Flush(self.model.now()), Command::Close),
+        };
+        self.asked.push((self.next, asked));
+        self.engine.submit(self.next, command);
+        self.next += 1;
+    }
+
+    /// Runs until everything is replied to and nothing is under way.
+    fn settle(&mut self) -> Result<Going, Finding> {
+        for _ in 0..TURNS_MAX {
+            let mut replies = Vec::new();
+            let turned = self.engine.turn(&mut replies);
+            for reply in replies {
+                self.replied(reply)?;
+            }
+            if let Err(error) = turned {
+                return self.broken(&error);
+            }
+            let is_idle = self.engine.in_flight() == 0 && self.disk.in_flight() == 0 && !self.engine.has_replies();
+            if self.asked.is_empty() && is_idle && !self.engine.wants_turn() {
+                self.model.settle();
+                return Ok(Going::On);
+            }
+            if self.disk.in_flight() > 0
+                && let Err(error) = self.disk.wait()
+            {
+                return self.broken(&error);
+            }
+        }
+        Err(Finding::Stuck)
+    }
+
+    fn broken(&self, error: &dyn std::error::Error) -> Result<Going, Finding> {
+        if self.disk.has_hung() { Ok(Going::Hung) } else { Err(Finding::Refused { error: error.to_string() }) }
+    }
+
+    fn replied(&mut self, Reply { token, result }: Reply<u64>) -> Result<(), Finding> {
+        let index = self.asked.iter().position(|(asked, _)| *asked == token).ok_or(Finding::Stuck)?;
+        let asked = self.asked.remove(index).1;
+        let buf = match result {
+            Ok(buf) => buf,
+            Err(error) => {
+                self.failed += 1;
+                let is_too_much = Repair::new(&self.shape.geometry, self.disk.struck()).is_err();
+                return if is_too_much { Ok(()) } else { Err(Finding::CommandFailed { error: error.to_string() }) };
+            }
+        };
+        match asked {
+            Asked::Read(lba, begun) => {
+                let buf = buf.ok_or(Finding::Stuck)?;
+                self.model.check(lba, buf.as_ref(), begun).map_err(Finding::Content)?;
+            }
+            Asked::Write(pending, fua) => self.model.replied(pending, fua),
+            Asked::Flush(begun) => self.model.flushed(begun),
+        }
+        Ok(())
+    }
+}
+
+/// The array's engine; none when a member fails meanwhile.
+fn open(shape: &Shape, disk: &SimDisk) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
+    let candidates = shape.members.candidates();
+    let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
+    let verdict = judge(&candidates).map_err(|error| refused(&error))?;
+    let generation = Uuid::from_u128(0x9);
+    match Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, generation) {
+        Ok(array) => array.into_engine().map(Some).map_err(|error| refused(&error)),
+        Err(_) if !disk.struck().is_empty() => Ok(None),
+        Err(error) => Err(refused(&error)),
+    }
+}
+
+fn with_cache(engine: Engine<SimDisk, u64>, cache: Cache) -> (Engine<SimDisk, u64>, Pool) {
+    let pool = Pool::new(Bytes(2 * CACHE.0));
+    let engine = match cache {
+        Cache::None => engine,
+        Cache::Through => engine.with_cache(CacheMode::WriteThrough, pool.clone(), CACHE),
+        Cache::Back => engine.with_cache(CacheMode::WriteBack, pool.clone(), CACHE),
+    };
+    (engine, pool)
+}
