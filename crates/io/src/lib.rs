@@ -1,5 +1,19 @@
 //! Runs layout plans on member files and devices: buffers, parity, locks, cache, superblocks, engine.
 
+/// Whether a planted bug is on: see `mutant`.
+#[cfg(feature = "mutants")]
+macro_rules! planted {
+    ($name:ident) => {
+        $crate::mutant::is_planted($crate::mutant::Mutant::$name)
+    };
+}
+#[cfg(not(feature = "mutants"))]
+macro_rules! planted {
+    ($name:ident) => {
+        false
+    };
+}
+
 pub mod array;
 pub mod bands;
 pub mod buf;
@@ -9,6 +23,8 @@ pub mod engine;
 pub mod error;
 pub mod log;
 pub mod member;
+#[cfg(feature = "mutants")]
+pub mod mutant;
 pub mod signature;
 pub mod superblock;
 pub mod xor;

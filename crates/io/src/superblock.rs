@@ -183,7 +183,7 @@ impl Superblock {
     #[must_use]
     pub fn write_positions(&self) -> [Bytes; 2] {
         let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
-        [if self.sequence.0.is_multiple_of(2) { even } else { odd }, tail]
+        [if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd }, tail]
     }
 
     /// Whether the fields make sense together.

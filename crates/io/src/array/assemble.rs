@@ -60,7 +60,8 @@ impl<D: Disk> Assembled<D> {
             let behind = |slot: MemberIndex| {
                 verdict.slots[slot.index()].is_some_and(|index| candidates[index].superblock.epoch < truth.epoch)
             };
-            let mut late: MemberSet = accepted.iter().filter(|&slot| behind(slot)).collect();
+            let mut late: MemberSet =
+                accepted.iter().filter(|&slot| behind(slot) && !planted!(CatchUpSkipped)).collect();
             let mut writes = Vec::new();
             for index in verdict.slots.iter().flatten() {
                 let found = &candidates[*index].superblock;

@@ -162,7 +162,7 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
             let slot = other.superblock.slot;
             is_active(superblock, slot) && !is_active(&outsider.superblock, slot)
         };
-        if let Some(other) = accepted().find(went_on) {
+        if let Some(other) = accepted().find(went_on).filter(|_| !planted!(SplitBrainAccepted)) {
             return Err(Refusal::SplitBrain {
                 first: other.path.clone(),
                 first_slot: other.superblock.slot,
@@ -215,10 +215,10 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), Refusal> {
         for first in &candidates[..index] {
             let (a, b) = (&first.superblock, &second.superblock);
             let (first, second) = (first.path.clone(), second.path.clone());
-            if a.array != b.array {
+            if a.array != b.array && !planted!(ForeignAccepted) {
                 return Err(Refusal::Foreign { first, array: a.array, second, other: b.array });
             }
-            if a.member == b.member {
+            if a.member == b.member && !planted!(CloneAccepted) {
                 return Err(Refusal::Clone { first, second, member: a.member, slot: a.slot });
             }
         }
@@ -234,9 +234,9 @@ fn is_active(superblock: &Superblock, slot: MemberIndex) -> bool {
 fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
     match newest.slots.get(member.slot.index()) {
         Some(record) if record.member != member.member => return Some(SetAside::Replaced { owner: record.member }),
-        Some(record) if record.state == SlotState::Active => {}
+        Some(record) if record.state == SlotState::Active || planted!(FailedAccepted) => {}
         _ => return Some(SetAside::Failed),
     }
-    let is_fresh = member.epoch.0 + 1 >= newest.epoch.0;
+    let is_fresh = member.epoch.0 + 1 >= newest.epoch.0 || planted!(StaleAccepted);
     (!is_fresh).then_some(SetAside::Stale { epoch: member.epoch, newest: newest.epoch })
 }

@@ -47,6 +47,12 @@ impl<D: Disk> Assembled<D> {
     /// # Errors
     /// When a member fails, or its log is damaged: the array stays marked.
     pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
+        if planted!(RecoverySkipped) {
+            let mut skipped = self;
+            skipped.record.renew(skipped.generation);
+            skipped.is_recovered = true;
+            return Ok(skipped.run(|_| Ok(()))?);
+        }
         if self.record.consistency() == Consistency::Log { self.redo(progress) } else { Ok(self.resync(progress)?) }
     }
 
@@ -54,13 +60,19 @@ impl<D: Disk> Assembled<D> {
     fn redo(mut self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         // What is missing now may be back after another stop, and lack what is done without it: whether a record is done must not change
         // with that.
-        self.settle_record()?;
+        if !planted!(ReplayUnrecorded) {
+            self.settle_record()?;
+        }
         let superblocks: Vec<_> = self.record.superblocks().map(Option::<&_>::cloned).collect();
         let records = redo::redo(&mut self.disk, &superblocks, &self.geometry, progress)?;
         tracing::info!(records, "did again what was in the log");
         let present = self.geometry.all_members().minus(self.record.missing());
-        perform(&mut self.disk, present.iter().map(flush))?;
-        self.record.renew(self.generation);
+        if !planted!(ReplayUnflushed) {
+            perform(&mut self.disk, present.iter().map(flush))?;
+        }
+        if !planted!(GenerationKept) {
+            self.record.renew(self.generation);
+        }
         self.is_recovered = true;
         Ok(self.run(|_| Ok(()))?)
     }

@@ -484,7 +484,7 @@ impl Cache {
 
     /// Forgets the parity that covers a page of data: it is about to change on the members.
     fn drop_parity(&mut self, geometry: &Geometry, slot: Slot, place: u64) {
-        if self.stripes.at(slot).clean_pages > 0 {
+        if self.stripes.at(slot).clean_pages > 0 && !planted!(StaleParityKept) {
             for place in self.shape.parity_of(geometry, self.stripes.at(slot).id, place) {
                 if self.entry(slot, place).is_some() {
                     self.edit(slot, place, |page| page.clean = None);

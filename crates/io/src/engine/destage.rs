@@ -124,6 +124,7 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Wait(Stage::Drain);
         }
         match &mut self.cache {
+            _ if planted!(FlushUndrained) => Step::To(Stage::Flush),
             None => Step::To(Stage::Flush),
             Some(cache) => Step::To(Stage::Draining(cache.drain())),
         }
@@ -136,7 +137,7 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Fail(EngineError::Frozen);
         }
         // To mark the members clean, what is durable in the log has to be in place, too.
-        let is_under_way = self.destaging > 0 && self.jobs.job(id).work == Work::Close;
+        let is_under_way = self.destaging > 0 && self.jobs.job(id).work == Work::Close && !planted!(CleanDuringWrites);
         if !cache.is_drained(mark) || is_under_way {
             self.drainers.push((id, mark));
             return Step::Wait(Stage::Draining(mark));

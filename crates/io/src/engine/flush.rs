@@ -41,6 +41,10 @@ impl Flusher {
     /// Lets somebody wait for a flush of `members` that begins now or later. False: there is nothing to flush and nothing to wait for.
     pub(super) fn ask(&mut self, waiter: Waiter, members: MemberSet) -> bool {
         let meets = |other: MemberSet| other.minus(members) != other;
+        if planted!(FlushJoinsEarlier) && self.pending > 0 {
+            self.present.push_back(waiter);
+            return true;
+        }
         if meets(self.unflushed) {
             self.wanted = self.wanted.union(members);
             self.next.push_back(waiter);
@@ -64,6 +68,9 @@ impl Flusher {
         let rest = self.unflushed.minus(std::mem::take(&mut self.wanted));
         self.round = self.unflushed.minus(rest);
         self.unflushed = rest;
+        if planted!(FlushOneMember) {
+            self.round = self.round.iter().take(1).collect();
+        }
         self.pending = u32::try_from(self.round.len()).expect("at most 64 members");
         self.round
     }

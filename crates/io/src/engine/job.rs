@@ -253,6 +253,9 @@ impl Work {
 
     /// Whether its reply waits for a flush.
     pub(super) fn flushes(self) -> bool {
+        if planted!(FuaAsPlain) && self.is_write() {
+            return false;
+        }
         matches!(
             self,
             Self::Write { fua: true } | Self::Zero { fua: true, .. } | Self::Sync | Self::Flush | Self::Close

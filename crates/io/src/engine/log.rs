@@ -163,6 +163,9 @@ impl Log {
 
     /// Notes that one of a record's jobs has written in place.
     pub(super) fn in_place(&mut self, sequence: Sequence) {
+        if planted!(TrimAheadOfWrite) {
+            return;
+        }
         let first = self.records.front().expect("a record with jobs is not trimmed").sequence;
         let index = usize::try_from(sequence.0 - first.0).expect("a number of records");
         self.records[index].left -= 1;
@@ -176,7 +179,8 @@ impl Log {
 
     /// Notes that it has ended, on `members` with success.
     pub(super) fn flush_ends(&mut self, members: MemberSet) {
-        for record in self.records.iter_mut().take_while(|record| record.sequence <= self.flushing) {
+        let is_covered = |record: &&mut Committed| record.sequence <= self.flushing || planted!(FlushCoversLater);
+        for record in self.records.iter_mut().take_while(is_covered) {
             record.unflushed = record.unflushed.minus(members);
         }
     }
@@ -184,11 +188,16 @@ impl Log {
     /// Trims what is in place and durable, or on members that are durably recorded as failed.
     fn advance(&mut self, failed: MemberSet) {
         while let Some(record) = self.records.front() {
-            if record.left > 0 || !record.unflushed.minus(failed).is_empty() {
+            let is_in_place = record.left == 0 || planted!(TrimAheadOfWrite);
+            let is_durable = record.unflushed.minus(failed).is_empty() || planted!(TrimUnflushed);
+            if !is_in_place || !is_durable {
                 return;
             }
             self.trim = record.sequence;
             self.records.pop_front();
+            if planted!(ReuseWithoutMark) {
+                self.writers.iter_mut().flatten().for_each(|writer| writer.ring.mark(self.trim));
+            }
         }
     }
 
@@ -279,7 +288,7 @@ impl Writer {
             lane: *lane,
             sequence,
             trim,
-            participants,
+            participants: if planted!(ParticipantsForgotten) { MemberSet::EMPTY.with(*slot) } else { participants },
             slot: *slot,
             position,
             content_checksum: crc.finalize(),
@@ -296,7 +305,14 @@ impl<D: Disk, T> Engine<D, T> {
     /// Hands a job's update to the log.
     pub(super) fn log(&mut self, id: JobId) -> Step {
         self.take_over(id);
-        let Some(log) = &mut self.log else { return Step::To(super::job::Stage::StartWrites) };
+        let Some(log) = self.log.as_mut().filter(|_| !planted!(SkipLog)) else {
+            return Step::To(super::job::Stage::StartWrites);
+        };
+        if planted!(FlushBeforeCommit)
+            && let Some(cache) = &mut self.cache
+        {
+            cache.committed(&mut self.jobs.slot(id).contents);
+        }
         log.waiting.push_back(id);
         Step::Wait(super::job::Stage::Committed)
     }
@@ -310,7 +326,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.jobs.job(id).record.is_none() {
             return Step::Fail(EngineError::LogFailed { members: failed });
         }
-        if !self.record.demand_failures(id) {
+        if !planted!(CommitDespiteFailure) && !self.record.demand_failures(id) {
             self.run_record();
             return Step::Wait(super::job::Stage::Committed);
         }
@@ -356,7 +372,7 @@ impl<D: Disk, T> Engine<D, T> {
             return;
         }
         log.advance(self.record.durable().1);
-        if !self.record.has_failures_on_record() {
+        if !planted!(NextCommitDespiteFailure) && !self.record.has_failures_on_record() {
             // It goes on when they are.
             return self.run_record();
         }
@@ -387,12 +403,16 @@ impl<D: Disk, T> Engine<D, T> {
                 })
                 .collect();
             for io in plan.writes() {
-                if record.missing().contains(io.member) {
+                let is_last = std::ptr::eq(io, plan.writes().last().expect("it is one of them"));
+                if record.missing().contains(io.member) || planted!(LastWriteNotLogged) && is_last {
                     continue;
                 }
                 let writer = log.writers[io.member.index()].as_mut().expect("a member that is written has a log");
                 let mut sector = io.sector;
                 for slice in plan.slices(io) {
+                    if planted!(ZeroesNotLogged) && slice.buffer == Buffer::Zeroes {
+                        continue;
+                    }
                     writer.add(sector, slice.len, slice.buffer == Buffer::Zeroes);
                     sector.0 += slice.len.0;
                 }
@@ -427,7 +447,8 @@ impl<D: Disk, T> Engine<D, T> {
             let Slot { job, plan, contents } = jobs.slot(id);
             let job = job.as_mut().expect("the slot has a job");
             for io in plan.writes() {
-                if record.missing().contains(io.member) {
+                let is_last = std::ptr::eq(io, plan.writes().last().expect("it is one of them"));
+                if record.missing().contains(io.member) || planted!(LastWriteNotLogged) && is_last {
                     continue;
                 }
                 let writer = log.writers[io.member.index()].as_mut().expect("a member that is written has a log");
@@ -518,7 +539,7 @@ impl<D: Disk, T> Engine<D, T> {
         let commit =
             self.log.as_mut().and_then(|log| log.commit.as_mut()).expect("a record that is written is committed");
         commit.pending -= 1;
-        if is_failed {
+        if is_failed && !planted!(LogWriteErrorIgnored) {
             commit.failed = commit.failed.with(member);
         } else {
             self.flusher.wrote(member);
@@ -535,7 +556,12 @@ impl<D: Disk, T> Engine<D, T> {
         if self.fail_members(failed).is_err() && self.geometry.tolerance() > 0 {
             self.is_frozen = true;
         }
-        if self.flusher.ask(Waiter::Log, members) {
+        let members = if planted!(FlushSomeParticipants) {
+            members.iter().next().map_or(members, |first| members.without(first))
+        } else {
+            members
+        };
+        if !planted!(DropCommitFlush) && self.flusher.ask(Waiter::Log, members) {
             self.run_flusher();
         } else {
             self.log_flushed();

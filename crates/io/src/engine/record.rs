@@ -281,6 +281,11 @@ impl Record {
                 self.phase = Phase::Writing(self.wanted);
                 self.write_superblocks(&mut submit);
             }
+            Phase::Writing(state) if planted!(RoundUnflushed) => {
+                self.durable = state;
+                self.phase = Phase::Idle;
+                self.run(submit);
+            }
             Phase::Writing(state) => {
                 self.phase = Phase::Flushing(state);
                 for member in self.present().iter() {
@@ -345,7 +350,7 @@ impl Record {
 
 /// The superblock's next version.
 fn advance(superblock: &mut Superblock, is_clean: bool, missing: MemberSet) {
-    superblock.epoch = Epoch(superblock.epoch.0 + 1);
+    superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
     superblock.sequence = Sequence(superblock.sequence.0 + 1);
     superblock.is_clean = is_clean;
     for (slot, record) in (0u8..).zip(&mut superblock.slots) {

@@ -163,7 +163,11 @@ impl<D: Disk, T> Engine<D, T> {
             contents.missing().clear();
             return Step::To(Stage::Done);
         }
-        if plan.xors().is_empty() || has_guard { Step::To(Stage::Memory) } else { Step::To(Stage::Lock(self.span(id))) }
+        if plan.xors().is_empty() || has_guard || planted!(DegradedReadUnlocked) {
+            Step::To(Stage::Memory)
+        } else {
+            Step::To(Stage::Lock(self.span(id)))
+        }
     }
 
     fn lock(&mut self, id: JobId, mut span: Span) -> Step {
@@ -184,7 +188,7 @@ impl<D: Disk, T> Engine<D, T> {
         if !std::mem::replace(&mut self.jobs.job(id).is_writer, true) {
             self.record.writer_begun();
         }
-        if self.record.demand_dirty(id) {
+        if self.record.demand_dirty(id) || planted!(DirtyMarkSkipped) {
             return Step::To(Stage::Plan);
         }
         self.run_record();
@@ -209,7 +213,8 @@ impl<D: Disk, T> Engine<D, T> {
         let job = job.as_mut().expect("the slot has a job");
         job.find_detour(geometry, record.missing())?;
         let repair = job.detour.as_deref().unwrap_or(repair);
-        let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
+        let missing = if planted!(MissingMemberRead) { MemberSet::EMPTY } else { record.missing() };
+        let view = View { geometry, repair, missing, cached: contents.cached(), queues };
         let planned = match job.work {
             Work::Read | Work::Ahead | Work::Destage if contents.extents().is_empty() => {
                 plan.clear();
@@ -318,7 +323,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn reads_done(&mut self, id: JobId) -> Step {
         self.leave(id);
         let job = self.jobs.job(id);
-        if !job.failed.is_empty() {
+        if !job.failed.is_empty() && !planted!(ReadErrorAsData) {
             job.unreadable = job.unreadable.union(job.failed);
             if let Work::Ahead = job.work {
                 job.damage.clear();
@@ -361,6 +366,11 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn start_writes(&mut self, id: JobId) -> Step {
+        if planted!(UnlockAtCommit)
+            && let Some(guard) = self.jobs.job(id).guard.take()
+        {
+            self.locks.release(guard, &mut self.ready);
+        }
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
@@ -394,7 +404,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
-        if self.record.demand_failures(id) {
+        if planted!(FailureUnrecorded) || self.record.demand_failures(id) {
             return Step::To(Stage::PartDone);
         }
         self.run_record();
@@ -424,7 +434,8 @@ impl<D: Disk, T> Engine<D, T> {
         job.failed = failed;
         // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
         let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close);
-        if is_logged || !self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
+        let is_skipped = planted!(CleanUnflushed) && job.work == Work::Close;
+        if is_logged || is_skipped || !self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
             return Step::To(Stage::Flushing);
         }
         self.run_flusher();
@@ -459,7 +470,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.record.has_writers() {
             return Step::Fail(EngineError::Busy);
         }
-        if self.flusher.is_needed() {
+        if self.flusher.is_needed() && !planted!(CleanUnflushed) {
             return Step::To(Stage::Flush);
         }
         if self.record.demand_clean(id) {
@@ -576,6 +587,7 @@ impl<D: Disk, T> Engine<D, T> {
                 self.record.fail(failed);
                 Ok(())
             }
+            Err(_) if planted!(FreezeIgnored) => Ok(()),
             Err(_) => {
                 tracing::error!(members = ?missing, "too many members failed; the array is frozen");
                 self.is_frozen = true;
@@ -622,6 +634,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     fn flush_completed(&mut self, member: MemberIndex, is_failed: bool) {
         // After a failed flush a retry proves nothing: what the member dropped is gone.
+        let is_failed = is_failed && !planted!(FlushErrorIgnored);
         let error = is_failed && self.fail_members(MemberSet::EMPTY.with(member)).is_err();
         if error {
             self.flusher.failed(member);

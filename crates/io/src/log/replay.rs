@@ -57,7 +57,12 @@ pub fn choose<'a>(
     let mut trims: BTreeMap<Lane, Sequence> = BTreeMap::new();
     for header in held.clone() {
         let trim = trims.entry(header.lane).or_default();
-        *trim = header.trim.max(*trim);
+        let is_first = *trim == Sequence::default();
+        *trim = match () {
+            () if planted!(ReplayTrimmed) => Sequence(0),
+            () if planted!(ReplaySmallestMark) && !is_first => header.trim.min(*trim),
+            () => header.trim.max(*trim),
+        };
     }
     // Of each record that still matters: a copy, and who holds one.
     let mut records: BTreeMap<(Lane, Sequence), (&Header, MemberSet)> = BTreeMap::new();
@@ -77,6 +82,7 @@ pub fn choose<'a>(
             }
         }
     }
+    let is_misread = [planted!(ReplaySmallestMark), planted!(ReplayTrimmed)].contains(&true);
     let mut redo = Vec::with_capacity(records.len());
     for (&(lane, sequence), (header, holders)) in &records {
         let absent = accepted.minus(*holders);
@@ -85,9 +91,21 @@ pub fn choose<'a>(
             records.range((lane, Sequence(sequence.0 + 1))..).next().is_none_or(|((next, _), _)| *next != lane);
         match lacking {
             None => redo.push(Redo { lane, sequence }),
-            Some(member) if !is_newest => return Err(ReplayError::Lost { member, sequence }),
+            Some(_) if planted!(ReplayAny) => redo.push(Redo { lane, sequence }),
+            Some(member) if !(is_newest || is_misread) => {
+                return Err(ReplayError::Lost { member, sequence });
+            }
             Some(_) => {}
         }
+    }
+    if planted!(ReplayReversed) {
+        redo.reverse();
+    }
+    if planted!(ReplayOldestOnly) {
+        redo.truncate(1);
+    }
+    if planted!(ReplaySkipsOldest) && !redo.is_empty() {
+        redo.remove(0);
     }
     Ok(redo)
 }
