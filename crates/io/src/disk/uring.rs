@@ -138,8 +138,8 @@ impl UringDisk {
                 let index = self.vacant.pop().expect("a slot is vacant");
                 let member = self.members[op.member.index()].as_ref().expect("submit refused absent members");
                 self.slots[index].start(op, member.as_fd().as_raw_fd());
-                if member.is_in_memory() && self.slots[index].is_small_transfer(AT_ONCE_MAX) {
-                    let answer = self.slots[index].transfer();
+                if member.is_in_memory() && self.slots[index].is_small(AT_ONCE_MAX) {
+                    let answer = self.slots[index].do_at_once();
                     self.answered.push((index, answer));
                     continue;
                 }

@@ -67,14 +67,14 @@ impl Slot {
         }
     }
 
-    /// Whether the operation is a transfer of at most `len_max` bytes.
-    pub(super) fn is_small_transfer(&self, len_max: Bytes) -> bool {
+    /// Whether the operation is a flush, or a transfer of at most `len_max` bytes.
+    pub(super) fn is_small(&self, len_max: Bytes) -> bool {
         let op = self.op.as_ref().expect("a taken slot has an operation");
-        matches!(op.kind, OpKind::Read | OpKind::Write) && op.len() <= len_max
+        matches!(op.kind, OpKind::Read | OpKind::Write | OpKind::Flush) && op.len() <= len_max
     }
 
-    /// Does what is left of a transfer here and now, and returns what the ring would have answered.
-    pub(super) fn transfer(&mut self) -> i32 {
+    /// Does what is left of a small operation here and now, and returns what the ring would have answered.
+    pub(super) fn do_at_once(&mut self) -> i32 {
         let op = self.op.as_ref().expect("a taken slot has an operation");
         let offset = libc::off_t::try_from(op.offset.0 + self.done).expect("checked against the member's size");
         let left = &self.iovecs[self.first..];
@@ -84,7 +84,9 @@ impl Slot {
             OpKind::Read => unsafe { libc::preadv(self.file, left.as_ptr(), count, offset) },
             // SAFETY: the iovecs describe memory that the operation's leases keep.
             OpKind::Write => unsafe { libc::pwritev(self.file, left.as_ptr(), count, offset) },
-            OpKind::Zero { .. } | OpKind::Flush => unreachable!("only transfers are done here"),
+            // SAFETY: the descriptor is the member's, which outlives its operations.
+            OpKind::Flush => unsafe { libc::fdatasync(self.file) as isize },
+            OpKind::Zero { .. } => unreachable!("zeroing is not small"),
         };
         if done < 0 {
             let errno = std::io::Error::last_os_error().raw_os_error();
