@@ -55,7 +55,9 @@ impl<D: Disk> Assembled<D> {
         if access == Access::ReadWrite {
             let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
             // What the members still hold of the writes before must not change under what is read now; a mark that they are clean is one of them.
-            perform(&mut disk, accepted.iter().map(flush))?;
+            if !planted!(OpenUnflushed) {
+                perform(&mut disk, accepted.iter().map(flush))?;
+            }
             // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
             let behind = |slot: MemberIndex| {
                 verdict.slots[slot.index()].is_some_and(|index| candidates[index].superblock.epoch < truth.epoch)

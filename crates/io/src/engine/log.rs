@@ -163,7 +163,7 @@ impl Log {
 
     /// Notes that one of a record's jobs has written in place.
     pub(super) fn in_place(&mut self, sequence: Sequence) {
-        if planted!(TrimAheadOfWrite) {
+        if planted!(TrimAheadOfWrite) && self.trim >= sequence {
             return;
         }
         let first = self.records.front().expect("a record with jobs is not trimmed").sequence;
@@ -552,16 +552,17 @@ impl<D: Disk, T> Engine<D, T> {
     /// Flushes the record's participants.
     fn flush_log(&mut self) {
         let commit = self.log.as_mut().and_then(|log| log.commit.as_mut()).expect("there is a commit");
-        let (members, failed) = (commit.participants, commit.failed);
+        let (members, failed, is_record) = (commit.participants, commit.failed, commit.record.is_some());
         if self.fail_members(failed).is_err() && self.geometry.tolerance() > 0 {
             self.is_frozen = true;
         }
-        let members = if planted!(FlushSomeParticipants) {
+        let members = if planted!(FlushSomeParticipants) && is_record {
             members.iter().next().map_or(members, |first| members.without(first))
         } else {
             members
         };
-        if !planted!(DropCommitFlush) && self.flusher.ask(Waiter::Log, members) {
+        let is_dropped = planted!(DropCommitFlush) && is_record;
+        if !is_dropped && self.flusher.ask(Waiter::Log, members) {
             self.run_flusher();
         } else {
             self.log_flushed();

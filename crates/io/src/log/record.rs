@@ -36,6 +36,9 @@ pub const EXTENTS_MAX: usize = (64 * BLOCK_BYTES - at::EXTENTS) / at::EXTENT_BYT
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
+/// The highest, so that the next one always fits.
+const SEQUENCE_MAX: Sequence = Sequence(u64::MAX / 2);
+
 /// Which of several engines wrote a record; each has its own part of the ring and its own sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lane(pub u8);
@@ -221,6 +224,9 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     if !header.participants.contains(header.slot) {
         return Err(wrong("participants"));
     }
+    if header.sequence > SEQUENCE_MAX {
+        return Err(wrong("sequence"));
+    }
     if header.trim >= header.sequence {
         return Err(wrong("trim mark"));
     }
@@ -331,6 +337,7 @@ mod tests {
         assert_eq!(changed(|header| header.slot = MemberIndex(3)), field("participants"));
         assert_eq!(changed(|header| header.slot = MemberIndex(200)), field("participants"));
         assert_eq!(changed(|header| header.trim = Sequence(7)), field("trim mark"));
+        assert_eq!(changed(|header| header.sequence = Sequence(u64::MAX)), field("sequence"));
         assert_eq!(changed(|header| header.extents[0].len = Sectors(0)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX / 512)), field("extents"));

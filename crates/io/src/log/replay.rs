@@ -5,6 +5,7 @@
 //! place. Every older one was committed: it is on every participant that is left, or that member lost it.
 
 use std::collections::{BTreeMap, btree_map};
+use std::ops::Bound;
 
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -87,8 +88,8 @@ pub fn choose<'a>(
     for (&(lane, sequence), (header, holders)) in &records {
         let absent = accepted.minus(*holders);
         let lacking = absent.iter().find(|&member| header.participants.contains(member));
-        let is_newest =
-            records.range((lane, Sequence(sequence.0 + 1))..).next().is_none_or(|((next, _), _)| *next != lane);
+        let later = (Bound::Excluded((lane, sequence)), Bound::Unbounded);
+        let is_newest = records.range(later).next().is_none_or(|((next, _), _)| *next != lane);
         match lacking {
             None => redo.push(Redo { lane, sequence }),
             Some(_) if planted!(ReplayAny) => redo.push(Redo { lane, sequence }),

@@ -1,0 +1,87 @@
+//! `mutants SEEDS [NAME...]`: plants each bug of `uraid_io::mutant` in turn, or those that are named, and runs seeds from 0 up to SEEDS until one
+//! fails. `cargo xtask mutants` calls it. Fails when a bug survives, and when the engine without any does not.
+
+#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
+
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+use uraid_io::mutant::{Mutant, named, plant};
+use uraid_sim::dst::{Failure, Options, run};
+
+fn main() -> ExitCode {
+    let mut arguments = std::env::args().skip(1);
+    let Some(seeds) = arguments.next().and_then(|seeds| seeds.parse::<u64>().ok()) else {
+        eprintln!("usage: mutants SEEDS [NAME...]; see `cargo xtask mutants --help`");
+        return ExitCode::from(2);
+    };
+    let mut mutants = Vec::new();
+    for name in arguments {
+        let Some(mutant) = named(&name) else {
+            eprintln!("there is no mutant {name:?}");
+            return ExitCode::from(2);
+        };
+        mutants.push(mutant);
+    }
+    let mutants = if mutants.is_empty() { Mutant::ALL.to_vec() } else { mutants };
+    // What fails says so itself.
+    std::panic::set_hook(Box::new(|_| {}));
+    if let Some(failure) = search(seeds.min(200)) {
+        println!("{failure}\n\nthe engine fails without any planted bug: nothing can be said about those");
+        return ExitCode::FAILURE;
+    }
+    let survivors: Vec<&str> =
+        mutants.iter().filter(|&&mutant| survives(mutant, seeds)).map(|mutant| mutant.name()).collect();
+    println!("{} of {} mutants killed", mutants.len() - survivors.len(), mutants.len());
+    if survivors.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    println!("alive: {}", survivors.join(", "));
+    ExitCode::FAILURE
+}
+
+/// Whether nobody notices a planted bug, with a line that says who does.
+fn survives(mutant: Mutant, seeds: u64) -> bool {
+    plant(Some(mutant));
+    let begun = Instant::now();
+    let failure = search(seeds);
+    plant(None);
+    let verdict = match &failure {
+        Some(failure) => {
+            let finding = failure.finding.to_string();
+            let finding = finding.lines().next().unwrap_or_default();
+            format!("killed by seed {}: {:.100}", failure.seed, finding)
+        }
+        None => format!("ALIVE after {seeds} seeds"),
+    };
+    println!("{:26} {:5.1} s  {verdict}", mutant.name(), begun.elapsed().as_secs_f64());
+    failure.is_none()
+}
+
+/// Runs seeds on all cores until one fails; of those that do the lowest.
+fn search(seeds: u64) -> Option<Box<Failure>> {
+    let (next, found) = (AtomicU64::new(0), Mutex::new(None::<Box<Failure>>));
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    let is_over = || found.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+                    if seed >= seeds || is_over() {
+                        return;
+                    }
+                    let Err(failure) = run(seed, &Options::default()) else { continue };
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    if found.as_ref().is_none_or(|first| failure.seed < first.seed) {
+                        *found = Some(failure);
+                    }
+                }
+            });
+        }
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
