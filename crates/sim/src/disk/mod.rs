@@ -71,6 +71,8 @@ struct World {
     now: Nanos,
     steps: Steps,
     cut_at: Option<Steps>,
+    /// How long after the first fault the power goes.
+    cut_after_fault: Option<Steps>,
     is_dark: bool,
     idle_waits: u32,
     /// Operations that each member was given.
@@ -120,6 +122,7 @@ impl SimDisk {
             now: Nanos(0),
             steps: Steps(0),
             cut_at: None,
+            cut_after_fault: None,
             is_dark: false,
             idle_waits: 0,
             counts,
@@ -152,6 +155,11 @@ impl SimDisk {
     pub fn cut_after(&self, steps: Steps) {
         let mut world = self.world.borrow_mut();
         world.cut_at = Some(Steps(world.steps.0 + steps.0));
+    }
+
+    /// Cuts the power so many steps after the first fault.
+    pub fn cut_after_fault(&self, steps: Steps) {
+        self.world.borrow_mut().cut_after_fault = Some(steps);
     }
 
     /// Stops everything now.
@@ -275,6 +283,10 @@ impl World {
         }
         if fault.is_some_and(|fault| fault != Fault::Slow) {
             self.struck = self.struck.with(op.member);
+            if let Some(steps) = self.cut_after_fault.take() {
+                let at = Steps(self.steps.0 + steps.0);
+                self.cut_at = Some(self.cut_at.map_or(at, |cut| cut.min(at)));
+            }
         }
         if fault == Some(Fault::Vanish) {
             self.vanish(op.member);

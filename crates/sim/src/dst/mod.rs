@@ -153,8 +153,8 @@ pub enum Finding {
         /// The members.
         members: MemberSet,
     },
-    /// A foreign or cloned member was accepted.
-    #[error("a foreign or cloned member was accepted")]
+    /// A foreign or cloned member was accepted, or one of another side.
+    #[error("a foreign or cloned member was accepted, or one that went on without the others")]
     Stranger,
     /// A member's superblock is gone.
     #[error("member {member} has no superblock left: {source}")]
@@ -286,6 +286,11 @@ impl Run {
         if weather == Weather::Rough && self.random.chance(2, 3) {
             let exponent = self.random.below(12);
             disk.cut_after(Steps(1 + self.random.below(1 << exponent)));
+        }
+        if weather == Weather::Rough && self.random.chance(1, 3) {
+            // Whoever is to learn of a failure has little time.
+            let exponent = self.random.below(8);
+            disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
         }
         let faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
         if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {

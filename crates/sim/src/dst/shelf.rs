@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, Superblock};
+use uraid_io::superblock::{Consistency, SlotState, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
@@ -102,6 +102,7 @@ impl Shelf {
             return Err(Finding::Accepted { members: wrong });
         }
         self.expect_strangers_refused(&found.candidates, random)?;
+        expect_split_brain_refused(&found.candidates, &verdict, random)?;
         let is_refused =
             !verdict.superblock.is_clean && !missing.is_empty() && !survives(verdict.superblock.consistency);
         match check_presence(&verdict, &found.candidates, OPTIONS) {
@@ -207,6 +208,33 @@ impl Shelf {
             Err(error) => Err(Finding::Refused { error: error.to_string() }),
             Ok(_) => Err(Finding::Stranger),
         }
+    }
+}
+
+/// Two sides that each went on without the other must not be opened together.
+fn expect_split_brain_refused(candidates: &[Candidate], verdict: &Verdict, random: &mut Random) -> Result<(), Finding> {
+    let accepted: Vec<usize> = verdict.slots.iter().flatten().copied().collect();
+    if accepted.len() < 2 {
+        return Ok(());
+    }
+    let other = accepted[random.index(accepted.len())];
+    let rest = |index: &usize| *index != other;
+    let one = accepted.iter().copied().find(rest).expect("there are two");
+    let [one_slot, other_slot] = [one, other].map(|index| candidates[index].superblock.slot);
+    let without = |index: usize, epochs: u64, gone: MemberIndex| {
+        let Candidate { path, superblock: Superblock { member, slot, areas, .. } } = candidates[index].clone();
+        let mut superblock = Superblock { member, slot, areas, ..verdict.superblock.clone() };
+        superblock.epoch.0 += epochs;
+        superblock.slots[gone.index()].state = SlotState::Failed;
+        Candidate { path, superblock }
+    };
+    let mut sides: Vec<Candidate> =
+        accepted.iter().filter(|index| rest(index)).map(|&index| without(index, 5, other_slot)).collect();
+    sides.insert(random.index(sides.len() + 1), without(other, 3, one_slot));
+    match judge(&sides) {
+        Err(Refusal::SplitBrain { .. }) => Ok(()),
+        Err(error) => Err(Finding::Refused { error: error.to_string() }),
+        Ok(_) => Err(Finding::Stranger),
     }
 }
 
