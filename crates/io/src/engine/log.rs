@@ -520,8 +520,8 @@ impl<D: Disk, T> Engine<D, T> {
             return self.flush_log();
         }
         let trim = log.trim;
-        let is_behind =
-            |writer: &&Writer| writer.ring.marked() < trim && !record.missing().contains(writer.header.slot);
+        // A mark that frees nothing would only take the block that is kept for one.
+        let is_behind = |writer: &&Writer| writer.ring.frees(trim) && !record.missing().contains(writer.header.slot);
         let behind: MemberSet =
             log.writers.iter().flatten().filter(is_behind).map(|writer| writer.header.slot).collect();
         if behind.is_empty() {

@@ -33,9 +33,9 @@ impl Ring {
         Bytes(self.area.end - self.area.start)
     }
 
-    /// The mark that the member durably holds.
-    pub(crate) fn marked(&self) -> Sequence {
-        self.marked
+    /// Whether a mark would make room.
+    pub(crate) fn frees(&self, trim: Sequence) -> bool {
+        self.live.front().is_some_and(|(sequence, _)| *sequence <= trim)
     }
 
     /// Where a record of `len` bytes would go so that `spare` more bytes could follow it; none without that room.
@@ -92,7 +92,9 @@ mod tests {
         assert_eq!(at, [8192, 12288, 16384]);
         assert_eq!(ring.find(BLOCK, BLOCK), None, "the last block is kept for a mark");
         assert_eq!(ring.find(BLOCK, Bytes(0)), Some(Bytes(20480)));
+        assert!(!ring.frees(Sequence(0)) && ring.frees(Sequence(1)));
         ring.mark(Sequence(1));
+        assert!(!ring.frees(Sequence(1)), "a mark that frees nothing only takes room");
         assert_eq!(ring.find(BLOCK, BLOCK), Some(Bytes(20480)));
         ring.take(Sequence(4), Bytes(20480), BLOCK);
         assert_eq!(ring.find(BLOCK, Bytes(0)), Some(Bytes(8192)));
