@@ -1,5 +1,7 @@
 //! How servers and clients come and go: killed clients, killed servers, two servers, read-only, stops, quickstart.
 
+mod bitmap;
+
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::SystemTime;

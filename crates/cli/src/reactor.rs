@@ -62,7 +62,7 @@ pub(crate) struct Reactor {
     spinner: Spinner,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
-    /// There is something to write out, sooner or later; there is more of it than one turn does.
+    /// There is something to do as time passes; there is more to write out than one turn does.
     dirtied: Notify,
     unfinished: Notify,
     /// The ring is broken: nothing more will be answered.
@@ -151,11 +151,11 @@ impl Reactor {
         }
     }
 
-    /// Counts the time that dirty content has been in memory.
+    /// Counts the time for what the engine does as it passes.
     async fn age(&self) {
         loop {
             self.dirtied.notified().await;
-            while self.engine.borrow().is_dirty() {
+            while self.engine.borrow().wants_ticks() {
                 tokio::time::sleep(TICK).await;
                 self.engine.borrow_mut().tick();
                 self.turn();
@@ -215,7 +215,7 @@ impl Reactor {
         if engine.wants_turn() {
             self.unfinished.notify_one();
         }
-        if engine.is_dirty() {
+        if engine.wants_ticks() {
             self.dirtied.notify_one();
         }
         if let Err(error) = turned {

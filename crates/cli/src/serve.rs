@@ -55,8 +55,10 @@ fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
     if !array.needs_recovery() || args.read_only {
         return Ok(array);
     }
-    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement");
-    let bar = terminal::progress("recovering", array.geometry.capacity().bytes().0);
+    let (part, all) = (array.recovery(), array.geometry.capacity().bytes());
+    let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
+    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement, {part_size} of {all_size}");
+    let bar = terminal::progress("recovering", part.0);
     let array = array.recover(|done| bar.set_position(done.0)).context("the recovery stopped")?;
     bar.finish_and_clear();
     Ok(array)

@@ -16,6 +16,7 @@ macro_rules! planted {
 
 pub mod array;
 pub mod bands;
+pub mod bitmap;
 pub mod buf;
 pub mod cache;
 pub mod disk;

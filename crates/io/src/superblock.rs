@@ -8,8 +8,10 @@ mod areas;
 mod codec;
 mod store;
 
-use uraid_layout::{Bytes, GeometryError, Level, MemberIndex, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec};
 use uuid::Uuid;
+
+use crate::bitmap::Regions;
 
 pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
 pub(crate) use codec::MAGIC;
@@ -191,7 +193,7 @@ impl Superblock {
     /// # Errors
     /// Which of them does not.
     pub fn check(&self) -> Result<(), SuperblockError> {
-        uraid_layout::Geometry::new(self.spec)?;
+        let geometry = Geometry::new(self.spec)?;
         let require = |is_right: bool, field| if is_right { Ok(()) } else { Err(SuperblockError::Field { field }) };
         require(!self.array.is_nil(), "array UUID")?;
         require(!self.member.is_nil(), "member UUID")?;
@@ -200,6 +202,8 @@ impl Superblock {
         require(self.areas.are_sound(self.spec.member_size), "area table")?;
         let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
         require(is_checkable, "integrity without a log")?;
+        let needed = Regions::new(&geometry).bitmap_bytes();
+        require(self.consistency != Consistency::Bitmap || self.areas.bitmap.size >= needed, "bitmap area")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
         require(self.sequence.0 <= COUNT_MAX, "sequence")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;

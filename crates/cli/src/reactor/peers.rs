@@ -8,6 +8,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use tokio::sync::mpsc::Receiver;
 use uraid_io::bands::{Bands, Shard};
+use uraid_io::bitmap::RegionId;
 use uraid_io::buf::Buf;
 use uraid_io::engine::{self, Ask, EngineError, Standing};
 use uraid_layout::{Lba, MemberSet};
@@ -41,6 +42,8 @@ pub(crate) enum PeerToken {
     Guest { from: Shard, part: Part },
     /// A flush for another reactor's engine.
     Sync { from: Shard, members: MemberSet },
+    /// A region that is held for another reactor's engine.
+    Intend { from: Shard, region: RegionId },
 }
 
 impl Peers {
@@ -156,6 +159,11 @@ impl Reactor {
                 };
                 peers.outboxes.post(from, Message::Synced { members, failed });
             }
+            // That the array is frozen they have been told already.
+            PeerToken::Intend { from, region } if result.is_ok() => {
+                peers.outboxes.post(from, Message::Intended { region });
+            }
+            PeerToken::Intend { .. } => {}
         }
     }
 
@@ -201,9 +209,14 @@ impl Reactor {
             Message::Ask { from, ask: Ask::Flush(members) } => {
                 engine().sync(Token::Peer(PeerToken::Sync { from, members }), members);
             }
+            Message::Ask { from, ask: Ask::Intend(region) } => {
+                engine().intend_for(Token::Peer(PeerToken::Intend { from, region }), region);
+            }
+            Message::Ask { ask: Ask::Settle(region), .. } => engine().settle_for(region),
             Message::Ask { ask: Ask::Freeze, .. } => engine().freeze(),
             Message::Standing(standing) => engine().learn(standing),
             Message::Synced { members, failed } => engine().synced(members, failed),
+            Message::Intended { region } => engine().intended(region),
         }
     }
 

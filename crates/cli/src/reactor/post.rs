@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use uraid_io::bands::{Bands, Shard};
+use uraid_io::bitmap::RegionId;
 use uraid_io::engine::{Ask, Standing};
 use uraid_layout::{Lba, MemberSet, Sectors};
 use uraid_nbd::NbdError;
@@ -34,6 +35,8 @@ pub(super) enum Message {
     Standing(Standing),
     /// From the keeper: the end of [`Ask::Flush`].
     Synced { members: MemberSet, failed: MemberSet },
+    /// From the keeper: the end of [`Ask::Intend`].
+    Intended { region: RegionId },
 }
 
 /// A part of a split request: what its answer comes back with.

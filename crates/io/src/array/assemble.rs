@@ -11,6 +11,7 @@ use super::judge::{Candidate, Verdict};
 use super::recover::RecoverError;
 use super::redo::{self, Overlay};
 use crate::Error;
+use crate::bitmap::{Bitmap, Regions};
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::{Engine, EngineError, Record};
@@ -29,6 +30,8 @@ pub struct Assembled<D> {
     /// What is in the log and not in place, where nothing is to be written.
     pub(super) overlay: Overlay,
     pub(super) is_recovered: bool,
+    /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a write-intent bitmap.
+    pub(super) bitmap: Option<Bitmap>,
 }
 
 impl<D: Disk> Assembled<D> {
@@ -88,12 +91,13 @@ impl<D: Disk> Assembled<D> {
         } else {
             Overlay::default()
         };
+        let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &superblocks);
         let mut record = Record::new(superblocks);
         if !is_logged {
             record.renew(generation);
         }
         let is_recovered = access != Access::ReadWrite || !is_logged;
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
     }
 
     /// The array's geometry.
@@ -147,7 +151,7 @@ impl<D: Disk> Assembled<D> {
             return Err(EngineError::NotRecovered);
         }
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
-        Ok(engine.with_overlay(self.overlay))
+        Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap))
     }
 }
 
@@ -158,6 +162,35 @@ fn is_torn(disk: &mut impl Disk, superblock: &Superblock) -> Result<bool, Error>
     let segments = smallvec![block.lease_write(0..SUPERBLOCK_BYTES)];
     perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset: head, segments }])?;
     Ok(block.as_ref() != encode(superblock))
+}
+
+/// The bits that are set on any of the members, where the array has a write-intent bitmap. What is clean and whole needs none.
+pub(super) fn bitmap(
+    disk: &mut impl Disk,
+    geometry: &Geometry,
+    is_clean: bool,
+    superblocks: &[Option<Superblock>],
+) -> Option<Bitmap> {
+    let present = || superblocks.iter().flatten();
+    let is_used = geometry.tolerance() > 0 && present().any(|own| own.consistency == Consistency::Bitmap);
+    let regions = Regions::new(geometry);
+    let mut bitmap = is_used.then(|| Bitmap::empty(regions))?;
+    if is_clean && present().count() == geometry.members() {
+        return Some(bitmap);
+    }
+    for own in present() {
+        let mut bytes = Buf::zeroed(regions.bitmap_bytes());
+        let segments = smallvec![bytes.lease_write(0..bytes.len())];
+        let (member, offset) = (own.slot, own.areas.bitmap.offset);
+        match perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }]) {
+            Ok(()) => bitmap.unite(&Bitmap::decode(regions, own.array, bytes.as_ref())),
+            Err(error) => {
+                tracing::warn!(%member, %error, "the write-intent bitmap can't be read: all of it counts as set");
+                return Some(Bitmap::full(regions));
+            }
+        }
+    }
+    Some(bitmap)
 }
 
 /// Runs operations and waits for all of them.

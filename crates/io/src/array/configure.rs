@@ -6,7 +6,7 @@
 use thiserror::Error;
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet};
 
-use super::assemble::{Assembled, flush, perform, superblock_writes};
+use super::assemble::{Assembled, bitmap, flush, perform, superblock_writes};
 use super::create::stripe_on_member;
 use super::open::Array;
 use crate::Error;
@@ -88,7 +88,7 @@ impl<D: Disk> Assembled<D> {
     /// When the array is open for reading only.
     pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
         assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
-        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered } = self;
+        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, .. } = self;
         let level = geometry.spec().level;
         if !record.missing().is_empty() {
             return Err(ConfigureError::NotWhole { missing: record.missing() });
@@ -113,7 +113,10 @@ impl<D: Disk> Assembled<D> {
         }
         perform(&mut disk, superblocks.iter().flat_map(superblock_writes))?;
         perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
-        let record = Record::new(superblocks.into_iter().map(Some).collect());
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered })
+        let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
+        // Of an array that is clean and whole no bit has to be set.
+        let bitmap = bitmap(&mut disk, &geometry, true, &superblocks);
+        let record = Record::new(superblocks);
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
     }
 }

@@ -184,6 +184,12 @@ impl Array {
         self.assembled.needs_recovery()
     }
 
+    /// See [`Assembled::recovery`].
+    #[must_use]
+    pub fn recovery(&self) -> Bytes {
+        self.assembled.recovery()
+    }
+
     /// See [`Assembled::recover`].
     ///
     /// # Errors

@@ -1,11 +1,14 @@
 //! Bringing an array back into agreement after an unclean stop: by its log, or by computing parity from the data.
 
+use std::ops::Range;
+
 use thiserror::Error;
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors, StripeId};
 
 use super::assemble::{Assembled, flush, perform};
 use super::redo;
 use crate::Error;
+use crate::bitmap::Bitmap;
 use crate::disk::Disk;
 use crate::engine::{Command, Engine, EngineError};
 use crate::log::record::Sequence;
@@ -41,6 +44,25 @@ pub enum RecoverError {
 }
 
 impl<D: Disk> Assembled<D> {
+    /// How much content [`Assembled::recover`] looks at, at most: what is in regions whose bits are set in the write-intent bitmap, or
+    /// everything.
+    pub fn recovery(&self) -> Bytes {
+        let stripes: u64 = self.suspects().iter().map(|stripes| stripes.end - stripes.start).sum();
+        let bytes = self.geometry.stripe_sectors().bytes().0 * stripes;
+        Bytes(bytes.min(self.geometry.capacity().bytes().0))
+    }
+
+    /// The parity stripes in which redundancy may not agree.
+    fn suspects(&self) -> Vec<Range<u64>> {
+        match &self.bitmap {
+            Some(bitmap) => {
+                let stripes = bitmap.iter().map(|region| bitmap.regions().stripes(region));
+                stripes.map(|stripes| stripes.start.0..stripes.end.0).collect()
+            }
+            None => vec![0..self.geometry.stripes().0],
+        }
+    }
+
     /// Brings the array into agreement and marks it clean; blocks. It can be cut off anywhere, and begun again by the next start. `progress` gets
     /// the bytes done so far: of the log, or of array content.
     ///
@@ -77,14 +99,16 @@ impl<D: Disk> Assembled<D> {
         Ok(self.run(|_| Ok(()))?)
     }
 
-    /// Computes all parity from the data and marks the array clean; blocks. `progress` gets the bytes of array content done so far.
+    /// Computes parity from the data where it may not agree, and marks the array clean; blocks. `progress` gets the bytes of array content done
+    /// so far. The bits of the bitmap's regions are kept until it is over.
     ///
     /// # Errors
     /// When a member fails: the array stays marked, and what is missing can't be made good.
     fn resync(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+        let suspects = self.suspects();
         self.run(|engine| {
             let geometry = engine.geometry().clone();
-            let mut columns = (0..geometry.stripes().0).flat_map(|stripe| {
+            let mut columns = suspects.into_iter().flatten().flat_map(|stripe| {
                 let chunk = geometry.chunk().0;
                 let starts = (0..chunk).step_by(usize::try_from(COLUMNS.0).expect("a small number"));
                 starts.map(move |start| (stripe, start, COLUMNS.0.min(chunk - start)))
@@ -126,16 +150,19 @@ impl<D: Disk> Assembled<D> {
 
     /// Runs work on an engine of its own, then closes the array.
     fn run(self, work: impl FnOnce(&mut Engine<D, u64>) -> Result<(), EngineError>) -> Result<Self, EngineError> {
-        let Self { geometry, record, disk, access, generation, overlay, .. } = self;
-        let mut engine = Engine::new(disk, geometry, record, false)?;
+        let Self { geometry, record, disk, access, generation, overlay, bitmap, .. } = self;
+        let mut engine = Engine::new(disk, geometry, record, false)?.with_intent(bitmap);
         work(&mut engine)?;
         engine.trust_parity();
         run_all(&mut engine, 1, {
             let mut close = Some(Command::Close);
             move |_| close.take().map(|command| (0, command))
         })?;
+        let set = engine.intent().cloned();
         let (disk, geometry, record) = engine.into_parts();
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true })
+        let is_whole = record.is_clean() && record.missing().is_empty();
+        let bitmap = set.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, bitmap })
     }
 }
 

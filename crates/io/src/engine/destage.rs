@@ -27,9 +27,14 @@ impl<D: Disk, T> Engine<D, T> {
         self.quantum.0 == 0
     }
 
-    /// Whether replied-to content waits in memory: call [`Engine::tick`] then.
+    /// Whether replied-to content waits in memory.
     pub fn is_dirty(&self) -> bool {
         self.cache.as_ref().is_some_and(Cache::is_dirty)
+    }
+
+    /// Whether something is to be done as time passes: call [`Engine::tick`] then.
+    pub fn wants_ticks(&self) -> bool {
+        self.is_dirty() || self.is_intent_settling()
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
@@ -39,11 +44,13 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by the next turns.
+    /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by the next turns,
+    /// and what nobody writes any more is taken out of the write-intent bitmap.
     pub fn tick(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.tick();
         }
+        self.tick_intent();
     }
 
     /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes, and what there is no

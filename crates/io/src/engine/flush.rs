@@ -28,6 +28,9 @@ pub(super) struct Flusher {
     pending: u32,
     present: VecDeque<Waiter>,
     next: VecDeque<Waiter>,
+    /// Rounds after which nothing was left to flush: that have begun, and that are over.
+    begun: u64,
+    ended: u64,
     /// Members that failed a flush and which the array can't do without: no later flush proves anything about them.
     failed: MemberSet,
 }
@@ -72,6 +75,10 @@ impl Flusher {
             self.round = self.round.iter().take(1).collect();
         }
         self.pending = u32::try_from(self.round.len()).expect("at most 64 members");
+        self.begun += u64::from(rest.is_empty());
+        if self.pending == 0 {
+            self.ended = self.begun;
+        }
         self.round
     }
 
@@ -79,7 +86,21 @@ impl Flusher {
     pub(super) fn ended(&mut self) -> Option<MemberSet> {
         assert!(self.pending > 0, "a flush that ends was begun");
         self.pending -= 1;
+        if self.pending == 0 {
+            self.ended = self.begun;
+        }
         (self.pending == 0).then_some(self.round)
+    }
+
+    /// The number of the round that covers all that has been written so far: it may be over, under way or yet to come.
+    pub(super) fn covering(&self) -> u64 {
+        // Where nothing is left to flush, the last round that began is one after which nothing was.
+        self.begun + u64::from(!self.unflushed.is_empty())
+    }
+
+    /// The number of the last such round that is over. Members that failed in it count for nothing any more.
+    pub(super) fn flushed(&self) -> u64 {
+        self.ended
     }
 
     /// Whether there is anything to flush.

@@ -10,6 +10,7 @@ use super::EngineError;
 use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::shares::Class;
+use crate::bitmap::RegionId;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
 use crate::log::record::Sequence;
@@ -54,6 +55,8 @@ pub(super) struct Job<T> {
     pub(super) record: Option<Sequence>,
     /// Whether the job counts as a writer, before which the members can't be marked clean.
     pub(super) is_writer: bool,
+    /// Whether the job holds its regions' bits in the write-intent bitmap.
+    pub(super) has_intent: bool,
 }
 
 /// What a job is for.
@@ -83,6 +86,8 @@ pub(super) enum Work {
     Destage,
     /// Make durable what another engine wrote.
     Sync,
+    /// Hold a region for another engine.
+    Intend(RegionId),
     Flush,
     Close,
 }
@@ -98,6 +103,8 @@ pub(super) enum Stage {
     Lock(Span),
     /// Wait until the members are marked as being written.
     Mark,
+    /// Wait until the bits of the stripes' regions are set on the members.
+    Intent,
     /// Plan under the lock.
     Plan,
     /// Wait for working memory.
@@ -210,6 +217,7 @@ impl<T> Job<T> {
             again: false,
             record: None,
             is_writer: false,
+            has_intent: false,
         }
     }
 

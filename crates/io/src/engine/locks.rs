@@ -5,6 +5,7 @@
 //! grows only with the number of stripes held at once, which the number of jobs bounds, and reuses its queues.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use uraid_layout::StripeId;
 
@@ -58,6 +59,13 @@ impl Span {
     pub(super) fn new(first: StripeId, last: StripeId) -> Self {
         assert!(first <= last, "a span is not empty");
         Self { next: first.0, first: first.0, end: last.0 + 1 }
+    }
+}
+
+impl Guard {
+    /// The stripes that are held.
+    pub(super) fn stripes(&self) -> Range<u64> {
+        self.first..self.end
     }
 }
 

@@ -8,6 +8,7 @@
 //! - What changes parity holds the [`locks::Guard`] of its stripes.
 //! - No member is written before all of them are durably marked dirty.
 //! - Where there is a log, nothing is written in place before the log durably has it.
+//! - Where there is a write-intent bitmap, nothing is written before all members durably have the bits of what is.
 //! - No write is acknowledged before every member that missed it is durably recorded as failed on the others.
 //! - Memory that a disk operation was given is touched by nobody until the operation completes.
 //! - At steady state a command allocates nothing.
@@ -18,6 +19,7 @@ mod destage;
 mod error;
 mod flush;
 mod heal;
+mod intent;
 mod job;
 mod locks;
 mod log;
@@ -47,6 +49,7 @@ use crate::superblock::Consistency;
 use ahead::ReadAhead;
 use flush::Flusher;
 use heal::Heals;
+use intent::Intent;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
 use log::Log;
@@ -144,6 +147,8 @@ pub struct Engine<D, T> {
     /// How to do without the missing members.
     repair: Repair,
     record: Record,
+    /// Where writes may be under way, in an array with a write-intent bitmap.
+    intent: Option<Intent>,
     jobs: Jobs<T>,
     locks: LockTable,
     shares: Shares,
@@ -199,6 +204,7 @@ impl<D: Disk, T> Engine<D, T> {
             disk,
             planner: Planner::new(),
             repair,
+            intent: Intent::of(&geometry, &record),
             jobs: Jobs::new(),
             locks: LockTable::new(LOCK_BUCKETS),
             shares: Shares::default(),

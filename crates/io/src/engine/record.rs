@@ -169,6 +169,11 @@ impl Record {
         DiskSector(Bytes(offset.0 - superblock.areas.data.offset.0).whole_sectors().0)
     }
 
+    /// Where a present member's write-intent bitmap begins in the member.
+    pub(super) fn bitmap_offset(&self, member: MemberIndex) -> Bytes {
+        self.superblocks[member.index()].as_ref().expect("a member that is used is present").areas.bitmap.offset
+    }
+
     /// Asks that the members be marked dirty and every failure be on record. True: they are. False: the job waits and asks
     /// again.
     pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {

@@ -26,6 +26,7 @@ pub(super) enum Caller {
     Job(JobId),
     Flusher,
     Record,
+    Intent,
     Log,
 }
 
@@ -42,7 +43,8 @@ impl Caller {
             Self::Job(id) => u64::from(id.0),
             Self::Flusher => 1 << 32,
             Self::Record => 2 << 32,
-            Self::Log => 3 << 32,
+            Self::Intent => 3 << 32,
+            Self::Log => 4 << 32,
         }
     }
 
@@ -51,6 +53,7 @@ impl Caller {
             0 => Self::Job(JobId(u32::try_from(tag).expect("the upper half is zero"))),
             1 => Self::Flusher,
             2 => Self::Record,
+            3 => Self::Intent,
             _ => Self::Log,
         }
     }
@@ -63,6 +66,7 @@ impl<D: Disk, T> Engine<D, T> {
         let stage = match self.jobs.job(id).work {
             Work::Flush | Work::Close => Stage::Drain,
             Work::Sync => Stage::Flush,
+            Work::Intend(_) => Stage::Intent,
             _ => self.first_stage(id),
         };
         self.jobs.job(id).stage = stage;
@@ -121,6 +125,7 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::PlanRead => self.plan_read(id),
                 Stage::Lock(span) => self.lock(id, span),
                 Stage::Mark => self.mark(id),
+                Stage::Intent => self.intend(id),
                 Stage::Plan => self.plan_locked(id),
                 Stage::Memory => self.take_memory(id),
                 Stage::StartReads => self.start_reads(id),
@@ -189,7 +194,7 @@ impl<D: Disk, T> Engine<D, T> {
             self.record.writer_begun();
         }
         if self.record.demand_dirty(id) || planted!(DirtyMarkSkipped) {
-            return Step::To(Stage::Plan);
+            return Step::To(Stage::Intent);
         }
         self.run_record();
         Step::Wait(Stage::Mark)
@@ -231,7 +236,7 @@ impl<D: Disk, T> Engine<D, T> {
                 }
                 planner.rebuild(plan, &view, stripe, [cell], (start, job.len))
             }
-            Work::Sync | Work::Flush | Work::Close => unreachable!("a flush has no plan"),
+            Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
         };
         planned.map_err(EngineError::Plan)
     }
@@ -473,6 +478,9 @@ impl<D: Disk, T> Engine<D, T> {
         if self.flusher.is_needed() && !planted!(CleanUnflushed) {
             return Step::To(Stage::Flush);
         }
+        if self.await_intent(id) {
+            return Step::Wait(Stage::Clean);
+        }
         if self.record.demand_clean(id) {
             return Step::To(Stage::Done);
         }
@@ -512,6 +520,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn unlock(&mut self, id: JobId) {
+        self.end_intent(id);
         let job = self.jobs.job(id);
         if let Some(guard) = job.guard.take() {
             self.locks.release(guard, &mut self.ready);
@@ -619,6 +628,7 @@ impl<D: Disk, T> Engine<D, T> {
             Caller::Job(id) => self.job_completed(id, member, &result),
             Caller::Flusher => self.flush_completed(member, result.is_err()),
             Caller::Log => self.log_written(member, result.is_err()),
+            Caller::Intent => self.intent_completed(member, result.is_err()),
             Caller::Record => {
                 if self.record.completed(member, result.is_err()) {
                     let failed = self.record.take_failed();

@@ -7,6 +7,9 @@
 //!   that wait look again.
 //! - A follower's flush is a flush by the keeper ([`Ask::Flush`], [`Engine::sync`], [`Engine::synced`]). So there is one place that learns of a
 //!   member's failed flush, which the member reports once, and no flush after it can be taken for a success.
+//! - A follower holds a region of the write-intent bitmap by having the keeper hold it ([`Ask::Intend`], [`Engine::intend_for`], [`Engine::intended`]), and
+//!   writes no stripe of it before. It lets go when its own jobs have for a while and its writes there are flushed ([`Ask::Settle`],
+//!   [`Engine::settle_for`]). So a bit is set on the members while any engine holds its region.
 //! - An engine that can't go on without losing data freezes, and all others with it ([`Ask::Freeze`]).
 //!
 //! Invariants, for all engines together: no member is written before all are durably marked dirty; no write is replied to before every
@@ -20,6 +23,7 @@ use super::job::{Job, Work};
 use super::log::Log;
 use super::{Engine, EngineError, Reply};
 use crate::bands::{Bands, Shard};
+use crate::bitmap::RegionId;
 use crate::disk::Disk;
 use crate::log::record::Lane;
 
@@ -30,6 +34,10 @@ pub enum Ask {
     Record(MemberSet),
     /// That what was written to these become durable: [`Engine::sync`].
     Flush(MemberSet),
+    /// That a region's bit be set in the write-intent bitmap and stay so: [`Engine::intend_for`].
+    Intend(RegionId),
+    /// That it need not stay so any longer: [`Engine::settle_for`].
+    Settle(RegionId),
     /// That nothing be answered any more: [`Engine::freeze`].
     Freeze,
 }
@@ -77,6 +85,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Appends what a follower wants since the last time.
     pub fn take_asks(&mut self, asks: &mut Vec<Ask>) {
         asks.extend(self.record.take_demand().map(Ask::Record));
+        self.take_intent_asks(asks);
         let Some(place) = &mut self.place else { return };
         asks.append(&mut place.asks);
         if self.is_frozen && !std::mem::replace(&mut place.has_told_frozen, true) {
@@ -113,6 +122,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn freeze(&mut self) {
         self.is_frozen = true;
         self.record.stop_waiting();
+        self.give_up_intent();
+        self.run_intent();
     }
 
     /// Makes durable, at the keeper, what a follower has written to `members`, and every failure of a member too; replies then.

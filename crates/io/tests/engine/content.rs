@@ -42,7 +42,7 @@ enum Flight {
 pub(crate) struct Storm {
     pub(crate) engine: TestEngine,
     model: Model,
-    random: Random,
+    pub(crate) random: Random,
     flights: HashMap<u64, Flight>,
     next: u64,
     may_fail: bool,

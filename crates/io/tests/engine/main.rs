@@ -5,6 +5,8 @@ mod cache;
 mod content;
 mod counts;
 mod faults;
+mod intent;
 mod record;
+mod recovery;
 mod shards;
 mod support;

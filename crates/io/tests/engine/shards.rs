@@ -5,8 +5,7 @@ use uraid_io::bands::Bands;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, EngineError};
-use uraid_io::superblock::Consistency;
-use uraid_io::superblock::SlotState;
+use uraid_io::superblock::{Consistency, SlotState};
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Sectors};
 
 use crate::support::shards::Fleet;

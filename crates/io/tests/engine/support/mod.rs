@@ -1,6 +1,7 @@
 //! Arrays in memory for the engine's tests: members that are watched, a model of what every sector may hold, and an encoder
 //! that says what the members must hold.
 
+pub(crate) mod intents;
 pub(crate) mod model;
 pub(crate) mod shards;
 pub(crate) mod watch;

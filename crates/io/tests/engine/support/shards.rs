@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use uraid_io::Error;
 use uraid_io::bands::{Bands, Shard};
+use uraid_io::bitmap::RegionId;
 use uraid_io::buf::Pool;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Ask, CacheMode, Command, Engine, EngineError, Reply, Standing};
@@ -32,6 +33,7 @@ enum Mail {
     Ask { from: usize, ask: Ask },
     Standing(Standing),
     Synced { members: MemberSet, failed: MemberSet },
+    Intended(RegionId),
 }
 
 /// Whom a reply is for.
@@ -39,6 +41,7 @@ enum Mail {
 enum Token {
     Test(u64),
     Sync { from: usize, members: MemberSet },
+    Intend { from: usize, region: RegionId },
 }
 
 /// A command's end, with what a read has read.
@@ -152,6 +155,11 @@ impl Fleet {
                     };
                     self.mail[0][from].push_back(Mail::Synced { members, failed });
                 }
+                Token::Intend { from, region } => match result {
+                    Ok(_) => self.mail[0][from].push_back(Mail::Intended(region)),
+                    Err(EngineError::Frozen) => {}
+                    Err(error) => panic!("a region for another engine: {error}"),
+                },
             }
         }
         if shard > 0 {
@@ -166,11 +174,19 @@ impl Fleet {
         match mail {
             Mail::Ask { ask: Ask::Record(failed), .. } => engine.note(failed),
             Mail::Ask { from, ask: Ask::Flush(members) } => engine.sync(Token::Sync { from, members }, members),
+            Mail::Ask { from, ask: Ask::Intend(region) } => engine.intend_for(Token::Intend { from, region }, region),
+            Mail::Ask { ask: Ask::Settle(region), .. } => engine.settle_for(region),
             Mail::Ask { ask: Ask::Freeze, .. } => engine.freeze(),
+            Mail::Intended(region) => engine.intended(region),
             Mail::Standing(standing) => engine.learn(standing),
             Mail::Synced { members, failed } => engine.synced(members, failed),
         }
         true
+    }
+
+    /// Lets time pass for an engine.
+    pub(crate) fn tick(&mut self, shard: usize) {
+        self.engines[shard].tick();
     }
 
     /// Turns one engine until nothing happens, while nothing is carried.

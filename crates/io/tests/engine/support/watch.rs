@@ -9,7 +9,8 @@ use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
 use uraid_io::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
 use uraid_layout::{Bytes, MemberIndex};
 
-use super::size;
+use super::intents::Intents;
+use super::{Random, SECTOR, size};
 
 /// One operation as it was submitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +45,8 @@ pub(crate) struct Watch {
     image: Vec<Option<Vec<u8>>>,
     pub(crate) ops: Vec<Op>,
     reaps: usize,
+    /// What the members' write-intent bitmaps may hold, where the array has them.
+    pub(crate) intents: Option<Intents>,
     /// Members may be written that another engine has put on record as failed: what they hold counts for nothing.
     pub(crate) allows_late: bool,
     /// Operations that are not begun until [`Watch::let_go`].
@@ -66,12 +69,15 @@ impl Watch {
             image: (0..members).map(image).collect(),
             ops: Vec::new(),
             reaps: usize::MAX,
+            intents: None,
             allows_late: false,
             on_hold: Vec::new(),
             held: Vec::new(),
             inner,
         };
         watch.durable = (0..members).map(MemberIndex).map(|member| watch.superblock(member)).collect();
+        let superblock = watch.durable.iter().flatten().next();
+        watch.intents = superblock.and_then(|superblock| Intents::new(superblock, &watch.inner));
         watch
     }
 
@@ -107,6 +113,32 @@ impl Watch {
     /// The same of what a power cut would leave at least.
     pub(crate) fn durable_data(&self, member: MemberIndex, len: usize) -> &[u8] {
         &self.image[member.index()].as_ref().expect("the member is present")[..len]
+    }
+
+    /// The members as a power cut may leave them: of what is not durable, each sector of data as it was or as it is, and any version of the
+    /// bitmap. What is under way has not begun to reach them.
+    pub(crate) fn cut(&self, random: &mut Random) -> Vec<Option<Vec<u8>>> {
+        let start = size(self.areas.data.offset);
+        let mut members = Vec::new();
+        for (member, image) in (0..).map(MemberIndex).zip(&self.image) {
+            let mut bytes = self.inner.member(member).map(<[u8]>::to_vec);
+            if let (Some(bytes), Some(image)) = (&mut bytes, image) {
+                let sectors =
+                    bytes[start..start + image.len()].chunks_exact_mut(SECTOR).zip(image.chunks_exact(SECTOR));
+                for (now, before) in sectors.filter(|(now, before)| now != before) {
+                    if random.below(2) == 0 {
+                        now.copy_from_slice(before);
+                    }
+                }
+                if let Some(intents) = &self.intents {
+                    let pick = usize::try_from(random.below(1 << 20)).expect("small");
+                    let bitmap = intents.encoded(member, |count| pick % count);
+                    bytes[size(self.areas.bitmap.offset)..][..bitmap.len()].copy_from_slice(&bitmap);
+                }
+            }
+            members.push(bytes);
+        }
+        members
     }
 
     pub(crate) fn data_mut(&mut self, member: MemberIndex) -> &mut [u8] {
@@ -149,6 +181,27 @@ impl Watch {
         }
     }
 
+    /// The members that are durably on record as active.
+    pub(crate) fn active(&self) -> Vec<MemberIndex> {
+        let slots = (0..).map(MemberIndex).zip(&self.newest().slots);
+        slots.filter(|(_, record)| record.state == SlotState::Active).map(|(slot, _)| slot).collect()
+    }
+
+    /// Whatever a power cut leaves now, what was written and may not be durable is in regions whose bits are set.
+    fn assert_intended(&self) {
+        let Some(intents) = &self.intents else { return };
+        let start = size(self.areas.data.offset);
+        let active = self.active();
+        let flying = self.writing.iter().flat_map(|((_, member), group)| {
+            group.ranges.iter().filter(|_| group.pending > 0).map(move |range| (*member, range))
+        });
+        let unflushed = (0..).map(MemberIndex).zip(&self.unflushed);
+        let unflushed = unflushed.flat_map(|(member, writes)| writes.iter().map(move |(_, range)| (member, range)));
+        for (member, range) in flying.chain(unflushed).filter(|(member, _)| active.contains(member)) {
+            intents.assert_set(&active, member, range.start - start..range.end - start);
+        }
+    }
+
     /// Before any data is written, every member that counts says durably that writes are under way.
     fn assert_marked(&self, op: &DiskOp) {
         let newest = self.newest();
@@ -176,8 +229,15 @@ impl Disk for Watch {
                 let group = self.writing.entry((op.tag, op.member)).or_default();
                 group.ranges.push(range);
                 group.pending += 1;
+                self.assert_intended();
+            }
+            OpKind::Write if op.offset == self.areas.bitmap.offset => {
+                let intents = self.intents.as_mut().expect("only an array with a bitmap has its bitmap written");
+                intents.written(&op);
+                self.assert_intended();
             }
             OpKind::Flush => {
+                self.intents.iter_mut().for_each(|intents| intents.flushing(op.tag, op.member));
                 let state = (self.superblock(op.member), self.clock);
                 let before = self.flushing.insert((op.tag, op.member), state);
                 assert!(before.is_none(), "one flush of a member at a time for one purpose");
@@ -204,6 +264,7 @@ impl Disk for Watch {
         for completion in &completions[before..] {
             let (key, is_ok) = ((completion.tag, completion.member), completion.result.is_ok());
             let slot = completion.member.index();
+            self.intents.iter_mut().for_each(|intents| intents.completed(completion));
             if let Some((superblock, written)) = self.flushing.remove(&key) {
                 if is_ok {
                     // Of two flushes at once the one that was asked for first may end last.
