@@ -250,8 +250,9 @@ mod tests {
             regions.count()
         );
         // Half as large they would be too small or too many.
-        let is_least = content / 2 < 1 << 20 || geometry.stripes().0.div_ceil((1 << regions.shift) / 2) > 32768;
-        assert!(regions.shift == 0 || is_least, "regions are larger than they have to be");
+        let half = 1_u64 << regions.shift >> 1;
+        let is_least = half == 0 || content / 2 < 1 << 20 || geometry.stripes().0.div_ceil(half) > 32768;
+        assert!(is_least, "regions are larger than they have to be");
         assert!(regions.bitmap_bytes().0 <= 8192);
         let of_regions = (0..regions.count()).map(|region| RegionId(u32::try_from(region).expect("few")));
         let stripes: u64 = of_regions.map(|region| stripes(regions, region).count() as u64).sum();
