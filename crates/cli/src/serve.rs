@@ -57,8 +57,11 @@ fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
     }
     let (part, all) = (array.recovery(), array.geometry.capacity().bytes());
     let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
-    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement, {part_size} of {all_size}");
-    let bar = terminal::progress("recovering", part.0);
+    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement");
+    if part.0 > 0 {
+        tracing::warn!("what is kept twice is computed again for {part_size} of {all_size}");
+    }
+    let bar = terminal::progress("recovering", if part.0 > 0 { part.0 } else { all.0 });
     let array = array.recover(|done| bar.set_position(done.0)).context("the recovery stopped")?;
     bar.finish_and_clear();
     Ok(array)

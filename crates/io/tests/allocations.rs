@@ -60,7 +60,11 @@ impl Bench {
             member: uuid(slot + 1),
             slot: MemberIndex(slot),
             areas,
-            consistency: Consistency::None,
+            consistency: if let Level::Raid1 | Level::Raid10 { .. } = level {
+                Consistency::Bitmap
+            } else {
+                Consistency::None
+            },
             integrity: Integrity::None,
             generation: Uuid::nil(),
             epoch: Epoch(1),

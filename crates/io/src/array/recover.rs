@@ -44,22 +44,22 @@ pub enum RecoverError {
 }
 
 impl<D: Disk> Assembled<D> {
-    /// How much content [`Assembled::recover`] looks at, at most: what is in regions whose bits are set in the write-intent bitmap, or
-    /// everything.
+    /// How much content [`Assembled::recover`] computes parity for: what is in regions whose bits are set in the write-intent bitmap, or
+    /// everything; nothing where a log says what to do.
     pub fn recovery(&self) -> Bytes {
-        let stripes: u64 = self.suspects().iter().map(|stripes| stripes.end - stripes.start).sum();
+        if self.record.consistency() == Consistency::Log {
+            return Bytes(0);
+        }
+        let stripes: u64 = self.suspects().iter().map(|stripes| stripes.end.0 - stripes.start.0).sum();
         let bytes = self.geometry.stripe_sectors().bytes().0 * stripes;
         Bytes(bytes.min(self.geometry.capacity().bytes().0))
     }
 
     /// The parity stripes in which redundancy may not agree.
-    fn suspects(&self) -> Vec<Range<u64>> {
+    fn suspects(&self) -> Vec<Range<StripeId>> {
         match &self.bitmap {
-            Some(bitmap) => {
-                let stripes = bitmap.iter().map(|region| bitmap.regions().stripes(region));
-                stripes.map(|stripes| stripes.start.0..stripes.end.0).collect()
-            }
-            None => vec![0..self.geometry.stripes().0],
+            Some(bitmap) => bitmap.iter().map(|region| bitmap.regions().stripes(region)).collect(),
+            None => vec![StripeId(0)..StripeId(self.geometry.stripes().0)],
         }
     }
 
@@ -108,7 +108,8 @@ impl<D: Disk> Assembled<D> {
         let suspects = self.suspects();
         self.run(|engine| {
             let geometry = engine.geometry().clone();
-            let mut columns = suspects.into_iter().flatten().flat_map(|stripe| {
+            let stripes = suspects.into_iter().flat_map(|stripes| stripes.start.0..stripes.end.0);
+            let mut columns = stripes.flat_map(|stripe| {
                 let chunk = geometry.chunk().0;
                 let starts = (0..chunk).step_by(usize::try_from(COLUMNS.0).expect("a small number"));
                 starts.map(move |start| (stripe, start, COLUMNS.0.min(chunk - start)))

@@ -11,7 +11,7 @@ use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement};
 use crate::content::Storm;
 use crate::faults::assert_recorded;
 use crate::support::shards::Fleet;
-use crate::support::{CHUNK, RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, run_all, small, write};
+use crate::support::{CHUNK, RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, run_all, write};
 
 /// Sectors of a region of a mirror of small chunks: a mebibyte.
 pub(crate) const REGION: u64 = 2048;

@@ -53,8 +53,8 @@ fn marked(shape: &Shape, members: &Members) -> Bitmap {
 
 /// Brings an array into agreement, and gives what its members read for that; its content is read through the engine then, and
 /// compared with what the members hold.
-fn recover(shape: &Shape, members: Members, context: &str) -> (u64, Vec<u8>) {
-    let assembled = assembled(MemDisk::new(members.clone(), Order::Fifo), &members);
+fn recover(shape: &Shape, members: &Members, context: &str) -> (u64, Vec<u8>) {
+    let assembled = assembled(MemDisk::new(members.clone(), Order::Fifo), members);
     let is_dirty = assembled.needs_recovery();
     let assembled = if is_dirty { assembled.recover(|_| ()).expect("memory does not fail") } else { assembled };
     assert!(!assembled.needs_recovery(), "{context}");
@@ -101,7 +101,7 @@ fn only_marked_regions_are_read_and_made_equal() {
         for &region in touched {
             disturb(&shape, &mut left, 1, region * REGION + 2000, 8);
         }
-        let (read, content) = recover(&shape, left, &format!("{touched:?}"));
+        let (read, content) = recover(&shape, &left, &format!("{touched:?}"));
         // The bitmap is looked at where the array is dirty, on each of the two members.
         let bitmaps = if touched.is_empty() { 0 } else { 2 * 4096 };
         assert_eq!(read, (touched.len() as u64) * (1 << 20) + bitmaps, "{touched:?}");
@@ -129,7 +129,7 @@ fn bits_do_not_outlive_their_reason() {
     }
     let left = (0..2).map(|member| engine.disk().member(MemberIndex(member)).map(<[u8]>::to_vec)).collect();
     assert_eq!(marked(&shape, &left).iter().collect::<Vec<_>>(), [RegionId(6)]);
-    assert_eq!(recover(&shape, left, "again").0, (1 << 20) + 2 * 4096);
+    assert_eq!(recover(&shape, &left, "again").0, (1 << 20) + 2 * 4096);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn bitmaps_that_can_not_be_trusted_stand_for_everything() {
         let mut left = members(&engine);
         left[bad].as_mut().expect("present")[at + 20] ^= 1;
         disturb(&shape, &mut left, 1, 6 * REGION, 8);
-        assert_eq!(recover(&shape, left, "damaged").0, (8 << 20) + 2 * 4096);
+        assert_eq!(recover(&shape, &left, "damaged").0, (8 << 20) + 2 * 4096);
     }
 }
 
@@ -202,7 +202,7 @@ fn every_cut_of_a_run_is_recovered_from_what_is_marked() {
             let content = stripes * shape.geometry().stripe_sectors().bytes().0;
             let bitmaps = u64::from(shape.members) * 4096;
             let expected = if is_clean { 0 } else { content + bitmaps };
-            let (read, content) = recover(&shape, left, &context);
+            let (read, content) = recover(&shape, &left, &context);
             // The last stripe of some arrays is not whole.
             assert!(read <= expected && read + (1 << 20) > expected, "{context}: {read} bytes read, not {expected}");
             assert_eq!(content.len() as u64, Sectors(capacity).bytes().0);
@@ -270,7 +270,7 @@ fn recovery_can_be_cut_off_anywhere() {
             let ended = assembled(disk, &left).recover(|_| ());
             let is_over = ended.is_ok();
             drop(ended);
-            recover(&shape, watch.borrow().cut(&mut random), &context);
+            recover(&shape, &watch.borrow().cut(&mut random), &context);
             if is_over {
                 break;
             }

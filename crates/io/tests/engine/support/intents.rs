@@ -48,10 +48,6 @@ impl Intents {
         Some(Self { regions, array: superblock.array, members, flushing: HashMap::new(), geometry })
     }
 
-    pub(crate) fn regions(&self) -> Regions {
-        self.regions
-    }
-
     /// The bits that a power cut may leave on a member: the fewest.
     pub(crate) fn least(&self, member: MemberIndex) -> Vec<RegionId> {
         let all = &self.members[member.index()].all;
