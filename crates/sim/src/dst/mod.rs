@@ -193,7 +193,7 @@ impl Default for Options {
     /// What is built: every way there is of keeping consistent.
     fn default() -> Self {
         Self {
-            ways: vec![Consistency::None, Consistency::Log, Consistency::Log, Consistency::Log],
+            ways: vec![Consistency::None, Consistency::Bitmap, Consistency::Log, Consistency::Log, Consistency::Log],
             corrupts: false,
             events: KEPT,
         }
