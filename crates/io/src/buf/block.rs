@@ -1,9 +1,9 @@
 //! Mapped memory, blocks of it, and the record of which of a block's ranges are on loan. It hands out raw memory; [`super::Buf`] and
 //! [`super::Lease`] uphold who may touch it.
 //!
-//! Memory is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every page that it aligns.
+//! The memory of pools is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every page that it aligns.
 
-use std::alloc::{Layout, handle_alloc_error};
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::RefCell;
 use std::ops::Range;
 use std::ptr::NonNull;
@@ -18,6 +18,9 @@ pub(super) const PAGE_BYTES: usize = 4096;
 
 /// The size of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// A block of its own of up to this comes from the allocator: a mapping costs two system calls and a fault.
+const ALLOCATED_MAX: usize = 64 << 10;
 
 /// What the device does with leased memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,10 +40,12 @@ pub(super) struct Block {
     loans: RefCell<Loans>,
 }
 
-/// A mapping of pages that are zeros at first. It ends with the last of its blocks.
+/// Pages that are zeros at first. They go with the last of their blocks.
 struct Region {
     start: NonNull<u8>,
     bytes: usize,
+    /// Of a mapping of its own, or else from the allocator.
+    is_mapped: bool,
 }
 
 /// The first few are kept in the block itself: most blocks never have more, and every look elsewhere is a miss of the processor's caches.
@@ -61,7 +66,8 @@ enum Loan {
 impl Block {
     /// A block of zeros; `bytes` is a positive multiple of a page.
     pub(super) fn zeroed(bytes: usize) -> Self {
-        Self::many(bytes, 1, &Weak::new()).next().expect("one block")
+        let region = if bytes <= ALLOCATED_MAX { Region::allocate(bytes) } else { Region::map(bytes) };
+        Self { home: Weak::new(), region: Rc::new(region), start: 0, bytes, loans: RefCell::default() }
     }
 
     /// `count` blocks of zeros that are neighbours in one mapping; `bytes`, of each, is a positive multiple of a page.
@@ -166,15 +172,27 @@ impl Loans {
 }
 
 impl Region {
+    fn allocate(bytes: usize) -> Self {
+        assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "a region is whole pages");
+        let layout = Self::layout(bytes);
+        // SAFETY: the layout has a size above zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else { handle_alloc_error(layout) };
+        Self { start, bytes, is_mapped: false }
+    }
+
+    fn layout(bytes: usize) -> Layout {
+        Layout::from_size_align(bytes, PAGE_BYTES).expect("a size class fits the address space")
+    }
+
     fn map(bytes: usize) -> Self {
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "a region is whole pages");
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        let layout = Layout::from_size_align(bytes, PAGE_BYTES).expect("a size class fits the address space");
         let region = match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Self { start, bytes },
-            _ => handle_alloc_error(layout),
+            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Self { start, bytes, is_mapped: true },
+            _ => handle_alloc_error(Self::layout(bytes)),
         };
         if bytes >= HUGE_BYTES {
             // SAFETY: the range is the mapping's own. It is a wish: one fault instead of five hundred.
@@ -198,8 +216,13 @@ impl Drop for Block {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is this region's own, whole, and the last block in it is gone.
-        unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        if self.is_mapped {
+            // SAFETY: the mapping is this region's own, whole, and the last block in it is gone.
+            unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
+        } else {
+            // SAFETY: the allocator gave the memory with this layout, and the last block in it is gone.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.bytes)) };
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
+use std::collections::VecDeque;
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -85,7 +86,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-/// Works on the workloads in their order, until the first that fails.
+/// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, so that those with many states in each
+/// workload leave time for the others.
 fn run(
     arguments: &Arguments,
     shapes: &[Shape],
@@ -96,10 +98,22 @@ fn run(
     let until = begun.checked_add(arguments.time);
     let enumeration = Enumeration::new(shapes, Options { until, states_max: arguments.states, ..Options::default() });
     let rows = Mutex::new((vec![Row::default(); shapes.len()], None));
-    let (next, is_over) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let mut queues = vec![VecDeque::new(); shapes.len()];
+    for workload in numbers.iter().filter_map(|&number| workloads.get(number)) {
+        queues[workload.shape].push_back(workload);
+    }
+    let queues = Mutex::new((queues, vec![0_u64; shapes.len()]));
+    let next = || {
+        let mut guard = queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let (queues, worked) = &mut *guard;
+        let shape = (0..queues.len()).filter(|&shape| !queues[shape].is_empty()).min_by_key(|&shape| worked[shape])?;
+        // Until it is known what it took.
+        worked[shape] += 1000;
+        queues[shape].pop_front()
+    };
+    let is_over = AtomicBool::new(false);
     let work = || {
-        while let Some(&number) = numbers.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let workload = workloads.get(number).expect("the numbers are workloads'");
+        while let Some(workload) = next() {
             if is_over.load(Ordering::Relaxed) || enumeration.is_over() {
                 return;
             }
@@ -111,6 +125,7 @@ fn run(
                 Ok(counts) => {
                     let row: &mut Row = &mut rows[workload.shape];
                     *row = Row { counts: row.counts.plus(counts), time: row.time + started.elapsed() };
+                    queues.lock().unwrap_or_else(PoisonError::into_inner).1[workload.shape] += counts.states;
                 }
                 Err(found) => {
                     *failure = Some(*found);
