@@ -18,6 +18,7 @@ mod packages;
 mod project;
 mod sim;
 mod source;
+mod mutants;
 mod sweep;
 mod test;
 
@@ -45,6 +46,8 @@ enum Command {
     Crash(crash::Options),
     /// Let every operation of every member fail, one at a time
     Sweep(sweep::Options),
+    /// Plant bugs in the engine, one at a time, and see that the simulator notices
+    Mutants(mutants::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
     /// Exactly what continuous integration runs: lint, test, fuzz
@@ -72,6 +75,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Fuzz(options) => fuzz::run(&project, options),
         Command::Crash(options) => crash::run(&project, options),
         Command::Sweep(options) => sweep::run(&project, options),
+        Command::Mutants(options) => mutants::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
