@@ -7,6 +7,7 @@ mod clients;
 mod create;
 mod degraded;
 mod harness;
+mod integrity;
 mod kills;
 mod lifecycle;
 mod map;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use uraid_io::superblock::Consistency;
+use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
 
 /// The most that can be read ahead of a reader.
@@ -102,6 +102,9 @@ pub(crate) struct CreateArgs {
     /// What keeps the members in agreement over an unclean stop [default: log for 5 and rm2, bitmap for 1 and 10, none for 0]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) consistency: Option<ConsistencyName>,
+    /// Check content by a checksum of each 4 KiB block; needs `--consistency log`, which is the default then
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = IntegrityName::None)]
+    pub(crate) integrity: IntegrityName,
     /// Room for the log on each member [default: 1/64 of the member, up to 64M, and room for a few parity stripes]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) log_size: Option<Bytes>,
@@ -233,6 +236,15 @@ pub(crate) enum ConsistencyName {
     /// A bitmap says where writes were under way: parity is computed again there
     Bitmap,
     /// Parity is computed again everywhere
+    None,
+}
+
+/// How content is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IntegrityName {
+    /// By a checksum of each 4 KiB block, kept apart from it
+    Crc32,
+    /// Not at all, beyond what the members do
     None,
 }
 
@@ -375,6 +387,16 @@ fn busy_poll(text: &str) -> Result<BusyPoll, String> {
         ("off", _) => Ok(BusyPoll::For(Duration::ZERO)),
         (_, Ok(microseconds @ 0..=1000)) => Ok(BusyPoll::For(Duration::from_micros(microseconds))),
         _ => Err(format!("'{text}' is not auto, off or a number of microseconds up to 1000")),
+    }
+}
+
+impl IntegrityName {
+    /// What it names.
+    pub(crate) fn integrity(self) -> Integrity {
+        match self {
+            Self::Crc32 => Integrity::Crc32,
+            Self::None => Integrity::None,
+        }
     }
 }
 

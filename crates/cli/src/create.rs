@@ -24,6 +24,7 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
         force: args.force,
         consistency: args.consistency.map(ConsistencyName::consistency),
         log_size: args.log_size,
+        integrity: args.integrity.integrity(),
         created: now()?,
     };
     make(&args.members, &options)?;

@@ -11,7 +11,7 @@ use uraid_layout::MemberIndex;
 use uuid::Uuid;
 
 use crate::args::ExamineArgs;
-use crate::shape::{consistency_name, layout_name, level_name};
+use crate::shape::{consistency_name, integrity_name, layout_name, level_name};
 use crate::terminal::{list, print, print_json, size};
 
 /// An array, as its members describe it. Sizes are in bytes.
@@ -33,6 +33,8 @@ pub(crate) struct Report {
     state: &'static str,
     /// What keeps the members in agreement over an unclean stop: `log`, `bitmap` or `none`.
     consistency: &'static str,
+    /// How content is checked: `crc32` or `none`.
+    integrity: &'static str,
     size: u64,
     /// How many members may fail, whichever they are.
     tolerance: usize,
@@ -87,6 +89,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         epoch: superblock.epoch.0,
         state: if superblock.is_clean { "clean" } else { "dirty" },
         consistency: consistency_name(superblock.consistency),
+        integrity: integrity_name(superblock.integrity),
         size: geometry.capacity().bytes().0,
         tolerance: geometry.tolerance(),
         missing,
@@ -131,9 +134,9 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     if json {
         return print_json(report);
     }
-    let Report { uuid, epoch, state, consistency, missing, members, .. } = report;
+    let Report { uuid, epoch, state, consistency, integrity, missing, members, .. } = report;
     print(format_args!("{}", report.title()))?;
-    print(format_args!("  {uuid}, {state}, epoch {epoch}, consistency: {consistency}"))?;
+    print(format_args!("  {uuid}, {state}, epoch {epoch}, consistency: {consistency}, integrity: {integrity}"))?;
     let survives = report.tolerance.saturating_sub(missing.len());
     match missing.as_slice() {
         [] => print(format_args!("  whole: survives {survives} more failure{}", if survives == 1 { "" } else { "s" }))?,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use uraid_io::array::CreateOptions;
 use uraid_io::member::Allocation;
+use uraid_io::superblock::Integrity;
 use uraid_layout::{Bytes, Level, Rotation};
 
 use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs};
@@ -31,6 +32,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
             force: false,
             consistency: None,
             log_size: None,
+            integrity: Integrity::None,
             created: create::now()?,
         };
         create::make(&all, &options)?;

@@ -103,7 +103,8 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     let possible = array.engines_max().and_then(|most| u8::try_from(most).ok()).unwrap_or(u8::MAX);
     if possible < wanted {
         tracing::warn!(
-            "serving with {possible} reactors: the array's log has no room for {wanted}; a larger --log-size when it is created has"
+            "serving with {possible} reactors, not {wanted}: an array with checksums is served by one, and another by as many as its log has room for, \
+             which a larger --log-size when it is created gives"
         );
     }
     wanted.min(possible)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 use uraid_io::array::{candidates, judge};
 use uraid_io::member::Access;
-use uraid_io::superblock::Consistency;
+use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec};
 
 use crate::args::{DescribedArgs, MapArgs, Misuse};
@@ -74,6 +74,14 @@ pub(crate) fn consistency_name(consistency: Consistency) -> &'static str {
         Consistency::Log => "log",
         Consistency::Bitmap => "bitmap",
         Consistency::None => "none",
+    }
+}
+
+/// As `--integrity` takes it.
+pub(crate) fn integrity_name(integrity: Integrity) -> &'static str {
+    match integrity {
+        Integrity::Crc32 => "crc32",
+        Integrity::None => "none",
     }
 }
 

@@ -27,6 +27,7 @@ pub mod member;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 pub mod signature;
+pub mod sums;
 pub mod superblock;
 pub mod xor;
 

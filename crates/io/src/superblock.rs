@@ -204,6 +204,8 @@ impl Superblock {
         require(is_checkable, "integrity without a log")?;
         let needed = Regions::new(&geometry).bitmap_bytes();
         require(self.consistency != Consistency::Bitmap || self.areas.bitmap.size >= needed, "bitmap area")?;
+        let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.spec.member_size);
+        require(has_room, "checksums' area")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
         require(self.sequence.0 <= COUNT_MAX, "sequence")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;

@@ -159,6 +159,7 @@ fn options(level: Level) -> CreateOptions {
         force: false,
         consistency: None,
         log_size: None,
+        integrity: Integrity::None,
         created: UnixSeconds(1),
     }
 }

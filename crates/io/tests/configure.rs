@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 use uraid_io::array::{Array, ConfigureError, CreateError, CreateOptions, OpenError, OpenOptions, create};
 use uraid_io::member::{Access, Allocation, Member};
-use uraid_io::superblock::{self, Consistency, Epoch, Sequence, Superblock, UnixSeconds};
+use uraid_io::superblock::{self, Consistency, Epoch, Integrity, Sequence, Superblock, UnixSeconds};
 use uraid_layout::{Bytes, Level, Placement, Rotation};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
@@ -22,6 +22,7 @@ fn options(level: Level) -> CreateOptions {
         force: false,
         consistency: None,
         log_size: None,
+        integrity: Integrity::None,
         created: UnixSeconds(1),
     }
 }

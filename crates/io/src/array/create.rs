@@ -8,10 +8,11 @@ use uuid::Uuid;
 
 use super::open::{Array, OpenError, OpenOptions};
 use crate::Error;
+use crate::buf::Buf;
 use crate::member::{Access, Allocation, Member, MemberError};
 use crate::signature;
 use crate::superblock::{
-    self, Areas, Consistency, Epoch, Integrity, MEMBER_MIN, NAME_BYTES_MAX, Sequence, SlotRecord, SlotState,
+    self, Area, Areas, Consistency, Epoch, Integrity, MEMBER_MIN, NAME_BYTES_MAX, Sequence, SlotRecord, SlotState,
     Superblock, UnixSeconds,
 };
 
@@ -32,6 +33,8 @@ pub struct CreateOptions {
     pub force: bool,
     /// What keeps stripes consistent; none: what suits the level.
     pub consistency: Option<Consistency>,
+    /// How content is checked; anything but nothing needs a log.
+    pub integrity: Integrity,
     /// The least size of each member's log; none: [`Areas::default_log`], and at least what the log needs.
     pub log_size: Option<Bytes>,
     /// The time of creation.
@@ -94,6 +97,11 @@ pub enum CreateError {
         /// The level.
         level: Level,
     },
+    /// Checksums agree with content after an unclean stop only where a log has both.
+    #[error(
+        "checksums need a log to agree with the content after an unclean stop; choose --consistency log, or --integrity none"
+    )]
+    NeedsLog,
     /// A member that exists is smaller than what was asked for.
     #[error("{path}: exists with {size} bytes, less than the {wanted} asked for with --size", path = path.display())]
     Smaller {
@@ -143,6 +151,7 @@ impl CreateError {
                 | Self::NoSize { .. }
                 | Self::LogTooSmall { .. }
                 | Self::Unsuited { .. }
+                | Self::NeedsLog
         )
     }
 }
@@ -171,7 +180,12 @@ pub fn create(
     if len > NAME_BYTES_MAX || options.name.chars().any(char::is_control) {
         return Err(CreateError::Name { len });
     }
-    let consistency = options.consistency.unwrap_or(Consistency::of_level(options.level));
+    let is_checked = options.integrity != Integrity::None;
+    let suits = if is_checked { Consistency::Log } else { Consistency::of_level(options.level) };
+    let consistency = options.consistency.unwrap_or(suits);
+    if is_checked && consistency != Consistency::Log {
+        return Err(CreateError::NeedsLog);
+    }
     if !consistency.suits(options.level) {
         return Err(CreateError::Unsuited { level: options.level });
     }
@@ -183,10 +197,14 @@ pub fn create(
     // Only now that nothing can be refused any more is anything changed.
     let has_old_content = found.iter().any(|found| found.member.is_some());
     let needs_zeroing = has_old_content && geometry.tolerance() > 0;
+    let is_old: Vec<bool> = found.iter().map(|found| found.member.is_some()).collect();
     let members = make(&mut found, options)?;
     let superblocks = superblocks(spec, &found, options, consistency, !needs_zeroing);
     for (member, superblock) in members.iter().zip(&superblocks) {
         superblock::erase(member)?;
+        if is_old[superblock.slot.index()] {
+            forget_sums(member, superblock.areas.sums)?;
+        }
         superblock::store(member, superblock)?;
     }
     drop(members);
@@ -247,7 +265,7 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
             return Err(CreateError::TooSmall { path: path.clone(), size });
         }
         let log = options.log_size.unwrap_or(Areas::default_log(size).max(log_min));
-        let areas = Areas::new(size, log, Integrity::None).ok_or_else(|| CreateError::NoRoom {
+        let areas = Areas::new(size, log, options.integrity).ok_or_else(|| CreateError::NoRoom {
             path: path.clone(),
             size,
             log,
@@ -282,6 +300,16 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
     Ok(members)
 }
 
+/// Makes a member's checksums know nothing.
+fn forget_sums(member: &Member, sums: Area) -> Result<(), Error> {
+    const STEP: u64 = 1 << 20;
+    for at in (0..sums.size.0).step_by(1 << 20) {
+        let zeros = Buf::zeroed(Bytes(STEP.min(sums.size.0 - at)));
+        member.write_at(Bytes(sums.offset.0 + at), &zeros)?;
+    }
+    Ok(())
+}
+
 fn superblocks(
     spec: Spec,
     found: &[Found<'_>],
@@ -301,7 +329,7 @@ fn superblocks(
         slot: MemberIndex(slot),
         areas: found.areas,
         consistency,
-        integrity: Integrity::None,
+        integrity: options.integrity,
         generation: Uuid::nil(),
         epoch: Epoch(1),
         sequence: Sequence(0),

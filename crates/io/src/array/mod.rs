@@ -10,6 +10,7 @@ mod judge;
 mod open;
 mod recover;
 mod redo;
+mod tables;
 
 pub use assemble::Assembled;
 pub use configure::ConfigureError;

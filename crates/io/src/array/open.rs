@@ -14,7 +14,7 @@ use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::{Access, Member, MemberError};
-use crate::superblock::{self, Consistency, Superblock};
+use crate::superblock::{self, BLOCK_BYTES, Consistency, Integrity, Superblock};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -166,10 +166,11 @@ impl Array {
         self.assembled.missing()
     }
 
-    /// What offsets and lengths of requests are multiples of: what the members demand, at least a sector.
+    /// What offsets and lengths of requests are multiples of: what the members demand, at least a sector, and a block where each has a checksum.
     #[must_use]
     pub fn alignment(&self) -> Bytes {
-        self.alignment.max(Bytes(SECTOR_BYTES))
+        let least = if self.superblock.integrity == Integrity::None { Bytes(SECTOR_BYTES) } else { BLOCK_BYTES };
+        self.alignment.max(least)
     }
 
     /// Whether all members are in memory: see [`Member::is_in_memory`].
@@ -198,7 +199,7 @@ impl Array {
         Ok(Self { assembled: self.assembled.recover(progress)?, ..self })
     }
 
-    /// How many engines can share the array, where its log sets a limit.
+    /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks.
     #[must_use]
     pub fn engines_max(&self) -> Option<u64> {
         self.assembled.record.lanes_max(&self.assembled.geometry)

@@ -10,6 +10,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, SECTOR_B
 
 use super::assemble::perform;
 use super::recover::RecoverError;
+use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
@@ -38,6 +39,12 @@ impl Overlay {
         }
     }
 
+    /// Whether it has anything of the `len` sectors of a member from `sector` on.
+    pub(crate) fn touches(&self, member: MemberIndex, sector: DiskSector, len: Sectors) -> bool {
+        let end = DiskSector(sector.0 + len.0);
+        self.members.get(member.index()).is_some_and(|sectors| sectors.range(sector..end).next().is_some())
+    }
+
     /// Whether it covers anything.
     pub(crate) fn is_empty(&self) -> bool {
         self.members.iter().all(BTreeMap::is_empty)
@@ -62,12 +69,15 @@ pub(super) fn redo(
 ) -> Result<usize, RecoverError> {
     let Pending { redo, held } = pending(disk, superblocks, geometry)?;
     let mut done = Bytes(0);
+    let mut tables = Tables::default();
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
         apply(disk, superblock, header, &buf, content.start)?;
+        tables.note(disk, superblock, header, buf.bytes(content))?;
         done.0 += header.content().0;
         progress(done);
     }
+    tables.write(disk, superblocks)?;
     Ok(redo.len())
 }
 

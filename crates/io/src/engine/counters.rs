@@ -23,6 +23,8 @@ pub struct MemberCounters {
     pub log_bytes: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// Blocks that were read and are not what was written there, and pages of checksums that are damaged.
+    pub mismatches: u64,
     /// Pieces that could not be read and were computed from the others and written back.
     pub repaired: u64,
     /// Pieces that could not be read and not be computed either, or not be written back.
@@ -60,6 +62,7 @@ impl Counters {
             log_records: sum.log_records + member.log_records,
             log_bytes: sum.log_bytes + member.log_bytes,
             errors: sum.errors + member.errors,
+            mismatches: sum.mismatches + member.mismatches,
             repaired: sum.repaired + member.repaired,
             unrepairable: sum.unrepairable + member.unrepairable,
         })
@@ -91,6 +94,10 @@ impl Counters {
         let member = &mut self.members[member.index()];
         member.log_records += 1;
         member.log_bytes += len.0;
+    }
+
+    pub(super) fn mismatch(&mut self, member: MemberIndex) {
+        self.members[member.index()].mismatches += 1;
     }
 
     pub(super) fn repaired(&mut self, member: MemberIndex) {

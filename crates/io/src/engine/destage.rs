@@ -127,7 +127,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Asks that everything that was replied to be written out, before a flush.
     pub(super) fn drain(&mut self, id: JobId) -> Step {
-        if self.jobs.job(id).work == Work::Close && self.awaits_heals(id) {
+        if self.jobs.job(id).work == Work::Close && self.awaits_rest(id) {
             return Step::Wait(Stage::Drain);
         }
         match &mut self.cache {

@@ -32,6 +32,14 @@ pub enum EngineError {
         /// Its length.
         len: Bytes,
     },
+    /// The array has a checksum for each block, and the range is not one of whole blocks.
+    #[error("sectors {lba}..+{len} are not whole blocks of 4096 bytes, which the array's checksums are of")]
+    NotBlocks {
+        /// The first sector.
+        lba: Lba,
+        /// The length.
+        len: Sectors,
+    },
     /// A write to an array that is open for reading only.
     #[error("the array is open for reading only")]
     ReadOnly,

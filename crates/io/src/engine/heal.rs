@@ -13,10 +13,12 @@ use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, Membe
 
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::run::{Caller, Step};
+use super::sums::Sums;
 use super::transfer::Transfer;
 use super::{Engine, EngineError};
 use crate::buf::Buf;
 use crate::disk::{Disk, OpKind};
+use crate::sums::Sum;
 
 /// Pieces under way.
 const HEALS_MAX: usize = 4;
@@ -30,6 +32,8 @@ pub(super) struct Damage {
     pub(super) member: MemberIndex,
     pub(super) sector: DiskSector,
     pub(super) len: Sectors,
+    /// The checksum of what it gave, where that is one block and not what was written there.
+    pub(super) found: Option<Sum>,
 }
 
 /// See the module.
@@ -47,6 +51,7 @@ struct Piece {
     cell: Cell,
     start: Sectors,
     len: Sectors,
+    found: Option<Sum>,
 }
 
 impl Heals {
@@ -57,13 +62,13 @@ impl Heals {
 
     /// Cuts damage at units.
     fn add(&mut self, geometry: &Geometry, damage: Damage) {
-        let Damage { member, sector, len } = damage;
+        let Damage { member, sector, len, found } = damage;
         let mut at = 0;
         while at < len.0 {
             let location = Location { member, sector: DiskSector(sector.0 + at) };
             let Some((stripe, cell, start)) = geometry.cell_at(location) else { return };
             let len = Sectors((geometry.chunk().0 - start.0).min(len.0 - at));
-            let piece = Piece { stripe, cell, start, len };
+            let piece = Piece { stripe, cell, start, len, found };
             if self.waiting.len() < WAITING_MAX && !self.waiting.contains(&piece) {
                 self.waiting.push_back(piece);
             }
@@ -95,17 +100,18 @@ impl<D: Disk, T> Engine<D, T> {
     /// Begins to heal what there is room for.
     pub(super) fn heal(&mut self) {
         while self.heals.under_way < HEALS_MAX {
-            let Some(Piece { stripe, cell, start, len }) = self.heals.waiting.pop_front() else { return };
+            let Some(Piece { stripe, cell, start, len, found }) = self.heals.waiting.pop_front() else { return };
             self.heals.under_way += 1;
-            let work = Work::Heal { stripe, cell, start };
-            let unreadable = MemberSet::EMPTY.with(self.geometry.member(cell));
-            self.start(Job { unreadable, ..Job::new(None, work, Lba(0)..Lba(len.0)) });
+            let work = Work::Heal { stripe, cell, start, found };
+            let member = self.geometry.member(cell);
+            let unreadable = MemberSet::EMPTY.with(member);
+            self.start(Job { unreadable, heals: Some(member), ..Job::new(None, work, Lba(0)..Lba(len.0)) });
         }
     }
 
-    /// Waits with closing the array until nothing is to be healed; false: there is nothing.
-    pub(super) fn awaits_heals(&mut self, id: JobId) -> bool {
-        let is_busy = self.heals.is_busy();
+    /// Waits with closing the array until nothing is to be healed, and no checksum to be written; false: there is nothing.
+    pub(super) fn awaits_rest(&mut self, id: JobId) -> bool {
+        let is_busy = self.is_busy();
         if is_busy {
             self.heals.closers.push(id);
         }
@@ -162,7 +168,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Ends a job that healed, or could not.
     pub(super) fn healed(&mut self, id: JobId, error: Option<&EngineError>) {
         let Job { work, is_healed, .. } = self.jobs.remove(id);
-        let Work::Heal { stripe, cell, start } = work else { unreachable!("only a job that heals ends here") };
+        let Work::Heal { stripe, cell, start, .. } = work else { unreachable!("only a job that heals ends here") };
         let member = self.geometry.member(cell);
         if is_healed {
             self.counters.repaired(member);
@@ -172,8 +178,17 @@ impl<D: Disk, T> Engine<D, T> {
             tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be written back");
         }
         self.heals.under_way -= 1;
-        if !self.heals.is_busy() {
+        self.wake_closers();
+    }
+
+    /// Lets those go on who wait with closing the array.
+    pub(super) fn wake_closers(&mut self) {
+        if !self.is_busy() {
             self.ready.extend(self.heals.closers.drain(..));
         }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.heals.is_busy() || self.sums.as_ref().is_some_and(Sums::is_busy)
     }
 }

@@ -4,16 +4,18 @@ use std::ops::Range;
 
 use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::EngineError;
 use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::shares::Class;
+use super::sums::Pins;
 use crate::bitmap::RegionId;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
 use crate::log::record::Sequence;
+use crate::sums::Sum;
 
 /// A slot of the engine's job table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +47,10 @@ pub(super) struct Job<T> {
     pub(super) detour: Option<Box<Repair>>,
     /// What exactly they failed, to be healed when the job has done without it.
     pub(super) damage: Vec<Damage>,
+    /// The pages of checksums that the present part needs.
+    pub(super) pins: Pins,
+    /// The member that is to be healed.
+    pub(super) heals: Option<MemberIndex>,
     /// What was healed was read back.
     pub(super) is_healed: bool,
     /// Members that failed an operation of the present phase.
@@ -79,6 +85,8 @@ pub(super) enum Work {
         stripe: StripeId,
         cell: Cell,
         start: Sectors,
+        /// The checksum of what the member gave.
+        found: Option<Sum>,
     },
     /// Read what a stream of reads will want next into the cache.
     Ahead,
@@ -121,6 +129,8 @@ pub(super) enum Stage {
     StartWrites,
     /// Wait for the plan's writes.
     Writes,
+    /// Wait until the checksums of what was written are written.
+    SumsWritten,
     /// Read back what was written to heal a member.
     StartCheck,
     /// Wait for it.
@@ -212,6 +222,8 @@ impl<T> Job<T> {
             unreadable: MemberSet::EMPTY,
             detour: None,
             damage: Vec::new(),
+            pins: Pins::new(),
+            heals: None,
             is_healed: false,
             failed: MemberSet::EMPTY,
             again: false,

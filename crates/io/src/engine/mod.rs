@@ -27,6 +27,7 @@ mod record;
 mod run;
 mod shard;
 mod shares;
+mod sums;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -55,6 +56,7 @@ use locks::LockTable;
 use log::Log;
 use shard::Place;
 use shares::Shares;
+use sums::Sums;
 
 /// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
 const LOCK_BUCKETS: usize = 1024;
@@ -155,6 +157,7 @@ pub struct Engine<D, T> {
     flusher: Flusher,
     heals: Heals,
     log: Option<Log>,
+    sums: Option<Sums>,
     /// What is in the log and not in place.
     overlay: Overlay,
     pool: Pool,
@@ -198,6 +201,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
         let repair = Repair::new(&geometry, record.missing())
             .map_err(|source| EngineError::TooManyMissing { missing: record.missing(), source })?;
+        let sums = Sums::new(record.superblocks());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
         let log = has_log.then(|| Log::new(record.superblocks(), &geometry, Lane(0), 1)).transpose()?;
         Ok(Self {
@@ -211,6 +215,7 @@ impl<D: Disk, T> Engine<D, T> {
             flusher: Flusher::default(),
             heals: Heals::default(),
             log,
+            sums,
             overlay: Overlay::default(),
             pool: Pool::new(SCRATCH_BUDGET),
             cache: None,
@@ -356,6 +361,7 @@ impl<D: Disk, T> Engine<D, T> {
             self.destage();
             self.heal();
             self.commit();
+            self.write_pages();
             self.disk.kick().map_err(EngineError::Device)?;
             let mut completions = std::mem::take(&mut self.completions);
             self.disk.reap(&mut completions);
@@ -384,7 +390,8 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Resync { stripe, start, len } => {
                 let capacity = self.geometry.capacity();
                 let columns = start.0.checked_add(len.0).filter(|&end| len.0 > 0 && end <= self.geometry.chunk().0);
-                if stripe.0 >= self.geometry.stripes().0 || columns.is_none() {
+                let are_blocks = self.sums.is_none() || (start.0 | len.0).is_multiple_of(run::BLOCK.0);
+                if stripe.0 >= self.geometry.stripes().0 || columns.is_none() || !are_blocks {
                     return Err(EngineError::OutOfRange { lba: Lba(stripe.0), len, capacity });
                 }
                 return Ok(Some((Work::Resync { stripe, start }, Lba(0), len)));
@@ -398,6 +405,9 @@ impl<D: Disk, T> Engine<D, T> {
             && buf.len() as u64 != len.bytes().0
         {
             return Err(EngineError::Unaligned { len: Bytes(buf.len() as u64) });
+        }
+        if self.sums.is_some() && !(lba.0 | len.0).is_multiple_of(run::BLOCK.0) {
+            return Err(EngineError::NotBlocks { lba, len });
         }
         if self.is_frozen {
             return Err(EngineError::Frozen);

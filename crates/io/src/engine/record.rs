@@ -18,7 +18,7 @@ use super::log::Log;
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
-use crate::superblock::{Consistency, Epoch, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
+use crate::superblock::{Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
 
 /// What is on record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +141,10 @@ impl Record {
     /// How many engines can share the array, each with its part of the log; none where there is no log.
     pub(crate) fn lanes_max(&self, geometry: &Geometry) -> Option<u64> {
         let logs = self.superblocks.iter().flatten().map(|superblock| superblock.areas.log.size);
+        if self.any().integrity != Integrity::None {
+            // A page of checksums is of several engines' blocks.
+            return Some(1);
+        }
         let smallest = logs.min().filter(|_| self.consistency() == Consistency::Log)?;
         Some(Log::lanes_max(smallest, geometry))
     }

@@ -13,12 +13,13 @@ use super::locks::Span;
 use super::{Engine, EngineError, PART, Reply};
 use crate::buf::{Buf, Pool};
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
+use crate::sums::PageNumber;
 
 /// The stretch of zeros that zeros are written from.
 pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
 
-/// What the smallest part of a command is that is tried alone.
-const BLOCK: Sectors = Sectors(8);
+/// The smallest part of a command that is tried alone, and what a checksum is of.
+pub(super) const BLOCK: Sectors = Sectors(8);
 
 /// Whose a disk operation is: what its tag says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub(super) enum Caller {
     Record,
     Intent,
     Log,
+    Sums(PageNumber),
 }
 
 /// Whether a job goes on.
@@ -45,16 +47,19 @@ impl Caller {
             Self::Record => 2 << 32,
             Self::Intent => 3 << 32,
             Self::Log => 4 << 32,
+            Self::Sums(page) => 5 << 32 | u64::from(page.0),
         }
     }
 
     fn of(tag: u64) -> Self {
+        let low = u32::try_from(tag & u64::from(u32::MAX)).expect("the lower half");
         match tag >> 32 {
-            0 => Self::Job(JobId(u32::try_from(tag).expect("the upper half is zero"))),
+            0 => Self::Job(JobId(low)),
             1 => Self::Flusher,
             2 => Self::Record,
             3 => Self::Intent,
-            _ => Self::Log,
+            4 => Self::Log,
+            _ => Self::Sums(PageNumber(low)),
         }
     }
 }
@@ -134,6 +139,7 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::Committed => self.committed(id),
                 Stage::StartWrites => self.start_writes(id),
                 Stage::Writes => self.writes_done(id),
+                Stage::SumsWritten => self.sums_written(id),
                 Stage::StartCheck => self.start_check(id),
                 Stage::Checked => self.checked(id),
                 Stage::Record => self.recorded(id),
@@ -230,7 +236,7 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
             Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
             Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
-            Work::Heal { stripe, cell, start } => {
+            Work::Heal { stripe, cell, start, .. } => {
                 if record.missing().contains(geometry.member(cell)) {
                     return Err(job.unreadable_error());
                 }
@@ -319,48 +325,84 @@ impl<D: Disk, T> Engine<D, T> {
         if !self.enter(id, Sectors(cost)) {
             return Step::Wait(Stage::StartReads);
         }
+        if !self.take_pages(id) {
+            return Step::Wait(Stage::StartReads);
+        }
         self.jobs.job(id).failed = MemberSet::EMPTY;
         self.issue_reads(id);
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Reads) } else { Step::Wait(Stage::Reads) }
     }
 
-    /// All reads are back. Where a member failed one, the rest of the array takes its place.
+    /// All reads are back. Where a member failed one, or gave something else than was written, the rest of the array takes its place.
     fn reads_done(&mut self, id: JobId) -> Step {
         self.leave(id);
         let job = self.jobs.job(id);
         if !job.failed.is_empty() && !planted!(ReadErrorAsData) {
             job.unreadable = job.unreadable.union(job.failed);
-            if let Work::Ahead = job.work {
-                job.damage.clear();
-            }
-            if let Work::Resync { .. } | Work::Ahead = job.work {
-                // Parity is computed from the data itself, never from the parity that may be wrong; nothing is recovered that nobody asked for.
-                return Step::Fail(job.unreadable_error());
-            }
-            let without = job.unreadable.union(self.record.missing());
-            if Repair::new(&self.geometry, without).is_err() {
-                self.narrow(id);
-            }
-            let job = self.jobs.job(id);
-            let next = if job.work.is_write() { Stage::Plan } else { Stage::PlanRead };
-            self.drop_scratch(id);
-            return Step::To(next);
+            return self.do_without(id);
+        }
+        if !self.verify_reads(id) {
+            return self.doubt(id);
         }
         self.cover(id);
         self.compute(id);
+        if !self.verify_recovered(id) {
+            return if self.narrow(id) {
+                self.plan_again(id)
+            } else {
+                Step::Fail(self.jobs.job(id).unreadable_error())
+            };
+        }
         self.heal_later(id);
         let writes = if self.log.is_some() { Stage::Log } else { Stage::StartWrites };
         Step::To(if self.jobs.job(id).work.is_write() { writes } else { Stage::PartDone })
     }
 
+    /// Something was read that was not written there: by a write that is under way, which the stripe's lock keeps away, or for good.
+    fn doubt(&mut self, id: JobId) -> Step {
+        let job = self.jobs.job(id);
+        if job.guard.is_some() {
+            return self.do_without(id);
+        }
+        if job.work == Work::Ahead {
+            return Step::Fail(job.unreadable_error());
+        }
+        self.drop_scratch(id);
+        self.leave_pages(id);
+        Step::To(Stage::Lock(self.span(id)))
+    }
+
+    /// Begins the part again without the members that failed to give what they hold.
+    fn do_without(&mut self, id: JobId) -> Step {
+        let job = self.jobs.job(id);
+        if job.work == Work::Ahead {
+            job.damage.clear();
+        }
+        if let Work::Resync { .. } | Work::Ahead = job.work {
+            // Parity is computed from the data itself, never from the parity that may be wrong; nothing is recovered that nobody asked for.
+            return Step::Fail(job.unreadable_error());
+        }
+        let without = job.unreadable.union(self.record.missing());
+        if Repair::new(&self.geometry, without).is_err() {
+            self.narrow(id);
+        }
+        self.plan_again(id)
+    }
+
+    fn plan_again(&mut self, id: JobId) -> Step {
+        self.drop_scratch(id);
+        self.leave_pages(id);
+        Step::To(if self.jobs.job(id).work.is_write() { Stage::Plan } else { Stage::PlanRead })
+    }
+
     /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one within a unit with
-    /// its first block: what failed together need not fail there.
-    fn narrow(&mut self, id: JobId) {
+    /// its first block; false: it is none of them. So: what failed together need not fail there.
+    fn narrow(&mut self, id: JobId) -> bool {
         let sizes = [self.geometry.stripe_sectors().0, self.geometry.chunk().0, BLOCK.0];
         let job = self.jobs.job(id);
         if let Work::Destage | Work::Heal { .. } = job.work {
             // It fails, and is tried again in smaller pieces.
-            return;
+            return false;
         }
         let shorter = sizes.map(|size| size - job.at.0 % size).into_iter().find(|&len| len < job.len.0);
         if let Some(len) = shorter {
@@ -368,6 +410,7 @@ impl<D: Disk, T> Engine<D, T> {
             job.unreadable = MemberSet::EMPTY;
             job.damage.clear();
         }
+        shorter.is_some()
     }
 
     fn start_writes(&mut self, id: JobId) -> Step {
@@ -398,10 +441,11 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let failed = self.jobs.job(id).failed;
         if let Err(error) = self.fail_members(failed) {
+            // Old or new, or some of both: nobody knows.
+            self.note_sums(id, false);
             return Step::Fail(error);
         }
-        let is_heal = matches!(self.jobs.job(id).work, Work::Heal { .. });
-        Step::To(if is_heal && failed.is_empty() { Stage::StartCheck } else { Stage::Record })
+        self.write_sums(id)
     }
 
     /// A write is done when every member that missed it is on record.
@@ -420,6 +464,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.leave_log(id);
         self.settle(id, true);
         self.drop_scratch(id);
+        self.leave_pages(id);
         self.unlock(id);
         if self.jobs.job(id).work == Work::Read {
             self.consume_ahead(id);
@@ -469,7 +514,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
-        if self.awaits_heals(id) {
+        if self.awaits_rest(id) {
             return Step::Wait(Stage::Clean);
         }
         if self.record.has_writers() {
@@ -497,6 +542,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.leave(id);
         self.drop_scratch(id);
+        self.leave_pages(id);
         self.unlock(id);
         match self.jobs.job(id).work {
             Work::Destage => {
@@ -627,6 +673,7 @@ impl<D: Disk, T> Engine<D, T> {
         match Caller::of(tag) {
             Caller::Job(id) => self.job_completed(id, member, &result),
             Caller::Flusher => self.flush_completed(member, result.is_err()),
+            Caller::Sums(page) => self.page_completed(member, page, result.is_err()),
             Caller::Log => self.log_written(member, result.is_err()),
             Caller::Intent => self.intent_completed(member, result.is_err()),
             Caller::Record => {

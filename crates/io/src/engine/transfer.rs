@@ -140,11 +140,8 @@ impl<D: Disk, T> Engine<D, T> {
                 if let DiskError::Io { op, .. } = error
                     && is_read
                 {
-                    job.damage.push(Damage {
-                        member,
-                        sector: self.record.sector(member, op.offset),
-                        len: op.len.whole_sectors(),
-                    });
+                    let (sector, len) = (self.record.sector(member, op.offset), op.len.whole_sectors());
+                    job.damage.push(Damage { member, sector, len, found: None });
                 }
             }
         }

@@ -110,6 +110,12 @@ impl Areas {
         self.data.size.whole_sectors()
     }
 
+    /// Whether there is a checksum for every block of so many sectors of data.
+    pub(super) fn sums_cover(&self, used: Sectors) -> bool {
+        let sums = self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR);
+        used.bytes().0.div_ceil(BLOCK_BYTES.0) <= sums
+    }
+
     /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used` sectors.
     pub(super) fn are_sound(&self, used: Sectors) -> bool {
         let Some([_, last_slot, tail]) = positions(self.member_size) else { return false };

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command};
-use uraid_io::superblock::Consistency;
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uraid_io::superblock::{Consistency, Integrity};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use crate::support::model::{Model, Pending};
 use crate::support::{
@@ -48,6 +48,10 @@ pub(crate) struct Storm {
     may_fail: bool,
     is_healthy: bool,
     is_logged: bool,
+    /// Only whole blocks are read and written, and what members hold may change at any time.
+    is_checked: bool,
+    /// What may be made wrong behind the engine's back.
+    rotten: MemberSet,
     pool: Pool,
     context: String,
     /// Where a reader that goes through the array in order is, where there is one.
@@ -75,6 +79,7 @@ impl Storm {
         let context = format!("{shape:?} without {missing:?}, {order:?}, {caching:?}, seed {seed}");
         let is_healthy = missing.is_empty();
         let is_logged = shape.consistency == Consistency::Log;
+        let is_checked = shape.integrity == Integrity::Crc32;
         let (model, random, flights) = (Model::new(sectors), Random(seed), HashMap::new());
         Self {
             engine,
@@ -85,6 +90,8 @@ impl Storm {
             may_fail: false,
             is_healthy,
             is_logged,
+            is_checked,
+            rotten: MemberSet::EMPTY,
             pool,
             context,
             reader: None,
@@ -106,12 +113,25 @@ impl Storm {
             if self.random.below(10) == 0 {
                 self.engine.tick();
             }
+            self.rot();
             assert!(!is_stuck, "{}: {in_flight} commands wait for nothing after {moved} operations", self.context);
             for reply in replies.drain(..) {
                 self.reply(reply.token, &reply.result.map_err(|error| error.to_string()));
             }
         }
         self.engine.disk_mut().allow_reaps(usize::MAX);
+    }
+
+    /// Makes a bit of some member wrong, now and then.
+    fn rot(&mut self) {
+        let victims: Vec<_> = self.rotten.minus(self.engine.missing()).iter().collect();
+        if victims.is_empty() || self.random.below(4) > 0 {
+            return;
+        }
+        let member = victims[usize::try_from(self.random.below(victims.len() as u64)).expect("small")];
+        let used = self.engine.geometry().used_sectors().bytes().0;
+        let byte = usize::try_from(self.random.below(used)).expect("small");
+        self.engine.disk_mut().data_mut(member)[byte] ^= 1 << self.random.below(8);
     }
 
     fn range(&mut self) -> (usize, usize) {
@@ -123,13 +143,15 @@ impl Storm {
             _ => 12,
         };
         let len = 1 + self.random.below(longest.min(capacity - lba));
+        // A chunk, and with it the capacity, is whole blocks.
+        let (lba, len) = if self.is_checked { (lba / 8 * 8, (lba % 8 + len).next_multiple_of(8)) } else { (lba, len) };
         (usize::try_from(lba).expect("small"), usize::try_from(len).expect("small"))
     }
 
     /// The next read of the reader that goes through the array in order.
     fn read_on(&mut self, from: u64) {
         let capacity = self.engine.geometry().capacity().0;
-        let len = (1 + self.random.below(16)).min(capacity - from);
+        let len = if self.is_checked { 8 } else { 1 + self.random.below(16) }.min(capacity - from);
         self.reader = Some((from + len) % capacity);
         let flight = Flight::Read { lba: usize::try_from(from).expect("small"), since: self.model.now() };
         self.flights.insert(self.next, flight);
@@ -229,6 +251,20 @@ impl Storm {
     }
 }
 
+impl Storm {
+    /// As [`Storm::finish`] where members hold wrong content that nobody has read yet.
+    fn finish_rotten(mut self) {
+        let context = self.context.clone();
+        let capacity = self.engine.geometry().capacity().0;
+        let content = read(&mut self.engine, 0, capacity).expect("everything can be read");
+        self.model.assert_read(0, &content, self.model.now(), &context);
+        run(&mut self.engine, Command::Close).expect("closes");
+        assert!(self.engine.disk().newest().is_clean, "{context}: closed and not clean");
+        let again = read(&mut self.engine, 0, capacity).expect("everything can be read");
+        assert!(again == content, "{context}: it reads the same again");
+    }
+}
+
 fn orders(seed: u64) -> [Order; 4] {
     [Order::Fifo, Order::Lifo, Order::Seeded(seed), Order::Seeded(seed ^ 0xABCD)]
 }
@@ -275,6 +311,56 @@ fn concurrent_commands_with_a_log() {
     }
 }
 
+/// Content that is checked, healthy and degraded.
+#[test]
+fn concurrent_commands_with_checksums() {
+    for (index, shape) in (0..).zip(shapes()) {
+        let shape = shape.checked();
+        for (turn, missing) in (0..).zip(tolerated(&shape.geometry()).into_iter().take(4)) {
+            for order in orders(index) {
+                let seed = 40_000 + index * 100 + turn;
+                let mut storm = Storm::new(shape, missing, order, seed, caching(seed + turn));
+                storm.run(120);
+                assert_eq!(storm.engine.counters().total().mismatches, 0, "{}", storm.context);
+                storm.finish();
+            }
+        }
+    }
+}
+
+/// A member's content rots under load; with two failures survived, two members' does, or one's beside a missing one. What a block was before it rotted comes back.
+#[test]
+fn members_rot_under_load() {
+    let mut found = 0;
+    for (index, shape) in (0..).zip(shapes()).filter(|(_, shape)| shape.geometry().tolerance() > 0) {
+        let shape = shape.checked();
+        let tolerance = shape.geometry().tolerance();
+        for seed in 0..12_u64 {
+            let first =
+                MemberSet::EMPTY.with(MemberIndex(u8::try_from(seed % u64::from(shape.members)).expect("small")));
+            let second =
+                MemberSet::EMPTY.with(MemberIndex(u8::try_from((seed + 1) % u64::from(shape.members)).expect("small")));
+            let (missing, rotten) = match seed % 3 {
+                0 if tolerance > 1 => (second, first),
+                1 if tolerance > 1 => (MemberSet::EMPTY, first.union(second)),
+                _ => (MemberSet::EMPTY, first),
+            };
+            let order = Order::Seeded(seed);
+            let mut storm = Storm::new(shape, missing, order, 50_000 + index * 100 + seed, caching(seed));
+            // What was never written is not checked.
+            let len = storm.engine.geometry().capacity();
+            run(&mut storm.engine, Command::WriteZeroes { lba: Lba(0), len, fua: false, may_punch: false })
+                .expect("zeroed");
+            storm.rotten = rotten;
+            storm.run(150);
+            storm.rotten = MemberSet::EMPTY;
+            found += storm.engine.counters().total().mismatches;
+            storm.finish_rotten();
+        }
+    }
+    assert!(found > 500, "only {found} rotten blocks were read");
+}
+
 /// A member dies under load, for writes, flushes or everything; on RM2 a second one does later.
 #[test]
 fn members_die_under_load() {
@@ -289,9 +375,7 @@ fn members_die_under_load() {
                 Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), 9000 + index * 100 + seed, caching(seed / 4));
             let victims = tolerance.min(2) as u64;
             for victim in 0..victims {
-                let member = uraid_layout::MemberIndex(
-                    u8::try_from((seed + victim * 2) % u64::from(shape.members)).expect("small"),
-                );
+                let member = MemberIndex(u8::try_from((seed + victim * 2) % u64::from(shape.members)).expect("small"));
                 let after = storm.random.below(60);
                 for &name in kinds[usize::try_from(seed % 4).expect("small")] {
                     let fault = Fault { member, name, after, count: u64::MAX, errno: rustix::io::Errno::IO };
@@ -314,7 +398,7 @@ fn too_many_members_die_under_load() {
             let mut storm = Storm::new(shape, MemberSet::EMPTY, order, 20_000 + index * 100 + seed, caching(seed));
             storm.may_fail = true;
             for victim in 0..=tolerance.min(usize::from(shape.members) - 1) {
-                let member = uraid_layout::MemberIndex(u8::try_from(victim).expect("small"));
+                let member = MemberIndex(u8::try_from(victim).expect("small"));
                 let after = storm.random.below(50);
                 for name in [OpName::Write, OpName::Zero, OpName::Flush] {
                     let fault = Fault { member, name, after, count: u64::MAX, errno: rustix::io::Errno::IO };
@@ -376,7 +460,7 @@ fn long_commands_are_done_in_parts() {
 #[test]
 fn working_memory_is_shared() {
     let shape = Shape { chunk: 1 << 20, chunks: 24, ..small(RAID5, 3) };
-    let missing = MemberSet::EMPTY.with(uraid_layout::MemberIndex(1));
+    let missing = MemberSet::EMPTY.with(MemberIndex(1));
     let mut engine = shape.engine(missing, Order::Seeded(5));
     let capacity = engine.geometry().capacity().0;
     let content = noise(8, capacity);

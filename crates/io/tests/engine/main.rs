@@ -9,4 +9,5 @@ mod intent;
 mod record;
 mod recovery;
 mod shards;
+mod sums;
 mod support;

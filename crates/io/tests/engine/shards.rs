@@ -5,14 +5,21 @@ use uraid_io::bands::Bands;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, EngineError};
-use uraid_io::superblock::{Consistency, SlotState};
+use uraid_io::superblock::{Consistency, Integrity, SlotState};
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Sectors};
 
 use crate::support::shards::Fleet;
 use crate::support::{CHUNK, RAID5, Random, SECTOR, Shape, buf, noise};
 
 /// Eight bands of a megabyte for three engines, and a bit.
-const THREE: Shape = Shape { level: RAID5, members: 3, chunk: CHUNK, chunks: 1050, consistency: Consistency::None };
+const THREE: Shape = Shape {
+    level: RAID5,
+    members: 3,
+    chunk: CHUNK,
+    chunks: 1050,
+    consistency: Consistency::None,
+    integrity: Integrity::None,
+};
 const BAND: u64 = 2048;
 
 fn write(shard: u64, at: u64, bytes: &[u8]) -> Command {

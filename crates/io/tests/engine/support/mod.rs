@@ -44,10 +44,11 @@ pub(crate) struct Shape {
     /// Of data on each member.
     pub(crate) chunks: u64,
     pub(crate) consistency: Consistency,
+    pub(crate) integrity: Integrity,
 }
 
 pub(crate) fn small(level: Level, members: u8) -> Shape {
-    Shape { level, members, chunk: CHUNK, chunks: 9, consistency: Consistency::None }
+    Shape { level, members, chunk: CHUNK, chunks: 9, consistency: Consistency::None, integrity: Integrity::None }
 }
 
 pub(crate) const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
@@ -90,15 +91,20 @@ pub(crate) fn tolerated(geometry: &Geometry) -> Vec<MemberSet> {
 }
 
 impl Shape {
+    /// The same with a log and checksums.
+    pub(crate) fn checked(self) -> Self {
+        Self { consistency: Consistency::Log, integrity: Integrity::Crc32, ..self }
+    }
+
     /// What a member's file needs: head, data, tail.
     fn member_bytes(&self) -> Bytes {
-        Bytes((self.chunk * self.chunks + (2 << 20)).max(4 << 20))
+        Bytes((self.chunk * self.chunks + (3 << 20)).max(4 << 20))
     }
 
     /// Where things are on a member; the log has little room, so that its places are used again all the time.
     fn areas(&self) -> Areas {
         let size = self.member_bytes();
-        let mut areas = Areas::new(size, Areas::default_log(size), Integrity::None).expect("large enough");
+        let mut areas = Areas::new(size, Areas::default_log(size), self.integrity).expect("large enough");
         areas.log.size = Bytes(64 << 10);
         areas
     }
@@ -126,7 +132,7 @@ impl Shape {
             slot: MemberIndex(slot),
             areas: self.areas(),
             consistency: self.consistency,
-            integrity: Integrity::None,
+            integrity: self.integrity,
             generation: Uuid::nil(),
             epoch: Epoch(1),
             sequence: Sequence(0),
@@ -167,6 +173,16 @@ impl Shape {
         let used = self.geometry().used_sectors().bytes();
         let disk = Watch::new(MemDisk::new(members, order), self.members, self.superblocks()[0].areas, used);
         Engine::new(disk, self.geometry(), self.record(missing), is_read_only).expect("a tolerated set is missing")
+    }
+}
+
+impl Shape {
+    /// An engine for the members as another one left them; no superblock is older than another.
+    pub(crate) fn reopened(&self, members: Vec<Option<Vec<u8>>>, order: Order) -> TestEngine {
+        let used = self.geometry().used_sectors().bytes();
+        let disk = Watch::new(MemDisk::new(members, order), self.members, self.superblocks()[0].areas, used);
+        let superblocks = (0..self.members).map(|slot| disk.superblock(MemberIndex(slot))).collect();
+        Engine::new(disk, self.geometry(), Record::new(superblocks), false).expect("a tolerated set is missing")
     }
 }
 

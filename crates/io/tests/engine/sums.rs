@@ -1,0 +1,414 @@
+//! Checksums: what a member holds and nobody wrote there is found, made good from the others and written back; where nothing is left it is an
+//! error for the blocks concerned, never wrong data.
+
+use rustix::io::Errno;
+use uraid_io::array::{Assembled, Candidate, judge};
+use uraid_io::buf::Buf;
+use uraid_io::disk::{Disk, Fault, MemDisk, OpName, Order};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError};
+use uraid_io::member::Access;
+use uraid_io::superblock;
+use uraid_layout::repair::Repair;
+use uraid_layout::stripe::Group;
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
+
+use crate::support::{
+    RAID5, Shape, TestEngine, assert_encoded, buf, encoded, noise, read, run, shapes, size, small, with_cache, write,
+};
+
+const BLOCK: usize = 4096;
+
+fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
+    let shape = shape.checked();
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(1));
+    let content = noise(2, engine.geometry().capacity().0);
+    write(&mut engine, 0, &content).expect("written");
+    (engine, content)
+}
+
+fn redundant() -> impl Iterator<Item = Shape> {
+    shapes().into_iter().filter(|shape| shape.geometry().tolerance() > 0)
+}
+
+/// Reads every block alone.
+fn blocks<D: Disk>(engine: &mut Engine<D, u64>) -> Vec<Result<Vec<u8>, EngineError>> {
+    let capacity = engine.geometry().capacity().0;
+    let mut replies = Vec::new();
+    let mut read = |lba| {
+        engine.submit(lba, Command::Read { lba: Lba(lba), buf: Buf::zeroed(Bytes(BLOCK as u64)) });
+        engine.turn(&mut replies).expect("memory does not break");
+        let reply = replies.pop().expect("a reply");
+        reply.result.map(|buf| buf.expect("a read's buffer comes back").as_ref().to_vec())
+    };
+    (0..capacity).step_by(8).map(&mut read).collect()
+}
+
+fn assert_content(engine: &mut TestEngine, content: &[u8], context: &str) {
+    for (block, (found, expected)) in blocks(engine).into_iter().zip(content.chunks_exact(BLOCK)).enumerate() {
+        assert!(found.expect("read") == expected, "{context}: block {block}");
+    }
+}
+
+/// Where of a member's used blocks the content is that a read of the array looks at first.
+fn data_blocks(shape: Shape, member: MemberIndex) -> Vec<usize> {
+    let geometry = shape.geometry();
+    let at = |lba| geometry.locate(Lba(lba));
+    let places = (0..geometry.capacity().0).step_by(8).map(at).filter(|at| at.member == member);
+    places.map(|at| usize::try_from(at.sector.0 / 8).expect("small")).collect()
+}
+
+fn is_mirror(shape: Shape) -> bool {
+    shape.geometry().maps()[0].groups().iter().any(Group::is_mirror)
+}
+
+/// One flipped bit, at one place of every block after the other.
+#[test]
+fn a_flipped_bit_is_found_and_healed() {
+    for shape in redundant() {
+        for member in (0..shape.members).map(MemberIndex) {
+            let (mut engine, content) = filled(shape);
+            let context = format!("{shape:?}, member {member}");
+            let blocks = data_blocks(shape, member);
+            for (turn, &block) in blocks.iter().enumerate() {
+                let byte = block * BLOCK + (turn * 1237 + usize::from(member.0) * 511) % BLOCK;
+                engine.disk_mut().data_mut(member)[byte] ^= 1 << (turn % 8);
+            }
+            assert_content(&mut engine, &content, &context);
+            let counters = *engine.counters().member(member);
+            assert_eq!((counters.repaired, counters.unrepairable), (counters.mismatches, 0), "{context}");
+            assert!(engine.missing().is_empty(), "{context}");
+            run(&mut engine, Command::Close).expect("closed");
+            if is_mirror(shape) {
+                // The other copies may have been read.
+                continue;
+            }
+            assert_eq!(counters.mismatches, blocks.len() as u64, "{context}");
+            assert_encoded(&engine, &content, &context);
+        }
+    }
+}
+
+/// Any byte of a block.
+#[test]
+fn every_byte_of_a_block_counts() {
+    let (mut engine, content) = filled(small(RAID5, 3));
+    for byte in (0..BLOCK).step_by(3) {
+        engine.disk_mut().data_mut(MemberIndex(0))[byte] ^= 0x10;
+        assert!(read(&mut engine, 0, 8).expect("read") == content[..BLOCK], "byte {byte}");
+        assert!(engine.disk().data(MemberIndex(0), BLOCK) == &content[..BLOCK], "byte {byte}: healed");
+    }
+}
+
+/// A write that never reached the member, one that went elsewhere, and two blocks that changed places: all are whole blocks that were written at some time.
+#[test]
+fn lost_misdirected_and_swapped_writes_are_found() {
+    for shape in redundant() {
+        for member in (0..shape.members).map(MemberIndex) {
+            let (mut engine, mut content) = filled(shape);
+            let context = format!("{shape:?}, member {member}");
+            let used = size(shape.geometry().used_sectors().bytes());
+            let before = engine.disk().data(member, used).to_vec();
+            content = noise(3, (content.len() / 512) as u64);
+            write(&mut engine, 0, &content).expect("written");
+            let places = data_blocks(shape, member);
+            let data = engine.disk_mut().data_mut(member);
+            for (turn, &block) in places.iter().enumerate() {
+                let at = block * BLOCK;
+                match turn % 3 {
+                    0 => data[at..at + BLOCK].copy_from_slice(&before[at..at + BLOCK]),
+                    1 => data.copy_within(0..BLOCK, at),
+                    _ => {
+                        let other = places[turn - 1] * BLOCK;
+                        let (low, high) = (other.min(at), other.max(at));
+                        let (first, second) = data.split_at_mut(high);
+                        first[low..low + BLOCK].swap_with_slice(&mut second[..BLOCK]);
+                    }
+                }
+            }
+            assert_content(&mut engine, &content, &context);
+            assert_eq!(engine.counters().total().unrepairable, 0, "{context}");
+            run(&mut engine, Command::Close).expect("closed");
+            if !is_mirror(shape) {
+                assert!(engine.counters().member(member).repaired > 0, "{context}");
+                assert_encoded(&engine, &content, &context);
+            }
+        }
+    }
+}
+
+/// Small writes compute parity from what they read: nothing that is wrong gets into it.
+#[test]
+fn wrong_content_does_not_get_into_parity() {
+    for shape in redundant() {
+        for member in (0..shape.members).map(MemberIndex) {
+            let (mut engine, mut content) = filled(shape);
+            let context = format!("{shape:?}, member {member}");
+            let used = size(shape.geometry().used_sectors().bytes());
+            engine.disk_mut().data_mut(member)[..used].iter_mut().for_each(|byte| *byte ^= 0x55);
+            for block in (0..content.len() / BLOCK).step_by(2) {
+                let new = noise(100 + block as u64, 8);
+                write(&mut engine, block as u64 * 8, &new).expect("written");
+                content[block * BLOCK..][..BLOCK].copy_from_slice(&new);
+            }
+            assert_content(&mut engine, &content, &context);
+            // Without any one member the same content comes back, as far as it was read or written before.
+            run(&mut engine, Command::Close).expect("closed");
+            assert_eq!(engine.counters().total().unrepairable, 0, "{context}");
+        }
+    }
+}
+
+/// Beyond what the level survives: errors for the blocks concerned, everything else is right.
+#[test]
+fn beyond_what_is_survived_only_the_blocks_concerned_are_errors() {
+    for shape in shapes() {
+        let tolerance = shape.geometry().tolerance();
+        if usize::from(shape.members) <= tolerance {
+            continue;
+        }
+        let (mut engine, content) = filled(shape);
+        let context = format!("{shape:?}");
+        // The same block of too many members, at the start of the second parity stripe's row.
+        let block = 4;
+        let victims: Vec<MemberIndex> =
+            (0..=tolerance).map(|slot| MemberIndex(u8::try_from(slot).expect("small"))).collect();
+        for &member in &victims {
+            engine.disk_mut().data_mut(member)[block * BLOCK + 77] ^= 4;
+        }
+        let geometry = shape.geometry();
+        for (index, found) in blocks(&mut engine).into_iter().enumerate() {
+            let at = geometry.locate(Lba(index as u64 * 8));
+            let is_victim = victims.contains(&at.member) && at.sector.0 == block as u64 * 8;
+            match found {
+                Ok(bytes) => {
+                    assert!(bytes == content[index * BLOCK..][..BLOCK], "{context}: block {index} is wrong data");
+                }
+                Err(EngineError::Unreadable { .. }) => assert!(is_victim, "{context}: block {index} can be had"),
+                Err(error) => panic!("{context}: {error}"),
+            }
+        }
+        // One long read fails or is right.
+        if let Ok(bytes) = read(&mut engine, 0, geometry.capacity().0) {
+            assert!(bytes == content, "{context}");
+        }
+        // What is written is right again.
+        write(&mut engine, 0, &content).expect("written");
+        assert_content(&mut engine, &content, &context);
+    }
+}
+
+/// On RAID 0 nothing can be made good, and nothing wrong is given out.
+#[test]
+fn without_redundancy_wrong_content_is_an_error() {
+    let (mut engine, content) = filled(small(Level::Raid0, 4));
+    engine.disk_mut().data_mut(MemberIndex(1))[100] ^= 1;
+    for (index, found) in blocks(&mut engine).into_iter().enumerate() {
+        if index == 1 {
+            assert!(matches!(found, Err(EngineError::Unreadable { .. })), "{found:?}");
+        } else {
+            assert!(found.expect("read") == content[index * BLOCK..][..BLOCK], "block {index}");
+        }
+    }
+    assert_eq!(engine.counters().total().mismatches, 1);
+    assert_eq!(engine.counters().total().unrepairable, 1);
+}
+
+/// A write of the checksums that was lost: the content is right, and is found to be.
+#[test]
+fn a_lost_write_of_checksums_costs_nothing() {
+    for shape in redundant() {
+        for member in (0..shape.members).map(MemberIndex) {
+            let (mut engine, _) = filled(shape);
+            let context = format!("{shape:?}, member {member}");
+            let sums = shape.checked().superblocks()[0].areas.sums;
+            let range = size(sums.offset)..size(sums.end().expect("fits"));
+            let old = engine.disk().inner.member(member).expect("present")[range.clone()].to_vec();
+            let content = noise(9, engine.geometry().capacity().0);
+            write(&mut engine, 0, &content).expect("written");
+            run(&mut engine, Command::Close).expect("closed");
+            engine.disk_mut().inner.member_mut(member).expect("present")[range].copy_from_slice(&old);
+            let members =
+                (0..shape.members).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
+            let mut engine = shape.checked().reopened(members.collect(), Order::Fifo);
+            assert_content(&mut engine, &content, &context);
+            assert_eq!(engine.counters().total().unrepairable, 0, "{context}");
+            if is_mirror(shape) {
+                // The other copies may have been read.
+                continue;
+            }
+            // Healed: the checksums are those of the content again.
+            let mismatches = engine.counters().total().mismatches;
+            assert_content(&mut engine, &content, &context);
+            assert_eq!(engine.counters().total().mismatches, mismatches, "{context}");
+        }
+    }
+}
+
+/// Damaged checksums are not taken for content's: they know nothing any more.
+#[test]
+fn damaged_checksums_are_counted_and_content_is_readable() {
+    let shape = small(RAID5, 3).checked();
+    let (mut engine, content) = filled(shape);
+    run(&mut engine, Command::Close).expect("closed");
+    let offset = size(shape.superblocks()[0].areas.sums.offset);
+    for fault in 0..3 {
+        let mut members: Vec<Option<Vec<u8>>> =
+            (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let table = &mut members[1].as_mut().expect("present")[offset..];
+        match fault {
+            0 => table[17] ^= 1,
+            1 => table[508] ^= 1,
+            _ => table[..512].fill(0xFF),
+        }
+        let mut engine = shape.reopened(members, Order::Fifo);
+        assert_content(&mut engine, &content, "damaged checksums");
+        assert_eq!(engine.counters().member(MemberIndex(1)).mismatches, 1);
+        assert_eq!(engine.counters().total().unrepairable, 0);
+    }
+}
+
+/// Blocks that were never written are not checked, so that a new array can be of members that hold anything.
+#[test]
+fn what_was_never_written_is_not_checked() {
+    let shape = small(RAID5, 3).checked();
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    engine.disk_mut().data_mut(MemberIndex(0))[..BLOCK].fill(7);
+    assert_eq!(read(&mut engine, 0, 8).expect("read"), vec![7; BLOCK]);
+    assert_eq!(engine.counters().total().mismatches, 0);
+}
+
+#[test]
+fn only_whole_blocks_are_read_and_written() {
+    let shape = small(RAID5, 3).checked();
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    for (lba, sectors) in [(1, 8), (0, 7), (4, 4)] {
+        let result = read(&mut engine, lba, sectors);
+        assert!(matches!(result, Err(EngineError::NotBlocks { .. })), "{result:?}");
+        let result = write(&mut engine, lba, &noise(1, sectors));
+        assert!(matches!(result, Err(EngineError::NotBlocks { .. })), "{result:?}");
+    }
+}
+
+/// A member that can't take the checksums misses the write.
+#[test]
+fn a_member_that_fails_the_checksums_is_on_record() {
+    for shape in redundant() {
+        let (mut engine, _) = filled(shape);
+        let sums = shape.checked().superblocks()[0].areas.sums.offset;
+        // The log's record, the content, the checksums: the third write is theirs.
+        let fault = Fault { member: MemberIndex(0), name: OpName::Write, after: 2, count: 1, errno: Errno::IO };
+        engine.disk_mut().inner.fail(fault);
+        let content = noise(5, engine.geometry().capacity().0);
+        write(&mut engine, 0, &content).expect("the others have it");
+        let failed = MemberSet::EMPTY.with(MemberIndex(0));
+        assert_eq!(engine.missing(), failed, "{shape:?}, {sums}");
+        crate::faults::assert_recorded(&engine, failed, "after checksums that failed");
+        assert_content(&mut engine, &content, &format!("{shape:?}"));
+    }
+}
+
+/// Without a member, what another holds wrong is an error or made good from what is left; with the cache and all.
+#[test]
+fn a_degraded_array_gives_out_nothing_wrong() {
+    for shape in redundant() {
+        let (mut engine, content) = filled(shape);
+        run(&mut engine, Command::Close).expect("closed");
+        let all = encoded(&shape.geometry(), &content);
+        for missing in (0..shape.members).map(MemberIndex) {
+            let mut members: Vec<Option<Vec<u8>>> = (0..shape.members)
+                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
+                .collect();
+            members[missing.index()] = None;
+            let engine = shape.checked().reopened(members, Order::Fifo);
+            let (mut engine, _pool) = with_cache(engine, Some((CacheMode::WriteThrough, 64)));
+            let victim = MemberIndex((missing.0 + 1) % shape.members);
+            let len = all[victim.index()].len();
+            engine.disk_mut().data_mut(victim)[..len].iter_mut().step_by(BLOCK).for_each(|byte| *byte ^= 1);
+            let mut errors = 0;
+            for (index, found) in blocks(&mut engine).into_iter().enumerate() {
+                match found {
+                    Ok(bytes) => assert!(bytes == content[index * BLOCK..][..BLOCK], "{shape:?}: block {index}"),
+                    Err(EngineError::Unreadable { .. }) => errors += 1,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert_eq!(
+                errors == 0,
+                shape.geometry().tolerance() > 1 || is_apart(shape, missing, victim),
+                "{shape:?} without {missing}"
+            );
+        }
+    }
+}
+
+/// Whether two members of a mirror hold no block both.
+fn is_apart(shape: Shape, first: MemberIndex, second: MemberIndex) -> bool {
+    let both = MemberSet::EMPTY.with(first).with(second);
+    Repair::new(&shape.geometry(), both).is_ok()
+}
+
+/// The server is killed after any of its disk operations: recovery makes content and checksums agree, and every block is old or new.
+#[test]
+fn a_crash_between_content_and_checksums_is_made_good() {
+    let mut crashes = 0;
+    for shape in shapes().into_iter().step_by(2) {
+        let shape = shape.checked();
+        for seed in 0..3 {
+            let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(seed));
+            let capacity = engine.geometry().capacity().0;
+            let old = noise(seed, capacity);
+            write(&mut engine, 0, &old).expect("written");
+            let new = noise(seed + 50, capacity);
+            for block in (0..capacity / 8).step_by(3) {
+                let bytes = &new[size(Sectors(block * 8).bytes())..][..BLOCK];
+                engine.submit(block, Command::Write { lba: Lba(block * 8), buf: buf(bytes), fua: false });
+            }
+            let mut replies = Vec::new();
+            let mut acknowledged = Vec::new();
+            while engine.in_flight() > 0 {
+                engine.disk_mut().allow_reaps(1);
+                engine.turn(&mut replies).expect("memory does not break");
+                acknowledged.extend(replies.drain(..).map(|reply| {
+                    reply.result.expect("written");
+                    reply.token
+                }));
+                let members =
+                    (0..shape.members).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
+                let mut after = recovered(&shape, members.collect());
+                let context = format!("{shape:?}, seed {seed}, crash {crashes}");
+                for (block, found) in (0u64..).zip(blocks(&mut after)) {
+                    let found = found.unwrap_or_else(|error| panic!("{context}: block {block}: {error}"));
+                    let at = size(Sectors(block * 8).bytes());
+                    let is_new = block % 3 == 0 && found == new[at..][..BLOCK];
+                    let is_old = found == old[at..][..BLOCK] && !acknowledged.contains(&block);
+                    assert!(is_new || is_old, "{context}: block {block}");
+                }
+                assert_eq!(after.counters().total().mismatches, 0, "{context}");
+                crashes += 1;
+            }
+            engine.disk_mut().allow_reaps(usize::MAX);
+        }
+    }
+    assert!(crashes > 300, "only {crashes}");
+}
+
+/// The array as it is found after a kill.
+fn recovered(shape: &Shape, members: Vec<Option<Vec<u8>>>) -> Engine<MemDisk, u64> {
+    let member_size = shape.superblocks()[0].areas.member_size;
+    let positions = superblock::positions(member_size).expect("large enough");
+    let candidates: Vec<Candidate> = members
+        .iter()
+        .flatten()
+        .map(|bytes| {
+            let copies = positions.map(|at| superblock::decode(&bytes[size(at)..][..4096]));
+            Candidate { path: "member".into(), superblock: superblock::newest(copies).expect("a superblock") }
+        })
+        .collect();
+    let verdict = judge(&candidates).expect("they belong together");
+    let disk = MemDisk::new(members, Order::Fifo);
+    let assembled =
+        Assembled::new(disk, &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(7)).expect("assembled");
+    let assembled = assembled.recover(|_| ()).expect("recovered");
+    assembled.into_engine().expect("an engine")
+}
