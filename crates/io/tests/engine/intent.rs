@@ -20,7 +20,14 @@ pub(crate) const REGION: u64 = 2048;
 const LONG: usize = 100;
 
 pub(crate) fn with_bitmap(level: Level, members: u8, chunks: u64) -> Shape {
-    Shape { level, members, chunk: CHUNK, chunks, consistency: Consistency::Bitmap }
+    Shape {
+        level,
+        members,
+        chunk: CHUNK,
+        chunks,
+        consistency: Consistency::Bitmap,
+        integrity: uraid_io::superblock::Integrity::None,
+    }
 }
 
 /// Eight regions.
@@ -234,8 +241,14 @@ fn members_die_while_regions_are_marked() {
 }
 
 /// Nine regions of mirrors, for three engines.
-const THREE: Shape =
-    Shape { level: Level::Raid1, members: 2, chunk: CHUNK, chunks: 2300, consistency: Consistency::Bitmap };
+const THREE: Shape = Shape {
+    level: Level::Raid1,
+    members: 2,
+    chunk: CHUNK,
+    chunks: 2300,
+    consistency: Consistency::Bitmap,
+    integrity: uraid_io::superblock::Integrity::None,
+};
 
 fn at(region: u64, sector: u64, bytes: &[u8]) -> Command {
     Command::Write { lba: Lba(region * REGION + sector), buf: buf(bytes), fua: false }
