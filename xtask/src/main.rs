@@ -14,11 +14,11 @@ mod crash;
 mod fuzz;
 mod kills;
 mod lint;
+mod mutants;
 mod packages;
 mod project;
 mod sim;
 mod source;
-mod mutants;
 mod sweep;
 mod test;
 

@@ -20,7 +20,8 @@ pub(crate) struct Options {
 
 /// Plants each bug; an error when nobody notices one.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
-    let arguments = ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
+    let arguments =
+        ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
     let mut command = project.cargo(&arguments);
     run_program(command.args([options.seeds, options.states].map(|number| number.to_string())).args(&options.names))
 }
