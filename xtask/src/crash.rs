@@ -30,6 +30,13 @@ pub(crate) struct Options {
     threads: Option<usize>,
 }
 
+impl Default for Options {
+    /// What continuous integration runs.
+    fn default() -> Self {
+        Self { states: 1_000_000, hours: None, level: Vec::new(), only: None, threads: None }
+    }
+}
+
 /// Goes through crashes; an error when one of them leaves what must not be.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let threads = options.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok);

@@ -50,7 +50,7 @@ enum Command {
     Mutants(mutants::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
-    /// Exactly what continuous integration runs: lint, test, fuzz
+    /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash
     Ci,
 }
 
@@ -80,7 +80,9 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())?;
-            fuzz::run(&project, &fuzz::Options::default())
+            fuzz::run(&project, &fuzz::Options::default())?;
+            sim::run(&project, &sim::Options::default())?;
+            crash::run(&project, &crash::Options::default())
         }
     }
 }

@@ -25,6 +25,13 @@ pub(crate) struct Options {
     threads: Option<usize>,
 }
 
+impl Default for Options {
+    /// What continuous integration runs.
+    fn default() -> Self {
+        Self { seeds: 0..1500, minutes: 0, threads: None }
+    }
+}
+
 /// Runs the seeds; an error when one of them fails.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let threads = options.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok);

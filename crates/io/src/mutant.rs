@@ -48,7 +48,6 @@ mutants! {
     LastWriteNotLogged: "a record lacks the last of an update's writes",
     ZeroesNotLogged: "a record lacks the zeros of an update",
     ContentUnchecked: "the content of a record is not checked",
-    HeaderUnchecked: "the header of a record is not checked",
     StaleGenerationAccepted: "records of an earlier run of the log count",
     GenerationKept: "recovery does not begin a new run of the log",
     ReplayAny: "a record is done again though a participant lacks it",

@@ -189,7 +189,8 @@ impl Log {
     fn advance(&mut self, failed: MemberSet) {
         while let Some(record) = self.records.front() {
             let is_in_place = record.left == 0 || planted!(TrimAheadOfWrite);
-            let is_durable = record.unflushed.minus(failed).is_empty() || planted!(TrimUnflushed);
+            let is_early = [planted!(TrimUnflushed), planted!(TrimAheadOfWrite)].contains(&true);
+            let is_durable = record.unflushed.minus(failed).is_empty() || is_early;
             if !is_in_place || !is_durable {
                 return;
             }

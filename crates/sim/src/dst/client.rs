@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::engine::{Command, Engine, EngineError, Reply};
+use uraid_io::superblock::Integrity;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 
@@ -51,6 +52,8 @@ pub(super) struct Client<'a> {
     next: u64,
     missing: MemberSet,
     depth: usize,
+    /// What its commands are multiples of, in sectors.
+    block: u64,
     /// Where this client likes to write.
     hot: Lba,
     is_closed: bool,
@@ -89,6 +92,7 @@ impl<'a> Client<'a> {
             next: 0,
             missing,
             depth,
+            block: if scenario.superblocks[0].integrity == Integrity::None { 1 } else { 8 },
             hot,
             is_closed: false,
             reads: 0,
@@ -291,7 +295,10 @@ impl<'a> Client<'a> {
         let len = len.min(capacity);
         let near = if random.chance(1, 2) { self.hot.0 + random.below(32) } else { random.below(capacity) };
         let align = *random.pick(&[1, 8, 8, chunk, stripe]);
-        (Lba((near / align * align).min(capacity - len)), Sectors(len))
+        let start = (near / align * align).min(capacity - len);
+        let end = (start + len).next_multiple_of(self.block);
+        let start = start / self.block * self.block;
+        (Lba(start), Sectors(end - start))
     }
 
     fn buf(&mut self, len: Sectors) -> Buf {

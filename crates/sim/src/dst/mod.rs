@@ -45,6 +45,8 @@ pub struct Options {
     /// Whether members lose, misplace and change what they were given, saying nothing. No array without checksums survives that: a run that does
     /// not fail then shows that the checks check nothing.
     pub corrupts: bool,
+    /// Whether members fail in every life, and the power goes soon after.
+    pub is_harsh: bool,
     /// How many of the last events a failure tells.
     pub events: usize,
 }
@@ -195,6 +197,7 @@ impl Default for Options {
         Self {
             ways: vec![Consistency::None, Consistency::Bitmap, Consistency::Log, Consistency::Log, Consistency::Log],
             corrupts: false,
+            is_harsh: false,
             events: KEPT,
         }
     }
@@ -210,7 +213,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let trace = Trace::keeping(options.events);
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
-    let mut run = Run::new(scenario, random, trace.clone(), options.corrupts);
+    let mut run = Run::new(scenario, random, trace.clone(), options);
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => return Ok(Report { hash: trace.hash(), events: trace.count(), ..run.report }),
         Ok(Err(finding)) => finding,
@@ -240,6 +243,7 @@ struct Run {
     random: Random,
     trace: Trace,
     corrupts: bool,
+    is_harsh: bool,
     report: Report,
 }
 
@@ -259,10 +263,11 @@ enum Opened {
 }
 
 impl Run {
-    fn new(scenario: Scenario, random: Random, trace: Trace, corrupts: bool) -> Self {
+    fn new(scenario: Scenario, random: Random, trace: Trace, options: &Options) -> Self {
+        let Options { corrupts, is_harsh, .. } = *options;
         let shelf = Shelf::new(&scenario.superblocks);
         let model = Model::new(scenario.geometry.capacity());
-        Self { scenario, shelf, model, random, trace, corrupts, report: Report::default() }
+        Self { scenario, shelf, model, random, trace, corrupts, is_harsh, report: Report::default() }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
@@ -287,9 +292,9 @@ impl Run {
             let exponent = self.random.below(12);
             disk.cut_after(Steps(1 + self.random.below(1 << exponent)));
         }
-        if weather == Weather::Rough && self.random.chance(1, 3) {
+        if weather == Weather::Rough && (self.is_harsh || self.random.chance(1, 3)) {
             // Whoever is to learn of a failure has little time.
-            let exponent = self.random.below(8);
+            let exponent = self.random.below(if self.is_harsh { 5 } else { 8 });
             disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
         }
         let faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
@@ -395,6 +400,7 @@ impl Run {
 
     /// Who may fail in this life, and how; now and then more members than the level survives.
     fn draw_faults(&mut self, missing: MemberSet) -> Faults {
+        let is_harsh = self.is_harsh;
         let random = &mut self.random;
         let geometry = &self.scenario.geometry;
         let mut faults = Faults::default();
@@ -405,7 +411,7 @@ impl Run {
             let rate = Rate(200);
             return Faults { members: geometry.all_members(), lost: rate, misdirected: rate, flipped: rate, ..faults };
         }
-        if random.chance(1, 2) {
+        if !is_harsh && random.chance(1, 2) {
             return faults;
         }
         faults.members = *random.pick(&tolerated(geometry, missing));

@@ -67,8 +67,8 @@ impl std::fmt::Display for Scenario {
         let (stripes, consistency) = (self.geometry.stripes(), self.consistency());
         write!(
             f,
-            "{level:?} of {members} members, chunk {chunk}, {} stripes, {consistency:?}, cache {:?}",
-            stripes.0, self.cache
+            "{level:?} of {members} members, chunk {chunk}, {} stripes, {consistency:?}, {:?}, cache {:?}",
+            stripes.0, self.superblocks[0].integrity, self.cache
         )
     }
 }
@@ -103,7 +103,9 @@ fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Rando
     let array = uuid(random);
     let slot = |_| SlotRecord { member: uuid(random), state: SlotState::Active };
     let slots: Vec<SlotRecord> = (0..spec.members).map(slot).collect();
-    let mut areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("a member has room for its areas");
+    let is_checked = consistency == Consistency::Log && random.chance(1, 3);
+    let integrity = if is_checked { Integrity::Crc32 } else { Integrity::None };
+    let mut areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
     // As small as a log can be, so that it is filled many times over, or a few times that.
     let rows = geometry.rows() as u64;
     let least = (2 * (spec.chunk.0 * rows + 4 * PAGE)).max(RING_BYTES_MIN.0);
@@ -117,7 +119,7 @@ fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Rando
         slot: MemberIndex(slot),
         areas,
         consistency,
-        integrity: Integrity::None,
+        integrity,
         generation: Uuid::nil(),
         epoch: Epoch(1),
         sequence: Sequence(0),
