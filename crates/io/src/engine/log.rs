@@ -17,7 +17,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors}
 use uuid::Uuid;
 
 use super::flush::Waiter;
-use super::job::{JobId, Slot};
+use super::job::{JobId, Slot, Stage};
 use super::run::{Caller, Step, ZEROES_BYTES};
 use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
 use super::{Engine, EngineError};
@@ -307,7 +307,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn log(&mut self, id: JobId) -> Step {
         self.take_over(id);
         let Some(log) = self.log.as_mut().filter(|_| !planted!(SkipLog)) else {
-            return Step::To(super::job::Stage::StartWrites);
+            return Step::To(Stage::StartWrites);
         };
         if planted!(FlushBeforeCommit)
             && let Some(cache) = &mut self.cache
@@ -315,7 +315,7 @@ impl<D: Disk, T> Engine<D, T> {
             cache.committed(&mut self.jobs.slot(id).contents);
         }
         log.waiting.push_back(id);
-        Step::Wait(super::job::Stage::Committed)
+        Step::Wait(Stage::Committed)
     }
 
     /// Goes on when the job's record is durable, and members that lack it are on record as failed.
@@ -329,14 +329,14 @@ impl<D: Disk, T> Engine<D, T> {
         }
         if !planted!(CommitDespiteFailure) && !self.record.demand_failures(id) {
             self.run_record();
-            return Step::Wait(super::job::Stage::Committed);
+            return Step::Wait(Stage::Committed);
         }
         let Self { cache, jobs, .. } = self;
         if let Some(cache) = cache {
             cache.committed(&mut jobs.slot(id).contents);
             self.wake_drained();
         }
-        Step::To(super::job::Stage::StartWrites)
+        Step::To(Stage::StartWrites)
     }
 
     /// Puts what only the log has over what was read.

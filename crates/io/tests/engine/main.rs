@@ -6,6 +6,7 @@ mod content;
 mod counts;
 mod faults;
 mod intent;
+mod log;
 mod record;
 mod recovery;
 mod shards;
