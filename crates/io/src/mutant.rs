@@ -87,7 +87,6 @@ mutants! {
     ReadErrorAsData: "a failed read counts as data",
     FreezeIgnored: "the array goes on with more members failed than it survives",
     StaleParityKept: "parity in memory outlives the content that it covers",
-    MissingMemberRead: "a member that is on record as failed is read",
 }
 
 static PLANTED: AtomicU16 = AtomicU16::new(u16::MAX);

@@ -213,7 +213,7 @@ impl Record {
 
     /// Asks that every member that missed a write be on record as failed; as [`Record::demand_dirty`].
     pub(super) fn demand_failures(&mut self, job: JobId) -> bool {
-        let is_recorded = self.has_failures_on_record();
+        let is_recorded = self.has_failures_on_record() || planted!(FailureUnrecorded);
         if !is_recorded {
             self.waiters.push(job);
         }

@@ -224,8 +224,7 @@ impl<D: Disk, T> Engine<D, T> {
         let job = job.as_mut().expect("the slot has a job");
         job.find_detour(geometry, record.missing())?;
         let repair = job.detour.as_deref().unwrap_or(repair);
-        let missing = if planted!(MissingMemberRead) { MemberSet::EMPTY } else { record.missing() };
-        let view = View { geometry, repair, missing, cached: contents.cached(), queues };
+        let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
         let planned = match job.work {
             Work::Read | Work::Ahead | Work::Destage if contents.extents().is_empty() => {
                 plan.clear();
@@ -453,7 +452,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
-        if planted!(FailureUnrecorded) || self.record.demand_failures(id) {
+        if self.record.demand_failures(id) {
             return Step::To(Stage::PartDone);
         }
         self.run_record();
