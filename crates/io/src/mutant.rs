@@ -82,6 +82,7 @@ mutants! {
     ForeignAccepted: "a member of another array is accepted",
     OpenUnflushed: "an open trusts what is not durable",
     UnlockAtCommit: "stripes are given back before they are in place",
+    UnplacedRead: "a read does not wait for what was replied to and is not in place",
     DegradedReadUnlocked: "content is computed from units that are being written",
     XorForgetsOperand: "an XOR lacks an operand",
     ReadErrorAsData: "a failed read counts as data",

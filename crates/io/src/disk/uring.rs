@@ -31,8 +31,9 @@ use slot::{Progress, Slot};
 /// Operations that the kernel takes in one batch unless asked otherwise.
 pub const DEFAULT_DEPTH: u32 = 256;
 
-/// Transfers of up to this are done at once on members in memory; longer ones are worth a worker thread.
-const AT_ONCE_MAX: Bytes = Bytes(64 << 10);
+/// Transfers of up to this are done at once on members in memory, among them the log records of a full queue of small writes; longer ones
+/// are worth a worker thread.
+const AT_ONCE_MAX: Bytes = Bytes(128 << 10);
 
 /// The members of an array behind one io_uring; belongs to one thread.
 ///

@@ -130,6 +130,10 @@ impl<D: Disk, T> Engine<D, T> {
         if self.jobs.job(id).work == Work::Close && self.awaits_rest(id) {
             return Step::Wait(Stage::Drain);
         }
+        if self.jobs.job(id).work == Work::Close && self.placing.0 > 0 && !planted!(CleanDuringWrites) {
+            self.closers.push(id);
+            return Step::Wait(Stage::Drain);
+        }
         match &mut self.cache {
             _ if planted!(FlushUndrained) => Step::To(Stage::Flush),
             None => Step::To(Stage::Flush),

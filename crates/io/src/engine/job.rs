@@ -9,6 +9,7 @@ use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberIndex, MemberSet, Sectors, 
 use super::EngineError;
 use super::heal::Damage;
 use super::locks::{Guard, Span};
+use super::log::PLACING_MIN;
 use super::shares::Class;
 use super::sums::Pins;
 use crate::bitmap::RegionId;
@@ -59,6 +60,8 @@ pub(super) struct Job<T> {
     pub(super) again: bool,
     /// The log's record that has the part's update, until the update is in place.
     pub(super) record: Option<Sequence>,
+    /// Its reply was given before it was in place: the log has it.
+    pub(super) is_answered: bool,
     /// Whether the job counts as a writer, before which the members can't be marked clean.
     pub(super) is_writer: bool,
     /// Whether the job holds its regions' bits in the write-intent bitmap.
@@ -228,6 +231,7 @@ impl<T> Job<T> {
             failed: MemberSet::EMPTY,
             again: false,
             record: None,
+            is_answered: false,
             is_writer: false,
             has_intent: false,
         }
@@ -236,6 +240,11 @@ impl<T> Job<T> {
     /// Where the present part begins in a buffer: its plan counts from there.
     pub(super) fn base(&self, buffer: Buffer) -> Sectors {
         Sectors(if buffer == Buffer::Request { self.at.0 - self.start.0 } else { 0 })
+    }
+
+    /// What the command counts for while it is replied to and not in place.
+    pub(super) fn placing(&self) -> Bytes {
+        Sectors(self.end.0 - self.start.0).bytes().max(PLACING_MIN)
     }
 
     /// Finds how to do without the members that failed a read of this part and without those that are missing by now.

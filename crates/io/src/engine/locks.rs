@@ -95,6 +95,12 @@ impl LockTable {
         Some(Guard { first: span.first, end: span.end })
     }
 
+    /// Whether somebody holds a stripe of `span`.
+    pub(super) fn is_held(&self, span: &Span) -> bool {
+        let is_held = |stripe| self.buckets[self.bucket(stripe)].held.iter().any(|held| held.stripe == stripe);
+        (span.first..span.end).any(is_held)
+    }
+
     /// Gives all stripes of a guard back; `woken` gets the jobs that now hold one of them.
     #[expect(clippy::needless_pass_by_value, reason = "a guard that was given back is no proof any more")]
     pub(super) fn release(&mut self, guard: Guard, woken: &mut VecDeque<JobId>) {

@@ -2,7 +2,8 @@
 //!
 //! What a job is about to write waits here, in the order of asking, until a commit takes it along: one record on every member that is to be
 //! written, then a flush of those members. Jobs that come while a commit is under way go into the next one. A job writes in place when its
-//! commit is durable, and holds its stripes' locks from before it asked until it has.
+//! commit is durable, and holds its stripes' locks from before it asked until it has. Its client has the reply by then: a write is replied to
+//! when its record is written, FUA when it is durable. Until it is in place, reads of its stripes wait for their lock.
 //!
 //! Invariants:
 //! - Nothing is written in place before its record is durable on all members that are written, or those that lack it are on record as
@@ -17,15 +18,21 @@ use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors}
 use uuid::Uuid;
 
 use super::flush::Waiter;
-use super::job::{JobId, Slot, Stage};
+use super::job::{JobId, Slot, Stage, Work};
 use super::run::{Caller, Step, ZEROES_BYTES};
 use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
-use super::{Engine, EngineError};
+use super::{Engine, EngineError, Reply};
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, OpKind};
 use crate::log::record::{self, EXTENTS_MAX, Extent, Header, Lane, Sequence};
 use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX, RING_BYTES_MIN, Ring};
 use crate::superblock::Superblock;
+
+/// What may be replied to and not be in place: more waits for its reply until it is.
+const PLACING_MAX: Bytes = Bytes(16 << 20);
+
+/// What a small write counts for in that, as it takes more than its content.
+pub(super) const PLACING_MIN: Bytes = Bytes(16 << 10);
 
 const BLOCK: Bytes = Bytes(BLOCK_BYTES as u64);
 
@@ -41,6 +48,8 @@ pub(super) struct Log {
     /// The jobs whose updates are to be committed.
     waiting: VecDeque<JobId>,
     commit: Option<Commit>,
+    /// Flushes that wait for the end of the commit.
+    flushes: Vec<JobId>,
     /// What is committed and not trimmed, in order and without gaps.
     records: VecDeque<Committed>,
     /// Up to here everything was in place when the flush that is under way began.
@@ -85,6 +94,8 @@ struct Commit {
     jobs: Vec<JobId>,
     pending: u32,
     failed: MemberSet,
+    /// Some of its jobs were replied to.
+    is_answered: bool,
 }
 
 #[derive(Debug)]
@@ -138,6 +149,7 @@ impl Log {
             trim: Sequence(0),
             waiting: VecDeque::new(),
             commit: None,
+            flushes: Vec::new(),
             records: VecDeque::new(),
             flushing: Sequence(0),
             lacking: MemberSet::EMPTY,
@@ -169,6 +181,15 @@ impl Log {
         let first = self.records.front().expect("a record with jobs is not trimmed").sequence;
         let index = usize::try_from(sequence.0 - first.0).expect("a number of records");
         self.records[index].left -= 1;
+    }
+
+    /// Lets a flush wait for the commit under way, if that has something that was replied to; whether it has.
+    pub(super) fn await_answered(&mut self, id: JobId) -> bool {
+        let awaits = self.commit.as_ref().is_some_and(|commit| commit.is_answered) && !planted!(FlushBeforeCommit);
+        if awaits {
+            self.flushes.push(id);
+        }
+        awaits
     }
 
     /// Notes that a flush begins.
@@ -336,7 +357,42 @@ impl<D: Disk, T> Engine<D, T> {
             cache.committed(&mut jobs.slot(id).contents);
             self.wake_drained();
         }
+        if self.flusher.failures().is_empty() {
+            self.answer(id);
+        }
         Step::To(Stage::StartWrites)
+    }
+
+    /// Replies to a write that the log has, when this is all of it; whether it did. Only where members that fail are done without: a write
+    /// that can't be put in place fails where there is no redundancy.
+    fn answer(&mut self, id: JobId) -> bool {
+        let is_redundant = self.geometry.tolerance() > 0;
+        let job = self.jobs.job(id);
+        let is_command = matches!(job.work, Work::Write { .. } | Work::Zero { .. });
+        let is_last = job.at.0 + job.len.0 == job.end.0;
+        if !is_command || !is_last || !is_redundant || job.is_answered || self.placing >= PLACING_MAX {
+            return false;
+        }
+        let Some(token) = job.token.take() else { return false };
+        job.is_answered = true;
+        self.placing.0 += job.placing().0;
+        self.replies.push(Reply { token, result: Ok(None) });
+        true
+    }
+
+    /// Notes that what was replied to is in place, or that the array is lost.
+    pub(super) fn placed(&mut self, id: JobId, error: Option<&EngineError>) {
+        let job = self.jobs.job(id);
+        if !std::mem::take(&mut job.is_answered) {
+            return;
+        }
+        self.placing.0 -= job.placing().0;
+        if let Some(error) = error {
+            tracing::error!(lba = %job.at, %error, "what the log has could not be put in place");
+        }
+        if self.placing.0 == 0 {
+            self.ready.extend(self.closers.drain(..));
+        }
     }
 
     /// Puts what only the log has over what was read.
@@ -493,7 +549,8 @@ impl<D: Disk, T> Engine<D, T> {
             counters.log(member, total);
         }
         let trim = log.trim;
-        log.commit = Some(Commit { record, trim, participants, jobs, pending, failed: MemberSet::EMPTY });
+        let failed = MemberSet::EMPTY;
+        log.commit = Some(Commit { record, trim, participants, jobs, pending, failed, is_answered: false });
         if pending == 0 {
             // Every member that was to be written has failed since.
             self.flush_log();
@@ -517,7 +574,8 @@ impl<D: Disk, T> Engine<D, T> {
             unflushed.iter().for_each(|member| flusher.wrote(member));
             let (trim, participants) = (log.trim, unflushed);
             let (jobs, failed) = (Vec::new(), MemberSet::EMPTY);
-            log.commit = Some(Commit { record: None, trim, participants, jobs, pending: 0, failed });
+            log.commit =
+                Some(Commit { record: None, trim, participants, jobs, pending: 0, failed, is_answered: false });
             return self.flush_log();
         }
         let trim = log.trim;
@@ -562,12 +620,28 @@ impl<D: Disk, T> Engine<D, T> {
         } else {
             members
         };
+        self.answer_written();
         let is_dropped = planted!(DropCommitFlush) && is_record;
         if !is_dropped && self.flusher.ask(Waiter::Log, members) {
             self.run_flusher();
         } else {
             self.log_flushed();
         }
+    }
+
+    /// Replies to the plain writes of a record that all participants have taken.
+    fn answer_written(&mut self) {
+        let commit = self.log.as_mut().and_then(|log| log.commit.as_mut()).expect("there is a commit");
+        if !commit.failed.is_empty() || !self.record.has_failures_on_record() || self.is_frozen {
+            return;
+        }
+        let jobs = std::mem::take(&mut commit.jobs);
+        let mut is_answered = false;
+        for &id in &jobs {
+            is_answered |= !self.jobs.job(id).work.flushes() && self.answer(id);
+        }
+        let commit = self.log.as_mut().and_then(|log| log.commit.as_mut()).expect("there is a commit");
+        (commit.jobs, commit.is_answered) = (jobs, is_answered);
     }
 
     /// Ends the commit: its jobs go on.
@@ -596,6 +670,7 @@ impl<D: Disk, T> Engine<D, T> {
             }
         }
         self.ready.extend(jobs);
+        self.ready.extend(log.flushes.drain(..));
     }
 
     /// Notes that a job's update is in place, or never will be.

@@ -170,6 +170,10 @@ pub struct Engine<D, T> {
     destaging: usize,
     /// What destaging may still begin in this turn.
     quantum: Sectors,
+    /// What was replied to from the log and is not in place yet; at least [`log::PLACING_MIN`] is counted for each command.
+    placing: Bytes,
+    /// Closes that wait until it is.
+    closers: Vec<JobId>,
     /// Flushes that wait until what was replied to is written out.
     drainers: Vec<(JobId, Mark)>,
     /// How busy each member is.
@@ -224,6 +228,8 @@ impl<D: Disk, T> Engine<D, T> {
             writes_back: false,
             destaging: 0,
             quantum: Sectors(0),
+            placing: Bytes(0),
+            closers: Vec::new(),
             drainers: Vec::new(),
             queues: vec![Queue { depth: 0, head: DiskSector(0) }; geometry.members()],
             zeroes: Buf::zeroed(run::ZEROES_BYTES),

@@ -163,7 +163,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Plans a read. What comes straight from members needs no lock: a concurrent write replaces a sector in one piece. What is
-    /// computed from several units does.
+    /// computed from several units does, and so does what may have been replied to and is not in place yet.
     fn plan_read(&mut self, id: JobId) -> Step {
         if let Err(error) = self.plan(id) {
             return Step::Fail(error);
@@ -174,11 +174,10 @@ impl<D: Disk, T> Engine<D, T> {
             contents.missing().clear();
             return Step::To(Stage::Done);
         }
-        if plan.xors().is_empty() || has_guard || planted!(DegradedReadUnlocked) {
-            Step::To(Stage::Memory)
-        } else {
-            Step::To(Stage::Lock(self.span(id)))
-        }
+        let (reads, computes) = (!plan.reads().is_empty(), !plan.xors().is_empty() && !planted!(DegradedReadUnlocked));
+        let span = self.span(id);
+        let is_behind = reads && self.placing.0 > 0 && self.locks.is_held(&span) && !planted!(UnplacedRead);
+        Step::To(if (computes || is_behind) && !has_guard { Stage::Lock(span) } else { Stage::Memory })
     }
 
     fn lock(&mut self, id: JobId, mut span: Span) -> Step {
@@ -474,7 +473,7 @@ impl<D: Disk, T> Engine<D, T> {
         if is_part {
             return Step::To(self.first_stage(id));
         }
-        Step::To(if job.work.flushes() { Stage::Flush } else { Stage::Done })
+        Step::To(if job.work.flushes() && !job.is_answered { Stage::Flush } else { Stage::Done })
     }
 
     fn flush(&mut self, id: JobId) -> Step {
@@ -484,6 +483,9 @@ impl<D: Disk, T> Engine<D, T> {
         // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
         let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close);
         let is_skipped = planted!(CleanUnflushed) && job.work == Work::Close;
+        if is_logged && self.log.as_mut().is_some_and(|log| log.await_answered(id)) {
+            return Step::Wait(Stage::Flushing);
+        }
         if is_logged || is_skipped || !self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
             return Step::To(Stage::Flushing);
         }
@@ -551,7 +553,7 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Work::Ahead => return self.ahead_done(id, error),
             Work::Heal { .. } => return self.healed(id, error.as_ref()),
-            _ => {}
+            _ => self.placed(id, error.as_ref()),
         }
         let Job { token, work, buf, .. } = self.jobs.remove(id);
         let result = error.map_or_else(|| Ok(buf.filter(|_| work == Work::Read)), Err);

@@ -1,9 +1,10 @@
-//! What the log costs, by the engine's own counters.
+//! What the log costs, by the engine's own counters, and when writes are replied to that it has.
 
-use uraid_io::disk::Order;
-use uraid_io::engine::{Command, MemberCounters};
+use rustix::io::Errno;
+use uraid_io::disk::{Fault, OpName, Order};
+use uraid_io::engine::{Command, MemberCounters, Reply};
 use uraid_io::superblock::Consistency;
-use uraid_layout::{Lba, Level, MemberSet, Placement, Sectors};
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{RAID5, Shape, TestEngine, buf, noise, rm2, run, run_all, small};
 
@@ -78,4 +79,124 @@ fn zeros_are_logged_as_ranges() {
     let cost = cost(&mut engine, |engine| drop(run(engine, zeroes).expect("zeroed")));
     assert!(cost.log_bytes <= cost.log_records * 4096, "{cost:?}: no content");
     assert!(cost.log_records > 0 && cost.log_records.is_multiple_of(5));
+}
+
+fn plain(lba: u64, seed: u64) -> Command {
+    Command::Write { lba: Lba(lba), buf: buf(&noise(seed, 8)), fua: false }
+}
+
+fn reading(lba: u64) -> Command {
+    Command::Read { lba: Lba(lba), buf: buf(&[0; 4096]) }
+}
+
+fn hold(engine: &mut TestEngine, name: OpName) {
+    let members = engine.geometry().all_members();
+    members.iter().for_each(|member| engine.disk_mut().hold(member, name));
+}
+
+fn let_go(engine: &mut TestEngine, name: OpName) {
+    let members = engine.geometry().all_members();
+    members.iter().for_each(|member| engine.disk_mut().let_go(member, name));
+}
+
+/// The replies of the commands that can end now.
+fn turn(engine: &mut TestEngine) -> Vec<Reply<u64>> {
+    let mut replies = Vec::new();
+    engine.turn(&mut replies).expect("memory does not break");
+    replies.sort_by_key(|reply| reply.token);
+    replies
+}
+
+fn tokens(replies: &[Reply<u64>]) -> Vec<u64> {
+    assert!(replies.iter().all(|reply| reply.result.is_ok()), "{replies:?}");
+    replies.iter().map(|reply| reply.token).collect()
+}
+
+/// An engine whose members are marked dirty, with the first write's commit held back before its flush.
+fn before_commit(level: Level, members: u8, command: Command) -> TestEngine {
+    let mut engine = logged(level, members);
+    run(&mut engine, durable(0, 1)).expect("written");
+    hold(&mut engine, OpName::Flush);
+    engine.submit(0, command);
+    engine
+}
+
+#[test]
+fn a_write_is_replied_to_when_its_record_is_written_and_reads_and_flushes_wait_for_it() {
+    let mut engine = before_commit(RAID5, 5, plain(0, 2));
+    assert_eq!(tokens(&turn(&mut engine)), [0]);
+    let stripe = engine.geometry().stripe_sectors().0;
+    engine.submit(1, reading(0));
+    engine.submit(2, Command::Flush);
+    engine.submit(3, reading(stripe));
+    assert_eq!(tokens(&turn(&mut engine)), [3], "a read of another stripe waits for nothing");
+    assert!(engine.disk().held() > 0, "the record is not durable");
+    let_go(&mut engine, OpName::Flush);
+    let replies = turn(&mut engine);
+    assert_eq!(tokens(&replies), [1, 2]);
+    let found = replies.into_iter().find_map(|reply| reply.result.ok().flatten()).expect("what was read");
+    assert!(found.as_ref() == noise(2, 8), "the read sees what was replied to");
+}
+
+#[test]
+fn a_durable_write_and_a_flush_are_replied_to_at_the_commit_and_a_close_is_not() {
+    let mut engine = before_commit(rm2(3, Placement::Adjacent), 7, durable(0, 2));
+    assert_eq!(tokens(&turn(&mut engine)), [0_u64; 0]);
+    hold(&mut engine, OpName::Write);
+    let_go(&mut engine, OpName::Flush);
+    assert_eq!(tokens(&turn(&mut engine)), [0], "in the log it is durable");
+    engine.submit(1, Command::Flush);
+    engine.submit(2, Command::Close);
+    engine.submit(3, reading(0));
+    assert_eq!(tokens(&turn(&mut engine)), [1]);
+    let_go(&mut engine, OpName::Write);
+    let replies = turn(&mut engine);
+    assert_eq!(tokens(&replies), [2, 3]);
+    let found = replies.into_iter().find_map(|reply| reply.result.ok().flatten()).expect("what was read");
+    assert!(found.as_ref() == noise(2, 8));
+    let superblock = engine.disk().superblock(MemberIndex(0)).expect("it has one");
+    assert!(superblock.is_clean, "the close marked it");
+}
+
+#[test]
+fn without_redundancy_a_write_is_replied_to_when_it_is_in_place() {
+    let mut engine = before_commit(Level::Raid0, 3, plain(0, 2));
+    assert_eq!(tokens(&turn(&mut engine)), [0_u64; 0]);
+    hold(&mut engine, OpName::Write);
+    let_go(&mut engine, OpName::Flush);
+    assert_eq!(tokens(&turn(&mut engine)), [0_u64; 0]);
+    let_go(&mut engine, OpName::Write);
+    assert_eq!(tokens(&turn(&mut engine)), [0]);
+}
+
+#[test]
+fn a_record_that_a_member_lacks_is_replied_to_when_the_failure_is_on_record() {
+    let mut engine = logged(RAID5, 5);
+    run(&mut engine, durable(0, 1)).expect("written");
+    // The first stripe's data is on the first member.
+    let fault = Fault { member: MemberIndex(0), name: OpName::Write, after: 0, count: u64::MAX, errno: Errno::IO };
+    engine.disk_mut().inner.fail(fault);
+    hold(&mut engine, OpName::Flush);
+    engine.submit(0, plain(0, 2));
+    assert_eq!(tokens(&turn(&mut engine)), [0_u64; 0]);
+    let_go(&mut engine, OpName::Flush);
+    assert_eq!(tokens(&turn(&mut engine)), [0]);
+    assert!(engine.missing().contains(MemberIndex(0)));
+}
+
+#[test]
+fn what_is_replied_to_and_not_in_place_is_bounded() {
+    let shape = Shape { consistency: Consistency::Log, chunk: 16 << 10, chunks: 300, ..small(RAID5, 5) };
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    run(&mut engine, durable(0, 1)).expect("written");
+    hold(&mut engine, OpName::Flush);
+    // Zeros of whole stripes, of 64 KiB each, are all in one record; 16 MiB may be replied to.
+    let len = engine.geometry().stripe_sectors();
+    for token in 0..300 {
+        let lba = Lba(token * len.0);
+        engine.submit(token, Command::WriteZeroes { lba, len, fua: false, may_punch: false });
+    }
+    assert_eq!(tokens(&turn(&mut engine)).len(), 256);
+    let_go(&mut engine, OpName::Flush);
+    assert_eq!(tokens(&turn(&mut engine)).len(), 44);
 }

@@ -100,6 +100,11 @@ impl Watch {
         Vec::into_iter(gone).for_each(|op| self.inner.submit(op));
     }
 
+    /// How many operations are held.
+    pub(crate) fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Whether a byte of a member is in its data area.
     pub(crate) fn is_data(&self, at: Bytes) -> bool {
         at >= self.areas.data.offset && at.0 < self.areas.data.end().expect("fits").0
