@@ -1,7 +1,5 @@
 //! Contents to write and to compare: reproducible random bytes, and comparison that names the first difference.
 
-use std::path::Path;
-
 use crate::run::client;
 
 /// Bytes of a sector.
@@ -69,10 +67,15 @@ pub fn read_export(uri: &str) -> Vec<u8> {
     client("nbdcopy", [uri, "-"]).success().stdout
 }
 
-/// Writes a file to the export at `uri` with nbdcopy, flushed.
+/// Writes to the export at `uri`, from its start, with nbdcopy, flushed.
+///
+/// # Panics
+/// When no temporary file can be written.
 #[track_caller]
-pub fn write_export(uri: &str, file: &Path) {
-    let file = file.to_str().expect("temporary paths are UTF-8");
+pub fn write_export(uri: &str, content: &[u8]) {
+    let file = tempfile::NamedTempFile::new().expect("a temporary file");
+    std::fs::write(&file, content).expect("a temporary file is written");
+    let file = file.path().to_str().expect("temporary paths are UTF-8");
     let _ = client("nbdcopy", ["--flush", file, uri]).success();
 }
 

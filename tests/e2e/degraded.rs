@@ -115,12 +115,9 @@ fn filled(shape: &Shape) -> (Array, Vec<u8>) {
     // Of the largest chunks the log takes five.
     let array = Array::create_sized(shape, MEMBER_BYTES.max(9 * shape.chunk_bytes()));
     let image = Random::new(11).bytes(array.expected_size());
-    let source = array.path("source.img");
-    std::fs::write(&source, &image).unwrap();
     let server = Server::start(&array);
-    write_export(server.uri(), &source);
+    write_export(server.uri(), &image);
     let _ = server.stop();
-    std::fs::remove_file(source).unwrap();
     (array, image)
 }
 

@@ -19,15 +19,13 @@ fn a_changed_member_is_read_right_and_put_right() {
         let said = array.examine();
         assert_eq!((said["integrity"].as_str(), said["consistency"].as_str()), (Some("crc32"), Some("log")));
         let mut random = Random::new(9);
-        let source = array.path("source.img");
         let mut image = Vec::new();
         let mut before = Vec::new();
         for _ in 0..2 {
             before = std::fs::read(&array.members()[1]).unwrap();
             image = random.bytes(array.expected_size());
-            std::fs::write(&source, &image).unwrap();
             let server = Server::start(&array);
-            write_export(server.uri(), &source);
+            write_export(server.uri(), &image);
             let _ = server.stop();
         }
         let data = usize::try_from(said["members"][1]["data_offset"].as_u64().unwrap()).unwrap();
@@ -71,10 +69,8 @@ fn content_is_there_without_a_member_and_after_a_kill() {
     let array = Array::planned(&shape::raid5_of_3());
     let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
     let image = Random::new(10).bytes(array.expected_size());
-    let source = array.path("source.img");
-    std::fs::write(&source, &image).unwrap();
     let server = Server::start(&array);
-    write_export(server.uri(), &source);
+    write_export(server.uri(), &image);
     server.kill();
     let server = Server::start(&array);
     assert!(read_export(server.uri()) == image, "after a kill");

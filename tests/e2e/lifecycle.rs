@@ -140,10 +140,8 @@ fn read_only_writes_not_one_byte() {
     for shape in [shape::raid5_of_5_left_symmetric(), shape::raid1_of_2(), shape::rm2_of_7_adjacent()] {
         let array = Array::create(&shape);
         let image = Random::new(34).bytes(array.expected_size());
-        let source = array.path("source.img");
-        std::fs::write(&source, &image).unwrap();
         let server = Server::start(&array);
-        write_export(server.uri(), &source);
+        write_export(server.uri(), &image);
         let _ = server.stop();
 
         for absent in [&[][..], &[1]] {
@@ -262,10 +260,8 @@ fn killed_under_load(array: &Array) -> Vec<u8> {
     let size = array.expected_size();
     let mut random = Random::new(37);
     let mut model = random.bytes(size);
-    let source = array.path("source.img");
-    std::fs::write(&source, &model).unwrap();
     let server = Server::start(array);
-    write_export(server.uri(), &source);
+    write_export(server.uri(), &model);
     let mut client = server.connect();
     for _ in 0..32 {
         let (offset, length) = random.sectors(FLUSHED, 96 << 10);

@@ -180,6 +180,34 @@ impl Consistency {
 }
 
 impl Superblock {
+    /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all active, and stopped
+    /// cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its stripes consistent and checks them.
+    ///
+    /// # Panics
+    /// When there are more members than an array can have.
+    #[must_use]
+    pub fn of_new_array(array: Uuid, spec: Spec, members: &[(Uuid, Areas)]) -> Vec<Self> {
+        let slots: Vec<SlotRecord> =
+            members.iter().map(|&(member, _)| SlotRecord { member, state: SlotState::Active }).collect();
+        let one = |(slot, &(member, areas)): (usize, &(Uuid, Areas))| Self {
+            array,
+            name: String::new(),
+            created: UnixSeconds(0),
+            spec,
+            member,
+            slot: MemberIndex(u8::try_from(slot).expect("members are at most 64")),
+            areas,
+            consistency: Consistency::None,
+            integrity: Integrity::None,
+            generation: Uuid::nil(),
+            epoch: Epoch(1),
+            sequence: Sequence(0),
+            is_clean: true,
+            slots: slots.clone(),
+        };
+        members.iter().enumerate().map(one).collect()
+    }
+
     /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is enough,
     /// since the other slot at the head keeps the version before.
     #[must_use]

@@ -6,9 +6,7 @@
 use uraid_io::buf::Pool;
 use uraid_io::disk::{Disk, MemDisk};
 use uraid_io::engine::{CacheMode, Command, Engine, Record, Reply};
-use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
-};
+use uraid_io::superblock::{Areas, Consistency, Integrity, Superblock};
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;
 
@@ -50,30 +48,14 @@ impl Bench {
         let uuid = |number: u8| Uuid::from_bytes([number; 16]);
         let areas = Areas::new(member_size, Areas::default_log(member_size), Integrity::None).expect("large enough");
         let spec = Spec { level, members, chunk: Bytes(16 << 10), member_size: Sectors((1 << 20) / 512) };
-        let slots: Vec<SlotRecord> =
-            (0..members).map(|slot| SlotRecord { member: uuid(slot + 1), state: SlotState::Active }).collect();
-        let superblock = |slot: u8| Superblock {
-            array: uuid(99),
-            name: "test".into(),
-            created: UnixSeconds(0),
-            spec,
-            member: uuid(slot + 1),
-            slot: MemberIndex(slot),
-            areas,
-            consistency: if let Level::Raid1 | Level::Raid10 { .. } = level {
-                Consistency::Bitmap
-            } else {
-                Consistency::None
-            },
-            integrity: Integrity::None,
-            generation: Uuid::nil(),
-            epoch: Epoch(1),
-            sequence: Sequence(0),
-            is_clean: true,
-            slots: slots.clone(),
+        let consistency = match level {
+            Level::Raid1 | Level::Raid10 { .. } => Consistency::Bitmap,
+            _ => Consistency::None,
         };
-        let present = |slot: &u8| !missing.contains(MemberIndex(*slot));
-        let record = Record::new((0..members).map(|slot| present(&slot).then(|| superblock(slot))).collect());
+        let uuids: Vec<_> = (1..=members).map(|number| (uuid(number), areas)).collect();
+        let superblocks = Superblock::of_new_array(uuid(99), spec, &uuids).into_iter();
+        let present = |new: Superblock| (!missing.contains(new.slot)).then_some(Superblock { consistency, ..new });
+        let record = Record::new(superblocks.map(present).collect());
         let disk = MemDisk::zeroed(usize::from(members), member_size);
         let geometry = Geometry::new(spec).expect("a test's geometry");
         let mut engine = Engine::new(disk, geometry, record, false).expect("a tolerated set is missing");

@@ -1,5 +1,7 @@
 //! Which members make an array up, and arrays on real files: made, opened, refused, repaired.
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -9,15 +11,14 @@ use uraid_io::array::{
 };
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine, EngineError};
-use uraid_io::member::{Access, Allocation, Member};
-use uraid_io::superblock::{
-    self, Areas, Consistency, Epoch, Integrity, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
-};
-use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
+use uraid_io::member::Access;
+use uraid_io::superblock::{Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
+use support::{SIZE, options, paths, store, stored};
+
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
-const SIZE: Bytes = Bytes(4 << 20);
 
 fn uuid(number: u8) -> Uuid {
     Uuid::from_bytes([number; 16])
@@ -25,23 +26,12 @@ fn uuid(number: u8) -> Uuid {
 
 /// A member of an array of three; `failed` are the slots that it says have failed.
 fn candidate(slot: u8, epoch: u64, failed: &[u8]) -> Candidate {
-    let state = |slot| if failed.contains(&slot) { SlotState::Failed } else { SlotState::Active };
-    let superblock = Superblock {
-        array: uuid(99),
-        name: String::new(),
-        created: UnixSeconds(0),
-        spec: Spec { level: Level::Raid1, members: 3, chunk: Bytes(4096), member_size: Sectors(64) },
-        member: uuid(slot + 1),
-        slot: MemberIndex(slot),
-        areas: Areas::new(SIZE, Areas::default_log(SIZE), Integrity::None).expect("large enough"),
-        consistency: Consistency::None,
-        integrity: Integrity::None,
-        generation: Uuid::nil(),
-        epoch: Epoch(epoch),
-        sequence: Sequence(epoch),
-        is_clean: true,
-        slots: (0..3).map(|slot| SlotRecord { member: uuid(slot + 1), state: state(slot) }).collect(),
-    };
+    let spec = Spec { level: Level::Raid1, members: 3, chunk: Bytes(4096), member_size: Sectors(64) };
+    let areas = Areas::new(SIZE, Areas::default_log(SIZE), Integrity::None).expect("large enough");
+    let members = [1, 2, 3].map(|number| (uuid(number), areas));
+    let mut superblock = Superblock::of_new_array(uuid(99), spec, &members).swap_remove(usize::from(slot));
+    (superblock.epoch, superblock.sequence) = (Epoch(epoch), Sequence(epoch));
+    failed.iter().for_each(|&slot| superblock.slots[usize::from(slot)].state = SlotState::Failed);
     Candidate { path: format!("member{slot}").into(), superblock }
 }
 
@@ -149,31 +139,12 @@ fn contradictions_are_refused() {
     }
 }
 
-fn options(level: Level) -> CreateOptions {
-    CreateOptions {
-        level,
-        chunk: Bytes(4096),
-        name: "test".into(),
-        size: Some(SIZE),
-        allocation: Allocation::Sparse,
-        force: false,
-        consistency: None,
-        log_size: None,
-        integrity: Integrity::None,
-        created: UnixSeconds(1),
-    }
-}
-
 fn without_log(level: Level) -> CreateOptions {
     CreateOptions { consistency: Some(Consistency::None), ..options(level) }
 }
 
 fn open(paths: &[PathBuf]) -> Result<Array, OpenError> {
     Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false })
-}
-
-fn paths(directory: &TempDir, count: usize) -> Vec<PathBuf> {
-    (0..count).map(|index| directory.path().join(format!("member{index}"))).collect()
 }
 
 fn garbage(path: &Path, size: Bytes, seed: u8) {
@@ -189,14 +160,6 @@ fn contents(directory: &TempDir) -> Vec<(PathBuf, Vec<u8>)> {
         .collect();
     files.sort();
     files
-}
-
-fn stored(path: &Path) -> Superblock {
-    superblock::load(&Member::open(path, Access::ReadOnly).expect("opened")).expect("a superblock")
-}
-
-fn store(path: &Path, superblock: &Superblock) {
-    superblock::store(&Member::open(path, Access::ReadWrite).expect("opened"), superblock).expect("stored");
 }
 
 /// Asserts that the XOR of every parity group's cells is zero.

@@ -1,35 +1,20 @@
 //! How an array is kept consistent: what is chosen when it is made, and changing it later.
 
-use std::path::{Path, PathBuf};
+mod support;
+
+use std::path::PathBuf;
 
 use tempfile::TempDir;
 use uraid_io::array::{Array, ConfigureError, CreateError, CreateOptions, OpenError, OpenOptions, create};
-use uraid_io::member::{Access, Allocation, Member};
-use uraid_io::superblock::{self, Consistency, Epoch, Integrity, Sequence, Superblock, UnixSeconds};
+use uraid_io::member::Access;
+use uraid_io::superblock::{Consistency, Epoch, Sequence, Superblock};
 use uraid_layout::{Bytes, Level, Placement, Rotation};
+
+use support::{options, paths, store, stored};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 const RM2: Level = Level::Rm2 { height: 3, placement: Placement::Adjacent };
 const MIB: u64 = 1 << 20;
-
-fn options(level: Level) -> CreateOptions {
-    CreateOptions {
-        level,
-        chunk: Bytes(4096),
-        name: "test".into(),
-        size: Some(Bytes(4 * MIB)),
-        allocation: Allocation::Sparse,
-        force: false,
-        consistency: None,
-        log_size: None,
-        integrity: Integrity::None,
-        created: UnixSeconds(1),
-    }
-}
-
-fn paths(directory: &TempDir, count: usize) -> Vec<PathBuf> {
-    (0..count).map(|index| directory.path().join(format!("member{index}"))).collect()
-}
 
 fn made(options: &CreateOptions, members: usize) -> Result<(TempDir, Vec<PathBuf>), CreateError> {
     let directory = tempfile::tempdir().expect("a directory");
@@ -40,14 +25,6 @@ fn made(options: &CreateOptions, members: usize) -> Result<(TempDir, Vec<PathBuf
 
 fn open(paths: &[PathBuf]) -> Result<Array, OpenError> {
     Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true })
-}
-
-fn stored(path: &Path) -> Superblock {
-    superblock::load(&Member::open(path, Access::ReadOnly).expect("opened")).expect("a superblock")
-}
-
-fn store(path: &Path, superblock: &Superblock) {
-    superblock::store(&Member::open(path, Access::ReadWrite).expect("opened"), superblock).expect("stored");
 }
 
 #[test]

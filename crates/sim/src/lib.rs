@@ -3,6 +3,11 @@
 //! [`members`] remember, sector by sector, what a power cut may leave of what was written to them. Everything is a function of its arguments: no
 //! clock, no thread, no randomness but what a caller brings.
 
+/// Two counts as one: the sum of each field, of which none can be left out.
+macro_rules! sum {
+    ($a:ident, $b:ident: $($field:ident),+) => { Self { $($field: $a.$field + $b.$field),+ } };
+}
+
 pub mod crash;
 pub mod disk;
 pub mod dst;

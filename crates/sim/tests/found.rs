@@ -5,9 +5,7 @@ use uraid_io::buf::Buf;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::member::Access;
-use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
-};
+use uraid_io::superblock::{Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Sectors, Spec};
 use uraid_sim::disk::{Fault, Planned, SimDisk};
 use uraid_sim::random::Random;
@@ -17,25 +15,11 @@ use uuid::Uuid;
 
 fn members(level: Level, consistency: Consistency) -> Members {
     let uuid = |number: u8| Uuid::from_bytes([number; 16]);
-    let slots: Vec<SlotRecord> =
-        (0..2).map(|slot| SlotRecord { member: uuid(slot + 1), state: SlotState::Active }).collect();
-    let one = |slot: u8| Superblock {
-        array: uuid(99),
-        name: String::new(),
-        created: UnixSeconds(0),
-        spec: Spec { level, members: 2, chunk: Bytes(4096), member_size: Sectors(64) },
-        member: uuid(slot + 1),
-        slot: MemberIndex(slot),
-        areas: Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("large enough"),
-        consistency,
-        integrity: Integrity::None,
-        generation: Uuid::nil(),
-        epoch: Epoch(1),
-        sequence: Sequence(0),
-        is_clean: true,
-        slots: slots.clone(),
-    };
-    Members::new(&(0..2).map(one).collect::<Vec<_>>())
+    let spec = Spec { level, members: 2, chunk: Bytes(4096), member_size: Sectors(64) };
+    let areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("large enough");
+    let superblocks = Superblock::of_new_array(uuid(99), spec, &[(uuid(1), areas), (uuid(2), areas)]);
+    let superblocks = superblocks.into_iter().map(|new| Superblock { consistency, ..new });
+    Members::new(&superblocks.collect::<Vec<_>>())
 }
 
 fn open(members: &Members) -> (SimDisk, Assembled<SimDisk>) {

@@ -43,10 +43,8 @@ fn the_mode_of_an_array_in_use_can_be_changed() {
             assert_eq!(said["consistency"], mode, "{}", shape.name);
             assert_eq!(said["epoch"].as_u64(), epoch.map(|epoch| epoch + 1), "{}: a round of its own", shape.name);
             let image = random.bytes(array.expected_size());
-            let source = array.path("source.img");
-            std::fs::write(&source, &image).unwrap();
             let server = Server::start(&array);
-            write_export(server.uri(), &source);
+            write_export(server.uri(), &image);
             assert!(read_export(server.uri()) == image, "{} with {mode}", shape.name);
             let _ = server.stop();
             Content::read(&array).assert_holds(&image, shape.name);

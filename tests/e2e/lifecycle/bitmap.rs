@@ -55,10 +55,8 @@ fn killed_mirrors_copy_again_only_what_was_being_written() {
     for reactors in ["1", "2"] {
         let array = Array::create(&shape::raid1_of_2());
         let image = Random::new(62).bytes(array.expected_size());
-        let source = array.path("source.img");
-        std::fs::write(&source, &image).unwrap();
         let server = Server::start(&array);
-        write_export(server.uri(), &source);
+        write_export(server.uri(), &image);
         let _ = server.stop();
 
         kill_under_load(&array, reactors);

@@ -4,6 +4,9 @@ use super::*;
 
 const SEED: u64 = 7;
 
+/// What the export holds before anything is written.
+const EMPTY: [u8; 4 * SECTOR] = [0; 4 * SECTOR];
+
 /// A journal of four sectors, and what a server would hold that does everything at once.
 struct World {
     journal: Journal,
@@ -12,7 +15,7 @@ struct World {
 
 impl World {
     fn new() -> Self {
-        Self { journal: Journal::new(SEED, 4), image: vec![0; 4 * SECTOR] }
+        Self { journal: Journal::new(SEED, 4), image: EMPTY.to_vec() }
     }
 
     fn send(&mut self, sectors: Range<usize>, kind: Kind, fua: bool) -> Request {
@@ -28,6 +31,11 @@ impl World {
     fn write(&mut self, sectors: Range<usize>) {
         let request = self.send(sectors, Kind::Data, false);
         self.journal.end_write(request);
+    }
+
+    fn write_durably(&mut self, sectors: Range<usize>) {
+        self.write(sectors);
+        self.flush();
     }
 
     fn flush(&mut self) {
@@ -52,12 +60,11 @@ impl World {
 #[test]
 fn what_was_flushed_must_be_there() {
     let mut world = World::new();
-    let empty = world.image.clone();
     world.write(0..2);
-    assert_eq!(world.judge(&empty), Ok(()), "unflushed writes may be lost");
+    assert_eq!(world.judge(&EMPTY), Ok(()), "unflushed writes may be lost");
     assert_eq!(world.judge(&world.image), Ok(()));
     world.flush();
-    world.refuses(&empty, "sector 0 holds zeroes; it may hold version 1");
+    world.refuses(&EMPTY, "sector 0 holds zeroes; it may hold version 1");
     let old = world.image.clone();
     world.write(1..2);
     assert_eq!(world.judge(&old), Ok(()));
@@ -68,25 +75,23 @@ fn what_was_flushed_must_be_there() {
 #[test]
 fn a_flush_covers_only_what_was_acknowledged_before_it() {
     let mut world = World::new();
-    let empty = world.image.clone();
     let late = world.send(0..1, Kind::Data, false);
     let mark = world.journal.begin_flush();
     world.journal.end_write(late);
     world.journal.end_flush(mark);
-    assert_eq!(world.judge(&empty), Ok(()));
+    assert_eq!(world.judge(&EMPTY), Ok(()));
     world.flush();
-    assert!(world.judge(&empty).is_err());
+    assert!(world.judge(&EMPTY).is_err());
 }
 
 #[test]
 fn fua_covers_its_own_write_alone() {
     let mut world = World::new();
-    let empty = world.image.clone();
     world.write(0..1);
     let request = world.send(1..2, Kind::Data, true);
-    assert_eq!(world.judge(&empty), Ok(()), "it is not acknowledged yet");
+    assert_eq!(world.judge(&EMPTY), Ok(()), "it is not acknowledged yet");
     world.journal.end_write(request);
-    world.refuses(&empty, "sector 1");
+    world.refuses(&EMPTY, "sector 1");
     let mut image = world.image.clone();
     image[..SECTOR].fill(0);
     assert_eq!(world.judge(&image), Ok(()));
@@ -103,9 +108,8 @@ fn overlapping_writes_end_in_either_order_and_later_ones_after_both() {
     world.flush();
     assert_eq!(world.judge(&one), Ok(()));
     assert_eq!(world.judge(&world.image), Ok(()));
-    world.refuses(&[0; 4 * SECTOR], "version 1, 2");
-    world.write(0..1);
-    world.flush();
+    world.refuses(&EMPTY, "version 1, 2");
+    world.write_durably(0..1);
     assert!(world.judge(&one).is_err());
 }
 
@@ -132,8 +136,7 @@ fn a_mix_another_place_and_inventions_are_found() {
 #[test]
 fn zeroes_count_where_they_were_written_only() {
     let mut world = World::new();
-    world.write(0..2);
-    world.flush();
+    world.write_durably(0..2);
     let zeroed = world.send(1..2, Kind::Zeroes, false);
     let image = world.image.clone();
     assert_eq!(world.judge(&image), Ok(()));
@@ -147,44 +150,38 @@ fn zeroes_count_where_they_were_written_only() {
 #[test]
 fn a_trim_may_leave_what_was_there() {
     let mut world = World::new();
-    let empty = world.image.clone();
-    world.write(0..1);
-    world.flush();
-    world.write(0..1);
-    world.flush();
+    world.write_durably(0..1);
+    world.write_durably(0..1);
     let image = world.image.clone();
     let trim = world.send(0..1, Kind::Either, false);
     world.journal.end_write(trim);
     world.flush();
-    assert_eq!((world.judge(&image), world.judge(&empty)), (Ok(()), Ok(())));
-    world.write(0..1);
-    world.flush();
+    assert_eq!((world.judge(&image), world.judge(&EMPTY)), (Ok(()), Ok(())));
+    world.write_durably(0..1);
     world.refuses(&image, "it may hold version 4");
-    world.refuses(&empty, "it may hold version 4");
+    world.refuses(&EMPTY, "it may hold version 4");
 }
 
 #[test]
 fn what_was_read_after_a_restart_stays() {
     let mut world = World::new();
-    let empty = world.image.clone();
     world.write(0..1);
     world.journal.killed();
     let image = world.image.clone();
     assert_eq!(world.journal.restarted(0, &image), Ok(()));
-    world.refuses(&empty, "sector 0 holds zeroes; it may hold version 1");
+    world.refuses(&EMPTY, "sector 0 holds zeroes; it may hold version 1");
 }
 
 #[test]
 fn reads_see_what_was_acknowledged() {
     let mut world = World::new();
-    let empty = world.image.clone();
     world.write(0..1);
     let image = world.image.clone();
     let read = world.journal.begin_read(0..4).unwrap();
     assert!(world.journal.begin_write(3..4, Kind::Data, false).is_none(), "a read is under way");
     assert_eq!(world.journal.end_read(&read, &image), Ok(()));
     let read = world.journal.begin_read(0..4).unwrap();
-    assert!(world.journal.end_read(&read, &empty).is_err(), "it was acknowledged");
+    assert!(world.journal.end_read(&read, &EMPTY).is_err(), "it was acknowledged");
     let _request = world.send(2..3, Kind::Data, false);
     assert!(world.journal.begin_read(0..4).is_none(), "a write is under way");
 }

@@ -93,28 +93,22 @@ fn members((level, members, integrity): (Level, u8, Integrity)) -> Vec<Sound> {
     let areas = Areas::new(size, Areas::default_log(size), integrity).expect("a member of 64 MiB has room");
     let spec = Spec { level, members, chunk: Bytes(64 << 10), member_size: areas.data_sectors() };
     let uuid = |slot: u8| Uuid::from_bytes([0x40 + slot; 16]);
-    let slots: Vec<SlotRecord> =
-        (0..members).map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active }).collect();
-    let member = |slot: u8| {
+    let uuids: Vec<_> = (0..members).map(|slot| (uuid(slot), areas)).collect();
+    let complete = |new| {
         let superblock = Superblock {
-            array: Uuid::from_bytes([0xa0; 16]),
             name: "fuzz".into(),
             created: UnixSeconds(1_700_000_000),
-            spec,
-            member: uuid(slot),
-            slot: MemberIndex(slot),
-            areas,
             consistency: Consistency::Log,
             integrity,
             generation: Uuid::from_bytes([0xc0; 16]),
             epoch: Epoch(5),
             sequence: Sequence(8),
             is_clean: false,
-            slots: slots.clone(),
+            ..new
         };
         Sound { bytes: encode(&superblock), superblock }
     };
-    (0..members).map(member).collect()
+    Superblock::of_new_array(Uuid::from_bytes([0xa0; 16]), spec, &uuids).into_iter().map(complete).collect()
 }
 
 /// Puts the checksum of a superblock or of a record's header right.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Sectors, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, Sectors, Spec};
 use uuid::Uuid;
 
 use super::open::{Array, OpenError, OpenOptions};
@@ -12,8 +12,7 @@ use crate::buf::Buf;
 use crate::member::{Access, Allocation, Member, MemberError};
 use crate::signature;
 use crate::superblock::{
-    self, Area, Areas, Consistency, Epoch, Integrity, MEMBER_MIN, NAME_BYTES_MAX, Sequence, SlotRecord, SlotState,
-    Superblock, UnixSeconds,
+    self, Area, Areas, Consistency, Integrity, MEMBER_MIN, NAME_BYTES_MAX, Superblock, UnixSeconds,
 };
 
 /// What to make.
@@ -317,26 +316,16 @@ fn superblocks(
     consistency: Consistency,
     is_clean: bool,
 ) -> Vec<Superblock> {
-    let array = Uuid::new_v4();
-    let slots: Vec<SlotRecord> =
-        found.iter().map(|_| SlotRecord { member: Uuid::new_v4(), state: SlotState::Active }).collect();
-    let one = |(slot, found): (u8, &Found<'_>)| Superblock {
-        array,
+    let members: Vec<(Uuid, Areas)> = found.iter().map(|found| (Uuid::new_v4(), found.areas)).collect();
+    let complete = |new| Superblock {
         name: options.name.clone(),
         created: options.created,
-        spec,
-        member: slots[usize::from(slot)].member,
-        slot: MemberIndex(slot),
-        areas: found.areas,
         consistency,
         integrity: options.integrity,
-        generation: Uuid::nil(),
-        epoch: Epoch(1),
-        sequence: Sequence(0),
         is_clean,
-        slots: slots.clone(),
+        ..new
     };
-    (0u8..).zip(found).map(one).collect()
+    Superblock::of_new_array(Uuid::new_v4(), spec, &members).into_iter().map(complete).collect()
 }
 
 /// Zeros everything, so that parity agrees and mirrors are equal.

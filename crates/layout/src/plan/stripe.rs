@@ -174,11 +174,7 @@ impl Grid {
         (start, len): (Sectors, Sectors),
         out: &mut Output,
     ) {
-        let stripe = Stripe { view, id, map: view.geometry.map(id) };
-        self.cuts.clear();
-        self.cuts.extend([start.0, start.0 + len.0]);
-        self.reset(&stripe);
-        self.needs.clear();
+        let stripe = self.start_columns(view, id, (start, len));
         for (group, equation) in stripe.map.groups().iter().enumerate() {
             let is_whole = equation.cells().all(|cell| !stripe.is_lost(cell) && view.geometry.uses(id, cell));
             if is_whole {
@@ -207,11 +203,7 @@ impl Grid {
         (start, len): (Sectors, Sectors),
         out: &mut Output,
     ) {
-        let stripe = Stripe { view, id, map: view.geometry.map(id) };
-        self.cuts.clear();
-        self.cuts.extend([start.0, start.0 + len.0]);
-        self.reset(&stripe);
-        self.needs.clear();
+        let stripe = self.start_columns(view, id, (start, len));
         self.wanted.clear();
         for cell in cells {
             self.ask(&stripe, cell, 0);
@@ -223,6 +215,16 @@ impl Grid {
             let slice = self.content(cell, 0);
             out.write(view, id, cell, start.0, slice);
         }
+    }
+
+    /// One band, the columns `start..+len`, whatever is in memory.
+    fn start_columns<'a>(&mut self, view: &'a View<'a>, id: StripeId, (start, len): (Sectors, Sectors)) -> Stripe<'a> {
+        let stripe = Stripe { view, id, map: view.geometry.map(id) };
+        self.cuts.clear();
+        self.cuts.extend([start.0, start.0 + len.0]);
+        self.reset(&stripe);
+        self.needs.clear();
+        stripe
     }
 
     /// Cuts the bands and enters what is in memory of the columns between the first and the last that are touched.

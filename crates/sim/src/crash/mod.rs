@@ -59,16 +59,7 @@ impl Counts {
     /// Two counts as one.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        Self {
-            workloads: self.workloads + other.workloads,
-            boundaries: self.boundaries + other.boundaries,
-            generated: self.generated + other.generated,
-            states: self.states + other.states,
-            nested: self.nested + other.nested,
-            recoveries: self.recoveries + other.recoveries,
-            refused: self.refused + other.refused,
-            corrupt: self.corrupt + other.corrupt,
-        }
+        sum!(self, other: workloads, boundaries, generated, states, nested, recoveries, refused, corrupt)
     }
 }
 

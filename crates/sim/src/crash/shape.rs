@@ -4,12 +4,9 @@
 
 use std::fmt;
 
-use uraid_io::superblock::{
-    Area, Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
-};
+use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_layout::{
-    Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
-    StripeId,
+    Bytes, Cell, Geometry, Lba, Level, Location, Placement, Rotation, SECTOR_BYTES, Sectors, Spec, StripeId,
 };
 use uuid::Uuid;
 
@@ -134,26 +131,10 @@ fn areas(stripe: u64) -> Areas {
 
 fn superblocks(geometry: &Geometry, areas: Areas, consistency: Consistency) -> Vec<Superblock> {
     let uuid = |number: u64| Uuid::from_u64_pair(0xC0FF_EE00, number);
-    let slots: Vec<SlotRecord> = (1..=u64::from(geometry.spec().members))
-        .map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active })
-        .collect();
-    let one = |slot: u8| Superblock {
-        array: uuid(100),
-        name: "crash".into(),
-        created: UnixSeconds(0),
-        spec: *geometry.spec(),
-        member: slots[usize::from(slot)].member,
-        slot: MemberIndex(slot),
-        areas,
-        consistency,
-        integrity: Integrity::None,
-        generation: Uuid::nil(),
-        epoch: Epoch(1),
-        sequence: Sequence(0),
-        is_clean: true,
-        slots: slots.clone(),
-    };
-    (0..geometry.spec().members).map(one).collect()
+    let spec = *geometry.spec();
+    let members: Vec<(Uuid, Areas)> = (1..=u64::from(spec.members)).map(|number| (uuid(number), areas)).collect();
+    let superblocks = Superblock::of_new_array(uuid(100), spec, &members).into_iter();
+    superblocks.map(|new| Superblock { consistency, ..new }).collect()
 }
 
 /// Gives every data sector the content of a write, and parity what follows from it.

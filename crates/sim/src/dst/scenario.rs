@@ -2,11 +2,9 @@
 
 use uraid_io::engine::CacheMode;
 use uraid_io::log::RING_BYTES_MIN;
-use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
-};
+use uraid_io::superblock::{Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_layout::geometry::default_height;
-use uraid_layout::{Bytes, Geometry, Level, MemberIndex, Placement, Rotation, Sectors, Spec};
+use uraid_layout::{Bytes, Geometry, Level, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;
 
 use crate::random::Random;
@@ -101,8 +99,7 @@ fn draw_spec(random: &mut Random) -> Spec {
 fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Random) -> Vec<Superblock> {
     let spec = geometry.spec();
     let array = uuid(random);
-    let slot = |_| SlotRecord { member: uuid(random), state: SlotState::Active };
-    let slots: Vec<SlotRecord> = (0..spec.members).map(slot).collect();
+    let uuids: Vec<Uuid> = (0..spec.members).map(|_| uuid(random)).collect();
     let is_checked = consistency == Consistency::Log && random.chance(1, 3);
     let integrity = if is_checked { Integrity::Crc32 } else { Integrity::None };
     let mut areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
@@ -110,23 +107,9 @@ fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Rando
     let rows = geometry.rows() as u64;
     let least = (2 * (spec.chunk.0 * rows + 4 * PAGE)).max(RING_BYTES_MIN.0);
     areas.log.size = Bytes(areas.log.size.0.min(least * *random.pick(&[1, 1, 2, 4, 16])));
-    let one = |slot: u8| Superblock {
-        array,
-        name: "simulated".into(),
-        created: UnixSeconds(0),
-        spec: *spec,
-        member: slots[usize::from(slot)].member,
-        slot: MemberIndex(slot),
-        areas,
-        consistency,
-        integrity,
-        generation: Uuid::nil(),
-        epoch: Epoch(1),
-        sequence: Sequence(0),
-        is_clean: true,
-        slots: slots.clone(),
-    };
-    (0..spec.members).map(one).collect()
+    let members: Vec<(Uuid, Areas)> = uuids.into_iter().map(|uuid| (uuid, areas)).collect();
+    let complete = |new| Superblock { name: "simulated".into(), consistency, integrity, ..new };
+    Superblock::of_new_array(array, *spec, &members).into_iter().map(complete).collect()
 }
 
 /// A UUID that nobody has drawn before.

@@ -63,15 +63,7 @@ impl Counts {
     /// Two counts as one.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        Self {
-            cases: self.cases + other.cases,
-            struck: self.struck + other.struck,
-            failed: self.failed + other.failed,
-            hung: self.hung + other.hung,
-            unopened: self.unopened + other.unopened,
-            recoveries: self.recoveries + other.recoveries,
-            refused: self.refused + other.refused,
-        }
+        sum!(self, other: cases, struck, failed, hung, unopened, recoveries, refused)
     }
 }
 

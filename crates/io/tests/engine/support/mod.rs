@@ -9,9 +9,7 @@ pub(crate) mod watch;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Record, Reply};
-use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds, encode,
-};
+use uraid_io::superblock::{Areas, Consistency, Integrity, Superblock, encode};
 use uraid_layout::stripe::Role;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
@@ -121,25 +119,10 @@ impl Shape {
     /// The superblocks of a new, clean array.
     pub(crate) fn superblocks(&self) -> Vec<Superblock> {
         let uuid = |number: u8| Uuid::from_bytes([number; 16]);
-        let slots: Vec<SlotRecord> =
-            (0..self.members).map(|slot| SlotRecord { member: uuid(slot + 1), state: SlotState::Active }).collect();
-        let one = |slot: u8| Superblock {
-            array: uuid(99),
-            name: "test".into(),
-            created: UnixSeconds(0),
-            spec: self.spec(),
-            member: uuid(slot + 1),
-            slot: MemberIndex(slot),
-            areas: self.areas(),
-            consistency: self.consistency,
-            integrity: self.integrity,
-            generation: Uuid::nil(),
-            epoch: Epoch(1),
-            sequence: Sequence(0),
-            is_clean: true,
-            slots: slots.clone(),
-        };
-        (0..self.members).map(one).collect()
+        let members: Vec<_> = (1..=self.members).map(|number| (uuid(number), self.areas())).collect();
+        let (consistency, integrity) = (self.consistency, self.integrity);
+        let superblocks = Superblock::of_new_array(uuid(99), self.spec(), &members).into_iter();
+        superblocks.map(|new| Superblock { consistency, integrity, ..new }).collect()
     }
 
     /// A new array of zeros whose superblocks are on its members, without the missing ones.
