@@ -12,8 +12,13 @@ use super::{
 pub(crate) const MAGIC: [u8; 8] = *b"\x8dURAID\r\n";
 const VERSION: u32 = 1;
 
-/// The incompatible features that this program knows: none yet. A member with an unknown one is refused.
-const INCOMPATIBLE_KNOWN: u64 = 0;
+/// The incompatible features: what a program that uses the array must know of. A member with an unknown one is refused.
+mod feature {
+    pub(super) const BITMAP: u64 = 1;
+    pub(super) const LOG: u64 = 2;
+    pub(super) const CRC32: u64 = 4;
+    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32;
+}
 
 const FLAG_CLEAN: u8 = 1;
 
@@ -31,8 +36,7 @@ mod at {
     pub(super) const MEMBERS: usize = 137;
     pub(super) const LEVEL: usize = 138;
     pub(super) const FLAGS: usize = 141;
-    pub(super) const CONSISTENCY: usize = 142;
-    pub(super) const INTEGRITY: usize = 143;
+    pub(super) const ZERO: usize = 142;
     pub(super) const CHUNK: usize = 144;
     pub(super) const USED: usize = 152;
     pub(super) const MEMBER_SIZE: usize = 160;
@@ -59,6 +63,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     let spec = &superblock.spec;
     put(at::MAGIC, &MAGIC);
     put(at::VERSION, &VERSION.to_le_bytes());
+    put(at::INCOMPATIBLE, &features(superblock.consistency, superblock.integrity).to_le_bytes());
     put(at::ARRAY, superblock.array.as_bytes());
     put(at::NAME, superblock.name.as_bytes());
     put(at::CREATED, &superblock.created.0.to_le_bytes());
@@ -67,8 +72,6 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::MEMBERS, &[spec.members]);
     put(at::LEVEL, &level_bytes(spec.level));
     put(at::FLAGS, &[if superblock.is_clean { FLAG_CLEAN } else { 0 }]);
-    put(at::CONSISTENCY, &[consistency_code(superblock.consistency)]);
-    put(at::INTEGRITY, &[integrity_code(superblock.integrity)]);
     put(at::GENERATION, superblock.generation.as_bytes());
     put(at::CHUNK, &u32::try_from(spec.chunk.0).expect("a chunk is at most 1 MiB").to_le_bytes());
     put(at::USED, &spec.member_size.0.to_le_bytes());
@@ -110,9 +113,14 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
     if version != VERSION {
         return Err(SuperblockError::UnknownVersion { version });
     }
-    let unknown = u64_at(bytes, at::INCOMPATIBLE) & !INCOMPATIBLE_KNOWN;
+    let features = u64_at(bytes, at::INCOMPATIBLE);
+    let unknown = features & !feature::KNOWN;
     if unknown != 0 {
         return Err(SuperblockError::UnknownFeatures { flags: unknown });
+    }
+    // Programs of before the first release told there, and not as features, of the log and the checksums.
+    if array_at(bytes, at::ZERO) != [0; 2] {
+        return Err(SuperblockError::Field { field: "bytes 142 and 143" });
     }
     let members = bytes[at::MEMBERS];
     let superblock = Superblock {
@@ -136,8 +144,8 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         },
         epoch: Epoch(u64_at(bytes, at::EPOCH)),
         sequence: Sequence(u64_at(bytes, at::SEQUENCE)),
-        consistency: consistency(bytes[at::CONSISTENCY])?,
-        integrity: integrity(bytes[at::INTEGRITY])?,
+        consistency: consistency(features)?,
+        integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
         slots: slot_table(bytes, members)?,
@@ -182,35 +190,25 @@ fn level(bytes: [u8; 3]) -> Result<Level, SuperblockError> {
     })
 }
 
-fn consistency_code(consistency: Consistency) -> u8 {
-    match consistency {
+fn features(consistency: Consistency, integrity: Integrity) -> u64 {
+    let consistency = match consistency {
         Consistency::None => 0,
-        Consistency::Bitmap => 1,
-        Consistency::Log => 2,
-    }
-}
-
-fn consistency(code: u8) -> Result<Consistency, SuperblockError> {
-    Ok(match code {
-        0 => Consistency::None,
-        1 => Consistency::Bitmap,
-        2 => Consistency::Log,
-        _ => return Err(SuperblockError::Field { field: "consistency" }),
-    })
-}
-
-fn integrity_code(integrity: Integrity) -> u8 {
-    match integrity {
+        Consistency::Bitmap => feature::BITMAP,
+        Consistency::Log => feature::LOG,
+    };
+    let integrity = match integrity {
         Integrity::None => 0,
-        Integrity::Crc32 => 1,
-    }
+        Integrity::Crc32 => feature::CRC32,
+    };
+    consistency | integrity
 }
 
-fn integrity(code: u8) -> Result<Integrity, SuperblockError> {
-    Ok(match code {
-        0 => Integrity::None,
-        1 => Integrity::Crc32,
-        _ => return Err(SuperblockError::Field { field: "integrity" }),
+fn consistency(features: u64) -> Result<Consistency, SuperblockError> {
+    Ok(match (features & feature::BITMAP != 0, features & feature::LOG != 0) {
+        (false, false) => Consistency::None,
+        (true, false) => Consistency::Bitmap,
+        (false, true) => Consistency::Log,
+        (true, true) => return Err(SuperblockError::Field { field: "features: a bitmap and a log" }),
     })
 }
 

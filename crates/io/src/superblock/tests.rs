@@ -43,8 +43,8 @@ fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0xf9, 0xf9, 0xa0, 0xe9,   1, 0, 0, 0,
-        0, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x55, 0x68, 0x11, 0xe2,   1, 0, 0, 0,
+        2, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,           // incompatible features: log
     ];
     bytes.extend([0xa0; 16]);
     bytes.extend(b"tank");
@@ -52,7 +52,7 @@ fn sample_head() -> Vec<u8> {
     bytes.extend([0x00, 0x21, 0x43, 0x65, 0, 0, 0, 0]);
     bytes.extend([0xb1; 16]);
     bytes.extend([
-        1, 3, 5, 2, 0, 1, 2, 0,                     // slot, members, level, rotation, -, clean, log, no integrity
+        1, 3, 5, 2, 0, 1, 0, 0,                     // slot, members, level, rotation, -, clean
         0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // chunk 64 KiB
         0x80, 0x77, 0x00, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB in sectors
         0x00, 0x00, 0x00, 0x01, 0, 0, 0, 0,         // member of 16 MiB
@@ -132,6 +132,24 @@ fn every_level_survives_the_round_trip() {
     }
 }
 
+/// A program that knows no features, as the first one did, refuses all that it would get wrong.
+#[test]
+fn what_a_program_must_know_of_is_an_incompatible_feature() {
+    let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::Crc32).unwrap();
+    let spec = Spec { member_size: areas.data_sectors(), ..sample().spec };
+    for (consistency, integrity, byte) in [
+        (Consistency::None, Integrity::None, 0),
+        (Consistency::Bitmap, Integrity::None, 1),
+        (Consistency::Log, Integrity::None, 2),
+        (Consistency::Log, Integrity::Crc32, 6),
+    ] {
+        let superblock = Superblock { consistency, integrity, areas, spec, ..sample() };
+        let bytes = encode(&superblock);
+        assert_eq!(bytes[16..24], [byte, 0, 0, 0, 0, 0, 0, 0], "{consistency:?}, {integrity:?}");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+}
+
 #[test]
 fn what_is_wrong_is_told_apart() {
     let bytes = encode(&sample());
@@ -147,6 +165,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
+    assert_eq!(changed(16, &[10]), Err(SuperblockError::UnknownFeatures { flags: 8 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -159,9 +178,11 @@ fn what_is_wrong_is_told_apart() {
         (137, &[65], "number of members"),
         (138, &[6], "level"),
         (139, &[4], "level"),
-        (142, &[3], "consistency"),
-        (143, &[2], "integrity"),
-        (142, &[1, 1], "integrity without a log"),
+        (16, &[3], "features: a bitmap and a log"),
+        (16, &[4], "integrity without a log"),
+        (16, &[5], "integrity without a log"),
+        (142, &[2], "bytes 142 and 143"),
+        (143, &[1], "bytes 142 and 143"),
         (160, &[0; 8], "area table"),
         (168, &[0xff; 8], "area table"),
         (176, &[0xff; 8], "area table"),
