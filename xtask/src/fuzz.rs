@@ -13,6 +13,9 @@ use crate::project::{Project, eprint_step, run_program};
 /// Where the targets are; a workspace of its own.
 const DIRECTORY: &str = "crates/io/fuzz";
 
+/// That workspace.
+pub(crate) const MANIFEST: &str = "crates/io/fuzz/Cargo.toml";
+
 /// Memory is bounded, whatever a member says; inputs are changes to sound bytes, so short ones reach everything.
 const LIMITS: [&str; 3] = ["-rss_limit_mb=1024", "-malloc_limit_mb=64", "-max_len=1024"];
 

@@ -1,4 +1,4 @@
-//! `cargo xtask lint`: formatting, clippy, docs, the directions of dependencies and the source tree's rules.
+//! `cargo xtask lint`: formatting and clippy of the workspace and of the fuzz targets, docs, the directions of dependencies and the source tree's rules.
 //!
 //! Every check runs even after one failed, and every failure is listed at the end.
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::project::{Project, eprint_step, run_program};
-use crate::source;
+use crate::{fuzz, source};
 
 /// Each package of the workspace and the project's packages that it may use. Nothing may use `uraid`, the command line.
 const DIRECTIONS: &[(&str, &[&str])] = &[
@@ -50,7 +50,13 @@ fn failures_of(project: &Project) -> anyhow::Result<Vec<String>> {
     let mut doc = project.cargo(&["doc", "--no-deps", "--workspace", "--quiet"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
     let clippy = ["clippy", "--workspace", "--all-targets", "--quiet", "--", "-D", "warnings"];
-    for mut command in [project.cargo(&["fmt", "--all", "--check"]), project.cargo(&clippy), doc] {
+    let fuzz_fmt = ["fmt", "--manifest-path", fuzz::MANIFEST, "--check"];
+    let fuzz_clippy = ["clippy", "--manifest-path", fuzz::MANIFEST, "--locked", "--all-targets", "--quiet"];
+    let mut fuzz_clippy = project.cargo(&fuzz_clippy);
+    // Nothing is linked, so the fuzzer's own C++ library need not be built, nor be there.
+    fuzz_clippy.args(["--", "-D", "warnings"]).env("CUSTOM_LIBFUZZER_PATH", "/none/libnone.a");
+    let fmt = [project.cargo(&["fmt", "--all", "--check"]), project.cargo(&fuzz_fmt)];
+    for mut command in fmt.into_iter().chain([project.cargo(&clippy), fuzz_clippy, doc]) {
         if let Err(error) = run_program(&mut command) {
             failures.push(format!("{error:#}"));
         }

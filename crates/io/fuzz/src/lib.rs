@@ -6,8 +6,7 @@
 use std::sync::LazyLock;
 
 use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
-    encode,
+    Areas, Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, Superblock, UnixSeconds, encode,
 };
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet, Placement, Rotation, Spec};
 use uuid::Uuid;

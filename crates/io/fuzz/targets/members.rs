@@ -25,7 +25,7 @@ fuzz_target!(|bytes: &[u8]| {
     let Ok(verdict) = judge(&candidates) else { return };
     let newest = candidates.iter().map(|candidate| candidate.superblock.epoch).max();
     assert_eq!(Some(verdict.superblock.epoch), newest, "the newest superblock holds");
-    assert_eq!(verdict.slots.len(), usize::from(verdict.geometry.members()));
+    assert_eq!(verdict.slots.len(), verdict.geometry.members());
     for (slot, &index) in verdict.slots.iter().enumerate() {
         let Some(index) = index else { continue };
         let accepted = &candidates[index].superblock;
