@@ -176,7 +176,8 @@ impl<'a> Life<'a> {
         let command = Server::command(self.array, &self.array.without(&self.absent), &options);
         let mut running = Running::start(command);
         let microseconds = self.cycle.random.below(START_KILLED_MAX.as_micros() as usize) as u64;
-        // Nothing is waited for: the moment is random.
+        // Nothing is waited for: a moment in time is what is drawn. A start says nothing of itself before its recovery is over, so there is no
+        // event to count, and only time reaches every point of it.
         std::thread::sleep(Duration::from_micros(microseconds));
         running.kill();
         self.counts.killed_starts += 1;

@@ -26,7 +26,7 @@ const HOT_SECTORS: usize = 2048;
 /// Most requests in flight on a connection.
 const DEPTH_MAX: usize = 24;
 
-/// When a server is killed: so long after so many replies.
+/// When a server is killed: so long after so many replies, which the load does not wait for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Moment {
     replies: u64,
@@ -118,7 +118,8 @@ fn kill_when(reached: &Receiver<()>, pid: u32, then: Duration) -> bool {
     if reached.recv().is_err() {
         return false;
     }
-    // Nothing is waited for: the moment is random.
+    // Nothing is waited for: a moment in time is what is drawn. Replies alone would always end a server at the same point of its work, just
+    // after a commit. What comes then (content in the log and not in place, data without its parity) no event that a client sees falls into.
     std::thread::sleep(then);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a child has a process id");
     kill_process(pid, Signal::KILL).is_ok()
