@@ -48,6 +48,8 @@ pub(super) struct Log {
     /// The jobs whose updates are to be committed.
     waiting: VecDeque<JobId>,
     commit: Option<Commit>,
+    /// The list of the jobs of a commit, to be used again.
+    spare: Vec<JobId>,
     /// Flushes that wait for the end of the commit.
     flushes: Vec<JobId>,
     /// What is committed and not trimmed, in order and without gaps.
@@ -79,6 +81,8 @@ struct Writer {
     /// The record that is being put together or written.
     header: Header,
     content: Bytes,
+    /// What the record is without the last update: its extents, the last of them, its content.
+    before: (usize, Option<Extent>, Bytes),
     /// The header's memory.
     memory: Buf,
     leases: Vec<Lease>,
@@ -149,6 +153,7 @@ impl Log {
             trim: Sequence(0),
             waiting: VecDeque::new(),
             commit: None,
+            spare: Vec::new(),
             flushes: Vec::new(),
             records: VecDeque::new(),
             flushing: Sequence(0),
@@ -280,7 +285,23 @@ impl Writer {
             extents: Vec::new(),
         };
         let memory = Buf::zeroed(BLOCK);
-        Self { area, ring: Ring::new(part), header, content: Bytes(0), memory, leases: Vec::new() }
+        let (content, before) = (Bytes(0), (0, None, Bytes(0)));
+        Self { area, ring: Ring::new(part), header, content, before, memory, leases: Vec::new() }
+    }
+
+    /// Begins with the next update.
+    fn begin(&mut self) {
+        self.before = (self.header.extents.len(), self.header.extents.last().copied(), self.content);
+    }
+
+    /// Takes the last update out.
+    fn undo(&mut self) {
+        let (extents, last, content) = self.before;
+        self.header.extents.truncate(extents);
+        if let (Some(place), Some(last)) = (self.header.extents.last_mut(), last) {
+            *place = last;
+        }
+        self.content = content;
     }
 
     fn add(&mut self, sector: DiskSector, len: Sectors, is_zero: bool) {
@@ -435,6 +456,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let jobs = self.gather();
         if jobs.is_empty() {
+            self.log.as_mut().expect("there is a log").spare = jobs;
             self.make_room();
         } else {
             self.start_commit(jobs);
@@ -445,20 +467,11 @@ impl<D: Disk, T> Engine<D, T> {
     fn gather(&mut self) -> Vec<JobId> {
         let Self { log, jobs, record, .. } = self;
         let log = log.as_mut().expect("there is a log");
-        let mut taken = Vec::new();
+        let mut taken = std::mem::take(&mut log.spare);
         log.clear();
         while let Some(&id) = log.waiting.front() {
             let Slot { plan, .. } = jobs.slot(id);
-            let before: smallvec::SmallVec<[(usize, Bytes, Option<Extent>); 16]> = log
-                .writers
-                .iter()
-                .map(|writer| {
-                    let none = (0, Bytes(0), None);
-                    writer.as_ref().map_or(none, |writer| {
-                        (writer.header.extents.len(), writer.content, writer.header.extents.last().copied())
-                    })
-                })
-                .collect();
+            log.writers.iter_mut().flatten().for_each(Writer::begin);
             for io in plan.writes() {
                 let is_last = std::ptr::eq(io, plan.writes().last().expect("it is one of them"));
                 if record.missing().contains(io.member) || planted!(LastWriteNotLogged) && is_last {
@@ -480,14 +493,7 @@ impl<D: Disk, T> Engine<D, T> {
                     log.waiting.pop_front();
                     self.ready.push_back(id);
                 }
-                for (writer, (extents, content, last)) in log.writers.iter_mut().zip(before) {
-                    let Some(writer) = writer else { continue };
-                    writer.header.extents.truncate(extents);
-                    writer.content = content;
-                    if let (Some(place), Some(last)) = (writer.header.extents.last_mut(), last) {
-                        *place = last;
-                    }
-                }
+                log.writers.iter_mut().flatten().for_each(Writer::undo);
                 break;
             }
             log.waiting.pop_front();
@@ -649,7 +655,7 @@ impl<D: Disk, T> Engine<D, T> {
         let lost = self.flusher.failures();
         let gone = self.record.missing();
         let log = self.log.as_mut().expect("what is flushed is a log");
-        let Commit { record, trim, participants, jobs, failed, .. } = log.commit.take().expect("there is a commit");
+        let Commit { record, trim, participants, mut jobs, failed, .. } = log.commit.take().expect("there is a commit");
         let failed = failed.union(lost);
         // Without redundancy nothing makes up for a member that lacks the record.
         let is_committed = failed.minus(gone).is_empty();
@@ -669,8 +675,11 @@ impl<D: Disk, T> Engine<D, T> {
                 log.in_place(record.expect("jobs have a record"));
             }
         }
-        self.ready.extend(jobs);
+        self.ready.extend(jobs.drain(..));
         self.ready.extend(log.flushes.drain(..));
+        if record.is_some() {
+            log.spare = jobs;
+        }
     }
 
     /// Notes that a job's update is in place, or never will be.
