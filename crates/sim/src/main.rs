@@ -40,9 +40,11 @@ fn main() -> ExitCode {
     let sum = run_all(&arguments, begun);
     let elapsed = begun.elapsed();
     let Report { lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, events, .. } = sum.report;
+    let Report { lies, unreadable, repaired, only_read, .. } = sum.report;
     println!(
         "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts ({cuts_in_recovery} in recovery), \
-         {recoveries} recoveries, {degraded} lives degraded, {sectors_read} sectors read; {} failed",
+         {recoveries} recoveries, {only_read} looks before one, {degraded} lives degraded, {sectors_read} sectors read, {lies} silent corruptions, \
+         {repaired} pieces repaired, {unreadable} commands rightly without them; {} failed",
         sum.runs,
         elapsed.as_secs_f64(),
         sum.runs as f64 / elapsed.as_secs_f64() / arguments.threads as f64,

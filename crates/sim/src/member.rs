@@ -5,7 +5,7 @@
 //! completed when the flush was begun, and nothing else: a write that is still under way may be there after a power cut, or not, for as long as
 //! it has not completed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,6 +44,8 @@ pub struct Member {
     next: u64,
     /// Counts completions of writes.
     clock: u64,
+    /// Byte offsets of sectors that reads see something else of than the program has written there.
+    rotten: BTreeSet<u64>,
 }
 
 type Versions = SmallVec<[Version; 2]>;
@@ -131,7 +133,8 @@ impl Member {
     #[must_use]
     pub fn of(image: Image) -> Self {
         let current = image.clone();
-        Self { durable: image, current, unflushed: BTreeMap::new(), writes: BTreeMap::new(), next: 0, clock: 0 }
+        let (unflushed, writes, rotten) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        Self { durable: image, current, unflushed, writes, next: 0, clock: 0, rotten }
     }
 
     /// A member that holds a superblock, durably, and zeros.
@@ -207,6 +210,7 @@ impl Member {
                 let mut version = versions.remove(index);
                 version.has_effect = true;
                 self.current.set(Bytes(at), version.content());
+                self.rotten.remove(&at);
                 let place = versions.iter().take_while(|version| version.has_effect).count();
                 versions.insert(place, version);
             }
@@ -248,7 +252,35 @@ impl Member {
     /// # Panics
     /// When the write is not under way.
     pub fn lose(&mut self, id: WriteId) {
+        let Write { offset, payload } = self.writes[&id].clone();
+        for (index, at) in (offset.0..offset.0 + payload.len().0).step_by(SECTOR).enumerate() {
+            let meant = match &payload {
+                Payload::Bytes(bytes) => bytes[index * SECTOR..].first_chunk().expect("a write has whole sectors"),
+                Payload::Zeros(_) => &ZEROS,
+            };
+            if self.current.sector(Bytes(at)) == meant {
+                self.rotten.remove(&at)
+            } else {
+                self.rotten.insert(at)
+            };
+        }
         self.end(id, End::Doubtful, Unseen::Goes);
+    }
+
+    /// A write that was meant for another place.
+    ///
+    /// # Panics
+    /// As [`Member::issue`].
+    pub fn stray(&mut self, offset: Bytes, payload: Payload) {
+        let sectors = (offset.0..offset.0 + payload.len().0).step_by(SECTOR);
+        self.write(offset, payload);
+        self.rotten.extend(sectors);
+    }
+
+    /// Whether reads see something else of one of so many bytes than the program has written there, as far as is known since a power cut.
+    #[must_use]
+    pub fn is_rotten(&self, offset: Bytes, len: Bytes) -> bool {
+        self.rotten.range(offset.0..offset.0 + len.0).next().is_some()
     }
 
     /// A write from its begin to its completion.
@@ -359,7 +391,14 @@ impl Member {
         content[byte] ^= mask;
         self.current.set(offset, &content);
         self.durable.set(offset, &content);
-        self.unflushed.remove(&offset.0);
+        self.rotten.insert(offset.0);
+        // Writes under way may still get there.
+        if let Some(versions) = self.unflushed.get_mut(&offset.0) {
+            versions.retain(|version| version.end == End::UnderWay);
+            if versions.is_empty() {
+                self.unflushed.remove(&offset.0);
+            }
+        }
     }
 
     /// The superblock that counts, as reads see it.

@@ -1,7 +1,8 @@
 //! What goes wrong on simulated members, and how often.
 
-use uraid_io::disk::OpName;
-use uraid_layout::{MemberIndex, MemberSet};
+use uraid_io::disk::{DiskOp, OpName};
+use uraid_io::superblock::{Area, Areas};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use crate::random::Random;
 
@@ -61,6 +62,30 @@ pub struct Faults {
     pub flipped: Rate,
     /// Members without an operation for zeroing.
     pub cannot_zero: MemberSet,
+    /// What members corrupt of what checksums tell.
+    pub silent: Option<Silent>,
+}
+
+/// How members of an array with checksums corrupt what they hold, so that checksums tell.
+///
+/// Of one member it is either the content or the table: of a table that says nothing any more the blocks are not checked, and content that is lost
+/// together with its checksum agrees with it. A stray write stays within the area that it was meant for: one that takes a sector of the table's
+/// place leaves 127 blocks unchecked, beside the one that it should have replaced. Superblocks and bitmaps have checksums of their own and are not
+/// corrupted here. Of a log nothing says that the newest record was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Whose content.
+    pub content: MemberSet,
+    /// Whose table.
+    pub tables: MemberSet,
+    /// Where these are, the same on all members.
+    pub areas: Areas,
+    /// Of writes.
+    pub lost: Rate,
+    /// Of writes.
+    pub misdirected: Rate,
+    /// Of reads and writes.
+    pub flipped: Rate,
 }
 
 /// A fault that is to happen at a certain operation.
@@ -87,6 +112,12 @@ impl Rate {
 }
 
 impl Fault {
+    /// Whether the member says nothing of it.
+    #[must_use]
+    pub fn is_silent(self) -> bool {
+        matches!(self, Self::Lost | Self::Misdirected | Self::Flipped)
+    }
+
     /// Whether it can happen to operations of that kind.
     #[must_use]
     pub fn suits(self, name: OpName) -> bool {
@@ -100,9 +131,13 @@ impl Fault {
 }
 
 impl Faults {
-    /// What happens to an operation on a member.
-    pub fn draw(&self, member: MemberIndex, name: OpName, random: &mut Random) -> Option<Fault> {
-        if !self.members.contains(member) {
+    /// What happens to an operation.
+    pub fn draw(&self, op: &DiskOp, random: &mut Random) -> Option<Fault> {
+        let name = op.kind.name();
+        if let Some(silent) = self.silent.filter(|silent| silent.area(op).is_some()) {
+            return silent.draw(name, random);
+        }
+        if !self.members.contains(op.member) {
             return None;
         }
         let eio = match name {
@@ -121,7 +156,28 @@ impl Faults {
             (Fault::Misdirected, self.misdirected),
             (Fault::Flipped, self.flipped),
         ];
-        let mut strikes = rates.into_iter().filter(|(fault, rate)| fault.suits(name) && rate.strikes(random));
-        strikes.next().map(|(fault, _)| fault)
+        first(&rates, name, random)
     }
+}
+
+impl Silent {
+    /// Which of the areas an operation is on that its member corrupts.
+    #[must_use]
+    pub fn area(&self, op: &DiskOp) -> Option<Area> {
+        let Self { content, tables, areas, .. } = self;
+        let end = Bytes(op.offset.0 + op.len().0);
+        let is_on = |area: Area| op.offset >= area.offset && area.end().is_some_and(|last| end <= last);
+        let is_its = |(members, area): &(&MemberSet, Area)| members.contains(op.member) && is_on(*area);
+        [(content, areas.data), (tables, areas.sums)].into_iter().find(is_its).map(|(_, area)| area)
+    }
+
+    fn draw(&self, name: OpName, random: &mut Random) -> Option<Fault> {
+        let Self { lost, misdirected, flipped, .. } = *self;
+        first(&[(Fault::Lost, lost), (Fault::Misdirected, misdirected), (Fault::Flipped, flipped)], name, random)
+    }
+}
+
+/// The first fault that happens.
+fn first(rates: &[(Fault, Rate)], name: OpName, random: &mut Random) -> Option<Fault> {
+    rates.iter().find(|(fault, rate)| fault.suits(name) && rate.strikes(random)).map(|&(fault, _)| fault)
 }

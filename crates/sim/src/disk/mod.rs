@@ -18,9 +18,10 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind, OpName};
+use uraid_io::superblock::Area;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
-pub use faults::{Fault, Faults, Planned, Rate};
+pub use faults::{Fault, Faults, Planned, Rate, Silent};
 
 use crate::image::SECTOR;
 use crate::member::{FlushMark, Member, Payload, WriteId};
@@ -82,8 +83,14 @@ struct World {
     next: u64,
     events: BTreeMap<(Nanos, u64), Event>,
     done: Vec<Completion>,
-    /// Members that some fault struck.
+    /// Members that some fault struck that they told of.
     struck: MemberSet,
+    /// Members that corrupted something.
+    lied: MemberSet,
+    /// How often.
+    lies: u64,
+    /// The area that a planned fault corrupts from now on.
+    rotting: Option<Area>,
 }
 
 #[derive(Debug)]
@@ -132,6 +139,9 @@ impl SimDisk {
             events: BTreeMap::new(),
             done: Vec::new(),
             struck: MemberSet::EMPTY,
+            lied: MemberSet::EMPTY,
+            lies: 0,
+            rotting: None,
         };
         Self { world: Rc::new(RefCell::new(world)) }
     }
@@ -194,10 +204,22 @@ impl SimDisk {
         self.world.borrow().counts[member.index()]
     }
 
-    /// Members that some fault struck so far.
+    /// Members that some fault struck so far that they told of.
     #[must_use]
     pub fn struck(&self) -> MemberSet {
         self.world.borrow().struck
+    }
+
+    /// Members that corrupted something so far, saying nothing.
+    #[must_use]
+    pub fn lied(&self) -> MemberSet {
+        self.world.borrow().lied
+    }
+
+    /// How often one did.
+    #[must_use]
+    pub fn lies(&self) -> u64 {
+        self.world.borrow().lies
     }
 
     /// Whether an operation in flight never ends.
@@ -264,12 +286,24 @@ impl World {
         let index = self.counts[slot];
         self.counts[slot] += 1;
         let name = op.kind.name();
+        let area = self.faults.silent.map(|silent| silent.area(op));
+        let Self { planned, rotting, .. } = self;
         let is_due = |planned: &&Planned| {
             let is_now = index == planned.index || planned.lasts && index > planned.index;
-            planned.member == op.member && is_now && planned.fault.suits(name)
+            // What checksums tell of is corrupted, and of content and table only the one that was first.
+            let is_told = match area {
+                Some(area) if planned.fault.is_silent() => {
+                    area.is_some() && (index == planned.index || *rotting == area)
+                }
+                _ => true,
+            };
+            planned.member == op.member && is_now && planned.fault.suits(name) && is_told
         };
-        let planned = self.planned.iter().find(is_due).map(|planned| planned.fault);
-        planned.or_else(|| self.faults.draw(op.member, name, &mut self.random))
+        let planned = planned.iter().find(is_due).map(|planned| planned.fault);
+        if planned.is_some() {
+            *rotting = area.flatten();
+        }
+        planned.or_else(|| self.faults.draw(op, &mut self.random))
     }
 
     /// Gives an operation to its member.
@@ -281,8 +315,14 @@ impl World {
             Some(fault) => self.trace.note(format_args!("{}: #{id} {} ({fault:?})", self.now.0, op.info())),
             None => self.trace.note(format_args!("{}: #{id} {}", self.now.0, op.info())),
         }
+        if fault.is_some_and(Fault::is_silent) {
+            self.lied = self.lied.with(op.member);
+            self.lies += 1;
+        }
         if fault.is_some_and(|fault| fault != Fault::Slow) {
-            self.struck = self.struck.with(op.member);
+            if !fault.is_some_and(Fault::is_silent) {
+                self.struck = self.struck.with(op.member);
+            }
             if let Some(steps) = self.cut_after_fault.take() {
                 let at = Steps(self.steps.0 + steps.0);
                 self.cut_at = Some(self.cut_at.map_or(at, |cut| cut.min(at)));
@@ -390,8 +430,10 @@ impl World {
             Some(Fault::Misdirected) => {
                 if let Some(write) = write.take() {
                     member.lose(write);
-                    let room = (member.size().0 - info.len.0) / SECTOR as u64 + 1;
-                    member.write(Bytes(random.below(room) * SECTOR as u64), payload(op));
+                    let all = Area { offset: Bytes(0), size: member.size() };
+                    let area = self.faults.silent.and_then(|silent| silent.area(op)).unwrap_or(all);
+                    let room = (area.size.0 - info.len.0) / SECTOR as u64 + 1;
+                    member.stray(Bytes(area.offset.0 + random.below(room) * SECTOR as u64), payload(op));
                 }
             }
             _ => {}

@@ -1,7 +1,11 @@
 //! What an array's members hold, by the layout's maps and by XOR alone: nothing here asks the engine or its planner.
 
+use std::borrow::Cow;
+
 use uraid_layout::stripe::Role;
-use uraid_layout::{Bytes, Cell, Geometry, GroupId, MemberSet, SECTOR_BYTES, StripeId};
+use uraid_layout::{
+    Bytes, Cell, DiskSector, Geometry, GroupId, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId,
+};
 
 use crate::members::Members;
 
@@ -16,32 +20,69 @@ pub struct Disagreement {
     pub byte: usize,
 }
 
-/// The cells of every stripe of an array, as far as members hold them.
+/// The cells of every stripe of an array, as far as members hold them, in pieces of a length that divides a chunk.
 #[derive(Debug)]
 pub struct Audit<'a> {
     geometry: &'a Geometry,
-    stripes: Vec<Vec<Option<Vec<u8>>>>,
+    columns: Vec<Column>,
+}
+
+/// What the cells of a parity stripe have at one place of a chunk.
+#[derive(Debug)]
+struct Column {
+    stripe: StripeId,
+    start: Sectors,
+    cells: Vec<Option<Vec<u8>>>,
+    /// Whether a member that is there holds something in one of them that counts as missing.
+    has_doubts: bool,
+}
+
+/// Content that was found or computed.
+#[derive(Debug)]
+pub struct Piece<'a> {
+    /// Where it is in the array.
+    pub lba: Lba,
+    /// None when it can't be had as members hold something that counts as missing.
+    pub bytes: Option<Cow<'a, [u8]>>,
 }
 
 impl<'a> Audit<'a> {
-    /// Reads what the members hold; `data` says where each one's data area begins. Slots without a member are missing.
+    /// Reads what the members hold; `data` says where each one's data area begins, `is_sound` what counts of pieces of so many sectors of members.
+    /// Slots without a member are missing.
     ///
     /// # Panics
-    /// When a member is smaller than the geometry says.
+    /// When a member is smaller than the geometry says, or the piece does not divide a chunk.
     #[must_use]
-    pub fn new(geometry: &'a Geometry, members: &Members, data: impl Fn(usize) -> Bytes) -> Self {
-        let chunk = usize::try_from(geometry.chunk().bytes().0).expect("a chunk is at most 1 MiB");
-        let cell = |stripe: StripeId, cell: usize| {
-            let cell = as_cell(cell);
-            let slot = geometry.member(cell);
-            let member = members.get(slot).filter(|_| exists(geometry, stripe, cell))?;
-            let mut bytes = vec![0; chunk];
-            let at = geometry.sector(stripe, cell).0 * SECTOR_BYTES;
-            member.read(Bytes(data(slot.index()).0 + at), &mut bytes);
-            Some(bytes)
+    pub fn new(
+        geometry: &'a Geometry,
+        members: &Members,
+        data: impl Fn(usize) -> Bytes,
+        piece: Sectors,
+        is_sound: impl Fn(MemberIndex, DiskSector) -> bool,
+    ) -> Self {
+        assert!(geometry.chunk().0.is_multiple_of(piece.0), "pieces make up chunks");
+        let [len, step] = [piece.bytes().0, piece.0].map(|len| usize::try_from(len).expect("a chunk is at most 1 MiB"));
+        let column = |stripe: StripeId, start: u64| {
+            let mut has_doubts = false;
+            let cell = |cell: usize| {
+                let cell = as_cell(cell);
+                let slot = geometry.member(cell);
+                let member = members.get(slot).filter(|_| exists(geometry, stripe, cell))?;
+                let at = DiskSector(geometry.sector(stripe, cell).0 + start);
+                if !is_sound(slot, at) {
+                    has_doubts = true;
+                    return None;
+                }
+                let mut bytes = vec![0; len];
+                member.read(Bytes(data(slot.index()).0 + at.0 * SECTOR_BYTES), &mut bytes);
+                Some(bytes)
+            };
+            let cells = (0..geometry.map(stripe).cells()).map(cell).collect();
+            Column { stripe, start: Sectors(start), cells, has_doubts }
         };
-        let cells = |stripe: StripeId| (0..geometry.map(stripe).cells()).map(|index| cell(stripe, index)).collect();
-        Self { geometry, stripes: (0..geometry.stripes().0).map(|stripe| cells(StripeId(stripe))).collect() }
+        let stripes = (0..geometry.stripes().0).map(StripeId);
+        let starts = |stripe| (0..geometry.chunk().0).step_by(step).map(move |start| (stripe, start));
+        Self { geometry, columns: stripes.flat_map(starts).map(|(stripe, start)| column(stripe, start)).collect() }
     }
 
     /// Whether each parity group whose members are all there XORs to zero.
@@ -49,16 +90,17 @@ impl<'a> Audit<'a> {
     /// # Errors
     /// The first that does not.
     pub fn check_parity(&self) -> Result<(), Disagreement> {
-        for (stripe, cells) in self.stripes() {
-            for (index, group) in self.geometry.map(stripe).groups().iter().enumerate() {
+        for Column { stripe, start, cells, .. } in &self.columns {
+            for (index, group) in self.geometry.map(*stripe).groups().iter().enumerate() {
                 let mut units = Vec::new();
-                for cell in group.cells().filter(|&cell| exists(self.geometry, stripe, cell)) {
+                for cell in group.cells().filter(|&cell| exists(self.geometry, *stripe, cell)) {
                     units.push(cells[usize::from(cell.0)].as_ref());
                 }
                 let Some(units) = units.into_iter().collect::<Option<Vec<_>>>() else { continue };
                 if let Some(byte) = xor(&units).iter().position(|&byte| byte != 0) {
                     let group = GroupId(u16::try_from(index).expect("a stripe has fewer groups"));
-                    return Err(Disagreement { stripe, group, byte });
+                    let byte = byte + usize::try_from(start.bytes().0).expect("a chunk is at most 1 MiB");
+                    return Err(Disagreement { stripe: *stripe, group, byte });
                 }
             }
         }
@@ -67,45 +109,51 @@ impl<'a> Audit<'a> {
 
     /// The array's content as it is read without `lost` members, beside those that are missing anyway; none when that can't be done.
     #[must_use]
-    pub fn content(&self, lost: MemberSet) -> Option<Vec<u8>> {
-        let capacity = usize::try_from(self.geometry.capacity().bytes().0).expect("a simulated array is small");
-        let mut content = Vec::with_capacity(capacity);
-        for (stripe, cells) in self.stripes() {
-            let map = self.geometry.map(stripe);
-            let is_lost = |cell: usize| lost.contains(self.geometry.member(as_cell(cell)));
-            let mut known: Vec<Option<std::borrow::Cow<'_, [u8]>>> = cells
-                .iter()
-                .enumerate()
-                .map(|(cell, bytes)| bytes.as_deref().filter(|_| !is_lost(cell)).map(Into::into))
-                .collect();
-            // Each pass finds the cells that are the only unknown one of a group.
-            loop {
-                let mut found = false;
-                for group in map.groups() {
-                    let there = group.cells().filter(|&cell| exists(self.geometry, stripe, cell));
-                    let cells: Vec<usize> = there.map(|cell| usize::from(cell.0)).collect();
-                    let unknown: Vec<usize> = cells.iter().copied().filter(|&cell| known[cell].is_none()).collect();
-                    if let [target] = unknown[..] {
-                        let units: Vec<&[u8]> = cells.iter().filter_map(|&cell| known[cell].as_deref()).collect();
-                        if !units.is_empty() {
-                            known[target] = Some(xor(&units).into());
-                            found = true;
-                        }
-                    }
+    pub fn content(&self, lost: MemberSet) -> Option<Vec<Piece<'_>>> {
+        let mut content = Vec::new();
+        for column in &self.columns {
+            let map = self.geometry.map(column.stripe);
+            let mut known = self.decode(column, lost);
+            for (index, &cell) in map.data().iter().enumerate() {
+                if !exists(self.geometry, column.stripe, cell) {
+                    continue;
                 }
-                if !found {
-                    break;
+                let unit = column.stripe.0 * map.data().len() as u64 + index as u64;
+                let bytes = known[usize::from(cell.0)].take();
+                if bytes.is_none() && !column.has_doubts {
+                    return None;
                 }
-            }
-            for &cell in map.data().iter().filter(|&&cell| exists(self.geometry, stripe, cell)) {
-                content.extend_from_slice(known[usize::from(cell.0)].as_deref()?);
+                content.push(Piece { lba: Lba(unit * self.geometry.chunk().0 + column.start.0), bytes });
             }
         }
         Some(content)
     }
 
-    fn stripes(&self) -> impl Iterator<Item = (StripeId, &Vec<Option<Vec<u8>>>)> {
-        (0..).map(StripeId).zip(&self.stripes)
+    /// A column's cells without `lost` members, as far as they can be had.
+    fn decode<'b>(&self, column: &'b Column, lost: MemberSet) -> Vec<Option<Cow<'b, [u8]>>> {
+        let is_lost = |cell: usize| lost.contains(self.geometry.member(as_cell(cell)));
+        let cells = column.cells.iter().enumerate();
+        let mut known: Vec<Option<Cow<'_, [u8]>>> =
+            cells.map(|(cell, bytes)| bytes.as_deref().filter(|_| !is_lost(cell)).map(Into::into)).collect();
+        // Each pass finds the cells that are the only unknown one of a group.
+        loop {
+            let mut found = false;
+            for group in self.geometry.map(column.stripe).groups() {
+                let there = group.cells().filter(|&cell| exists(self.geometry, column.stripe, cell));
+                let cells: Vec<usize> = there.map(|cell| usize::from(cell.0)).collect();
+                let unknown: Vec<usize> = cells.iter().copied().filter(|&cell| known[cell].is_none()).collect();
+                if let [target] = unknown[..] {
+                    let units: Vec<&[u8]> = cells.iter().filter_map(|&cell| known[cell].as_deref()).collect();
+                    if !units.is_empty() {
+                        known[target] = Some(xor(&units).into());
+                        found = true;
+                    }
+                }
+            }
+            if !found {
+                return known;
+            }
+        }
     }
 }
 
@@ -133,7 +181,7 @@ pub fn tolerated(geometry: &Geometry, missing: MemberSet) -> Vec<MemberSet> {
 }
 
 /// Whether the array has a cell: RAID 10's last stripe may be in part beyond the members.
-fn exists(geometry: &Geometry, stripe: StripeId, cell: Cell) -> bool {
+pub(super) fn exists(geometry: &Geometry, stripe: StripeId, cell: Cell) -> bool {
     let map = geometry.map(stripe);
     let has = |cell: Cell| matches!(map.role(cell), Role::Data(unit) if geometry.exists(stripe, unit));
     match map.role(cell) {
@@ -151,6 +199,6 @@ fn xor(units: &[impl AsRef<[u8]>]) -> Vec<u8> {
     sum
 }
 
-fn as_cell(index: usize) -> Cell {
+pub(super) fn as_cell(index: usize) -> Cell {
     Cell(u16::try_from(index).expect("a stripe has fewer than 65536 cells"))
 }

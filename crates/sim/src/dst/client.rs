@@ -6,9 +6,10 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::engine::{Command, Engine, EngineError, Reply};
 use uraid_io::superblock::Integrity;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::Finding;
+use super::doubts::{BLOCK, Doubts};
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
 use crate::disk::SimDisk;
@@ -35,22 +36,40 @@ pub(super) enum End {
 /// What a command's reply will mean.
 #[derive(Debug)]
 enum Asked {
-    Read { lba: Lba, begun: Moment },
-    Write { pending: Option<Pending>, fua: bool },
-    Flush { begun: Moment },
-    Close { begun: Moment },
+    Read {
+        lba: Lba,
+        len: Sectors,
+        begun: Moment,
+    },
+    /// A read of what a power cut has left.
+    Look {
+        lba: Lba,
+        len: Sectors,
+    },
+    Write {
+        lba: Lba,
+        len: Sectors,
+        pending: Option<Pending>,
+        fua: bool,
+    },
+    Flush {
+        begun: Moment,
+    },
+    Close {
+        begun: Moment,
+    },
 }
 
 pub(super) struct Client<'a> {
     engine: Engine<SimDisk, u64>,
     disk: SimDisk,
     pool: Pool,
+    scenario: &'a Scenario,
     model: &'a mut Model,
     random: Random,
     trace: Trace,
     asked: BTreeMap<u64, Asked>,
     next: u64,
-    missing: MemberSet,
     depth: usize,
     /// What its commands are multiples of, in sectors.
     block: u64,
@@ -58,20 +77,25 @@ pub(super) struct Client<'a> {
     hot: Lba,
     is_closed: bool,
     pub(super) reads: u64,
+    /// Commands that failed as members hold something else than was written there.
+    pub(super) unreadable: u64,
+    /// What looks have shown.
+    pub(super) seen: BTreeMap<Lba, Buf>,
+    /// Looks that failed.
+    blind: Vec<(Lba, Sectors)>,
 }
 
 impl<'a> Client<'a> {
     pub(super) fn new(
         engine: Engine<SimDisk, u64>,
         disk: SimDisk,
-        scenario: &Scenario,
+        scenario: &'a Scenario,
         model: &'a mut Model,
         mut random: Random,
         trace: Trace,
     ) -> Self {
         let size = scenario.cache.map_or(Bytes(0), |(_, size)| size);
         let pool = Pool::new(Bytes(size.0 + (4 << 20)));
-        let missing = engine.missing();
         let mut engine = engine;
         if let Some((mode, size)) = scenario.cache {
             engine = engine.with_cache(mode, pool.clone(), size);
@@ -85,17 +109,20 @@ impl<'a> Client<'a> {
             engine,
             disk,
             pool,
+            scenario,
             model,
             random,
             trace,
             asked: BTreeMap::new(),
             next: 0,
-            missing,
             depth,
-            block: if scenario.superblocks[0].integrity == Integrity::None { 1 } else { 8 },
+            block: if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 },
             hot,
             is_closed: false,
             reads: 0,
+            unreadable: 0,
+            seen: BTreeMap::new(),
+            blind: Vec::new(),
         }
     }
 
@@ -132,18 +159,44 @@ impl<'a> Client<'a> {
         Ok(if self.is_closed { End::Closed } else { End::Idle })
     }
 
-    /// Reads the whole array.
-    pub(super) fn read_all(&mut self) -> Result<bool, Finding> {
+    /// Reads the whole array as a power cut has left it, what can't be read block by block; false when the power goes.
+    pub(super) fn look(&mut self) -> Result<bool, Finding> {
         let (capacity, step) = (self.model.capacity().0, 128);
         for lba in (0..capacity).step_by(step) {
-            let len = Sectors(capacity - lba).0.min(step as u64);
-            let read = self.read(Lba(lba), Sectors(len));
-            self.submit(read.0, read.1);
-            if !self.finish()? {
+            let len = Sectors((capacity - lba).min(step as u64));
+            if !self.look_at(Lba(lba), len)? {
                 return Ok(false);
             }
+            for (lba, len) in std::mem::take(&mut self.blind) {
+                for block in (lba.0..lba.0 + len.0).step_by(8).filter(|_| len > BLOCK) {
+                    if !self.look_at(Lba(block), BLOCK)? {
+                        return Ok(false);
+                    }
+                }
+            }
+            self.blind.clear();
         }
         Ok(true)
+    }
+
+    fn look_at(&mut self, lba: Lba, len: Sectors) -> Result<bool, Finding> {
+        let buf = self.buf(len);
+        self.submit(Asked::Look { lba, len }, Command::Read { lba, buf });
+        self.finish()
+    }
+
+    /// Writes zeros everywhere, as a new array is made, and closes it.
+    pub(super) fn zero(&mut self) -> Result<End, Finding> {
+        let len = self.model.capacity();
+        let zeros = Command::WriteZeroes { lba: Lba(0), len, fua: false, may_punch: false };
+        let pending = Some(self.model.begin(Lba(0), len, true));
+        self.submit(Asked::Write { lba: Lba(0), len, pending, fua: false }, zeros);
+        self.run(0, true)
+    }
+
+    /// The engine, with nothing under way.
+    pub(super) fn into_engine(self) -> Engine<SimDisk, u64> {
+        self.engine
     }
 
     /// Waits for every reply; false when the power goes.
@@ -220,17 +273,23 @@ impl<'a> Client<'a> {
             Ok(buf) => buf,
             Err(error) => {
                 self.trace.note(format_args!("command {token} failed: {error}"));
-                return self.excuse(token, &error);
+                return self.excuse(token, &asked, &error);
             }
         };
         self.trace.note(format_args!("command {token} done"));
         match asked {
-            Asked::Read { lba, begun } => {
+            Asked::Look { lba, .. } => {
+                let buf = buf.ok_or(Finding::RepliedTwice { token })?;
+                self.reads += buf.len() as u64 / 512;
+                self.model.check_left(lba, buf.as_ref()).map_err(Finding::WrongRead)?;
+                self.seen.insert(lba, buf);
+            }
+            Asked::Read { lba, begun, .. } => {
                 let buf = buf.ok_or(Finding::RepliedTwice { token })?;
                 self.reads += buf.len() as u64 / 512;
                 self.model.check(lba, buf.as_ref(), begun).map_err(Finding::WrongRead)?;
             }
-            Asked::Write { pending: Some(pending), fua } => self.model.replied(pending, fua),
+            Asked::Write { pending: Some(pending), fua, .. } => self.model.replied(pending, fua),
             Asked::Write { pending: None, .. } => {}
             Asked::Flush { begun } => self.model.flushed(begun),
             Asked::Close { begun } => {
@@ -241,11 +300,28 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// A command may fail only when more members failed than the level survives.
-    fn excuse(&self, token: u64, error: &EngineError) -> Result<(), Finding> {
-        let failed = self.missing.union(self.disk.struck());
-        let is_too_much = Repair::new(self.engine.geometry(), failed).is_err();
-        if is_too_much { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }
+    /// A command may fail only when more members failed than the level survives, or hold something else than was written in one place.
+    fn excuse(&mut self, token: u64, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
+        let geometry = self.engine.geometry();
+        let failed = self.engine.missing().union(self.disk.struck());
+        let is_too_much = |failed| Repair::new(geometry, failed).is_err();
+        if let Asked::Look { lba, len } = *asked {
+            self.blind.push((lba, len));
+        }
+        // A member that does not give back what is written to heal it fails, which may be one more than the level survives.
+        let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
+        if is_too_much(failed) || is_frozen {
+            return Ok(());
+        }
+        let members = self.disk.members();
+        let doubts = Doubts::new(geometry, &self.scenario.superblocks, &members);
+        let is_excused = doubts.is_some_and(|doubts| match *asked {
+            Asked::Read { lba, len, .. } | Asked::Look { lba, len } => doubts.excuse_read(failed, lba, len),
+            Asked::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
+            Asked::Flush { .. } | Asked::Close { .. } => doubts.excuse_write(failed, Lba(0), geometry.capacity()),
+        });
+        self.unreadable += u64::from(is_excused);
+        if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }
     }
 
     fn draw(&mut self) -> (Asked, Command) {
@@ -258,19 +334,19 @@ impl<'a> Client<'a> {
                 let data = Model::data(pending);
                 let mut buf = self.buf(len);
                 buf.as_mut().copy_from_slice(&data);
-                (Asked::Write { pending: Some(pending), fua }, Command::Write { lba, buf, fua })
+                (Asked::Write { lba, len, pending: Some(pending), fua }, Command::Write { lba, buf, fua })
             }
             84..=87 => {
                 let pending = Some(self.model.begin(lba, len, true));
                 let may_punch = self.random.chance(1, 2);
-                (Asked::Write { pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
+                (Asked::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
             }
             88..=90 => {
                 // Only whole stripes are given back; the rest stays as it is.
                 let stripe = self.engine.geometry().stripe_sectors().0;
                 let (first, end) = (lba.0.next_multiple_of(stripe), (lba.0 + len.0) / stripe * stripe);
                 let pending = (first < end).then(|| self.model.begin(Lba(first), Sectors(end - first), true));
-                (Asked::Write { pending, fua }, Command::Trim { lba, len, fua })
+                (Asked::Write { lba, len, pending, fua }, Command::Trim { lba, len, fua })
             }
             _ => (Asked::Flush { begun: self.model.now() }, Command::Flush),
         }
@@ -278,7 +354,7 @@ impl<'a> Client<'a> {
 
     fn read(&mut self, lba: Lba, len: Sectors) -> (Asked, Command) {
         let buf = self.buf(len);
-        (Asked::Read { lba, begun: self.model.now() }, Command::Read { lba, buf })
+        (Asked::Read { lba, len, begun: self.model.now() }, Command::Read { lba, buf })
     }
 
     fn range(&mut self) -> (Lba, Sectors) {

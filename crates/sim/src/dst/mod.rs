@@ -8,32 +8,38 @@
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
 //!
-//! Lost, misdirected and rotted data shows only to arrays with checksums; see [`Options::corrupts`].
+//! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs ([`Silent`]). A command may then fail where more
+//! members hold something else in one place than the level survives, and only there ([`doubts`]); the array is read before members are looked at.
 
 pub mod audit;
 mod client;
+pub(crate) mod doubts;
 pub mod model;
 mod scenario;
 mod shelf;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
-use uraid_io::array::Assembled;
+use uraid_io::array::{Assembled, judge};
+use uraid_io::buf::Buf;
+use uraid_io::engine::Engine;
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, SuperblockError};
+use uraid_io::superblock::{Area, Areas, Consistency, Integrity, SuperblockError};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, Lba, Level, MemberIndex, MemberSet};
 
 pub use scenario::Scenario;
 
-use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
+use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
 use crate::members::Members;
 use crate::random::Random;
 use crate::trace::{KEPT, Trace};
 use audit::{Audit, Disagreement, tolerated};
 use client::{Client, End};
+use doubts::{BLOCK, Doubts};
 use model::{Model, Wrong};
 use shelf::{Found, Shelf};
 
@@ -70,6 +76,14 @@ pub struct Report {
     pub sectors_read: u64,
     /// Lives without some member.
     pub degraded: u64,
+    /// How often members corrupted something silently.
+    pub lies: u64,
+    /// Commands that rightly failed where too many members had.
+    pub unreadable: u64,
+    /// Pieces that were computed from other members and written back.
+    pub repaired: u64,
+    /// Arrays, not stopped cleanly, that were read without being written first.
+    pub only_read: u64,
 }
 
 /// A seed that shows something that must not be.
@@ -140,6 +154,24 @@ pub enum Finding {
         /// The missing members.
         missing: MemberSet,
     },
+    /// A member still holds something else than was written there, after the array was read.
+    #[error("sector {lba} can be had, and was not written back to the member that holds something else")]
+    NotHealed {
+        /// Where in the array.
+        lba: Lba,
+    },
+    /// Members were written though the array was opened for reading only.
+    #[error("member {member} was written, and was to be read only")]
+    Written {
+        /// The member.
+        member: MemberIndex,
+    },
+    /// Recovery brought something else than what was read before it.
+    #[error("sector {lba} was read before recovery, and is something else after it")]
+    ReadOtherwise {
+        /// Where in the array.
+        lba: Lba,
+    },
     /// A closed array is not clean.
     #[error("the array was closed and is not clean")]
     NotClean,
@@ -187,6 +219,10 @@ impl Report {
             cuts_in_recovery: self.cuts_in_recovery + other.cuts_in_recovery,
             sectors_read: self.sectors_read + other.sectors_read,
             degraded: self.degraded + other.degraded,
+            lies: self.lies + other.lies,
+            unreadable: self.unreadable + other.unreadable,
+            repaired: self.repaired + other.repaired,
+            only_read: self.only_read + other.only_read,
         }
     }
 }
@@ -241,11 +277,18 @@ struct Run {
     shelf: Shelf,
     model: Model,
     random: Random,
+    /// Chance of its own for what only some arrays meet, so that the others' runs stay what they are.
+    aside: Random,
     trace: Trace,
     corrupts: bool,
     is_harsh: bool,
+    /// Which members corrupt what, where there are checksums.
+    silent: Option<Silent>,
     report: Report,
 }
+
+/// What was read of an array before it was recovered.
+type Seen = BTreeMap<Lba, Buf>;
 
 /// Whether anything goes wrong in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,7 +300,7 @@ enum Weather {
 
 /// An array that is open, or what stands in the way.
 enum Opened {
-    Array(Box<Assembled<SimDisk>>),
+    Engine(Box<Engine<SimDisk, u64>>),
     /// The power went, or a member failed.
     Broken,
 }
@@ -267,16 +310,43 @@ impl Run {
         let Options { corrupts, is_harsh, .. } = *options;
         let shelf = Shelf::new(&scenario.superblocks);
         let model = Model::new(scenario.geometry.capacity());
-        Self { scenario, shelf, model, random, trace, corrupts, is_harsh, report: Report::default() }
+        let mut aside = random.clone().fork().fork();
+        let has_sums = scenario.superblocks[0].integrity == Integrity::Crc32;
+        let silent = (has_sums && !corrupts && aside.chance(3, 4)).then(|| draw_silent(&scenario, &mut aside));
+        let report = Report::default();
+        Self { scenario, shelf, model, random, aside, trace, corrupts, is_harsh, silent, report }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
+        if self.silent.is_some() {
+            self.zero()?;
+        }
         for _ in 0..self.random.within(1, 6) {
             if !self.live(Weather::Rough)? {
                 return Ok(());
             }
         }
         self.live(Weather::Calm).map(drop)
+    }
+
+    /// Writes the whole of the new array: a block has a checksum from when it is written.
+    fn zero(&mut self) -> Result<(), Finding> {
+        let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
+        let members = Members::new(&self.scenario.superblocks);
+        let candidates = members.candidates();
+        let verdict = judge(&candidates).map_err(|error| refused(&error))?;
+        let disk = SimDisk::new(members, self.aside.fork(), Trace::default());
+        let generation = scenario::uuid(&mut self.aside);
+        let array = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, generation);
+        let engine = array.map_err(|error| refused(&error))?.into_engine().map_err(|error| refused(&error))?;
+        let scenario = Scenario { cache: None, ..self.scenario.clone() };
+        let random = self.aside.fork();
+        let end = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, Trace::default()).zero()?;
+        assert_eq!(end, End::Closed, "nothing fails without a fault");
+        self.model.stopped();
+        let left = disk.leave(Ending::PowerCut, &mut self.aside);
+        self.shelf.put(&left, MemberSet::EMPTY, true, &mut self.aside);
+        Ok(())
     }
 
     /// One life; false when the array can't be used any more.
@@ -297,27 +367,34 @@ impl Run {
             let exponent = self.random.below(if self.is_harsh { 5 } else { 8 });
             disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
         }
-        let faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
+        let faults = if weather == Weather::Rough { self.draw_all_faults(missing) } else { Faults::default() };
         if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {
             // Members may fail while the log is replayed.
             disk.set_faults(faults);
         }
-        let end = match self.open(&disk, &found)? {
+        let seen = if !found.verdict.superblock.is_clean && self.aside.chance(1, 3) {
+            self.read_unwritten(&found)?
+        } else {
+            Seen::new()
+        };
+        let end = match self.open(&disk, &found, &seen)? {
             Opened::Broken => {
                 self.report.cuts_in_recovery += 1;
                 End::Dark
             }
-            Opened::Array(array) => {
+            Opened::Engine(engine) => {
                 disk.set_faults(faults);
-                let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
                 let (random, trace) = (self.random.fork(), self.trace.clone());
-                let mut client = Client::new(engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
+                let mut client = Client::new(*engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
                 let exponent = self.random.within(2, 8);
                 let end = client.run(self.random.below(1 << exponent), self.random.chance(1, 2))?;
                 self.report.sectors_read += client.reads;
+                self.report.unreadable += client.unreadable;
+                self.report.repaired += client.into_engine().counters().total().repaired;
                 end
             }
         };
+        self.report.lies += disk.lies();
         self.end(&disk, end);
         Ok(true)
     }
@@ -329,11 +406,11 @@ impl Run {
         self.report.cuts += u64::from(end != End::Closed);
         self.model.stopped();
         let left = disk.leave(ending, &mut self.random);
-        self.shelf.put(&left, disk.struck(), end == End::Closed, &mut self.random);
+        self.shelf.put(&left, disk.struck().union(disk.lied()), end == End::Closed, &mut self.random);
     }
 
     /// Assembles the array, recovers it, and looks at all of it.
-    fn open(&mut self, disk: &SimDisk, found: &Found) -> Result<Opened, Finding> {
+    fn open(&mut self, disk: &SimDisk, found: &Found, seen: &Seen) -> Result<Opened, Finding> {
         let generation = scenario::uuid(&mut self.random);
         let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
         let mut assembled = match assembled {
@@ -348,11 +425,75 @@ impl Run {
             self.report.recoveries += 1;
             self.trace.note(format_args!("recovered"));
         }
-        self.look(&disk.members(), found, assembled.missing())?;
-        if self.random.chance(1, 4) {
-            self.read_without(&disk.members(), assembled.missing())?;
+        let mut engine = assembled.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
+        if self.silent.is_some() {
+            let Some(healed) = self.heal(disk, engine)? else { return Ok(Opened::Broken) };
+            engine = healed;
         }
-        Ok(Opened::Array(Box::new(assembled)))
+        self.look(&disk.members(), found, engine.missing(), seen)?;
+        if self.random.chance(1, 4) {
+            self.read_without(&disk.members(), engine.missing())?;
+        }
+        Ok(Opened::Engine(Box::new(engine)))
+    }
+
+    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
+    fn heal(&mut self, disk: &SimDisk, engine: Engine<SimDisk, u64>) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
+        let scenario = Scenario { cache: None, ..self.scenario.clone() };
+        let (random, trace) = (self.aside.fork(), self.trace.clone());
+        let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
+        let is_done = client.look()?;
+        self.report.unreadable += client.unreadable;
+        let engine = client.into_engine();
+        if !is_done {
+            return Ok(None);
+        }
+        let Scenario { geometry, superblocks, .. } = &self.scenario;
+        let members = disk.members();
+        let is_mirror = matches!(geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
+        // Of copies one is read.
+        if !is_mirror
+            && disk.lied().union(disk.struck()).is_empty()
+            && let Some(doubts) = Doubts::new(geometry, superblocks, &members)
+            && let Some(lba) = doubts.unhealed(engine.missing())
+        {
+            return Err(Finding::NotHealed { lba });
+        }
+        Ok(Some(engine))
+    }
+
+    /// Has the engine read the whole array as the power cut has left it, without writing; what was seen.
+    fn read_unwritten(&mut self, found: &Found) -> Result<Seen, Finding> {
+        let Found { candidates, verdict, members } = found;
+        let disk = SimDisk::new(members.clone(), self.aside.fork(), self.trace.clone());
+        let is_logged = self.scenario.consistency() == Consistency::Log;
+        if is_logged && self.aside.chance(1, 4) {
+            // Parity can be relied on, so that members may fail meanwhile.
+            let members = *self.aside.pick(&tolerated(&self.scenario.geometry, verdict.missing()));
+            disk.set_faults(Faults { members, read_eio: Rate(1000), ..Faults::default() });
+        }
+        let generation = scenario::uuid(&mut self.aside);
+        let array = match Assembled::new(disk.clone(), verdict, candidates, Access::ReadOnly, generation) {
+            Ok(array) => array,
+            Err(error) => return self.broken(&disk, error.to_string()).map(|_| Seen::new()),
+        };
+        let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
+        let mut model = self.model.clone();
+        let scenario = Scenario { cache: None, ..self.scenario.clone() };
+        let mut client =
+            Client::new(engine, disk.clone(), &scenario, &mut model, self.aside.fork(), self.trace.clone());
+        client.look()?;
+        self.report.only_read += 1;
+        self.report.unreadable += client.unreadable;
+        let seen = std::mem::take(&mut client.seen);
+        let after = disk.members();
+        let is_same =
+            |slot| after.get(slot).map(|member| member.current()) == members.get(slot).map(|member| member.current());
+        if let Some(member) = members.present().iter().find(|&slot| !is_same(slot)) {
+            return Err(Finding::Written { member });
+        }
+        // Without a log, recovery may choose another of the copies.
+        Ok(if is_logged { seen } else { Seen::new() })
     }
 
     fn broken(&self, disk: &SimDisk, error: String) -> Result<Opened, Finding> {
@@ -360,17 +501,26 @@ impl Run {
         if disk.is_dark() || !disk.struck().is_empty() { Ok(Opened::Broken) } else { Err(Finding::Refused { error }) }
     }
 
-    /// Holds the whole array against the model, and again without every set of members that it survives.
-    fn look(&mut self, members: &Members, found: &Found, missing: MemberSet) -> Result<(), Finding> {
-        let geometry = &self.scenario.geometry;
+    /// Holds the whole array against the model, and again without every set of members that it survives, and what was read before recovery.
+    fn look(&mut self, members: &Members, found: &Found, missing: MemberSet, seen: &Seen) -> Result<(), Finding> {
+        let Scenario { geometry, superblocks, .. } = &self.scenario;
         let members = members.only(geometry.all_members().minus(missing));
         let area =
             |slot: usize| found.verdict.slots[slot].map(|index| found.candidates[index].superblock.areas.data.offset);
-        let audit = Audit::new(geometry, &members, |slot| area(slot).unwrap_or_default());
+        let area = |slot| area(slot).unwrap_or_default();
+        let doubts = self.silent.and_then(|_| Doubts::new(geometry, superblocks, &members));
+        let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
+        let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
+        let audit = Audit::new(geometry, &members, area, piece, is_sound);
         audit.check_parity().map_err(Finding::Parity)?;
         for lost in tolerated(geometry, missing) {
             let content = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
-            self.model.observe(Lba(0), &content).map_err(|wrong| Finding::WrongContent { lost, wrong })?;
+            for (lba, bytes) in content.iter().filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {
+                self.model.observe(lba, bytes).map_err(|wrong| Finding::WrongContent { lost, wrong })?;
+                if !seen.is_empty() && !is_as_seen(seen, lba, bytes) {
+                    return Err(Finding::ReadOtherwise { lba });
+                }
+            }
         }
         Ok(())
     }
@@ -385,7 +535,7 @@ impl Run {
         }
         let candidates = members.candidates();
         let refused = |error: String| Finding::Refused { error };
-        let verdict = uraid_io::array::judge(&candidates).map_err(|error| refused(error.to_string()))?;
+        let verdict = judge(&candidates).map_err(|error| refused(error.to_string()))?;
         let trace = Trace::default();
         let disk = SimDisk::new(members, self.random.fork(), trace.clone());
         let generation = scenario::uuid(&mut self.random);
@@ -394,7 +544,7 @@ impl Run {
         let engine = engine.map_err(|error| refused(error.to_string()))?;
         let mut model = self.model.clone();
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        Client::new(engine, disk, &scenario, &mut model, self.random.fork(), trace).read_all()?;
+        Client::new(engine, disk, &scenario, &mut model, self.random.fork(), trace).look()?;
         Ok(())
     }
 
@@ -425,6 +575,50 @@ impl Run {
         (faults.vanish, faults.hang) = (rate(), Rate(rate().0 / 20));
         faults
     }
+
+    /// The same with what corrupts silently, where something does. A member does not fail otherwise then, nor any where a failed write leaves
+    /// nothing known of what a block holds: a block is not checked if its checksum can't be read, or is not known.
+    fn draw_all_faults(&mut self, missing: MemberSet) -> Faults {
+        let mut faults = self.draw_faults(missing);
+        if let Some(silent) = self.silent {
+            let random = &mut self.aside;
+            let mut rate =
+                || Rate(if random.chance(1, 2) { u32::try_from(random.within(1, 800)).expect("small") } else { 0 });
+            faults.silent = Some(Silent { lost: rate(), misdirected: rate(), flipped: rate(), ..silent });
+            faults.members = faults.members.minus(silent.content).minus(silent.tables);
+            if self.scenario.geometry.tolerance() == 0 {
+                faults.members = MemberSet::EMPTY;
+            }
+        }
+        faults
+    }
+}
+
+/// Which members of an array corrupt what; mostly as many as the level survives.
+fn draw_silent(scenario: &Scenario, random: &mut Random) -> Silent {
+    let Scenario { geometry, superblocks, .. } = scenario;
+    let any = |random: &mut Random| geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
+    let sets: Vec<MemberSet> =
+        tolerated(geometry, MemberSet::EMPTY).into_iter().filter(|set| !set.is_empty()).collect();
+    let all = if sets.is_empty() || random.chance(1, 3) { any(random) } else { *random.pick(&sets) };
+    let tables: MemberSet = all.iter().filter(|_| random.chance(1, 4)).collect();
+    let areas = areas_in_use(&superblocks[0].areas, geometry);
+    Silent { content: all.minus(tables), tables, areas, lost: Rate(0), misdirected: Rate(0), flipped: Rate(0) }
+}
+
+/// The areas as far as the array uses them: a stray write is to hit something.
+pub(crate) fn areas_in_use(areas: &Areas, geometry: &Geometry) -> Areas {
+    let used = geometry.used_sectors().bytes();
+    Areas { data: Area { size: used, ..areas.data }, ..*areas }
+}
+
+/// Whether content is what was read before.
+fn is_as_seen(seen: &Seen, lba: Lba, bytes: &[u8]) -> bool {
+    (lba.0..).zip(bytes.chunks(512)).all(|(lba, sector)| {
+        let Some((first, buf)) = seen.range(..=Lba(lba)).next_back() else { return true };
+        let at = usize::try_from(lba - first.0).map_or(usize::MAX, |index| index.saturating_mul(512));
+        buf.as_ref().get(at..at.saturating_add(512)).is_none_or(|before| before == sector)
+    })
 }
 
 #[cfg(test)]

@@ -224,6 +224,22 @@ impl Model {
         Ok(())
     }
 
+    /// Checks what a read returned of what a power cut has left, before anything is written again.
+    ///
+    /// # Errors
+    /// The first sector that holds what it must not.
+    ///
+    /// # Panics
+    /// When the bytes are not whole sectors of the array.
+    pub fn check_left(&self, lba: Lba, bytes: &[u8]) -> Result<(), Wrong> {
+        for (lba, sector) in (lba.0..).map(Lba).zip(sectors(bytes)) {
+            if !self.may_hold(lba, sector) {
+                return Err(self.wrong(lba, sector));
+            }
+        }
+        Ok(())
+    }
+
     /// Takes in what the array holds from `lba` on, with nothing under way and all of it durable: the other versions are gone.
     ///
     /// # Errors

@@ -100,7 +100,7 @@ fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Rando
     let spec = geometry.spec();
     let array = uuid(random);
     let uuids: Vec<Uuid> = (0..spec.members).map(|_| uuid(random)).collect();
-    let is_checked = consistency == Consistency::Log && random.chance(1, 3);
+    let is_checked = consistency == Consistency::Log && random.chance(1, 2);
     let integrity = if is_checked { Integrity::Crc32 } else { Integrity::None };
     let mut areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
     // As small as a log can be, so that it is filled many times over, or a few times that.
