@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::stripe::StripeMap;
-use crate::{Cell, Geometry, GroupId, MemberIndex, MemberSet};
+use crate::{Cell, Geometry, GroupId, MemberIndex, MemberSet, StripeId};
 
 /// One XOR step: `target` is the XOR of every other cell of `group`, each present or the target of an earlier step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,18 +61,36 @@ impl Repair {
     /// When the remaining members don't determine some cell. For RAID 10's last, partial parity stripe the cells beyond the
     /// members count too.
     pub fn new(geometry: &Geometry, failed: MemberSet) -> Result<Self, Unrecoverable> {
+        let repair = Self::partial(geometry, failed);
+        for (map_index, (map, steps)) in geometry.maps().iter().zip(&repair.maps).enumerate() {
+            let is_left =
+                |cell: &Cell| failed.contains(geometry.member(*cell)) && steps.step_of[usize::from(cell.0)].is_none();
+            let cells: Vec<Cell> = (0..map.cells()).map(as_cell).filter(is_left).collect();
+            if !cells.is_empty() {
+                let holders = cells.iter().map(|&cell| geometry.member(cell)).collect();
+                return Err(Unrecoverable { failed: repair.failed, map_index, holders, cells, units: map.cells() });
+            }
+        }
+        Ok(repair)
+    }
+
+    /// The steps for those cells of the failed members that come back, where others do not: see [`Repair::has`].
+    #[must_use]
+    pub fn partial(geometry: &Geometry, failed: MemberSet) -> Self {
         let failed = failed.minus(failed.minus(geometry.all_members()));
-        let maps = geometry.maps().iter().enumerate().map(|(map_index, map)| {
-            let lost = (0..map.cells()).map(|cell| failed.contains(geometry.member(as_cell(cell)))).collect();
-            peel(map, lost).map_err(|cells| Unrecoverable {
-                failed,
-                map_index,
-                holders: cells.iter().map(|&cell| geometry.member(cell)).collect(),
-                cells,
-                units: map.cells(),
-            })
+        let maps = geometry.maps().iter().map(|map| {
+            peel(map, (0..map.cells()).map(|cell| failed.contains(geometry.member(as_cell(cell)))).collect())
         });
-        Ok(Self { failed, maps: maps.collect::<Result<_, _>>()? })
+        Self { failed, maps: maps.collect() }
+    }
+
+    /// Whether a cell is on a member that has not failed, or comes back.
+    ///
+    /// # Panics
+    /// When the array has no such parity stripe or the stripe no such cell.
+    #[must_use]
+    pub fn has(&self, geometry: &Geometry, stripe: StripeId, cell: Cell) -> bool {
+        !self.failed.contains(geometry.member(cell)) || self.step_for(geometry.map_index(stripe), cell).is_some()
     }
 
     /// The repair of an array of which no member has failed: no steps.
@@ -108,10 +126,10 @@ impl Repair {
     }
 }
 
-/// Peels the lost cells of a parity stripe off its groups; the error is the cells that remain.
+/// Peels the lost cells of a parity stripe off its groups, as far as they can be.
 ///
 /// Within a round the lower groups come first, which makes a mirror's lost unit come from its nearest copy.
-fn peel(map: &StripeMap, mut lost: Vec<bool>) -> Result<MapRepair, Vec<Cell>> {
+fn peel(map: &StripeMap, mut lost: Vec<bool>) -> MapRepair {
     let mut repair = MapRepair { steps: Vec::new(), step_of: alloc::vec![None; map.cells()] };
     loop {
         let round = repair.steps.len();
@@ -129,11 +147,9 @@ fn peel(map: &StripeMap, mut lost: Vec<bool>) -> Result<MapRepair, Vec<Cell>> {
             lost[usize::from(step.target.0)] = false;
         }
         if repair.steps.len() == round {
-            break;
+            return repair;
         }
     }
-    let left: Vec<Cell> = (0..lost.len()).filter(|&cell| lost[cell]).map(as_cell).collect();
-    if left.is_empty() { Ok(repair) } else { Err(left) }
 }
 
 fn as_u16(index: usize) -> u16 {

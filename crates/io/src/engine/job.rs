@@ -253,10 +253,24 @@ impl<T> Job<T> {
         if self.unreadable.is_empty() {
             self.detour = None;
         } else if self.detour.as_ref().is_none_or(|detour| detour.failed() != without) {
-            let detour = Repair::new(geometry, without).map_err(|_| self.unreadable_error())?;
-            self.detour = Some(Box::new(detour));
+            let detour = Repair::new(geometry, without).ok().or_else(|| self.partial_detour(geometry, without));
+            self.detour = Some(Box::new(detour.ok_or_else(|| self.unreadable_error())?));
         }
         Ok(())
+    }
+
+    /// How to read this part though others are lost with these members: a mirror's copy may be on one that is there.
+    fn partial_detour(&self, geometry: &Geometry, without: MemberSet) -> Option<Repair> {
+        let detour = Repair::partial(geometry, without);
+        let is_whole = match self.work {
+            Work::Read => (self.at.0..self.at.0 + self.len.0).all(|lba| {
+                let (stripe, unit, _) = geometry.split(Lba(lba));
+                detour.has(geometry, stripe, geometry.map(stripe).cell(unit))
+            }),
+            Work::Heal { stripe, cell, .. } => detour.has(geometry, stripe, cell),
+            _ => false,
+        };
+        is_whole.then_some(detour)
     }
 
     /// The error of a part that can't be read.

@@ -83,6 +83,9 @@ pub(super) struct Client<'a> {
     pub(super) seen: BTreeMap<Lba, Buf>,
     /// Looks that failed.
     blind: Vec<(Lba, Sectors)>,
+    /// Corruptions so far, and whether something could not be written meanwhile as too much was corrupted in one place.
+    lies: Option<u64>,
+    was_lost: bool,
 }
 
 impl<'a> Client<'a> {
@@ -123,6 +126,8 @@ impl<'a> Client<'a> {
             unreadable: 0,
             seen: BTreeMap::new(),
             blind: Vec::new(),
+            lies: None,
+            was_lost: false,
         }
     }
 
@@ -234,8 +239,19 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// Notes whether too much is corrupted in one place.
+    fn note_lies(&mut self) {
+        if self.lies.replace(self.disk.lies()) != Some(self.disk.lies()) {
+            let (geometry, members) = (self.engine.geometry(), self.disk.members());
+            let failed = self.engine.missing().union(self.disk.struck());
+            let doubts = Doubts::new(geometry, &self.scenario.superblocks, &members);
+            self.was_lost |= doubts.is_some_and(|doubts| doubts.excuse_write(failed, Lba(0), geometry.capacity()));
+        }
+    }
+
     /// A turn of the engine; false when the power goes.
     fn turn(&mut self) -> Result<bool, Finding> {
+        self.note_lies();
         let mut replies = Vec::new();
         let turned = self.engine.turn(&mut replies);
         for reply in replies {
@@ -318,7 +334,10 @@ impl<'a> Client<'a> {
         let is_excused = doubts.is_some_and(|doubts| match *asked {
             Asked::Read { lba, len, .. } | Asked::Look { lba, len } => doubts.excuse_read(failed, lba, len),
             Asked::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
-            Asked::Flush { .. } | Asked::Close { .. } => doubts.excuse_write(failed, Lba(0), geometry.capacity()),
+            // What it is about may have been lost for a while only.
+            Asked::Flush { .. } | Asked::Close { .. } => {
+                self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
+            }
         });
         self.unreadable += u64::from(is_excused);
         if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }

@@ -42,20 +42,22 @@ impl<'a> Doubts<'a> {
     pub(crate) fn excuse_read(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
             let (stripe, unit, column) = self.geometry.split(Lba(lba));
-            let cell = self.geometry.map(stripe).data()[usize::from(unit.0)];
-            let slot = self.geometry.member(cell);
-            let is_there = !lost.contains(slot) && self.is_sound(slot, self.sector(stripe, cell, column));
-            !is_there && !self.known(lost, stripe, column)[usize::from(cell.0)]
+            let cell = self.geometry.map(stripe).cell(unit);
+            !self.known(lost, stripe, column)[usize::from(cell.0)]
         })
     }
 
-    /// Whether there is something that can't be had without `lost` members in the parity stripes' columns of these blocks, so that what has to be
-    /// written with them can't be computed.
+    /// Whether more members are lost or hold something else in one of the columns that these blocks are in than the level survives, so that what has
+    /// to be written with the blocks can't be computed.
     pub(crate) fn excuse_write(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
+        let mut last = None;
         (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
             let (stripe, _, column) = self.geometry.split(Lba(lba));
-            let known = self.known(lost, stripe, column);
-            known.iter().enumerate().any(|(cell, &is_known)| !is_known && exists(self.geometry, stripe, as_cell(cell)))
+            if last.replace((stripe, column)) == Some((stripe, column)) {
+                return false;
+            }
+            let unsound = self.cells(stripe).filter(|&cell| !self.has(stripe, cell, column));
+            Repair::new(self.geometry, lost.union(unsound.map(|cell| self.geometry.member(cell)).collect())).is_err()
         })
     }
 
@@ -64,9 +66,8 @@ impl<'a> Doubts<'a> {
         let all = (0..self.geometry.capacity().0).step_by(step()).map(Lba);
         all.into_iter().find(|&lba| {
             let (stripe, unit, column) = self.geometry.split(lba);
-            let cell = self.geometry.map(stripe).data()[usize::from(unit.0)];
-            let slot = self.geometry.member(cell);
-            let is_wrong = !missing.contains(slot) && !self.is_sound(slot, self.sector(stripe, cell, column));
+            let cell = self.geometry.map(stripe).cell(unit);
+            let is_wrong = !missing.contains(self.geometry.member(cell)) && !self.has(stripe, cell, column);
             is_wrong && self.known(missing, stripe, column)[usize::from(cell.0)]
         })
     }
@@ -75,37 +76,40 @@ impl<'a> Doubts<'a> {
         DiskSector(self.geometry.sector(stripe, cell).0 + column.0)
     }
 
-    /// Which cells of a column can be had. A member that holds something else in one of its cells of the column gives none of them: that is how
-    /// much the engine promises.
+    fn cells(&self, stripe: StripeId) -> impl Iterator<Item = Cell> {
+        (0..self.geometry.map(stripe).cells()).map(as_cell).filter(move |&cell| exists(self.geometry, stripe, cell))
+    }
+
+    fn has(&self, stripe: StripeId, cell: Cell, column: Sectors) -> bool {
+        self.is_sound(self.geometry.member(cell), self.sector(stripe, cell, column))
+    }
+
+    /// Which cells of a column can be had. Nothing is computed from a member that holds something else in one of its cells in that column, so much
+    /// does the engine promise.
     fn known(&self, lost: MemberSet, stripe: StripeId, column: Sectors) -> Vec<bool> {
-        let map = self.geometry.map(stripe);
-        let cells: Vec<Cell> =
-            (0..map.cells()).map(as_cell).filter(|&cell| exists(self.geometry, stripe, cell)).collect();
-        let unsound = |cell: &Cell| !self.is_sound(self.geometry.member(*cell), self.sector(stripe, *cell, column));
-        let unsound = cells.iter().copied().filter(unsound).map(|cell| self.geometry.member(cell));
-        let lost = lost.union(unsound.collect());
-        let mut known = vec![false; map.cells()];
-        cells.iter().for_each(|cell| known[usize::from(cell.0)] = !lost.contains(self.geometry.member(*cell)));
-        // Of a mirror the copies of one unit count, of parity all members: where they are too many, nothing is computed at all.
+        let (map, slot) = (self.geometry.map(stripe), |cell| self.geometry.member(cell));
+        let cells: Vec<Cell> = self.cells(stripe).collect();
+        let unsound: Vec<Cell> = cells.iter().copied().filter(|&cell| !self.has(stripe, cell, column)).collect();
         let is_mirror = matches!(self.geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
-        if !is_mirror && Repair::new(self.geometry, lost).is_err() {
-            return known;
-        }
+        let doubted = if is_mirror { MemberSet::EMPTY } else { unsound.iter().map(|&cell| slot(cell)).collect() };
+        let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && !unsound.contains(cell);
+        let mut helps = vec![false; map.cells()];
+        let helping = cells.iter().filter(|cell| is_direct(cell) && !doubted.contains(slot(**cell)));
+        helping.for_each(|cell| helps[usize::from(cell.0)] = true);
         loop {
             let mut found = false;
             for group in map.groups() {
-                let mut unknown = group.cells().filter(|cell| cells.contains(cell) && !known[usize::from(cell.0)]);
+                let mut unknown = group.cells().filter(|cell| cells.contains(cell) && !helps[usize::from(cell.0)]);
                 let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
-                // Alone in its group, it is in no other place.
-                if group.cells().filter(|cell| cells.contains(cell)).count() > 1 {
-                    known[usize::from(target.0)] = true;
-                    found = true;
-                }
+                helps[usize::from(target.0)] = true;
+                found = true;
             }
             if !found {
-                return known;
+                break;
             }
         }
+        cells.iter().filter(|cell| is_direct(cell)).for_each(|cell| helps[usize::from(cell.0)] = true);
+        helps
     }
 }
 

@@ -583,7 +583,7 @@ impl Run {
         if let Some(silent) = self.silent {
             let random = &mut self.aside;
             let mut rate =
-                || Rate(if random.chance(1, 2) { u32::try_from(random.within(1, 800)).expect("small") } else { 0 });
+                || Rate(if random.chance(1, 2) { u32::try_from(random.within(1, 3000)).expect("small") } else { 0 });
             faults.silent = Some(Silent { lost: rate(), misdirected: rate(), flipped: rate(), ..silent });
             faults.members = faults.members.minus(silent.content).minus(silent.tables);
             if self.scenario.geometry.tolerance() == 0 {
