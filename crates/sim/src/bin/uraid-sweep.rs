@@ -32,6 +32,7 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let shapes: Vec<Shape> = Shape::all()
         .into_iter()
+        .chain(Shape::all_checked())
         .filter(|shape| levels.is_empty() || levels.iter().any(|level| shape.level() == level))
         .collect();
     let mut cases = match cases(&shapes) {
@@ -57,10 +58,10 @@ fn main() -> ExitCode {
     std::thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(work))));
     let (sums, failures) = sums.into_inner().unwrap_or_else(PoisonError::into_inner);
     for (shape, counts) in shapes.iter().zip(&sums) {
-        println!("{:14} {counts}", shape.to_string());
+        println!("{:16} {counts}", shape.to_string());
     }
     let sum = sums.into_iter().fold(Counts::default(), Counts::plus);
     failures.iter().take(FAILURES_MAX).for_each(|failure| println!("\n{failure}"));
-    println!("{:14} {sum}; {} cases failed; {:.1} s", "total", failures.len(), begun.elapsed().as_secs_f64());
+    println!("{:16} {sum}; {} cases failed; {:.1} s", "total", failures.len(), begun.elapsed().as_secs_f64());
     if failures.is_empty() && sum.cases > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

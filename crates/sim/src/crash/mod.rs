@@ -171,6 +171,9 @@ pub enum Finding {
         /// What was found.
         finding: Box<Finding>,
     },
+    /// A look at the whole array through the engine, and at its members after it, shows something.
+    #[error(transparent)]
+    Look(Box<crate::dst::Finding>),
     /// An assertion failed.
     #[error("panicked: {message}")]
     Panicked {

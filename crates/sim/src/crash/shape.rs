@@ -5,6 +5,7 @@
 use std::fmt;
 
 use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
+use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
 use uraid_layout::{
     Bytes, Cell, Geometry, Lba, Level, Location, Placement, Rotation, SECTOR_BYTES, Sectors, Spec, StripeId,
 };
@@ -27,6 +28,8 @@ pub struct Shape {
     pub geometry: Geometry,
     /// How it is kept consistent.
     pub consistency: Consistency,
+    /// Whether it has checksums.
+    pub integrity: Integrity,
     /// Its members: marked clean, in agreement, all of it durable.
     pub members: Members,
     /// What it holds.
@@ -58,26 +61,46 @@ impl Shape {
         .collect()
     }
 
+    /// Every level with checksums, which need a log. Only whole blocks of these are written.
+    #[must_use]
+    pub fn all_checked() -> Vec<Self> {
+        let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
+        [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid10 { copies: 2 }, 4), (raid5, 4), (rm2(2), 5), (rm2(3), 7)]
+            .into_iter()
+            .map(|(level, members)| Self::of(level, members, Consistency::Log, Integrity::Crc32))
+            .collect()
+    }
+
     /// A small array.
     ///
     /// # Panics
     /// When there is no such array.
     #[must_use]
     pub fn new(level: Level, members: u8, consistency: Consistency) -> Self {
+        Self::of(level, members, consistency, Integrity::None)
+    }
+
+    fn of(level: Level, members: u8, consistency: Consistency, integrity: Integrity) -> Self {
+        // Two blocks, where only these can be written, so that a chunk can be written in part.
+        let chunk = if integrity == Integrity::None { CHUNK } else { Bytes(2 * CHUNK.0) };
         let rows = if let Level::Rm2 { height, .. } = level { u64::from(height) } else { 1 };
-        let member_size = Sectors(STRIPES * rows * CHUNK.0 / SECTOR_BYTES);
-        let geometry = Geometry::new(Spec { level, members, chunk: CHUNK, member_size }).expect("an array of the list");
-        let areas = areas(rows * CHUNK.0);
-        let superblocks = superblocks(&geometry, areas, consistency);
+        let member_size = Sectors(STRIPES * rows * chunk.0 / SECTOR_BYTES);
+        let geometry = Geometry::new(Spec { level, members, chunk, member_size }).expect("an array of the list");
+        let areas = areas(rows * chunk.0, integrity);
+        let superblocks = superblocks(&geometry, areas, consistency, integrity);
         let mut images: Vec<Image> =
             superblocks.iter().map(|superblock| Member::formatted(superblock).current().clone()).collect();
         let mut model = Model::new(geometry.capacity());
         let filling = model.begin(Lba(0), geometry.capacity(), false);
         fill(&mut images, &geometry, areas.data.offset, filling.number);
+        if integrity == Integrity::Crc32 {
+            images.iter_mut().zip(&superblocks).for_each(|(image, own)| sum_up(image, own, &geometry));
+        }
         model.replied(filling, true);
         model.settle();
         let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).collect());
-        Self { geometry, consistency, members, model, areas }
+        Self { geometry, consistency, integrity, members, model, areas }
     }
 
     /// The level's name here.
@@ -103,12 +126,6 @@ impl Shape {
         }
     }
 
-    /// Whether it has checksums.
-    #[must_use]
-    pub fn integrity(&self) -> Integrity {
-        Integrity::None
-    }
-
     /// Where a sector of a member's data area is in the member.
     #[must_use]
     pub fn offset(&self, at: Location) -> Bytes {
@@ -118,23 +135,24 @@ impl Shape {
 
 impl fmt::Display for Shape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.level(), self.mode())
+        write!(f, "{}/{}", self.level(), self.mode())?;
+        if self.integrity == Integrity::Crc32 { write!(f, "/crc32") } else { Ok(()) }
     }
 }
 
 /// Areas with the smallest log that the engine takes, as recovery reads all of it.
-fn areas(stripe: u64) -> Areas {
-    let areas = Areas::new(MEMBER_MIN, Bytes(0), Integrity::None).expect("a member has room for its areas");
+fn areas(stripe: u64, integrity: Integrity) -> Areas {
+    let areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
     let size = Bytes(2 * (stripe + 4 * 4096));
     Areas { log: Area { size, ..areas.log }, ..areas }
 }
 
-fn superblocks(geometry: &Geometry, areas: Areas, consistency: Consistency) -> Vec<Superblock> {
+fn superblocks(geometry: &Geometry, areas: Areas, consistency: Consistency, integrity: Integrity) -> Vec<Superblock> {
     let uuid = |number: u64| Uuid::from_u64_pair(0xC0FF_EE00, number);
     let spec = *geometry.spec();
     let members: Vec<(Uuid, Areas)> = (1..=u64::from(spec.members)).map(|number| (uuid(number), areas)).collect();
     let superblocks = Superblock::of_new_array(uuid(100), spec, &members).into_iter();
-    superblocks.map(|new| Superblock { consistency, ..new }).collect()
+    superblocks.map(|new| Superblock { consistency, integrity, ..new }).collect()
 }
 
 /// Gives every data sector the content of a write, and parity what follows from it.
@@ -158,5 +176,22 @@ fn fill(images: &mut [Image], geometry: &Geometry, data: Bytes, number: Number) 
                 images[member].set(offset, &sum);
             }
         }
+    }
+}
+
+/// Gives every block of a member its checksum.
+fn sum_up(image: &mut Image, own: &Superblock, geometry: &Geometry) {
+    let (tag, mut page) = (Tag::new(own.array, own.member), Page::unknown());
+    for block in 0..geometry.used_sectors().bytes().0 / CHUNK.0 {
+        let mut content = [0; 4096];
+        image.read(Bytes(own.areas.data.offset.0 + block * CHUNK.0), &mut content);
+        let (number, index) = BlockNumber(block).place();
+        assert_eq!(number, PageNumber(0), "a small member has one page of checksums");
+        page.set(index, tag.sum(BlockNumber(block), &content));
+    }
+    let mut bytes = [0; PAGE_BYTES];
+    page.encode(&tag, PageNumber(0), &mut bytes);
+    for (at, sector) in (own.areas.sums.offset.0..).step_by(SECTOR).zip(bytes.chunks_exact(SECTOR)) {
+        image.set(Bytes(at), sector.first_chunk().expect("a whole sector"));
     }
 }

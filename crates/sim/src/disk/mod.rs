@@ -91,6 +91,8 @@ struct World {
     lies: u64,
     /// The area that a planned fault corrupts from now on.
     rotting: Option<Area>,
+    /// Operations on what may be corrupted: whose, and which of the member's.
+    corruptible: Vec<(MemberIndex, usize, OpName)>,
 }
 
 #[derive(Debug)]
@@ -142,6 +144,7 @@ impl SimDisk {
             lied: MemberSet::EMPTY,
             lies: 0,
             rotting: None,
+            corruptible: Vec::new(),
         };
         Self { world: Rc::new(RefCell::new(world)) }
     }
@@ -222,6 +225,14 @@ impl SimDisk {
         self.world.borrow().lies
     }
 
+    /// Which of a member's operations a silent fault may happen to, by [`Faults::silent`].
+    #[must_use]
+    pub fn corruptible(&self, member: MemberIndex, fault: Fault) -> Vec<usize> {
+        let world = self.world.borrow();
+        let is_its = |(whose, _, name): &&(MemberIndex, usize, OpName)| *whose == member && fault.suits(*name);
+        world.corruptible.iter().filter(is_its).map(|&(_, index, _)| index).collect()
+    }
+
     /// Whether an operation in flight never ends.
     #[must_use]
     pub fn has_hung(&self) -> bool {
@@ -287,7 +298,8 @@ impl World {
         self.counts[slot] += 1;
         let name = op.kind.name();
         let area = self.faults.silent.map(|silent| silent.area(op));
-        let Self { planned, rotting, .. } = self;
+        let Self { planned, rotting, corruptible, .. } = self;
+        corruptible.extend(area.flatten().map(|_| (op.member, index, name)));
         let is_due = |planned: &&Planned| {
             let is_now = index == planned.index || planned.lasts && index > planned.index;
             // What checksums tell of is corrupted, and of content and table only the one that was first.
@@ -317,7 +329,6 @@ impl World {
         }
         if fault.is_some_and(Fault::is_silent) {
             self.lied = self.lied.with(op.member);
-            self.lies += 1;
         }
         if fault.is_some_and(|fault| fault != Fault::Slow) {
             if !fault.is_some_and(Fault::is_silent) {
@@ -388,6 +399,7 @@ impl World {
             Event::End { id } => {
                 let mut flight = self.flying.remove(&id).expect("an operation ends once");
                 let result = self.end(&mut flight);
+                self.lies += u64::from(flight.fault.is_some_and(Fault::is_silent));
                 let outcome = if result.is_ok() { "done" } else { "failed" };
                 self.trace.note(format_args!("{}: #{id} {outcome}", self.now.0));
                 self.done.push(flight.op.complete(result));

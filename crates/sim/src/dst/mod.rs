@@ -262,6 +262,36 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     Err(Box::new(Failure { seed, finding, scenario: description, events: trace.last() }))
 }
 
+/// Opens members of an array with checksums that corrupted something, recovers it, reads all of it and then the members, and holds it against the
+/// model; members of `excused` may be set aside. Whether it had to be recovered.
+///
+/// # Errors
+/// What must not be.
+pub(crate) fn look_after(
+    scenario: &Scenario,
+    members: &Members,
+    model: &Model,
+    excused: MemberSet,
+) -> Result<bool, Finding> {
+    let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
+    let candidates = members.candidates();
+    let verdict = judge(&candidates).map_err(|error| refused(&error))?;
+    let aside = verdict.missing().minus(excused);
+    if !aside.is_empty() {
+        return Err(Finding::SetAside { members: aside });
+    }
+    let accepted = members.only(scenario.geometry.all_members().minus(verdict.missing()));
+    let found = Found { candidates, verdict, members: accepted.clone() };
+    let disk = SimDisk::new(accepted, Random::new(1), Trace::default());
+    let mut run = Run::new(scenario.clone(), Random::new(1), Trace::default(), &Options::default());
+    run.silent = Some(draw_silent(scenario, &mut Random::new(1)));
+    run.model = model.clone();
+    match run.open(&disk, &found, &Seen::new())? {
+        Opened::Engine(_) => Ok(run.report.recoveries > 0),
+        Opened::Broken => Err(Finding::Refused { error: "it breaks though nothing fails".into() }),
+    }
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, finding, scenario, events } = self;

@@ -3,8 +3,9 @@
 use uraid_io::array::{Assembled, judge};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::Disk as _;
-use uraid_io::engine::{CacheMode, Command, Engine, Reply};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply};
 use uraid_io::member::Access;
+use uraid_io::superblock::{Integrity, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uuid::Uuid;
@@ -13,7 +14,9 @@ use super::Ended;
 use crate::crash::Finding;
 use crate::crash::shape::Shape;
 use crate::crash::workload::Cache;
-use crate::disk::{Planned, SimDisk};
+use crate::disk::{Faults, Planned, Rate, Silent, SimDisk};
+use crate::dst::areas_in_use;
+use crate::dst::doubts::{BLOCK, Doubts};
 use crate::dst::model::{Model, Moment, Pending};
 use crate::random::Random;
 use crate::trace::Trace;
@@ -34,7 +37,7 @@ enum Step {
 }
 
 enum Asked {
-    Read(Lba, Moment),
+    Read(Lba, Sectors, Moment),
     Write(Pending, bool),
     Flush(Moment),
 }
@@ -48,6 +51,9 @@ pub(super) struct Client<'a> {
     asked: Vec<(u64, Asked)>,
     next: u64,
     failed: u64,
+    unreadable: u64,
+    /// What commands are multiples of.
+    unit: u64,
 }
 
 /// Whether the engine goes on.
@@ -58,17 +64,17 @@ enum Going {
 }
 
 impl<'a> Client<'a> {
-    /// How many operations each member gets when nothing fails.
-    pub(super) fn count(shape: &'a Shape, cache: Cache, closes: bool) -> Result<Vec<usize>, Finding> {
-        let disk = SimDisk::new(shape.members.clone(), Random::new(1), Trace::default());
+    /// Runs the workload with nothing failing; the members, to see what they were asked to do.
+    pub(super) fn try_out(shape: &'a Shape, cache: Cache, closes: bool) -> Result<SimDisk, Finding> {
+        let disk = disk(shape);
         let ended = Self::run_on(shape, cache, closes, &disk)?;
         assert!(ended.failed == 0 && !ended.is_hung && !ended.is_unopened, "nothing fails without a fault");
-        Ok(shape.geometry.all_members().iter().map(|member| disk.count(member)).collect())
+        Ok(disk)
     }
 
     /// Runs the workload with a fault.
     pub(super) fn run(shape: &'a Shape, cache: Cache, closes: bool, fault: Option<Planned>) -> Result<Ended, Finding> {
-        let disk = SimDisk::new(shape.members.clone(), Random::new(1), Trace::default());
+        let disk = disk(shape);
         fault.into_iter().for_each(|fault| disk.plan(fault));
         Self::run_on(shape, cache, closes, &disk)
     }
@@ -78,27 +84,35 @@ impl<'a> Client<'a> {
             members: disk.members(),
             model: shape.model.clone(),
             struck: MemberSet::EMPTY,
+            lied: MemberSet::EMPTY,
             failed: 0,
+            unreadable: 0,
+            repaired: 0,
             is_hung: false,
             is_unopened: false,
         };
         if let Some(engine) = open(shape, disk)? {
             let (engine, pool) = with_cache(engine, cache);
             let (disk, model) = (disk.clone(), shape.model.clone());
-            let mut client = Client { shape, engine, disk, pool, model, asked: Vec::new(), next: 0, failed: 0 };
+            let unit = if shape.integrity == Integrity::None { 1 } else { BLOCK.0 };
+            let (asked, next, failed, unreadable) = (Vec::new(), 0, 0, 0);
+            let mut client = Client { shape, engine, disk, pool, model, asked, next, failed, unreadable, unit };
             ended.is_hung = client.work(closes)? == Going::Hung;
-            (ended.model, ended.failed) = (client.model, client.failed);
+            ended.repaired = client.engine.counters().total().repaired;
+            (ended.model, ended.failed, ended.unreadable) = (client.model, client.failed, client.unreadable);
         } else {
             ended.is_unopened = true;
         }
-        (ended.members, ended.struck) = (disk.members(), disk.struck());
+        (ended.members, ended.struck, ended.lied) = (disk.members(), disk.struck(), disk.lied());
         ended.model.stopped();
         Ok(ended)
     }
 
     fn work(&mut self, closes: bool) -> Result<Going, Finding> {
-        let (chunk, stripe) = (self.shape.geometry.chunk().0, self.shape.geometry.stripe_sectors().0);
-        let all = Step::Read(0, self.shape.geometry.capacity().0);
+        let geometry = &self.shape.geometry;
+        let [chunk, stripe, capacity] =
+            [geometry.chunk(), geometry.stripe_sectors(), geometry.capacity()].map(|len| len.0 / self.unit);
+        let all = Step::Read(0, capacity);
         let batches: [&[Step]; 9] = [
             &[Step::Write(0, 1, false), Step::Write(stripe, 1, false), Step::Read(1, 2)],
             &[Step::Flush],
@@ -113,7 +127,6 @@ impl<'a> Client<'a> {
         for batch in batches.into_iter().chain([[Step::Close].as_slice()].into_iter().filter(|_| closes)) {
             for &step in batch {
                 // RAID 1 has one unit in a stripe.
-                let capacity = self.shape.geometry.capacity().0;
                 if let Step::Write(lba, len, _) = step
                     && lba + len > capacity
                 {
@@ -131,18 +144,18 @@ impl<'a> Client<'a> {
     fn step(&mut self, step: Step) {
         let (asked, command) = match step {
             Step::Read(lba, len) => {
-                let buf = Buf::zeroed(Sectors(len).bytes());
-                (Asked::Read(Lba(lba), self.model.now()), Command::Read { lba: Lba(lba), buf })
+                let (lba, len) = (Lba(lba * self.unit), Sectors(len * self.unit));
+                (Asked::Read(lba, len, self.model.now()), Command::Read { lba, buf: Buf::zeroed(len.bytes()) })
             }
             Step::Write(lba, len, fua) => {
-                let (lba, len) = (Lba(lba), Sectors(len));
+                let (lba, len) = (Lba(lba * self.unit), Sectors(len * self.unit));
                 let pending = self.model.begin(lba, len, false);
                 let mut buf = self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()));
                 buf.as_mut().copy_from_slice(&Model::data(pending));
                 (Asked::Write(pending, fua), Command::Write { lba, buf, fua })
             }
             Step::Zero(lba, len) => {
-                let (lba, len) = (Lba(lba), Sectors(len));
+                let (lba, len) = (Lba(lba * self.unit), Sectors(len * self.unit));
                 let pending = self.model.begin(lba, len, true);
                 (Asked::Write(pending, false), Command::WriteZeroes { lba, len, fua: false, may_punch: false })
             }
@@ -179,6 +192,23 @@ impl<'a> Client<'a> {
         Err(Finding::Stuck)
     }
 
+    /// A command may fail only when more members did than the level survives, or hold something else than was written in one place.
+    fn excuse(&mut self, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
+        let Shape { geometry, members, .. } = self.shape;
+        let failed = self.engine.missing().union(self.disk.struck());
+        let superblocks: Vec<Superblock> =
+            members.superblocks().filter_map(|(_, superblock)| superblock.ok()).collect();
+        let now = self.disk.members();
+        let is_excused = Doubts::new(geometry, &superblocks, &now).is_some_and(|doubts| match *asked {
+            Asked::Read(lba, len, _) => doubts.excuse_read(failed, lba, len),
+            Asked::Write(Pending { lba, len, .. }, _) => doubts.excuse_write(failed, lba, len),
+            Asked::Flush(_) => doubts.excuse_write(failed, Lba(0), geometry.capacity()),
+        });
+        self.unreadable += u64::from(is_excused);
+        let is_too_much = Repair::new(geometry, failed).is_err();
+        if is_too_much || is_excused { Ok(()) } else { Err(Finding::CommandFailed { error: error.to_string() }) }
+    }
+
     fn broken(&self, error: &dyn std::error::Error) -> Result<Going, Finding> {
         if self.disk.has_hung() { Ok(Going::Hung) } else { Err(Finding::Refused { error: error.to_string() }) }
     }
@@ -190,12 +220,11 @@ impl<'a> Client<'a> {
             Ok(buf) => buf,
             Err(error) => {
                 self.failed += 1;
-                let is_too_much = Repair::new(&self.shape.geometry, self.disk.struck()).is_err();
-                return if is_too_much { Ok(()) } else { Err(Finding::CommandFailed { error: error.to_string() }) };
+                return self.excuse(&asked, &error);
             }
         };
         match asked {
-            Asked::Read(lba, begun) => {
+            Asked::Read(lba, _, begun) => {
                 let buf = buf.ok_or(Finding::Stuck)?;
                 self.model.check(lba, buf.as_ref(), begun).map_err(Finding::Content)?;
             }
@@ -204,6 +233,17 @@ impl<'a> Client<'a> {
         }
         Ok(())
     }
+}
+
+/// The array's members, of which any may be corrupted where checksums tell.
+fn disk(shape: &Shape) -> SimDisk {
+    let disk = SimDisk::new(shape.members.clone(), Random::new(1), Trace::default());
+    let (all, none) = (shape.geometry.all_members(), Rate(0));
+    let areas = areas_in_use(&shape.areas, &shape.geometry);
+    let silent = Silent { content: all, tables: all, areas, lost: none, misdirected: none, flipped: none };
+    let silent = (shape.integrity == Integrity::Crc32).then_some(silent);
+    disk.set_faults(Faults { silent, ..Faults::default() });
+    disk
 }
 
 /// The array's engine; none when a member fails meanwhile.

@@ -4,7 +4,9 @@
 //! or FUA made durable is there after a power cut. Operations that never end have no deadline: their command is not replied to, and the array
 //! goes on without them only after the next start.
 //!
-//! What corrupts silently is tried only on arrays with checksums.
+//! What corrupts silently is tried on arrays with checksums, at operations on what these tell of: a member corrupts its content or its table from
+//! then on, not both; see [`Silent`](crate::disk::Silent). A command may then fail only where more members hold something else in one place than
+//! the level survives.
 
 mod client;
 
@@ -19,6 +21,7 @@ use crate::crash::shape::Shape;
 use crate::crash::workload::Cache;
 use crate::crash::{Finding, Outlook};
 use crate::disk::{Fault, Planned};
+use crate::dst::Scenario;
 use client::Client;
 
 /// A fault, and what it happens to.
@@ -49,6 +52,10 @@ pub struct Counts {
     pub struck: u64,
     /// Commands that rightly failed.
     pub failed: u64,
+    /// Of these, as members held something else than was written there.
+    pub unreadable: u64,
+    /// Pieces that were computed from other members and written back.
+    pub repaired: u64,
     /// Cases in which commands were never replied to, as an operation hung.
     pub hung: u64,
     /// Arrays that did not open, as a member failed meanwhile.
@@ -63,7 +70,7 @@ impl Counts {
     /// Two counts as one.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
-        sum!(self, other: cases, struck, failed, hung, unopened, recoveries, refused)
+        sum!(self, other: cases, struck, failed, unreadable, repaired, hung, unopened, recoveries, refused)
     }
 }
 
@@ -99,11 +106,13 @@ pub fn cases(shapes: &[Shape]) -> Result<Vec<Case>, Failure> {
         for cache in CACHES {
             for closes in [false, true] {
                 let failure = |finding| Failure { case: format!("{shape}/{cache:?} without a fault"), finding };
-                let counts = Client::count(shape, cache, closes).map_err(failure)?;
-                for (member, count) in (0..).map(MemberIndex).zip(counts) {
-                    for &fault in faults(shape.integrity()) {
+                let disk = Client::try_out(shape, cache, closes).map_err(failure)?;
+                for member in shape.geometry.all_members().iter() {
+                    for &fault in faults(shape.integrity) {
+                        let all = || (0..disk.count(member)).collect();
+                        let indices = if fault.is_silent() { disk.corruptible(member, fault) } else { all() };
                         let at = |index_of_op| [false, true].map(|lasts| (index_of_op, lasts));
-                        cases.extend((0..count).flat_map(at).map(|(at, lasts)| Case {
+                        cases.extend(indices.into_iter().flat_map(at).map(|(at, lasts)| Case {
                             shape: index,
                             cache,
                             closes,
@@ -145,14 +154,22 @@ impl Case {
         let mut counts = Counts { cases: 1, ..Counts::default() };
         let planned = Planned { member, index, fault, lasts };
         let ended = Client::run(shape, self.cache, self.closes, Some(planned))?;
-        counts.struck = u64::from(!ended.struck.is_empty());
+        counts.struck = u64::from(!ended.struck.union(ended.lied).is_empty());
         counts.failed = ended.failed;
+        counts.unreadable = ended.unreadable;
+        counts.repaired = ended.repaired;
         counts.hung = u64::from(ended.is_hung);
         counts.unopened = u64::from(ended.is_unopened);
         // What a power cut leaves: as little as possible, or as much.
         for takes_new in [false, true] {
             let left = ended.members.cut(|_, count| if takes_new { count - 1 } else { 0 });
-            match crate::crash::look_after(shape, &left, &ended.model, ended.struck)? {
+            let excused = ended.struck.union(ended.lied);
+            if fault.is_silent() {
+                let looked = crate::dst::look_after(&scenario(shape), &left, &ended.model, excused);
+                counts.recoveries += u64::from(looked.map_err(|finding| Finding::Look(Box::new(finding)))?);
+                continue;
+            }
+            match crate::crash::look_after(shape, &left, &ended.model, excused)? {
                 Outlook::Refused => counts.refused += 1,
                 Outlook::Recovered => counts.recoveries += 1,
                 Outlook::Clean => {}
@@ -164,13 +181,21 @@ impl Case {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { cases, struck, failed, hung, unopened, recoveries, refused } = self;
+        let Self { cases, struck, failed, unreadable, repaired, hung, unopened, recoveries, refused } = self;
         write!(
             f,
-            "{cases} cases, of which the fault struck in {struck}: {failed} commands rightly failed, {hung} arrays hung, {unopened} did not \
+            "{cases} cases, of which the fault struck in {struck}: {failed} commands rightly failed, {unreadable} of them for want of sound blocks, \
+             {repaired} pieces were repaired, {hung} arrays hung, {unopened} did not \
              open; after power cuts {recoveries} were recovered and {refused} rightly refused"
         )
     }
+}
+
+/// The array as generated runs have theirs.
+fn scenario(shape: &Shape) -> Scenario {
+    let superblocks = shape.members.superblocks().map(|(_, superblock)| superblock.expect("a new array has them"));
+    let (geometry, superblocks) = (shape.geometry.clone(), superblocks.collect());
+    Scenario { geometry, superblocks, cache: None, reads_ahead: false }
 }
 
 /// What a client's time came to.
@@ -178,7 +203,10 @@ struct Ended {
     members: crate::members::Members,
     model: crate::dst::model::Model,
     struck: MemberSet,
+    lied: MemberSet,
     failed: u64,
+    unreadable: u64,
+    repaired: u64,
     is_hung: bool,
     is_unopened: bool,
 }

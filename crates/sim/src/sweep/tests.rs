@@ -2,13 +2,14 @@ use super::*;
 
 #[test]
 fn a_fault_at_any_operation_costs_nothing_that_was_promised() {
-    let shapes = Shape::all();
+    let shapes: Vec<Shape> = Shape::all().into_iter().chain(Shape::all_checked()).collect();
     let cases = cases(&shapes).unwrap_or_else(|failure| panic!("{failure}"));
     let mut sum = Counts::default();
     for case in cases.iter().step_by(97) {
         sum = sum.plus(case.run(&shapes).unwrap_or_else(|failure| panic!("{failure}")));
     }
     assert!(sum.struck > 300 && sum.recoveries > 100 && sum.hung > 50 && sum.failed > 5, "{sum}");
+    assert!(sum.repaired > 50 && sum.unreadable > 0, "{sum}");
 }
 
 #[test]
