@@ -132,6 +132,16 @@ fn any_set_of_failures_is_repaired_or_refused_rightly() {
             let is_determined = maps.iter().all(|equations| is_determined(&geometry, equations, failed));
             let repair = Repair::new(&geometry, failed);
             assert_eq!(repair.is_ok(), is_determined, "{spec:?} without {failed:?}");
+            for (map_index, equations) in maps.iter().enumerate() {
+                // Cells that can't be had have no step, the others have one, whatever becomes of those.
+                let partial = Repair::partial(&geometry, failed);
+                check_steps(&geometry, equations, map_index, &partial);
+                for cell in (0..geometry.members() * geometry.rows()).map(|cell| Cell(u16::try_from(cell).unwrap())) {
+                    let is_lost = failed.contains(geometry.member(cell));
+                    let is_had = !is_lost || partial.step_for(map_index, cell).is_some();
+                    assert_eq!(partial.has(&geometry, StripeId(map_index as u64), cell), is_had);
+                }
+            }
             match repair {
                 Ok(repair) => {
                     assert_eq!(repair.failed(), failed);

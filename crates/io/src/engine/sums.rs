@@ -245,7 +245,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether what was computed of members that can't be read is what they should hold.
     pub(super) fn verify_recovered(&mut self, id: JobId) -> bool {
-        let Self { sums, jobs, record, .. } = self;
+        let Self { sums, jobs, record, overlay, .. } = self;
         let Some(sums) = sums else { return true };
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
@@ -255,8 +255,9 @@ impl<D: Disk, T> Engine<D, T> {
                 let block = block_at(sector);
                 let content = bytes_to_fill(job, &piece.content.part(at, BLOCK.0));
                 let sum = sums.table(piece.member).tag.sum(block, content);
-                // Where the member holds just what the others say, it is the checksum that was lost.
-                sums.known(piece.member, block).agrees(sum) || job.has_found(piece.member, sector, sum)
+                // Where the member holds just what the others say, it is the checksum that was lost; what the log has may be newer than either.
+                let is_logged = overlay.touches(piece.member, sector, BLOCK);
+                sums.known(piece.member, block).agrees(sum) || is_logged || job.has_found(piece.member, sector, sum)
             })
         })
     }
