@@ -4,8 +4,8 @@
 
 use std::fmt;
 
-use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
+use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_layout::{
     Bytes, Cell, Geometry, Lba, Level, Location, Placement, Rotation, SECTOR_BYTES, Sectors, Spec, StripeId,
 };

@@ -9,6 +9,8 @@ fn seeds_show_nothing_that_must_not_be() {
     }
     let is_varied = sum.recoveries > 50 && sum.cuts_in_recovery > 20 && sum.degraded > 20 && sum.sectors_read > 20_000;
     assert!(is_varied, "the seeds do not show much: {sum:?}");
+    let is_silent = sum.lies > 50 && sum.repaired > 5 && sum.unreadable > 20 && sum.only_read > 50;
+    assert!(is_silent, "the seeds corrupt little: {sum:?}");
 }
 
 #[test]
