@@ -9,7 +9,7 @@ fn a_fault_at_any_operation_costs_nothing_that_was_promised() {
         sum = sum.plus(case.run(&shapes).unwrap_or_else(|failure| panic!("{failure}")));
     }
     assert!(sum.struck > 300 && sum.recoveries > 100 && sum.hung > 50 && sum.failed > 5, "{sum}");
-    assert!(sum.repaired > 50 && sum.unreadable > 0, "{sum}");
+    assert!(sum.repaired > 15 && sum.unreadable > 20, "{sum}");
 }
 
 #[test]
