@@ -1,17 +1,19 @@
 //! `cargo xtask mutants`: bugs planted one at a time, and who notices.
 
+use anyhow::Context as _;
 use clap::Args;
+use serde_json::Value;
 
-use crate::project::{Project, run_program};
+use crate::project::{Project, eprint_step, output, run_program};
 
 /// How hard to look.
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seeds of the simulator for each bug
-    #[arg(long, value_name = "N", default_value_t = 3000)]
+    #[arg(long, value_name = "N", default_value_t = 400)]
     seeds: u64,
     /// Crash states for each bug that no seed has shown
-    #[arg(long, value_name = "N", default_value_t = 100_000)]
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
     states: u64,
     /// Only these bugs
     #[arg(value_name = "NAME")]
@@ -20,8 +22,21 @@ pub(crate) struct Options {
 
 /// Plants each bug; an error when nobody notices one.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    let tests = format!("tests={}", engine_tests(project)?);
     let arguments =
         ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
     let mut command = project.cargo(&arguments);
-    run_program(command.args([options.seeds, options.states].map(|number| number.to_string())).args(&options.names))
+    command.args([options.seeds, options.states].map(|number| number.to_string())).arg(tests);
+    run_program(command.args(&options.names))
+}
+
+/// Builds the engine's own tests, in which bugs can be planted too: the program.
+fn engine_tests(project: &Project) -> anyhow::Result<String> {
+    let arguments = ["test", "--quiet", "--release", "--package", "uraid-io", "--features", "mutants", "--test", "engine"];
+    let mut command = project.cargo(&arguments);
+    eprint_step("building the engine's tests");
+    let printed = output(command.args(["--no-run", "--message-format", "json"]))?;
+    let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    let mut programs = messages.filter_map(|message| Some(message["executable"].as_str()?.to_owned()));
+    programs.next_back().context("cargo names the program that it has built")
 }

@@ -68,7 +68,8 @@ pub(crate) fn eprint_step(step: &str) {
     eprintln!("xtask: {step}");
 }
 
-fn output(command: &mut Command) -> anyhow::Result<String> {
+/// What a command prints; an error when it can't start or doesn't exit with 0.
+pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     let line = command_line(command);
     let output = command.output().with_context(|| format!("starting `{line}`"))?;
     if !output.status.success() {

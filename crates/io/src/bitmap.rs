@@ -84,7 +84,8 @@ impl Regions {
     #[must_use]
     pub fn stripes(self, region: RegionId) -> Range<StripeId> {
         let start = u64::from(region.0) << self.shift;
-        StripeId(start)..StripeId(self.stripes.min(start + (1 << self.shift)))
+        let last = u64::from(planted!(RegionLacksLastStripe));
+        StripeId(start)..StripeId(self.stripes.min(start + (1 << self.shift)) - last)
     }
 
     /// What a bitmap takes of a member: whole blocks.
@@ -197,7 +198,7 @@ impl Bitmap {
     /// Reads a bitmap of `array` from the first bytes of its area, whatever they are: what is no sound sector of it has all bits set.
     #[must_use]
     pub fn decode(regions: Regions, array: Uuid, bytes: &[u8]) -> Self {
-        let mut bitmap = Self::full(regions);
+        let mut bitmap = if planted!(BitsDamagedAsClear) { Self::empty(regions) } else { Self::full(regions) };
         let sectors = bitmap.words.chunks_mut(WORDS_IN_SECTOR).zip(bytes.chunks_exact(SECTOR));
         for ((words, sector), index) in sectors.zip(0_u32..) {
             let is_sound = field(sector, 0) == checksum(array, sector)

@@ -3,7 +3,8 @@
 //! Each is a place in the code where `planted!(Name)` turns one rule off. Without the feature `mutants` that is the constant `false`, and
 //! nothing of this is in the program. The simulator and the enumeration of crash points must tell every one of them from the real thing.
 
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::cell::Cell;
+use std::sync::OnceLock;
 
 macro_rules! mutants {
     ($($name:ident: $rule:literal,)*) => {
@@ -88,13 +89,47 @@ mutants! {
     ReadErrorAsData: "a failed read counts as data",
     FreezeIgnored: "the array goes on with more members failed than it survives",
     StaleParityKept: "parity in memory outlives the content that it covers",
+    BitUnflushed: "a region is written before its bit is durable",
+    BitNotAwaited: "a region is written before its bit is written",
+    BitOfFirstRegion: "only the first of the regions that a job writes is marked",
+    BitEndsBeforeWrites: "a region counts as quiet while it is being written",
+    BitClearedHeld: "a bit is cleared while somebody holds its region",
+    BitClearedUnflushed: "a bit is cleared before what was written is flushed",
+    BitFlushCoversLater: "a flush counts for what was written in a region after it began",
+    BitClearedDegraded: "bits are cleared while a member is missing",
+    BitClearedCounts: "a bit that was cleared counts as set",
+    BitWantedCounts: "a bit counts as set that came too late for the round",
+    BitFailureUnrecorded: "a region is written before a member that lacks its bit is on record as failed",
+    BitsOfCleanForgotten: "bits of a clean array are forgotten while a member is missing",
+    BitsUnread: "recovery does not look at the bitmap",
+    BitsOfOneMember: "the bits of one member count instead of those of all",
+    BitsDroppedByRecovery: "a recovery drops the bits before it is over",
+    BitsDamagedAsClear: "a damaged part of the bitmap counts as clear",
+    RegionLacksLastStripe: "the last stripe of a marked region is not made equal",
+    SumOfNoPlace: "checksums are not of a place",
+    SumOfNoMember: "checksums are not of a member",
+    SumNotUpdated: "a write leaves the checksums as they were",
+    SumNotAwaited: "a write is over, and its record trimmed, before its checksums are written",
+    SumUnflushed: "what is written of checksums does not count as unflushed",
+    SumNotRedone: "recovery leaves the checksums as they were",
+    MismatchIgnored: "content counts though its checksum is another",
+    ComputedUnverified: "what is computed of others counts though its checksum is another",
+    SumsDamagedCount: "damaged checksums count",
+    HealDropped: "what was found damaged is not healed",
+    HealUnchecked: "what was healed is not read back",
+    HealInDoubt: "content is healed from parity that may be wrong",
 }
 
-static PLANTED: AtomicU16 = AtomicU16::new(u16::MAX);
+/// The variable that names the bug in a process of its own, where a test is run in one.
+pub const VARIABLE: &str = "URAID_MUTANT";
 
-/// Plants a bug in this process, in place of the one before; none takes it out.
+thread_local! {
+    static PLANTED: Cell<Option<Mutant>> = const { Cell::new(None) };
+}
+
+/// Plants a bug in this thread, in place of the one before; none takes it out.
 pub fn plant(mutant: Option<Mutant>) {
-    PLANTED.store(mutant.map_or(u16::MAX, |mutant| mutant as u16), Ordering::Relaxed);
+    PLANTED.set(mutant);
 }
 
 /// The mutant of that name.
@@ -104,5 +139,7 @@ pub fn named(name: &str) -> Option<Mutant> {
 }
 
 pub(crate) fn is_planted(mutant: Mutant) -> bool {
-    PLANTED.load(Ordering::Relaxed) == mutant as u16
+    static EVERYWHERE: OnceLock<Option<Mutant>> = OnceLock::new();
+    let everywhere = || std::env::var(VARIABLE).ok().map(|name| named(&name).expect("the variable names a mutant"));
+    PLANTED.get().or(*EVERYWHERE.get_or_init(everywhere)) == Some(mutant)
 }

@@ -15,6 +15,7 @@ pub mod image;
 pub mod member;
 pub mod members;
 pub mod random;
+pub mod scenes;
 pub mod sweep;
 pub mod trace;
 

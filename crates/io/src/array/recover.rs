@@ -152,7 +152,10 @@ impl<D: Disk> Assembled<D> {
     /// Runs work on an engine of its own, then closes the array.
     fn run(self, work: impl FnOnce(&mut Engine<D, u64>) -> Result<(), EngineError>) -> Result<Self, EngineError> {
         let Self { geometry, record, disk, access, generation, overlay, bitmap, .. } = self;
-        let mut engine = Engine::new(disk, geometry, record, false)?.with_intent(bitmap);
+        let mut engine = Engine::new(disk, geometry, record, false)?.with_intent(match bitmap {
+            Some(set) if planted!(BitsDroppedByRecovery) => Some(Bitmap::empty(set.regions())),
+            set => set,
+        });
         work(&mut engine)?;
         engine.trust_parity();
         run_all(&mut engine, 1, {

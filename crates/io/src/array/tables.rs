@@ -38,7 +38,7 @@ impl Tables {
         header: &Header,
         content: &[u8],
     ) -> Result<(), Error> {
-        if superblock.integrity == Integrity::None {
+        if superblock.integrity == Integrity::None || planted!(SumNotRedone) {
             return Ok(());
         }
         let tag = Tag::new(superblock.array, superblock.member);

@@ -95,7 +95,7 @@ impl Flusher {
     /// The number of the round that covers all that has been written so far: it may be over, under way or yet to come.
     pub(super) fn covering(&self) -> u64 {
         // Where nothing is left to flush, the last round that began is one after which nothing was.
-        self.begun + u64::from(!self.unflushed.is_empty())
+        self.begun + u64::from(!self.unflushed.is_empty() && !planted!(BitFlushCoversLater))
     }
 
     /// The number of the last such round that is over. Members that failed in it count for nothing any more.

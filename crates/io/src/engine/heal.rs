@@ -82,7 +82,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn heal_later(&mut self, id: JobId) {
         let damage = std::mem::take(&mut self.jobs.job(id).damage);
         // Parity that may be wrong is good enough to answer from where nothing else is left, not to be made what the member holds.
-        if self.is_read_only || self.is_suspect {
+        if self.is_read_only || self.is_suspect && !planted!(HealInDoubt) || planted!(HealDropped) {
             return;
         }
         for damage in damage.into_iter().filter(|damage| !self.record.missing().contains(damage.member)) {
@@ -154,7 +154,7 @@ impl<D: Disk, T> Engine<D, T> {
             same
         });
         let member = io.member;
-        let is_healed = is_same && job.failed.is_empty();
+        let is_healed = is_same && job.failed.is_empty() || planted!(HealUnchecked);
         job.is_healed = is_healed;
         if !is_healed {
             tracing::error!(%member, sector = %io.sector, "the member does not give back what was written to heal it");

@@ -156,6 +156,11 @@ impl Intent {
                     }
                 }
             }
+            Phase::Writing if planted!(BitUnflushed) => {
+                self.durable.clone_from(&self.flying);
+                (self.phase, self.has_news) = (Phase::Idle, true);
+                self.run(present, offset, submit);
+            }
             Phase::Writing if self.flying == self.durable => {
                 // Bits were only cleared: when that becomes durable does not matter.
                 (self.phase, self.has_news) = (Phase::Idle, true);
@@ -169,7 +174,7 @@ impl Intent {
                 }
             }
             Phase::Flushing => {
-                self.durable.clone_from(&self.flying);
+                self.durable.clone_from(if planted!(BitWantedCounts) { &self.wanted } else { &self.flying });
                 (self.phase, self.has_news) = (Phase::Idle, true);
                 self.run(present, offset, submit);
             }
@@ -200,16 +205,18 @@ impl Intent {
         let Self { wanted, durable, stale, holds, regions, asks, ticks, .. } = self;
         let quiet = |region: &RegionId| {
             let hold = holds[region.index()];
-            hold.holders == 0 && ticks.wrapping_sub(hold.tick) >= QUIET_TICKS
+            (hold.holders == 0 || planted!(BitClearedHeld)) && ticks.wrapping_sub(hold.tick) >= QUIET_TICKS
         };
         let quiet: Vec<RegionId> = wanted.iter().filter(quiet).collect();
         for region in quiet {
-            if holds[region.index()].flush > flushed {
+            if holds[region.index()].flush > flushed && !planted!(BitClearedUnflushed) {
                 needs_flush = true;
                 continue;
             }
             wanted.remove(region);
-            durable.remove(region);
+            if !planted!(BitClearedCounts) {
+                durable.remove(region);
+            }
             match asks {
                 Some(asks) => asks.push(Ask::Settle(region)),
                 None => stale[regions.block(region)] = true,
@@ -251,12 +258,12 @@ impl<D: Disk, T> Engine<D, T> {
             regions.clone().for_each(|region| intent.hold(region));
         }
         let is_intend = matches!(job.work, Work::Intend(_));
-        if !regions.into_iter().all(|region| intent.is_durable(region)) {
+        if !regions.into_iter().all(|region| intent.is_durable(region)) && !planted!(BitNotAwaited) {
             intent.waiters.push(id);
             self.run_intent();
             return Step::Wait(Stage::Intent);
         }
-        if !self.record.demand_failures(id) {
+        if !planted!(BitFailureUnrecorded) && !self.record.demand_failures(id) {
             // A member that could not be marked must not count while the others are written.
             self.run_record();
             return Step::Wait(Stage::Intent);
@@ -360,7 +367,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether everything that was written is as good on all members as on any.
     fn may_clear(&self) -> bool {
-        !self.is_frozen && !self.is_suspect && self.record.missing().is_empty()
+        let is_whole = self.record.missing().is_empty() || planted!(BitClearedDegraded);
+        !self.is_frozen && !self.is_suspect && is_whole
     }
 }
 
@@ -370,6 +378,7 @@ fn held_by<T>(job: &Job<T>, regions: Regions) -> impl Iterator<Item = RegionId> 
         (Work::Intend(region), _) => region.0..region.0 + 1,
         (_, guard) => regions.of_all(&guard.as_ref().expect("a stripe is written under its lock").stripes()),
     };
+    let range = if planted!(BitOfFirstRegion) { range.start..range.start + 1 } else { range };
     range.map(RegionId)
 }
 

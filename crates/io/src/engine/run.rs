@@ -428,6 +428,9 @@ impl<D: Disk, T> Engine<D, T> {
         if self.log.is_none() {
             self.take_over(id);
         }
+        if planted!(BitEndsBeforeWrites) {
+            self.end_intent(id);
+        }
         self.issue_writes(id);
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Writes) } else { Step::Wait(Stage::Writes) }
     }

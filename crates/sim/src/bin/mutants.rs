@@ -1,48 +1,69 @@
-//! `mutants SEEDS STATES [NAME...]`: plants each bug of `uraid_io::mutant` in turn, or those that are named, and runs seeds from 0 up to SEEDS until
-//! one fails; if none does, goes through crashes until one of STATES is wrong. `cargo xtask mutants` calls it. Fails when a bug survives, and when
-//! the engine without any does not.
+//! `mutants SEEDS STATES [tests=PROGRAM] [NAME...]`: plants each bug of `uraid_io::mutant` in turn, or those that are named, two at a time, and looks
+//! who notices: directed scenes and crashes, a few seeds and crash states, the tests of PROGRAM, then all SEEDS and STATES. `cargo xtask mutants` calls
+//! it. Fails when a bug survives, and when the engine without any does not.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
-use std::process::ExitCode;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::ops::Range;
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
-use uraid_io::mutant::{Mutant, named, plant};
-use uraid_sim::crash;
+use uraid_io::mutant::{Mutant, VARIABLE, named, plant};
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
-use uraid_sim::dst::{Failure, Options, run};
+use uraid_sim::crash::{Enumeration, directed};
+use uraid_sim::dst::{Options, run};
+use uraid_sim::{crash, scenes};
+
+/// Bugs that are looked at at once.
+const CONCURRENT: usize = 2;
+
+/// Who may notice.
+enum Check {
+    Scenes,
+    Directed,
+    Seeds { seeds: Range<u64>, is_harsh: bool },
+    States { from: usize, states: u64 },
+    Tests { filters: &'static [&'static str] },
+}
+
+struct Arguments {
+    seeds: u64,
+    states: u64,
+    tests: Option<String>,
+    mutants: Vec<Mutant>,
+}
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let mut number = || arguments.next().and_then(|number| number.parse::<u64>().ok());
-    let (Some(seeds), Some(states)) = (number(), number()) else {
-        eprintln!("usage: mutants SEEDS STATES [NAME...]; see `cargo xtask mutants --help`");
+    let Some(Arguments { seeds, states, tests, mutants }) = arguments() else {
+        eprintln!("usage: mutants SEEDS STATES [tests=PROGRAM] [NAME...]; see `cargo xtask mutants --help`");
         return ExitCode::from(2);
     };
-    let mut mutants = Vec::new();
-    for name in arguments {
-        let Some(mutant) = named(&name) else {
-            eprintln!("there is no mutant {name:?}");
-            return ExitCode::from(2);
-        };
-        mutants.push(mutant);
-    }
-    let mutants = if mutants.is_empty() { Mutant::ALL.to_vec() } else { mutants };
     // What fails says so itself.
     std::panic::set_hook(Box::new(|_| {}));
-    let sound = (seeds.min(200), states.min(5000));
-    let failure = search(sound.0, false).or_else(|| search(sound.0, true)).map(|failure| failure.to_string());
-    if let Some(failure) = failure.or_else(|| enumerate(sound.1).map(|failure| failure.to_string())) {
-        println!("{failure}\n\nthe engine fails without any planted bug: nothing can be said about those");
+    let tests = tests.as_deref();
+    let begun = Instant::now();
+    if let Some(finding) = checks(seeds.min(100), states.min(5000)).iter().find_map(|check| check.run(None, tests)) {
+        println!("{finding}\n\nthe engine fails without any planted bug: nothing can be said about those");
         return ExitCode::FAILURE;
     }
-    let survivors: Vec<&str> =
-        mutants.iter().filter(|&&mutant| survives(mutant, seeds, states)).map(|mutant| mutant.name()).collect();
-    println!("{} of {} mutants killed", mutants.len() - survivors.len(), mutants.len());
+    println!("{:26} {:5.1} s  nobody finds anything", "(none)", begun.elapsed().as_secs_f64());
+    let checks = checks(seeds, states);
+    let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if survives(mutant, &checks, tests) {
+                survivors.lock().unwrap_or_else(PoisonError::into_inner).push(mutant.name());
+            }
+        }
+    };
+    thread::scope(|scope| (0..CONCURRENT).for_each(|_| drop(scope.spawn(work))));
+    let survivors = survivors.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (killed, seconds) = (mutants.len() - survivors.len(), begun.elapsed().as_secs());
+    println!("{killed} of {} mutants killed in {seconds} s", mutants.len());
     if survivors.is_empty() {
         return ExitCode::SUCCESS;
     }
@@ -50,72 +71,99 @@ fn main() -> ExitCode {
     ExitCode::FAILURE
 }
 
+fn arguments() -> Option<Arguments> {
+    let mut rest = std::env::args().skip(1);
+    let mut number = || rest.next()?.parse().ok();
+    let (seeds, states) = (number()?, number()?);
+    let (mut tests, mut mutants) = (None, Vec::new());
+    for argument in rest {
+        match argument.strip_prefix("tests=") {
+            Some(program) => tests = Some(program.to_owned()),
+            None => mutants.push(named(&argument)?),
+        }
+    }
+    let mutants = if mutants.is_empty() { Mutant::ALL.to_vec() } else { mutants };
+    Some(Arguments { seeds, states, tests, mutants })
+}
+
+/// The quick ones first; of the slow ones so many.
+fn checks(seeds: u64, states: u64) -> Vec<Check> {
+    let few = seeds.min(60);
+    vec![
+        Check::Scenes,
+        Check::Seeds { seeds: 0..few, is_harsh: false },
+        Check::Tests { filters: &["intent::", "log::"] },
+        Check::Directed,
+        Check::Seeds { seeds: 0..few, is_harsh: true },
+        Check::Tests { filters: &["recovery::", "sums::"] },
+        Check::States { from: 0, states: states.min(5000) },
+        Check::Seeds { seeds: few..seeds, is_harsh: false },
+        Check::Seeds { seeds: few..seeds, is_harsh: true },
+        Check::States { from: 5000, states },
+    ]
+}
+
 /// Whether nobody notices a planted bug, with a line that says who does.
-fn survives(mutant: Mutant, seeds: u64, states: u64) -> bool {
+fn survives(mutant: Mutant, checks: &[Check], tests: Option<&str>) -> bool {
     plant(Some(mutant));
     let begun = Instant::now();
-    let run = search(seeds, false).or_else(|| search(seeds, true));
-    let run = run.map(|failure| format!("seed {}: {}", failure.seed, failure.finding));
-    let failure = run.or_else(|| enumerate(states).map(|failure| format!("crash {failure}")));
+    let finding = checks.iter().find_map(|check| check.run(Some(mutant), tests));
     plant(None);
-    let verdict = match &failure {
-        Some(failure) => format!("killed by {:.110}", failure.lines().next().unwrap_or_default()),
-        None => format!("ALIVE after {seeds} seeds and {states} states"),
+    let verdict = match &finding {
+        Some(finding) => format!("killed by {:.120}", finding.lines().next().unwrap_or_default()),
+        None => "ALIVE".into(),
     };
     println!("{:26} {:5.1} s  {verdict}", mutant.name(), begun.elapsed().as_secs_f64());
-    failure.is_none()
+    finding.is_none()
 }
 
-/// Runs seeds on all cores until one fails; of those that do the lowest.
-fn search(seeds: u64, is_harsh: bool) -> Option<Box<Failure>> {
-    let (next, found) = (AtomicU64::new(0), Mutex::new(None::<Box<Failure>>));
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    let is_over = || found.lock().unwrap_or_else(PoisonError::into_inner).is_some();
-                    if seed >= seeds || is_over() {
-                        return;
-                    }
-                    let Err(failure) = run(seed, &Options { is_harsh, ..Options::default() }) else { continue };
-                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                    if found.as_ref().is_none_or(|first| failure.seed < first.seed) {
-                        *found = Some(failure);
-                    }
-                }
-            });
+impl Check {
+    /// What it finds of the bug that is planted in this thread.
+    fn run(&self, mutant: Option<Mutant>, tests: Option<&str>) -> Option<String> {
+        match self {
+            Self::Scenes => scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?))),
+            Self::Directed => directed::run().err().map(|failure| format!("crash {failure}")),
+            Self::Seeds { seeds, is_harsh } => {
+                let options = Options { is_harsh: *is_harsh, ..Options::default() };
+                let failure = seeds.clone().find_map(|seed| run(seed, &options).err())?;
+                let harsh = if *is_harsh { "harsh " } else { "" };
+                Some(format!("{harsh}seed {}: {}", failure.seed, failure.finding))
+            }
+            Self::States { from, states } => enumerate(*from, *states),
+            Self::Tests { filters } => failed_test(tests?, filters, mutant),
         }
-    });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
-/// Goes through crashes of arrays with a log or a bitmap on all cores until one is wrong.
-fn enumerate(states: u64) -> Option<Box<crash::Failure>> {
+/// The first of the program's tests that fails.
+fn failed_test(program: &str, filters: &[&str], mutant: Option<Mutant>) -> Option<String> {
+    let mut command = Command::new(program);
+    command.args(filters).args(["--test-threads", "1"]).stderr(Stdio::null());
+    if let Some(mutant) = mutant {
+        command.env(VARIABLE, mutant.name());
+    }
+    let output = match command.output() {
+        Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
+        Err(error) => return Some(format!("{program} can't be run: {error}")),
+    };
+    let failed = output.lines().filter_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
+    failed.map(|name| format!("test {name}")).next()
+}
+
+/// Goes through crashes of arrays until one is wrong.
+fn enumerate(from: usize, states: u64) -> Option<String> {
     /// Far apart, so that every shape has its turn soon.
     const STRIDE: usize = 1_000_003;
     let shapes = Shape::all();
     let workloads = Workloads::new(&shapes, |_| true);
     let options = crash::Options { states_max: states, ..crash::Options::default() };
-    let enumeration = crash::Enumeration::new(&shapes, options);
-    let (next, found) = (AtomicU64::new(0), Mutex::new(None));
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let singles = workloads.singles();
-    let work = || {
-        while !enumeration.is_over() && found.lock().unwrap_or_else(PoisonError::into_inner).is_none() {
-            let turn = usize::try_from(next.fetch_add(1, Ordering::Relaxed)).unwrap_or(usize::MAX);
-            let number = if turn < singles { turn } else { turn.wrapping_mul(STRIDE) % workloads.len() };
-            let Some(workload) = workloads.get(number) else { return };
-            if let Err(failure) = enumeration.run(&workload) {
-                *found.lock().unwrap_or_else(PoisonError::into_inner) = Some(failure);
-            }
+    let enumeration = Enumeration::new(&shapes, options);
+    let mut numbers = (from..workloads.len()).map(|turn| turn.wrapping_mul(STRIDE) % workloads.len());
+    while !enumeration.is_over() {
+        let workload = workloads.get(numbers.next()?)?;
+        if let Err(failure) = enumeration.run(&workload) {
+            return Some(format!("crash {failure}"));
         }
-    };
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(work);
-        }
-    });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+    }
+    None
 }

@@ -41,7 +41,7 @@ pub(super) enum Outcome {
 pub(super) struct Given {
     /// Who is there.
     pub(super) left: MemberSet,
-    /// Of these, who was away before.
+    /// Of these, who was away before, or failed: the array may do without them.
     pub(super) returned: MemberSet,
     /// Whether the array is opened though it says that it can't be trusted.
     pub(super) forced: bool,

@@ -12,7 +12,7 @@ use super::check::{Given, Outcome, admit, check, recover};
 use super::expect::Expect;
 use super::run::{Boundary, boundaries};
 use super::shape::Shape;
-use super::states::{Choice, Limit, States, mix};
+use super::states::{Limit, States, mix};
 use super::tape::Tape;
 use super::workload::{Order, Workload};
 use super::{Counts, Failure, Finding};
@@ -26,6 +26,8 @@ use crate::members::Members;
 pub struct Options {
     /// Of a boundary with more choices than this only some are gone through.
     pub choices_max: u128,
+    /// Of such a boundary also the choices that differ from nothing or everything in two places.
+    pub has_pairs: bool,
     /// Of one state in so many the recovery is cut off at every boundary.
     pub nested_every: u64,
     /// The same for a recovery's boundaries.
@@ -36,17 +38,21 @@ pub struct Options {
     pub states_max: u64,
     /// Arrays are opened though they say that they can't be trusted, and what is wrong then is counted.
     pub forced: bool,
+    /// At every boundary the program is killed, too, and the power goes while the array is opened from what the kernel still holds.
+    pub kills: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             choices_max: 1 << 8,
+            has_pairs: true,
             nested_every: 1 << 11,
             nested_choices_max: 1 << 5,
             until: None,
             states_max: u64::MAX,
             forced: false,
+            kills: false,
         }
     }
 }
@@ -89,6 +95,10 @@ struct Place<'a> {
     /// What is on the members that are lost, when they come back.
     current: Vec<Option<Image>>,
     missing: MemberSet,
+    /// Members that are missing and may be back after the crash, with what they hold then.
+    away: Vec<(MemberSet, Vec<Option<Image>>)>,
+    /// Who has failed by then, or is about to.
+    failing: MemberSet,
     depth: u32,
 }
 
@@ -125,10 +135,17 @@ impl<'a> Enumeration<'a> {
                 states: States::new(shape, members),
                 current: current(members),
                 missing: workload.missing,
+                // Whoever was away before has what there was then.
+                away: vec![(workload.missing, current(&shape.members))],
+                failing: workload.failing.iter().map(|failing| failing.member).collect(),
                 depth: 0,
             };
-            self.visit(&place, &mut counts)
-                .map_err(|(choice, lost, finding)| failure(format!("boundary {at}, {event}"), choice, lost, finding))?;
+            let named = |(choice, lost, finding)| failure(format!("boundary {at}, {event}"), choice, lost, finding);
+            self.visit(&place, &mut counts).map_err(named)?;
+            if self.options.kills {
+                self.kill(&place, members, &mut counts)
+                    .map_err(|finding| named(("a kill left everything".into(), MemberSet::EMPTY, finding)))?;
+            }
         }
         Ok(counts)
     }
@@ -147,37 +164,45 @@ impl<'a> Enumeration<'a> {
 
     fn visit(&self, place: &Place<'_>, counts: &mut Counts) -> Result<(), (String, MemberSet, Finding)> {
         let all = place.shape.geometry.all_members();
-        let mut ways: Vec<Given> = tolerated(&place.shape.geometry, place.missing)
-            .into_iter()
-            .map(|lost| Given {
-                left: all.minus(place.missing).minus(lost),
-                returned: MemberSet::EMPTY,
-                forced: self.options.forced,
-            })
-            .collect();
-        if !place.missing.is_empty() && place.depth == 0 {
-            // Whoever was away before is back after the crash.
-            ways.push(Given { left: all, returned: place.missing, forced: self.options.forced });
+        let present = all.minus(place.missing);
+        let forced = self.options.forced;
+        let mut ways: Vec<(Given, Option<&Vec<Option<Image>>>)> = Vec::new();
+        for lost in tolerated(&place.shape.geometry, place.missing.union(place.failing)) {
+            for lost in [lost, lost.union(place.failing)].into_iter().take(1 + usize::from(!place.failing.is_empty())) {
+                let left = present.minus(lost);
+                let returned = place.failing.minus(all.minus(left));
+                ways.push((Given { left, returned, forced }, None));
+            }
         }
-        for given in ways {
+        for (back, images) in place.away.iter().filter(|(back, _)| !back.is_empty()) {
+            ways.push((Given { left: present.union(*back), returned: back.union(place.failing), forced }, Some(images)));
+        }
+        for (given, images) in ways {
+            let variant = images.map_or(0, |images| u64::from(std::ptr::eq(images, &raw const place.away[0].1)));
             let left = given.left;
             let Options { choices_max, nested_choices_max, .. } = self.options;
             let limit = match place.depth {
-                0 => Limit { choices_max, has_pairs: true },
+                0 => Limit { choices_max, has_pairs: self.options.has_pairs },
                 _ => Limit { choices_max: nested_choices_max, has_pairs: false },
             };
-            place.states.visit(left.minus(given.returned), limit, |choice, hash| {
+            let back = left.minus(present);
+            place.states.visit(left.minus(back), limit, |choice, hash| {
                 counts.generated += 1;
                 let bits = left.iter().fold(0_u64, |bits, member| bits | 1 << member.0);
-                let key = mix(hash ^ mix(place.expect.hash ^ mix(bits << 8 ^ place.index as u64)));
+                // The same state is another where members may come back with other content, or may be done without.
+                let excused = place.failing.iter().fold(variant, |bits, member| bits ^ 2 << member.0);
+                let place_hash = mix(bits << 8 ^ place.index as u64) ^ excused.wrapping_mul(0x9E37_79B9);
+                let key = mix(hash ^ mix(place.expect.hash ^ place_hash));
                 if !self.is_new(key) {
                     return Ok(());
                 }
                 counts.states += 1;
                 self.states.fetch_add(1, Ordering::Relaxed);
                 counts.nested += u64::from(place.depth > 0);
-                self.check(place, choice, given, key, counts).map_err(|finding| {
-                    let choice = place.states.describe(choice, left.minus(given.returned));
+                let mut found = place.states.images(choice, left);
+                back.iter().for_each(|member| found[member.index()] = images.and_then(|all| all[member.index()].clone()));
+                self.check(place, found, given, key, counts).map_err(|finding| {
+                    let choice = place.states.describe(choice, left.minus(back));
                     (choice, all.minus(place.missing).minus(left), finding)
                 })
             })?;
@@ -193,16 +218,12 @@ impl<'a> Enumeration<'a> {
     fn check(
         &self,
         place: &Place<'_>,
-        choice: &Choice,
+        images: Vec<Option<Image>>,
         given: Given,
         key: u64,
         counts: &mut Counts,
     ) -> Result<(), Finding> {
         let Place { shape, expect, .. } = *place;
-        let mut images = place.states.images(choice, given.left);
-        for member in given.returned.iter() {
-            images[member.index()] = shape.members.get(member).map(|member| member.current().clone());
-        }
         let outcome = match check(shape, images.clone(), expect, given) {
             Err(finding) if self.options.forced && finding.is_corruption() => {
                 counts.corrupt += 1;
@@ -217,7 +238,8 @@ impl<'a> Enumeration<'a> {
         counts.recoveries += u64::from(was_recovered);
         self.bring_back(place, after, accepted, counts)?;
         if was_recovered && place.depth == 0 && (key / SHARDS).is_multiple_of(self.options.nested_every) {
-            self.cut_off(place, images, given, counts)?;
+            let members = Members::of(images.into_iter().map(|image| image.map(Member::of)).collect());
+            self.cut_off(place, &members, given, counts)?;
         }
         Ok(())
     }
@@ -230,7 +252,7 @@ impl<'a> Enumeration<'a> {
         accepted: MemberSet,
         counts: &mut Counts,
     ) -> Result<(), Finding> {
-        let returned = place.shape.geometry.all_members().minus(accepted).minus(place.missing);
+        let returned = place.shape.geometry.all_members().minus(accepted).minus(place.missing).minus(place.failing);
         if returned.is_empty() {
             return Ok(());
         }
@@ -245,27 +267,45 @@ impl<'a> Enumeration<'a> {
         Ok(())
     }
 
-    /// Cuts a recovery off at each of its boundaries.
+    /// Kills the program, which leaves everything that it wrote with the kernel or nothing of what is under way, and cuts off what comes then.
+    fn kill(&self, place: &Place<'_>, members: &Members, counts: &mut Counts) -> Result<(), Finding> {
+        for takes_effect in [true, false] {
+            let mut killed = members.clone();
+            for slot in members.present().iter() {
+                killed.get_mut(slot).expect("it is present").kill(|_| takes_effect);
+            }
+            let left = killed.present();
+            let given = Given { left, returned: place.failing, forced: false };
+            self.cut_off(place, &killed, given, counts)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the opening of an array off at each of its boundaries.
     fn cut_off(
         &self,
         place: &Place<'_>,
-        images: Vec<Option<Image>>,
+        members: &Members,
         given: Given,
         counts: &mut Counts,
     ) -> Result<(), Finding> {
-        let Some((candidates, verdict)) = admit(place.shape, &images, given)? else { return Ok(()) };
+        let Some((candidates, verdict)) = admit(place.shape, &current(members), given)? else { return Ok(()) };
         let missing = verdict.missing();
-        let members = Members::of(images.into_iter().map(|image| image.map(Member::of)).collect());
-        let tape = Tape::new(members.only(place.shape.geometry.all_members().minus(missing)), Order::Fifo);
+        let accepted = place.shape.geometry.all_members().minus(missing);
+        let tape = Tape::new(members.only(accepted), Order::Fifo);
         tape.record();
         recover(tape.clone(), &verdict, &candidates)?;
+        // Whom the first crash took may be back after the second.
+        let lost = missing.minus(place.missing);
+        let away = vec![(lost, place.current.clone()), (lost, place.states.images(&place.states.nothing(), lost))];
         for (event, members) in tape.take() {
             if self.is_over() {
                 break;
             }
             counts.boundaries += 1;
             let states = States::new(place.shape, &members);
-            let inner = Place { states, current: current(&members), missing, depth: 1, ..*place };
+            let (current, away, failing) = (current(&members), away.clone(), place.failing.minus(missing));
+            let inner = Place { states, current, missing, away, failing, depth: 1, ..*place };
             self.visit(&inner, counts).map_err(|(choice, lost, finding)| Finding::Nested {
                 event: event.to_string(),
                 choice,

@@ -11,6 +11,7 @@
 //! - *after*: parity agrees on an array that is recovered, so that it can be done without any tolerated set; see [`expect`].
 
 mod check;
+pub mod directed;
 mod enumerate;
 mod expect;
 mod moves;

@@ -24,6 +24,9 @@ const CACHE: Bytes = Bytes(64 * 4096);
 /// Turns after which an engine that has not replied never will.
 const TURNS_MAX: u32 = 100_000;
 
+/// Longer preludes write every sector twice.
+const TWICE: u64 = 6;
+
 /// The log's run while workloads run.
 pub(super) const GENERATION: Uuid = Uuid::from_u128(0x7);
 
@@ -83,7 +86,8 @@ pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Bound
 
 impl Driver<'_> {
     fn run(&mut self, workload: &Workload) -> Result<(), Finding> {
-        for column in 0..workload.prelude {
+        for number in 0..workload.prelude {
+            let column = if workload.prelude > TWICE { number / 2 } else { number };
             self.write(Lba(2 + column), Sectors(1), false);
             self.settle()?;
         }
@@ -94,6 +98,7 @@ impl Driver<'_> {
         }
         self.learn();
         self.tape.record();
+        workload.failing.into_iter().for_each(|failing| self.tape.fail(failing));
         for (index, &op) in workload.ops.iter().enumerate() {
             if index > 0 {
                 self.go_between(workload.between)?;
@@ -121,6 +126,11 @@ impl Driver<'_> {
         match between {
             Between::Beside => Ok(()),
             Between::Wait => self.settle(),
+            Between::Midway => {
+                self.turn()?;
+                self.tape.wait().map_err(|error| Finding::Refused { error: error.to_string() })?;
+                self.turn()
+            }
             Between::Flush => {
                 self.settle()?;
                 self.flush(Command::Flush);

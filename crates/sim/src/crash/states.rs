@@ -137,6 +137,11 @@ impl States {
         Ok(())
     }
 
+    /// The choice of nothing but what is durable.
+    pub(super) fn nothing(&self) -> Choice {
+        vec![0; self.variables.len()]
+    }
+
     /// What a choice leaves on the members that are left.
     pub(super) fn images(&self, choice: &Choice, left: MemberSet) -> Vec<Option<Image>> {
         let mut images: Vec<Option<Image>> = (0u8..)

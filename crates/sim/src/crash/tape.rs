@@ -9,9 +9,10 @@ use std::rc::Rc;
 use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpInfo, OpKind};
+use uraid_layout::MemberIndex;
 
 use super::moves::fill;
-use super::workload::Order;
+use super::workload::{Failing, Order};
 use crate::disk::payload;
 use crate::member::{FlushMark, WriteId};
 use crate::members::Members;
@@ -31,6 +32,7 @@ struct World {
     done: Vec<Completion>,
     recorded: Vec<(Event, Members)>,
     is_recording: bool,
+    failing: Option<Failing>,
 }
 
 #[derive(Debug)]
@@ -38,6 +40,7 @@ struct Flight {
     op: DiskOp,
     write: Option<WriteId>,
     mark: Option<FlushMark>,
+    fails: bool,
 }
 
 /// What a boundary comes right after.
@@ -76,6 +79,7 @@ impl Tape {
             done: Vec::new(),
             recorded: Vec::new(),
             is_recording: false,
+            failing: None,
         };
         Self { world: Rc::new(RefCell::new(world)) }
     }
@@ -84,6 +88,11 @@ impl Tape {
     pub fn record(&self) {
         self.world.borrow_mut().is_recording = true;
         self.note(Event::Start);
+    }
+
+    /// Has a member fail from now on: of what it is given then nothing or any part is done.
+    pub fn fail(&self, failing: Failing) {
+        self.world.borrow_mut().failing = Some(failing);
     }
 
     /// Records a boundary that the members don't know of.
@@ -122,10 +131,23 @@ impl World {
             }
         }
         let info = op.info();
-        self.flying.push(Flight { op, write, mark });
+        let fails = !is_read && self.is_failing(op.member);
+        self.flying.push(Flight { op, write, mark, fails });
         if !is_read && mark.is_none() {
             self.note(Event::Begun(info));
         }
+    }
+
+    /// Whether the member fails the write or flush that it is given now.
+    fn is_failing(&mut self, member: MemberIndex) -> bool {
+        let Some(failing) = self.failing.as_mut().filter(|failing| failing.member == member) else { return false };
+        let fails = failing.index == 0;
+        if !fails {
+            failing.index -= 1;
+        } else if !failing.lasts {
+            self.failing = None;
+        }
+        fails
     }
 
     /// Ends one operation.
@@ -134,10 +156,15 @@ impl World {
             return;
         }
         let index = if self.order == Order::Fifo { 0 } else { self.flying.len() - 1 };
-        let Flight { mut op, write, mark } = self.flying.remove(index);
+        let Flight { mut op, write, mark, fails } = self.flying.remove(index);
         let info = op.info();
         let result = match self.members.get_mut(op.member) {
             None => Err(DiskError::Io { op: info, errno: Errno::NODEV }),
+            Some(member) if fails => {
+                write.into_iter().for_each(|write| member.abandon(write));
+                mark.into_iter().for_each(|mark| member.flush_fails(mark));
+                Err(DiskError::Io { op: info, errno: Errno::IO })
+            }
             Some(member) => {
                 write.into_iter().for_each(|write| member.complete(write));
                 mark.into_iter().for_each(|mark| member.flush_ends(mark));

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use uraid_layout::{Lba, MemberSet, Sectors};
+use uraid_layout::{Lba, MemberIndex, MemberSet, Sectors};
 
 use super::shape::Shape;
 use crate::dst::audit::tolerated;
@@ -46,6 +46,8 @@ pub enum Between {
     Flush,
     /// A flush that is under way beside the second.
     FlushBeside,
+    /// The second comes when the first has begun.
+    Midway,
 }
 
 /// What happens after the commands.
@@ -90,7 +92,8 @@ pub struct Workload {
     pub cache: Cache,
     /// The order of completions.
     pub order: Order,
-    /// Writes before, which are flushed and whose own crashes are not looked at: they make the log go around.
+    /// Writes before, of sectors in turn, each twice where there are many; they are flushed, and their own crashes are not looked at: they make
+    /// the log go around.
     pub prelude: u64,
     /// One or two commands.
     pub ops: Vec<Op>,
@@ -98,6 +101,19 @@ pub struct Workload {
     pub between: Between,
     /// What is after them.
     pub after: After,
+    /// What else goes wrong before the power does.
+    pub failing: Option<Failing>,
+}
+
+/// A member that fails while the commands are under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Failing {
+    /// Which one.
+    pub member: MemberIndex,
+    /// At which of its writes and flushes, counted from 0.
+    pub index: usize,
+    /// Whether every later one fails, too.
+    pub lasts: bool,
 }
 
 impl OpKind {
@@ -222,6 +238,7 @@ impl<'a> Workloads<'a> {
             after: AFTERS[digit(AFTERS.len())],
             between: if commands == 1 { Between::Wait } else { BETWEEN[digit(BETWEEN.len())] },
             ops: (0..commands).map(|_| choices[digit(choices.len())]).collect(),
+            failing: None,
         })
     }
 }
@@ -235,11 +252,14 @@ impl Workload {
     /// A name that no other workload has.
     #[must_use]
     pub fn name(&self, shapes: &[Shape]) -> String {
-        let Self { shape, missing, cache, order, prelude, ops, between, after } = self;
+        let Self { shape, missing, cache, order, prelude, ops, between, after, failing } = self;
         let ops: Vec<String> = ops.iter().map(Op::to_string).collect();
         let without: String = missing.iter().map(|member| format!("-{member}")).collect();
+        let failing = failing.map_or_else(String::new, |Failing { member, index, lasts }| {
+            format!("/member{member}-fails-at-{index}{}", if lasts { "-and-on" } else { "" })
+        });
         let name = format!(
-            "{}/all{without}/{cache:?}/{order:?}/{prelude}/{}/{after:?}",
+            "{}/all{without}/{cache:?}/{order:?}/{prelude}/{}/{after:?}{failing}",
             shapes[*shape],
             ops.join(&format!("+{between:?}+"))
         );

@@ -1,0 +1,108 @@
+//! Crashes that few workloads come to, looked for where they are: a member fails while commands are under way, the log has gone around, the
+//! program is killed and the power goes while the array is opened again, and members that were lost come back after a recovery that was cut off.
+
+use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};
+use uraid_io::superblock::Consistency;
+
+use super::shape::Shape;
+use super::workload::{After, Between, Cache, Failing, Op, OpKind, Order, Workload};
+use super::{Counts, Enumeration, Failure, Options};
+
+/// States of one workload at most.
+const STATES_MAX: u64 = 4000;
+
+const DURABLE: bool = true;
+
+/// The arrays that they are about: small ones.
+#[must_use]
+pub fn shapes() -> Vec<Shape> {
+    let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+    vec![
+        Shape::new(Level::Raid1, 3, Consistency::Log),
+        Shape::new(raid5, 3, Consistency::Log),
+        Shape::new(Level::Raid1, 2, Consistency::Bitmap),
+    ]
+}
+
+/// The workloads, with how thoroughly each is gone through, of the arrays of [`shapes`].
+#[must_use]
+pub fn workloads() -> Vec<(Workload, Options)> {
+    let few = Options { choices_max: 1 << 4, has_pairs: false, nested_every: u64::MAX, ..Options::default() };
+    let few = Options { states_max: STATES_MAX, nested_choices_max: 1 << 4, ..few };
+    let mut all = Vec::new();
+    for shape in 0..3 {
+        all.extend(kills(shape).map(|workload| (workload, Options { kills: true, ..few })));
+        all.extend(failures(shape).map(|workload| (workload, few)));
+    }
+    for shape in 0..2 {
+        all.extend(around(shape).map(|workload| (workload, few)));
+        all.extend(returns(shape).map(|workload| (workload, Options { nested_every: 1 << 2, ..few })));
+    }
+    all
+}
+
+/// Goes through all of it.
+///
+/// # Errors
+/// The first state that is not as it must be.
+pub fn run() -> Result<Counts, Box<Failure>> {
+    let shapes = shapes();
+    let mut sum = Counts::default();
+    for (workload, options) in workloads() {
+        sum = sum.plus(Enumeration::new(&shapes, options).run(&workload)?);
+    }
+    Ok(sum)
+}
+
+fn base(shape: usize, ops: &[OpKind]) -> Workload {
+    Workload {
+        shape,
+        missing: MemberSet::EMPTY,
+        cache: Cache::None,
+        order: Order::Fifo,
+        prelude: 0,
+        ops: ops.iter().map(|&kind| Op { kind, fua: DURABLE }).collect(),
+        between: Between::Wait,
+        after: After::Flush,
+        failing: None,
+    }
+}
+
+fn kills(shape: usize) -> impl Iterator<Item = Workload> {
+    let ends = [After::Flush, After::Close];
+    ends.into_iter().map(move |after| Workload { after, ..base(shape, &[OpKind::Sector(0)]) })
+}
+
+/// Each of two members fails at each of its first operations: one of them, or all from then on.
+fn failures(shape: usize) -> impl Iterator<Item = Workload> {
+    let faults = (0..2).flat_map(|member| (0..8).flat_map(move |index| [false, true].map(|lasts| (member, index, lasts))));
+    faults.flat_map(move |(member, index, lasts)| {
+        let failing = Some(Failing { member: MemberIndex(member), index, lasts });
+        // The second is in the next parity stripe, so that neither waits for the other.
+        let next = if shape == 1 { OpKind::Sector(2) } else { OpKind::Sector(1) };
+        let one = Workload { failing, ..base(shape, &[OpKind::Stripe]) };
+        let two = Workload { failing, prelude: 1, between: Between::Midway, ..base(shape, &[OpKind::Sector(0), next]) };
+        [one, two]
+    })
+}
+
+/// The log goes around, and a record of several blocks is torn over older ones of the same sectors.
+fn around(shape: usize) -> impl Iterator<Item = Workload> {
+    (7..13).map(move |prelude| Workload { prelude, ..base(shape, &[OpKind::Stripe]) })
+}
+
+/// Recoveries are cut off.
+fn returns(shape: usize) -> impl Iterator<Item = Workload> {
+    [OpKind::Stripe, OpKind::Sector(0)].into_iter().map(move |kind| base(shape, &[kind]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_crash_that_is_looked_for_leaves_what_must_not_be() {
+        let sum = run().unwrap_or_else(|failure| panic!("{failure}"));
+        assert!(sum.states > 10_000 && sum.nested > 1000 && sum.recoveries > 5000 && sum.corrupt == 0, "{sum:?}");
+    }
+}

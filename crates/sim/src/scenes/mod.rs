@@ -1,0 +1,59 @@
+//! Scenes: what must come of one thing that goes wrong at one place. Chance seldom leads there, or what is promised shows only when one looks for it.
+
+mod array;
+mod checksums;
+mod failures;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// A scene.
+#[derive(Clone, Copy, Debug)]
+pub struct Scene {
+    /// What it shows.
+    pub name: &'static str,
+    play: fn() -> Result<(), String>,
+}
+
+macro_rules! scenes {
+    ($($module:ident::$name:ident,)*) => {
+        /// All of them.
+        pub const ALL: &[Scene] = &[$(Scene { name: stringify!($name), play: $module::$name },)*];
+
+        #[cfg(test)]
+        mod tests {
+            $(
+                #[test]
+                fn $name() {
+                    super::$module::$name().unwrap_or_else(|wrong| panic!("{wrong}"));
+                }
+            )*
+        }
+    };
+}
+
+scenes! {
+    failures::a_member_from_earlier_lives_is_set_aside,
+    failures::a_write_that_too_many_members_fail_is_not_acknowledged,
+    failures::nothing_is_healed_from_parity_that_may_be_wrong,
+    checksums::rot_is_found_and_healed,
+    checksums::a_member_that_does_not_take_what_heals_it_is_failed,
+    checksums::what_is_computed_of_stale_content_is_not_given_out,
+    checksums::damaged_checksums_cost_nothing,
+    checksums::content_of_another_place_does_not_count,
+    checksums::content_of_another_member_does_not_count,
+    checksums::a_crash_leaves_checksums_that_agree,
+}
+
+impl Scene {
+    /// Plays it.
+    ///
+    /// # Errors
+    /// What is wrong with how it ends.
+    pub fn run(&self) -> Result<(), String> {
+        let caught = catch_unwind(AssertUnwindSafe(self.play));
+        caught.unwrap_or_else(|panic| {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            Err(format!("panicked: {}", text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or_default()))
+        })
+    }
+}
