@@ -1,6 +1,5 @@
 //! `cargo xtask mutants`: bugs planted one at a time, and who notices.
 
-use anyhow::Context as _;
 use clap::Args;
 use serde_json::Value;
 
@@ -22,21 +21,20 @@ pub(crate) struct Options {
 
 /// Plants each bug; an error when nobody notices one.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
-    let tests = format!("tests={}", engine_tests(project)?);
+    let tests = engine_tests(project)?.into_iter().map(|program| format!("tests={program}"));
     let arguments =
         ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
     let mut command = project.cargo(&arguments);
-    command.args([options.seeds, options.states].map(|number| number.to_string())).arg(tests);
+    command.args([options.seeds, options.states].map(|number| number.to_string())).args(tests);
     run_program(command.args(&options.names))
 }
 
-/// Builds the engine's own tests, in which bugs can be planted too: the program.
-fn engine_tests(project: &Project) -> anyhow::Result<String> {
-    let arguments = ["test", "--quiet", "--release", "--package", "uraid-io", "--features", "mutants", "--test", "engine"];
+/// Builds the engine's own tests, in which bugs can be planted too: the programs.
+fn engine_tests(project: &Project) -> anyhow::Result<Vec<String>> {
+    let arguments = ["test", "--quiet", "--release", "--package", "uraid-io", "--features", "mutants", "--lib", "--test", "engine"];
     let mut command = project.cargo(&arguments);
     eprint_step("building the engine's tests");
     let printed = output(command.args(["--no-run", "--message-format", "json"]))?;
     let messages = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let mut programs = messages.filter_map(|message| Some(message["executable"].as_str()?.to_owned()));
-    programs.next_back().context("cargo names the program that it has built")
+    Ok(messages.filter_map(|message| Some(message["executable"].as_str()?.to_owned())).collect())
 }

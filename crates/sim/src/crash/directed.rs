@@ -1,12 +1,12 @@
 //! Crashes that few workloads come to, looked for where they are: a member fails while commands are under way, the log has gone around, the
 //! program is killed and the power goes while the array is opened again, and members that were lost come back after a recovery that was cut off.
 
-use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};
 use uraid_io::superblock::Consistency;
+use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};
 
 use super::shape::Shape;
 use super::workload::{After, Between, Cache, Failing, Op, OpKind, Order, Workload};
-use super::{Counts, Enumeration, Failure, Options};
+use super::{Counts, Enumeration, Failure, Grain, Options};
 
 /// States of one workload at most.
 const STATES_MAX: u64 = 4000;
@@ -18,7 +18,7 @@ const DURABLE: bool = true;
 pub fn shapes() -> Vec<Shape> {
     let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
     vec![
-        Shape::new(Level::Raid1, 3, Consistency::Log),
+        Shape::new(Level::Raid1, 2, Consistency::Log),
         Shape::new(raid5, 3, Consistency::Log),
         Shape::new(Level::Raid1, 2, Consistency::Bitmap),
     ]
@@ -27,16 +27,16 @@ pub fn shapes() -> Vec<Shape> {
 /// The workloads, with how thoroughly each is gone through, of the arrays of [`shapes`].
 #[must_use]
 pub fn workloads() -> Vec<(Workload, Options)> {
-    let few = Options { choices_max: 1 << 4, has_pairs: false, nested_every: u64::MAX, ..Options::default() };
-    let few = Options { states_max: STATES_MAX, nested_choices_max: 1 << 4, ..few };
+    let coarse = Options { grain: Grain::Areas, nested_every: u64::MAX, ..Options::default() };
     let mut all = Vec::new();
     for shape in 0..3 {
-        all.extend(kills(shape).map(|workload| (workload, Options { kills: true, ..few })));
-        all.extend(failures(shape).map(|workload| (workload, few)));
+        all.extend(kills(shape).map(|workload| (workload, Options { kills: true, ..coarse })));
+        all.extend(failures(shape).map(|workload| (workload, coarse)));
     }
+    let fine = Options { grain: Grain::Singles, choices_max: 1, states_max: STATES_MAX, ..coarse };
     for shape in 0..2 {
-        all.extend(around(shape).map(|workload| (workload, few)));
-        all.extend(returns(shape).map(|workload| (workload, Options { nested_every: 1 << 2, ..few })));
+        all.extend(returns(shape).map(|workload| (workload, Options { nested_every: 1 << 2, ..coarse })));
+        all.extend(around(shape).map(|workload| (workload, fine)));
     }
     all
 }

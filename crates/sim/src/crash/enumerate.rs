@@ -12,7 +12,7 @@ use super::check::{Given, Outcome, admit, check, recover};
 use super::expect::Expect;
 use super::run::{Boundary, boundaries};
 use super::shape::Shape;
-use super::states::{Limit, States, mix};
+use super::states::{Grain, Limit, States, mix};
 use super::tape::Tape;
 use super::workload::{Order, Workload};
 use super::{Counts, Failure, Finding};
@@ -26,8 +26,8 @@ use crate::members::Members;
 pub struct Options {
     /// Of a boundary with more choices than this only some are gone through.
     pub choices_max: u128,
-    /// Of such a boundary also the choices that differ from nothing or everything in two places.
-    pub has_pairs: bool,
+    /// Which of many choices, of a crash while a workload runs.
+    pub grain: Grain,
     /// Of one state in so many the recovery is cut off at every boundary.
     pub nested_every: u64,
     /// The same for a recovery's boundaries.
@@ -46,7 +46,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             choices_max: 1 << 8,
-            has_pairs: true,
+            grain: Grain::Pairs,
             nested_every: 1 << 11,
             nested_choices_max: 1 << 5,
             until: None,
@@ -182,8 +182,9 @@ impl<'a> Enumeration<'a> {
             let left = given.left;
             let Options { choices_max, nested_choices_max, .. } = self.options;
             let limit = match place.depth {
-                0 => Limit { choices_max, has_pairs: self.options.has_pairs },
-                _ => Limit { choices_max: nested_choices_max, has_pairs: false },
+                0 => Limit { choices_max, grain: self.options.grain },
+                _ if self.options.grain == Grain::Areas => Limit { choices_max, grain: Grain::Areas },
+                _ => Limit { choices_max: nested_choices_max, grain: Grain::Singles },
             };
             let back = left.minus(present);
             place.states.visit(left.minus(back), limit, |choice, hash| {

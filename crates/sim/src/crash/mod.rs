@@ -30,6 +30,7 @@ use uraid_io::superblock::SuperblockError;
 use uraid_layout::{MemberIndex, MemberSet, StripeId};
 
 pub use enumerate::{Enumeration, Options};
+pub use states::Grain;
 
 use crate::dst::model::{Model, Wrong};
 use crate::members::Members;

@@ -16,6 +16,8 @@ use crate::members::Members;
 #[derive(Debug)]
 struct Variable {
     member: MemberIndex,
+    /// Before the log, in it or before the data, in the data, or behind.
+    area: u8,
     /// What each sector holds with each option but the first, which is what is durable anyway.
     options: Vec<Vec<(Bytes, Sector)>>,
     /// What each option changes of the state's hash; the first nothing.
@@ -35,9 +37,23 @@ pub(super) struct States {
 pub(super) struct Limit {
     /// All, where there are no more than this.
     pub(super) choices_max: u128,
-    /// Otherwise also those that differ from nothing or everything by two variables.
-    pub(super) has_pairs: bool,
+    /// Otherwise how fine they are.
+    pub(super) grain: Grain,
 }
+
+/// Which of many choices are gone through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grain {
+    /// Those that differ from nothing or everything in up to two places, and every prefix and suffix.
+    Pairs,
+    /// In one place.
+    Singles,
+    /// On each member everything or nothing of each area, however many or few choices there are.
+    Areas,
+}
+
+/// Areas of members of which each choice is gone through.
+const AREAS_MAX: usize = 9;
 
 /// One of them: the option of each variable.
 pub(super) type Choice = Vec<u8>;
@@ -89,6 +105,9 @@ impl States {
             each(choice, mix(deltas.fold(base, |hash, delta| hash ^ delta)))
         };
         let mut choice = vec![0; self.variables.len()];
+        if limit.grain == Grain::Areas {
+            return self.visit_areas(&open, &mut visit);
+        }
         if self.count(left) <= limit.choices_max {
             loop {
                 visit(&choice)?;
@@ -100,7 +119,30 @@ impl States {
                 choice[next] += 1;
             }
         }
-        self.visit_few(&open, limit.has_pairs, &mut visit)
+        self.visit_few(&open, limit.grain == Grain::Pairs, &mut visit)
+    }
+
+    fn visit_areas<E>(
+        &self,
+        open: &[usize],
+        visit: &mut impl FnMut(&Choice) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let mut areas: BTreeMap<(MemberIndex, u8), Vec<usize>> = BTreeMap::new();
+        for &index in open {
+            // A superblock's copies at both ends of a member are one.
+            let Variable { member, area, .. } = self.variables[index];
+            areas.entry((member, area % 3)).or_default().push(index);
+        }
+        for bits in 0_u32..1 << areas.len().min(AREAS_MAX) {
+            let mut choice = vec![0; self.variables.len()];
+            for (_, indices) in areas.values().enumerate().filter(|(at, _)| bits >> at & 1 != 0) {
+                for &index in indices {
+                    choice[index] = u8::try_from(self.variables[index].deltas.len() - 1).expect("few versions");
+                }
+            }
+            visit(&choice)?;
+        }
+        Ok(())
     }
 
     fn visit_few<E>(
@@ -183,7 +225,10 @@ fn variables(shape: &Shape, members: &Members) -> Vec<Variable> {
         }
     }
     let variable = |((member, _, writes), sectors): ((MemberIndex, u64, Vec<WriteId>), Vec<Versions<'_>>)| {
-        let mut variable = Variable { member, options: Vec::new(), deltas: vec![0] };
+        let starts = [shape.areas.log.offset.0, data, end];
+        let area = starts.into_iter().filter(|start| sectors[0].0.0 >= *start).count();
+        let area = u8::try_from(area).expect("few areas");
+        let mut variable = Variable { member, area, options: Vec::new(), deltas: vec![0] };
         for version in 0..writes.len() {
             let delta = sectors
                 .iter()

@@ -4,7 +4,7 @@ use uraid_layout::{Bytes, Level, MemberIndex, Rotation};
 use super::check::{Given, admit, check, recover};
 use super::run::boundaries;
 use super::shape::Shape;
-use super::states::{Limit, States};
+use super::states::{Grain, Limit, States};
 use super::tape::Tape;
 use super::workload::{Order, Workload, Workloads};
 use super::{Enumeration, Options, *};
@@ -13,7 +13,7 @@ use crate::member::{Member, Payload, superblock_of};
 use crate::members::Members;
 
 const SLOT: MemberIndex = MemberIndex(0);
-const EVERY: Limit = Limit { choices_max: 1 << 10, has_pairs: true };
+const EVERY: Limit = Limit { choices_max: 1 << 10, grain: Grain::Pairs };
 
 /// The first workload of an array with a name like that.
 fn find(shapes: &[Shape], name: &str) -> Workload {

@@ -2,7 +2,7 @@
 
 use uraid_io::engine::Command;
 use uraid_io::superblock::{Consistency, Integrity};
-use uraid_layout::{Bytes, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, MemberSet};
 
 use super::array::{Array, BLOCK, Opening, RAID5, expected};
 use crate::disk::{Fault, Planned, Steps};
@@ -30,20 +30,6 @@ fn flip(array: &mut Array, place: Place) {
     let mut bytes = array.bytes(sector, SECTOR);
     bytes[usize::try_from(place.offset.0 % SECTOR).expect("small")] ^= 0x10;
     array.put(sector, &bytes);
-}
-
-/// Reads blocks: each is what was last written, or an error where one may be.
-fn read_all(array: &Array, number: u64, may_fail: bool) -> Result<(), String> {
-    let mut life = array.open(Opening::Recovered)?;
-    for block in 0..array.blocks() {
-        match life.read(block) {
-            Ok(found) if found == expected(block, number) => {}
-            Err(_) if may_fail => {}
-            Ok(_) => return Err(format!("block {block} is wrong, and said to be right")),
-            Err(error) => return Err(format!("block {block}: {error}")),
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn rot_is_found_and_healed() -> Result<(), String> {
@@ -110,32 +96,6 @@ pub(super) fn damaged_checksums_cost_nothing() -> Result<(), String> {
         }
     }
     Ok(())
-}
-
-/// A range of blocks was written elsewhere, and so were their checksums.
-pub(super) fn content_of_another_place_does_not_count() -> Result<(), String> {
-    let mut array = checked(2 * BLOCKS_IN_SECTOR)?;
-    let member = MemberIndex(0);
-    let range = BLOCKS_IN_SECTOR * BLOCK;
-    let (data, sums) = (array.areas.data.offset.0, array.areas.sums.offset.0);
-    for (start, len) in [(data, range), (sums, SECTOR)] {
-        let bytes = array.bytes(Place { member, offset: Bytes(start) }, len);
-        array.put(Place { member, offset: Bytes(start + len) }, &bytes);
-    }
-    read_all(&array, 1, false)
-}
-
-/// Two members changed places, all but what they say of themselves.
-pub(super) fn content_of_another_member_does_not_count() -> Result<(), String> {
-    let mut array = checked(4)?;
-    let (data, sums) = (array.areas.data.offset, array.areas.sums.offset);
-    for (offset, len) in [(data, 4 * BLOCK), (sums, BLOCK)] {
-        let places = [0, 1].map(|slot| Place { member: MemberIndex(slot), offset });
-        let bytes = places.map(|place| array.bytes(place, len));
-        array.put(places[0], &bytes[1]);
-        array.put(places[1], &bytes[0]);
-    }
-    read_all(&array, 1, true)
 }
 
 /// What a member is missing for is computed from blocks of which each has to agree with its checksum.

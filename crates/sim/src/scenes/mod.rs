@@ -39,8 +39,6 @@ scenes! {
     checksums::a_member_that_does_not_take_what_heals_it_is_failed,
     checksums::what_is_computed_of_stale_content_is_not_given_out,
     checksums::damaged_checksums_cost_nothing,
-    checksums::content_of_another_place_does_not_count,
-    checksums::content_of_another_member_does_not_count,
     checksums::a_crash_leaves_checksums_that_agree,
 }
 
