@@ -68,7 +68,7 @@ impl Shape {
         let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
         [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid10 { copies: 2 }, 4), (raid5, 4), (rm2(2), 5), (rm2(3), 7)]
             .into_iter()
-            .map(|(level, members)| Self::of(level, members, Consistency::Log, Integrity::Crc32))
+            .map(|(level, members)| Self::of(level, members, (Consistency::Log, 1), Integrity::Crc32))
             .collect()
     }
 
@@ -78,16 +78,25 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub fn new(level: Level, members: u8, consistency: Consistency) -> Self {
-        Self::of(level, members, consistency, Integrity::None)
+        Self::of(level, members, (consistency, 1), Integrity::None)
     }
 
-    fn of(level: Level, members: u8, consistency: Consistency, integrity: Integrity) -> Self {
+    /// A small array with a log so many times as large as it has to be.
+    ///
+    /// # Panics
+    /// When there is no such array.
+    #[must_use]
+    pub fn with_log(level: Level, members: u8, times: u64) -> Self {
+        Self::of(level, members, (Consistency::Log, times), Integrity::None)
+    }
+
+    fn of(level: Level, members: u8, (consistency, times): (Consistency, u64), integrity: Integrity) -> Self {
         // Two blocks, where only these can be written, so that a chunk can be written in part.
         let chunk = if integrity == Integrity::None { CHUNK } else { Bytes(2 * CHUNK.0) };
         let rows = if let Level::Rm2 { height, .. } = level { u64::from(height) } else { 1 };
         let member_size = Sectors(STRIPES * rows * chunk.0 / SECTOR_BYTES);
         let geometry = Geometry::new(Spec { level, members, chunk, member_size }).expect("an array of the list");
-        let areas = areas(rows * chunk.0, integrity);
+        let areas = areas(rows * chunk.0, times, integrity);
         let superblocks = superblocks(&geometry, areas, consistency, integrity);
         let mut images: Vec<Image> =
             superblocks.iter().map(|superblock| Member::formatted(superblock).current().clone()).collect();
@@ -140,10 +149,10 @@ impl fmt::Display for Shape {
     }
 }
 
-/// Areas with the smallest log that the engine takes, as recovery reads all of it.
-fn areas(stripe: u64, integrity: Integrity) -> Areas {
+/// Areas with the smallest log that the engine takes, as recovery reads all of it, or a few times that.
+fn areas(stripe: u64, times: u64, integrity: Integrity) -> Areas {
     let areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
-    let size = Bytes(2 * (stripe + 4 * 4096));
+    let size = Bytes(2 * (stripe + 4 * 4096) * times);
     Areas { log: Area { size, ..areas.log }, ..areas }
 }
 

@@ -33,6 +33,8 @@ pub enum OpKind {
     Zero,
     /// A parity stripe of zeros, which may be punched out.
     ZeroStripe,
+    /// The whole array: both parity stripes.
+    All,
 }
 
 /// What happens between two commands.
@@ -139,6 +141,7 @@ impl OpKind {
             Self::Units => (Lba(0), Sectors(chunk + 1)),
             Self::Stripe | Self::ZeroStripe => (Lba(0), stripe),
             Self::Zero => (Lba(0), Sectors(1)),
+            Self::All => (Lba(0), shape.geometry.capacity()),
         }
     }
 
