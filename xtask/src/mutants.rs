@@ -31,7 +31,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
 
 /// Builds the engine's own tests, in which bugs can be planted too: the programs.
 fn engine_tests(project: &Project) -> anyhow::Result<Vec<String>> {
-    let arguments = ["test", "--quiet", "--release", "--package", "uraid-io", "--features", "mutants", "--lib", "--test", "engine"];
+    let arguments =
+        ["test", "--quiet", "--release", "--package", "uraid-io", "--features", "mutants", "--lib", "--test", "engine"];
     let mut command = project.cargo(&arguments);
     eprint_step("building the engine's tests");
     let printed = output(command.args(["--no-run", "--message-format", "json"]))?;

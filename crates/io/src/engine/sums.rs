@@ -229,7 +229,8 @@ impl<D: Disk, T> Engine<D, T> {
                     let found = sums.table(io.member).tag.sum(block, content);
                     if planted!(MismatchIgnored)
                         || sums.known(io.member, block).agrees(found)
-                        || overlay.touches(io.member, place, BLOCK) {
+                        || overlay.touches(io.member, place, BLOCK)
+                    {
                         continue;
                     }
                     is_sound = false;

@@ -128,7 +128,9 @@ impl Check {
     /// What it finds of the bug that is planted in this thread.
     fn run(&self, mutant: Option<Mutant>, tests: &[String]) -> Option<String> {
         match self {
-            Self::Scenes => scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?))),
+            Self::Scenes => {
+                scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?)))
+            }
             Self::Directed => directed::run().err().map(|failure| format!("crash {failure}")),
             Self::Seeds { seeds, is_harsh } => {
                 let options = Options { is_harsh: *is_harsh, ..Options::default() };

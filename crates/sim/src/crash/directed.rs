@@ -77,7 +77,8 @@ fn kills(shape: usize) -> impl Iterator<Item = Workload> {
 
 /// Each of two members fails at each of its first operations: one of them, or all from then on.
 fn failures(shape: usize) -> impl Iterator<Item = Workload> {
-    let faults = (0..2).flat_map(|member| (0..8).flat_map(move |index| [false, true].map(|lasts| (member, index, lasts))));
+    let faults =
+        (0..2).flat_map(|member| (0..8).flat_map(move |index| [false, true].map(|lasts| (member, index, lasts))));
     faults.flat_map(move |(member, index, lasts)| {
         let failing = Some(Failing { member: MemberIndex(member), index, lasts });
         // The second is in the next parity stripe, so that neither waits for the other.

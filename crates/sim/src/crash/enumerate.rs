@@ -175,7 +175,10 @@ impl<'a> Enumeration<'a> {
             }
         }
         for (back, images) in place.away.iter().filter(|(back, _)| !back.is_empty()) {
-            ways.push((Given { left: present.union(*back), returned: back.union(place.failing), forced }, Some(images)));
+            ways.push((
+                Given { left: present.union(*back), returned: back.union(place.failing), forced },
+                Some(images),
+            ));
         }
         for (given, images) in ways {
             let variant = images.map_or(0, |images| u64::from(std::ptr::eq(images, &raw const place.away[0].1)));
@@ -201,7 +204,8 @@ impl<'a> Enumeration<'a> {
                 self.states.fetch_add(1, Ordering::Relaxed);
                 counts.nested += u64::from(place.depth > 0);
                 let mut found = place.states.images(choice, left);
-                back.iter().for_each(|member| found[member.index()] = images.and_then(|all| all[member.index()].clone()));
+                back.iter()
+                    .for_each(|member| found[member.index()] = images.and_then(|all| all[member.index()].clone()));
                 self.check(place, found, given, key, counts).map_err(|finding| {
                     let choice = place.states.describe(choice, left.minus(back));
                     (choice, all.minus(place.missing).minus(left), finding)
@@ -283,13 +287,7 @@ impl<'a> Enumeration<'a> {
     }
 
     /// Cuts the opening of an array off at each of its boundaries.
-    fn cut_off(
-        &self,
-        place: &Place<'_>,
-        members: &Members,
-        given: Given,
-        counts: &mut Counts,
-    ) -> Result<(), Finding> {
+    fn cut_off(&self, place: &Place<'_>, members: &Members, given: Given, counts: &mut Counts) -> Result<(), Finding> {
         let Some((candidates, verdict)) = admit(place.shape, &current(members), given)? else { return Ok(()) };
         let missing = verdict.missing();
         let accepted = place.shape.geometry.all_members().minus(missing);

@@ -122,11 +122,7 @@ impl States {
         self.visit_few(&open, limit.grain == Grain::Pairs, &mut visit)
     }
 
-    fn visit_areas<E>(
-        &self,
-        open: &[usize],
-        visit: &mut impl FnMut(&Choice) -> Result<(), E>,
-    ) -> Result<(), E> {
+    fn visit_areas<E>(&self, open: &[usize], visit: &mut impl FnMut(&Choice) -> Result<(), E>) -> Result<(), E> {
         let mut areas: BTreeMap<(MemberIndex, u8), Vec<usize>> = BTreeMap::new();
         for &index in open {
             // A superblock's copies at both ends of a member are one.

@@ -23,7 +23,8 @@ pub(super) fn a_member_from_earlier_lives_is_set_aside() -> Result<(), String> {
 }
 
 pub(super) fn a_write_that_too_many_members_fail_is_not_acknowledged() -> Result<(), String> {
-    let arrays = [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid1, 2, Consistency::Log), (RAID5, 3, Consistency::Log)];
+    let arrays =
+        [(Level::Raid1, 2, Consistency::Bitmap), (Level::Raid1, 2, Consistency::Log), (RAID5, 3, Consistency::Log)];
     for (level, count, consistency) in arrays {
         // From each of their operations on: while marking, while logging, in place, while flushing.
         for index in 0..24 {
