@@ -95,16 +95,18 @@ fn arguments() -> Option<Arguments> {
 
 /// The quick ones first; of the slow ones so many.
 fn checks(seeds: u64, states: u64) -> Vec<Check> {
-    let few = seeds.min(60);
+    let [first, few, many] = [10, 60, 300].map(|count| seeds.min(count));
     vec![
+        Check::Seeds { seeds: 0..first, is_harsh: false },
         Check::Scenes,
-        Check::Seeds { seeds: 0..few, is_harsh: false },
+        Check::Seeds { seeds: first..few, is_harsh: false },
         Check::States { from: 0, states: states.min(1000) },
         Check::Directed,
         Check::Tests { filters: &["bitmap::tests", "sums::tests", "intent::"] },
         Check::Seeds { seeds: 0..few, is_harsh: true },
+        Check::Seeds { seeds: few..many, is_harsh: false },
         Check::Tests { filters: &["recovery::", "sums::"] },
-        Check::Seeds { seeds: few..seeds, is_harsh: false },
+        Check::Seeds { seeds: many..seeds, is_harsh: false },
         Check::Seeds { seeds: few..seeds, is_harsh: true },
         Check::States { from: 1000, states },
     ]
