@@ -82,7 +82,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn heal_later(&mut self, id: JobId) {
         let damage = std::mem::take(&mut self.jobs.job(id).damage);
         // Parity that may be wrong is good enough to answer from where nothing else is left, not to be made what the member holds.
-        if self.is_read_only || self.is_suspect && !planted!(HealInDoubt) || planted!(HealDropped) {
+        let is_doubted = self.is_suspect && !planted!(HealInDoubt);
+        if self.is_read_only || is_doubted || planted!(HealDropped) {
             return;
         }
         for damage in damage.into_iter().filter(|damage| !self.record.missing().contains(damage.member)) {
