@@ -62,9 +62,13 @@ fn read(engine: &mut Engine<SimDisk, ()>, lba: u64) -> Result<Vec<u8>, EngineErr
 }
 
 fn write(engine: &mut Engine<SimDisk, ()>, lba: u64, value: u8) -> Result<(), EngineError> {
+    write_block(engine, lba, value, false)
+}
+
+fn write_block(engine: &mut Engine<SimDisk, ()>, lba: u64, value: u8, fua: bool) -> Result<(), EngineError> {
     let mut buf = Buf::zeroed(Bytes(4096));
     buf.as_mut().fill(value);
-    run(engine, Command::Write { lba: Lba(lba), buf, fua: false }).map(drop)
+    run(engine, Command::Write { lba: Lba(lba), buf, fua }).map(drop)
 }
 
 /// A program that is killed leaves its mark that the members are clean in their caches. The next one must not build on it before it is durable:
@@ -160,7 +164,7 @@ fn content_from_the_log_is_not_held_against_an_older_checksum() {
     drop(writer);
     let (disk, array) = open(&disk.leave(Ending::PowerCut, &mut Random::new(1)));
     let mut writer = engine(array);
-    write(&mut writer, 0, 2).expect("written");
+    write_block(&mut writer, 0, 2, true).expect("written");
     // The record was flushed, what is in place was not.
     let left = disk.members().cut(|_, _| 0);
 
@@ -169,6 +173,6 @@ fn content_from_the_log_is_not_held_against_an_older_checksum() {
         let mut engine = engine(array);
         // The table is read first, then content.
         disk.plan(Planned { member: slot, index: disk.count(slot) + 1, fault: Fault::Eio, lasts: true });
-        assert_eq!(read(&mut engine, 0).expect("the others have it"), vec![2; 4096], "without member {slot}");
+        assert!(read(&mut engine, 0).expect("the others have it") == vec![2; 4096], "without member {slot}");
     }
 }
