@@ -2,7 +2,8 @@
 //!
 //! A member's table has a sector for every [`SUMS_IN_SECTOR`] blocks of its data area: their checksums in order, little-endian, then the CRC32 of the
 //! sector itself. All of them are over the array's and the member's UUID and the place too, so that what was meant for another place is not taken
-//! for what belongs there. A checksum of 0 is not known: nothing is checked. A sector of zeros is valid and knows nothing.
+//! for what belongs there. A checksum of 0 is not known: nothing is checked. A sector of zeros is valid and knows nothing. One of `u32::MAX` was lost: what the
+//! block holds is believed where the other members can't say what it should be.
 //!
 //! The bytes are described in `docs/on-disk-format.md`. The module reads and writes nothing.
 
@@ -66,7 +67,10 @@ impl Sum {
     /// Nothing is known of the block.
     pub const UNKNOWN: Self = Self(0);
 
-    /// Whether a block of this checksum is the one that `found` was computed of, as far as is known.
+    /// There was a checksum, in a part of the table that is damaged.
+    pub const LOST: Self = Self(u32::MAX);
+
+    /// Whether a block of this checksum is the one that `found` was computed of, as far as is known. Where it was lost it is not.
     #[must_use]
     pub fn agrees(self, found: Self) -> bool {
         self == Self::UNKNOWN || self == found
@@ -85,7 +89,7 @@ impl Tag {
         Self { prefix: crc.finalize() }
     }
 
-    /// A block's checksum; never [`Sum::UNKNOWN`].
+    /// A block's checksum; never [`Sum::UNKNOWN`] or [`Sum::LOST`].
     ///
     /// # Panics
     /// When `content` is not a block.
@@ -96,7 +100,7 @@ impl Tag {
         let place = if planted!(SumOfNoPlace) { 0 } else { block.0 };
         crc.update(&place.to_le_bytes());
         crc.update(content);
-        Sum(crc.finalize().max(1))
+        Sum(crc.finalize().clamp(1, u32::MAX - 1))
     }
 
     fn sector(&self, page: PageNumber, index: usize, sums: &[u8]) -> u32 {
@@ -115,7 +119,13 @@ impl Page {
         Self { sums: vec![Sum::UNKNOWN; SUMS_IN_PAGE].into() }
     }
 
-    /// A page's checksums, and how many of its sectors are damaged and know nothing therefore.
+    /// A page of which nothing is left.
+    #[must_use]
+    pub fn lost() -> Self {
+        Self { sums: vec![Sum::LOST; SUMS_IN_PAGE].into() }
+    }
+
+    /// A page's checksums, and how many of its sectors are damaged: these were lost.
     ///
     /// # Panics
     /// When `bytes` are not a page.
@@ -131,6 +141,7 @@ impl Page {
             let (entries, checksum) = sector.split_at(SECTOR - 4);
             if u32_of(checksum) != tag.sector(number, index, entries) && !planted!(SumsDamagedCount) {
                 damaged += 1;
+                sums.fill(Sum::LOST);
                 continue;
             }
             for (sum, entry) in sums.iter_mut().zip(entries.chunks_exact(4)) {
@@ -209,6 +220,7 @@ mod tests {
             assert!(!sum.agrees(tag(1).sum(BlockNumber(70_000), &content)), "byte {byte}");
         }
         assert!(Sum::UNKNOWN.agrees(sum), "what is not known is not checked");
+        assert!(!Sum::LOST.agrees(sum), "what was lost is not taken for right");
     }
 
     #[test]
@@ -222,13 +234,16 @@ mod tests {
         }
         page.encode(&tag(1), PageNumber(3), &mut bytes);
         assert_eq!(Page::decode(&tag(1), PageNumber(3), &bytes), (page.clone(), 0));
-        assert_eq!(Page::decode(&tag(1), PageNumber(4), &bytes), (Page::unknown(), 7), "of another place");
-        assert_eq!(Page::decode(&tag(2), PageNumber(3), &bytes), (Page::unknown(), 7), "of another member");
+        // All sectors but the seventh, which knows nothing.
+        let mut lost = Page::lost();
+        (6 * SUMS..7 * SUMS).for_each(|index| lost.set(index, Sum::UNKNOWN));
+        assert_eq!(Page::decode(&tag(1), PageNumber(4), &bytes), (lost.clone(), 7), "of another place");
+        assert_eq!(Page::decode(&tag(2), PageNumber(3), &bytes), (lost, 7), "of another member");
         for byte in 0..PAGE_BYTES {
             let mut damaged = bytes.clone();
             damaged[byte] ^= 1;
             let (found, count) = Page::decode(&tag(1), PageNumber(3), &damaged);
-            let known = |index: usize| if index / SUMS == byte / SECTOR { Sum::UNKNOWN } else { page.sum(index) };
+            let known = |index: usize| if index / SUMS == byte / SECTOR { Sum::LOST } else { page.sum(index) };
             assert_eq!(count, 1, "byte {byte}");
             assert!((0..SUMS_IN_PAGE).all(|index| found.sum(index) == known(index)), "byte {byte}");
         }

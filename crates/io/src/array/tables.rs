@@ -76,7 +76,7 @@ impl Tables {
     }
 }
 
-/// A page of a member's table; what is damaged of it is not known.
+/// A page of a member's table; what is damaged of it was lost.
 fn load(disk: &mut impl Disk, superblock: &Superblock, tag: &Tag, number: PageNumber) -> Result<Page, Error> {
     let mut bytes = Buf::zeroed(Bytes(PAGE_BYTES as u64));
     let segments = smallvec![bytes.lease_write(0..PAGE_BYTES)];
@@ -84,7 +84,7 @@ fn load(disk: &mut impl Disk, superblock: &Superblock, tag: &Tag, number: PageNu
     perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }])?;
     let (page, damaged) = Page::decode(tag, number, bytes.as_ref());
     if damaged > 0 {
-        tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are not checked until they are written");
+        tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the others when they are read");
     }
     Ok(page)
 }

@@ -273,6 +273,11 @@ impl<T> Job<T> {
         is_whole.then_some(detour)
     }
 
+    /// Whether what one more member holds can be computed from the others.
+    pub(super) fn can_do_without(&self, geometry: &Geometry, missing: MemberSet, member: MemberIndex) -> bool {
+        Repair::new(geometry, self.unreadable.union(missing).with(member)).is_ok()
+    }
+
     /// The error of a part that can't be read.
     pub(super) fn unreadable_error(&self) -> EngineError {
         EngineError::Unreadable { lba: self.at, len: self.len, members: self.unreadable }

@@ -214,7 +214,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether everything that the job has read is what was written there. What is not is noted as damage; without the stripe's lock nothing is said
     /// for sure yet.
     pub(super) fn verify_reads(&mut self, id: JobId) -> bool {
-        let Self { sums, jobs, overlay, counters, .. } = self;
+        let Self { geometry, record, sums, jobs, overlay, counters, .. } = self;
         let Some(sums) = sums else { return true };
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
@@ -227,8 +227,10 @@ impl<D: Disk, T> Engine<D, T> {
                     sector.0 += BLOCK.0;
                     let content = bytes_to_fill(job, &slice.part(at, BLOCK.0));
                     let found = sums.table(io.member).tag.sum(block, content);
+                    let known = sums.known(io.member, block);
                     if planted!(MismatchIgnored)
-                        || sums.known(io.member, block).agrees(found)
+                        || known.agrees(found)
+                        || known == Sum::LOST && !job.can_do_without(geometry, record.missing(), io.member)
                         || overlay.touches(io.member, place, BLOCK)
                     {
                         continue;
@@ -260,7 +262,8 @@ impl<D: Disk, T> Engine<D, T> {
                 let sum = sums.table(piece.member).tag.sum(block, content);
                 // Where the member holds just what the others say, it is the checksum that was lost; what the log has may be newer than either.
                 let is_logged = overlay.touches(piece.member, sector, BLOCK);
-                sums.known(piece.member, block).agrees(sum) || is_logged || job.has_found(piece.member, sector, sum)
+                let known = sums.known(piece.member, block);
+                known.agrees(sum) || known == Sum::LOST || is_logged || job.has_found(piece.member, sector, sum)
             })
         })
     }
@@ -363,10 +366,10 @@ impl<D: Disk, T> Engine<D, T> {
         let was = std::mem::replace(&mut held.state, State::Idle);
         if was == State::Reading {
             let (page, damaged) =
-                if is_failed { (Page::unknown(), 1) } else { Page::decode(&tag, number, bytes.as_ref()) };
+                if is_failed { (Page::lost(), 1) } else { Page::decode(&tag, number, bytes.as_ref()) };
             if damaged > 0 {
                 counters.mismatch(member);
-                tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are not checked until they are written");
+                tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the others when they are read");
             }
             held.page = page;
         } else {

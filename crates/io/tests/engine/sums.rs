@@ -245,25 +245,80 @@ fn a_lost_write_of_checksums_costs_nothing() {
     }
 }
 
-/// Damaged checksums are not taken for content's: they know nothing any more.
+/// Where checksums were lost it is the others that say what the blocks hold, so that content that is wrong, too, is not taken for right.
 #[test]
-fn damaged_checksums_are_counted_and_content_is_readable() {
+fn content_without_its_checksums_is_held_against_the_others() {
     let shape = small(RAID5, 3).checked();
     let (mut engine, content) = filled(shape);
     run(&mut engine, Command::Close).expect("closed");
-    let offset = size(shape.superblocks()[0].areas.sums.offset);
-    for fault in 0..3 {
+    let areas = shape.superblocks()[0].areas;
+    let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+    let member = MemberIndex(1);
+    let blocks = data_blocks(shape, member);
+    for fault in 0..4 {
         let mut members: Vec<Option<Vec<u8>>> =
             (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
-        let table = &mut members[1].as_mut().expect("present")[offset..];
+        let bytes = members[member.index()].as_mut().expect("present");
         match fault {
-            0 => table[17] ^= 1,
-            1 => table[508] ^= 1,
-            _ => table[..512].fill(0xFF),
+            0 => bytes[table + 17] ^= 1,
+            1 => bytes[table + 508] ^= 1,
+            2 => bytes[table..table + 512].fill(0xFF),
+            _ => bytes[table] ^= 1,
+        }
+        if fault == 3 {
+            // The content is wrong, too.
+            blocks.iter().for_each(|block| bytes[data + block * BLOCK + 5] ^= 1);
         }
         let mut engine = shape.reopened(members, Order::Fifo);
         assert_content(&mut engine, &content, "damaged checksums");
-        assert_eq!(engine.counters().member(MemberIndex(1)).mismatches, 1);
+        let counters = *engine.counters().member(member);
+        let count = blocks.len() as u64;
+        assert_eq!((counters.mismatches, counters.repaired), (1 + count, count), "the table, and each block");
+        assert_eq!(engine.counters().total().unrepairable, 0);
+        run(&mut engine, Command::Close).expect("closed");
+        let mut engine = shape.reopened(
+            (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect(),
+            Order::Fifo,
+        );
+        assert_content(&mut engine, &content, "healed");
+        assert_eq!(engine.counters().total().mismatches, 0, "content and checksums are whole again");
+    }
+}
+
+/// Content that went to another place together with all of its checksums: a sector of the table is of a place, too.
+#[test]
+fn content_that_is_misplaced_with_its_checksums_is_found() {
+    let shape = Shape { chunks: 254, ..small(RAID5, 3) }.checked();
+    let (mut engine, content) = filled(shape);
+    run(&mut engine, Command::Close).expect("closed");
+    let areas = shape.superblocks()[0].areas;
+    let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+    let mut members: Vec<Option<Vec<u8>>> =
+        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let bytes = members[0].as_mut().expect("present");
+    // 127 blocks have their checksums in a sector.
+    bytes.copy_within(data..data + 127 * BLOCK, data + 127 * BLOCK);
+    bytes.copy_within(table..table + 512, table + 512);
+    let mut engine = shape.reopened(members, Order::Fifo);
+    assert_content(&mut engine, &content, "misplaced");
+}
+
+/// Where nothing else says what the blocks hold, lost checksums cost nothing but the check.
+#[test]
+fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
+    for (level, missing) in [(Level::Raid0, None), (RAID5, Some(2))] {
+        let shape = small(level, 3).checked();
+        let (mut engine, content) = filled(shape);
+        run(&mut engine, Command::Close).expect("closed");
+        let table = size(shape.superblocks()[0].areas.sums.offset);
+        let mut members: Vec<Option<Vec<u8>>> =
+            (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        members[1].as_mut().expect("present")[table] ^= 1;
+        if let Some(missing) = missing {
+            members[missing] = None;
+        }
+        let mut engine = shape.reopened(members, Order::Fifo);
+        assert_content(&mut engine, &content, "unchecked");
         assert_eq!(engine.counters().total().unrepairable, 0);
     }
 }

@@ -17,6 +17,9 @@ use crate::members::Members;
 /// A block, in sectors.
 pub(crate) const BLOCK: Sectors = Sectors(BLOCK_BYTES.0 / SECTOR_BYTES);
 
+/// The checksum of a block whose checksum was lost.
+const LOST: u32 = u32::MAX;
+
 /// Members of an array with checksums, and what they hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubts<'a> {
@@ -125,11 +128,11 @@ fn is_sound(member: &Member, own: &Superblock, block: u64) -> bool {
     let mut crc = tagged(own);
     crc.update(&block.to_le_bytes());
     crc.update(&content);
-    // A checksum of 0 says that there is none.
-    stored == crc.finalize().max(1)
+    // A checksum of 0 says that there is none, and the largest that it was lost.
+    stored == crc.finalize().clamp(1, LOST - 1)
 }
 
-/// The checksum of a block that the member's table has.
+/// The checksum of a block that the member's table has; that of a sector that is damaged was lost.
 fn stored(member: &Member, own: &Superblock, block: u64) -> Option<u32> {
     let (index, entry) = (block / SUMS_IN_SECTOR, usize::try_from(block % SUMS_IN_SECTOR).expect("a small number"));
     let sector = member.current().sector(Bytes(own.areas.sums.offset.0 + index * SECTOR_BYTES));
@@ -138,8 +141,8 @@ fn stored(member: &Member, own: &Superblock, block: u64) -> Option<u32> {
     crc.update(b"uraidsum");
     crc.update(&index.to_le_bytes());
     crc.update(&sector[..508]);
-    let sum = word(4 * entry);
-    (sum != 0 && word(508) == crc.finalize()).then_some(sum)
+    let is_damaged = word(508) != crc.finalize() && sector.iter().any(|&byte| byte != 0);
+    Some(if is_damaged { LOST } else { word(4 * entry) }).filter(|&sum| sum != 0)
 }
 
 fn tagged(own: &Superblock) -> crc32fast::Hasher {
