@@ -20,6 +20,7 @@ pub mod plan;
 pub mod repair;
 pub mod stripe;
 mod units;
+pub mod verdict;
 
 pub use geometry::{Geometry, GeometryError, Level, Location, Owner, Placement, Rotation, Spec};
 pub use units::{

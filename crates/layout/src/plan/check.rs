@@ -18,6 +18,8 @@ pub enum Request<'a> {
     Resync,
     /// Compute what members lost, and write it to them; there is no request buffer.
     Rebuild,
+    /// Compare what members hold, and write nothing; there is no request buffer.
+    Scrub,
 }
 
 /// What is wrong with a plan.
@@ -50,6 +52,9 @@ pub enum Flaw {
     /// The answer of a read has a hole, or a read writes.
     #[error("a read must fill its buffer and write nothing")]
     BadRead,
+    /// A comparison writes.
+    #[error("{0:?} changes what is compared")]
+    BadScrub(DiskIo),
 }
 
 /// What the plan may do with a sector of a buffer.
@@ -99,6 +104,12 @@ pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), F
             return Err(Flaw::Undefined(recovered.content));
         }
     }
+    plan.differences().iter().try_for_each(|difference| buffers.demand(difference.content))?;
+    if request == Request::Scrub
+        && let Some(io) = plan.writes().first()
+    {
+        return Err(Flaw::BadScrub(*io));
+    }
     let is_read = matches!(request, Request::Read(_));
     let is_answered = !buffers.request.contains(&State::Undefined);
     if is_read && !(is_answered && plan.writes().is_empty()) {
@@ -133,7 +144,7 @@ impl Buffers {
         let (extents, state) = match request {
             Request::Read(extents) => (extents, State::Undefined),
             Request::Write(extents) => (extents, State::Defined),
-            Request::Resync | Request::Rebuild => (&[][..], State::Foreign),
+            Request::Resync | Request::Rebuild | Request::Scrub => (&[][..], State::Foreign),
         };
         let scratch = alloc::vec![State::Undefined; index(plan.scratch().0)];
         let mut buffers = Self { request: Vec::new(), scratch, cache: Vec::new() };

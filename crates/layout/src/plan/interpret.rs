@@ -6,12 +6,12 @@ use super::{Buffer, Plan, Slice};
 use crate::SECTOR_BYTES;
 
 /// Runs `plan` on `members`, each the bytes of a member's data area, with `request` as the request's buffer and `cache` as
-/// the content that was said to be in memory.
+/// the content that was said to be in memory. Returns what the plan's working memory holds then.
 ///
 /// # Panics
 /// When the plan reaches beyond a member or a buffer, or writes to a buffer that is read only: [`check`](super::check)
 /// finds such flaws first.
-pub fn interpret(plan: &Plan, members: &mut [Vec<u8>], request: &mut [u8], cache: &[u8]) {
+pub fn interpret(plan: &Plan, members: &mut [Vec<u8>], request: &mut [u8], cache: &[u8]) -> Vec<u8> {
     let mut scratch = alloc::vec![0xEE; bytes(plan.scratch().0)];
     for io in plan.reads() {
         let mut at = bytes(io.sector.0);
@@ -37,6 +37,7 @@ pub fn interpret(plan: &Plan, members: &mut [Vec<u8>], request: &mut [u8], cache
             at += content.len();
         }
     }
+    scratch
 }
 
 fn bytes(sectors: u64) -> usize {

@@ -5,7 +5,7 @@
 
 use alloc::vec::Vec;
 
-use crate::{DiskSector, Lba, MemberIndex, Sectors};
+use crate::{DiskSector, GroupId, Lba, MemberIndex, Sectors};
 
 /// Which buffer a [`Slice`] is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -99,6 +99,15 @@ pub struct Recovered {
     pub content: Slice,
 }
 
+/// What a parity group's cells differ by: their XOR.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The group.
+    pub group: GroupId,
+    /// Where the XOR is when the XORs are done; zeros where the group agrees.
+    pub content: Slice,
+}
+
 /// How a write brings parity up to date.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Method {
@@ -118,6 +127,7 @@ pub struct Plan {
     pub(crate) writes: Vec<DiskIo>,
     pub(crate) slices: Vec<Slice>,
     pub(crate) recovered: Vec<Recovered>,
+    pub(crate) differences: Vec<Difference>,
     pub(crate) scratch: Sectors,
 }
 
@@ -158,6 +168,12 @@ impl Plan {
         &self.recovered
     }
 
+    /// What the XORs compute of parity groups that are checked, by group.
+    #[must_use]
+    pub fn differences(&self) -> &[Difference] {
+        &self.differences
+    }
+
     /// How much working memory the plan needs.
     #[must_use]
     pub fn scratch(&self) -> Sectors {
@@ -171,6 +187,7 @@ impl Plan {
         self.writes.clear();
         self.slices.clear();
         self.recovered.clear();
+        self.differences.clear();
         self.scratch = Sectors(0);
     }
 }

@@ -216,6 +216,26 @@ impl Planner {
         Ok(())
     }
 
+    /// Plans the comparison of a stripe's units, in the columns `start..+len` of each chunk: every cell that can be read is read, once, and the
+    /// XOR of each group of which all can be is computed. [`Plan::differences`] says where it is; groups with a cell that can't be read, or that
+    /// the array does not use, are not there.
+    ///
+    /// # Errors
+    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
+    pub fn scrub(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        stripe: StripeId,
+        (start, len): (Sectors, Sectors),
+    ) -> Result<(), PlanError> {
+        check_columns(view.geometry, stripe, start, len)?;
+        self.clear(plan);
+        self.grid.scrub(plan, view, stripe, (start, len), &mut self.out);
+        self.out.finish(plan);
+        Ok(())
+    }
+
     fn plan_write(
         &mut self,
         plan: &mut Plan,

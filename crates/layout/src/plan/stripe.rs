@@ -9,8 +9,8 @@
 use alloc::vec::Vec;
 
 use super::planner::{Output, View, index_u32, source};
-use super::{Buffer, Method, Plan, Recovered, Slice, Xor};
-use crate::stripe::StripeMap;
+use super::{Buffer, Difference, Method, Plan, Recovered, Slice, Xor};
+use crate::stripe::{Group, StripeMap};
 use crate::{Cell, DataUnit, DiskSector, GroupId, Sectors, StripeId};
 
 /// The part of one data unit that one extent touches.
@@ -81,6 +81,11 @@ impl Stripe<'_> {
     /// Whether the cell's old content can't be read from its member.
     fn is_lost(&self, cell: Cell) -> bool {
         self.view.repair.failed().contains(self.view.geometry.member(cell))
+    }
+
+    /// Whether all of a group's cells can be read from their members.
+    fn is_whole(&self, group: &Group) -> bool {
+        group.cells().all(|cell| !self.is_lost(cell) && self.view.geometry.uses(self.id, cell))
     }
 
     /// Whether the cell can't be written.
@@ -176,8 +181,7 @@ impl Grid {
     ) {
         let stripe = self.start_columns(view, id, (start, len));
         for (group, equation) in stripe.map.groups().iter().enumerate() {
-            let is_whole = equation.cells().all(|cell| !stripe.is_lost(cell) && view.geometry.uses(id, cell));
-            if is_whole {
+            if stripe.is_whole(equation) {
                 self.update[group] = Update::Partial;
                 for &cell in &equation.data {
                     self.ask(&stripe, cell, 0);
@@ -214,6 +218,39 @@ impl Grid {
             let cell = self.wanted[index];
             let slice = self.content(cell, 0);
             out.write(view, id, cell, start.0, slice);
+        }
+    }
+
+    /// Plans the reads of all cells in the columns `start..+len`, and the XOR of each group.
+    pub(super) fn scrub(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        id: StripeId,
+        (start, len): (Sectors, Sectors),
+        out: &mut Output,
+    ) {
+        let stripe = self.start_columns(view, id, (start, len));
+        for cell in 0..stripe.map.cells() {
+            let cell = Cell(u16::try_from(cell).expect("a stripe has fewer than 65536 cells"));
+            if !stripe.is_lost(cell) && view.geometry.uses(id, cell) {
+                self.ask(&stripe, cell, 0);
+            }
+        }
+        self.fetch(plan, &stripe, out);
+        for (group, equation) in stripe.map.groups().iter().enumerate() {
+            if !stripe.is_whole(equation) {
+                continue;
+            }
+            let group = GroupId(u16::try_from(group).expect("a stripe has fewer than 65536 groups"));
+            let content = self.scratch(plan, 0);
+            let first = plan.slices.len();
+            for cell in equation.cells() {
+                let slice = self.content(cell, 0);
+                plan.slices.push(slice);
+            }
+            finish_xor(plan, content, first);
+            plan.differences.push(Difference { group, content });
         }
     }
 
