@@ -8,7 +8,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use uraid_layout::{Bytes, Geometry, Lba};
+use uraid_layout::{Bytes, Geometry, Lba, Sectors};
 
 /// The least data of a band.
 const BAND_MIN: Bytes = Bytes(1 << 20);
@@ -63,6 +63,14 @@ impl Bands {
         Shard(u8::try_from(shard).expect("below the number of shards"))
     }
 
+    /// How many of the array's first `end` sectors are a shard's.
+    #[must_use]
+    pub fn share(&self, shard: Shard, end: Sectors) -> Sectors {
+        let round = self.band * u64::from(self.shards);
+        let before = self.band * u64::from(shard.0);
+        Sectors(end.0 / round * self.band + (end.0 % round).saturating_sub(before).min(self.band))
+    }
+
     /// The part of a range, from its start on, that has one owner, and the owner. The range is not empty.
     #[must_use]
     pub fn first(&self, range: &Range<Lba>) -> (Shard, Range<Lba>) {
@@ -84,7 +92,7 @@ impl Bands {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uraid_layout::{Level, Rotation, Sectors, Spec};
+    use uraid_layout::{Level, Rotation, Spec};
 
     /// Each sector of each range is in the part that its parity stripe's number says, and parts are as long as can be.
     #[test]
@@ -122,6 +130,12 @@ mod tests {
                             at = part.end.0;
                         }
                         assert_eq!(at, end, "{level:?} of {shards}: {start}..{end} is covered");
+                    }
+                }
+                for end in [0, 1, capacity / 3, capacity - 1, capacity] {
+                    for shard in bands.shards() {
+                        let count = (0..end).filter(|&sector| owner(sector) == u64::from(shard.0)).count() as u64;
+                        assert_eq!(bands.share(shard, Sectors(end)), Sectors(count), "{shard} of {shards} below {end}");
                     }
                 }
                 assert!((0..capacity).step_by(64).all(|lba| u64::from(bands.owner(Lba(lba)).0) == owner(lba)));

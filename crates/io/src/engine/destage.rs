@@ -22,9 +22,9 @@ pub(super) const QUANTUM: Sectors = Sectors((512 << 10) / 512);
 const DESTAGES_MAX: usize = 8;
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Whether another turn has something to do though nothing completes: destaging goes on.
+    /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
     pub fn wants_turn(&self) -> bool {
-        self.quantum.0 == 0
+        self.quantum.0 == 0 || self.scrubber.wants_turn(&self.geometry)
     }
 
     /// Whether replied-to content waits in memory.
@@ -34,7 +34,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
-        self.is_dirty() || self.is_intent_settling()
+        self.is_dirty() || self.is_intent_settling() || self.scrubber.wants_ticks()
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
@@ -45,12 +45,13 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by the next turns,
-    /// and what nobody writes any more is taken out of the write-intent bitmap.
+    /// and what nobody writes any more is taken out of the write-intent bitmap; a scrub may read on.
     pub fn tick(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.tick();
         }
         self.tick_intent();
+        self.scrubber.tick();
     }
 
     /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes, and what there is no

@@ -101,6 +101,9 @@ pub enum EngineError {
     /// The array can't be closed while writes are under way.
     #[error("writes are under way; wait for their replies before closing the array")]
     Busy,
+    /// A scrub is under way already.
+    #[error("a scrub is under way; stop it, or wait for its end")]
+    Scrubbing,
     /// The request can't be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),

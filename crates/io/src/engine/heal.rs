@@ -168,7 +168,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Ends a job that healed, or could not.
     pub(super) fn healed(&mut self, id: JobId, error: Option<&EngineError>) {
-        let Job { work, is_healed, .. } = self.jobs.remove(id);
+        let Job { work, is_healed, rest, .. } = self.jobs.remove(id);
         let Work::Heal { stripe, cell, start, .. } = work else { unreachable!("only a job that heals ends here") };
         let member = self.geometry.member(cell);
         if is_healed {
@@ -177,6 +177,9 @@ impl<D: Disk, T> Engine<D, T> {
         } else {
             self.counters.unrepairable(member);
             tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be written back");
+        }
+        if let Some(rest) = rest {
+            return self.rescrub(stripe, rest, is_healed);
         }
         self.heals.under_way -= 1;
         self.wake_closers();
@@ -190,6 +193,6 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn is_busy(&self) -> bool {
-        self.heals.is_busy() || self.sums.as_ref().is_some_and(Sums::is_busy)
+        self.heals.is_busy() || self.scrubber.is_busy() || self.sums.as_ref().is_some_and(Sums::is_busy)
     }
 }

@@ -10,6 +10,7 @@ use super::EngineError;
 use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::log::PLACING_MIN;
+use super::scrub::Rest;
 use super::shares::Class;
 use super::sums::Pins;
 use crate::bitmap::RegionId;
@@ -52,6 +53,8 @@ pub(super) struct Job<T> {
     pub(super) pins: Pins,
     /// The member that is to be healed.
     pub(super) heals: Option<MemberIndex>,
+    /// What a scrub goes on with when the piece that it found wrong is healed.
+    pub(super) rest: Option<Rest>,
     /// What was healed was read back.
     pub(super) is_healed: bool,
     /// Members that failed an operation of the present phase.
@@ -90,6 +93,11 @@ pub(super) enum Work {
         start: Sectors,
         /// The checksum of what the member gave.
         found: Option<Sum>,
+    },
+    /// Read every unit of a parity stripe, in the columns of each chunk from `start` on, and compare them.
+    Scrub {
+        stripe: StripeId,
+        start: Sectors,
     },
     /// Read what a stream of reads will want next into the cache.
     Ahead,
@@ -227,6 +235,7 @@ impl<T> Job<T> {
             damage: Vec::new(),
             pins: Pins::new(),
             heals: None,
+            rest: None,
             is_healed: false,
             failed: MemberSet::EMPTY,
             again: false,
@@ -295,6 +304,7 @@ impl Work {
         match self {
             Self::Read | Self::Ahead => Class::Read,
             Self::Destage | Self::Heal { .. } => Class::Background,
+            Self::Scrub { .. } => Class::Scrub,
             _ => Class::Write,
         }
     }

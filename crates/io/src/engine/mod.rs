@@ -25,6 +25,7 @@ mod locks;
 mod log;
 mod record;
 mod run;
+mod scrub;
 mod shard;
 mod shares;
 mod sums;
@@ -39,6 +40,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeI
 pub use counters::{Counters, MemberCounters};
 pub use error::EngineError;
 pub use record::Record;
+pub use scrub::{Blame, Mismatch, ScrubMode, ScrubStatus};
 pub use shard::{Ask, Standing};
 
 use crate::array::Overlay;
@@ -54,6 +56,7 @@ use intent::Intent;
 use job::{Job, JobId, Jobs, Work};
 use locks::LockTable;
 use log::Log;
+use scrub::Scrubber;
 use shard::Place;
 use shares::Shares;
 use sums::Sums;
@@ -126,7 +129,7 @@ pub enum Command {
         /// How many.
         len: Sectors,
     },
-    /// Flush, then mark the members clean, unless they were opened dirty and parity was not computed again since. A later
+    /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed again since. A later
     /// write marks them dirty again.
     Close,
 }
@@ -156,6 +159,7 @@ pub struct Engine<D, T> {
     shares: Shares,
     flusher: Flusher,
     heals: Heals,
+    scrubber: Scrubber,
     log: Option<Log>,
     sums: Option<Sums>,
     /// What is in the log and not in place.
@@ -218,6 +222,7 @@ impl<D: Disk, T> Engine<D, T> {
             shares: Shares::default(),
             flusher: Flusher::default(),
             heals: Heals::default(),
+            scrubber: Scrubber::default(),
             log,
             sums,
             overlay: Overlay::default(),
@@ -320,7 +325,7 @@ impl<D: Disk, T> Engine<D, T> {
         (self.disk, self.geometry, self.record)
     }
 
-    /// Commands that have no reply yet, and destaging, read-ahead and healing under way.
+    /// Commands that have no reply yet, and destaging, read-ahead, healing and parts of a scrub under way.
     pub fn in_flight(&self) -> usize {
         self.jobs.len()
     }
@@ -334,6 +339,10 @@ impl<D: Disk, T> Engine<D, T> {
                     Command::Read { buf, .. } | Command::Write { buf, .. } => Some(buf),
                     _ => None,
                 };
+                self.scrubber.note_activity();
+                if work == Work::Close {
+                    self.stop_scrub();
+                }
                 if let Some(cache) = &mut self.cache {
                     cache.note_activity();
                 }
@@ -362,10 +371,12 @@ impl<D: Disk, T> Engine<D, T> {
     /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.
     pub fn turn(&mut self, replies: &mut Vec<Reply<T>>) -> Result<(), EngineError> {
         self.quantum = destage::QUANTUM;
+        self.scrubber.turn();
         loop {
             self.run_ready();
             self.destage();
             self.heal();
+            self.scrub_on();
             self.commit();
             self.write_pages();
             self.disk.kick().map_err(EngineError::Device)?;

@@ -10,7 +10,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use super::flush::Waiter;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
-use super::{Engine, EngineError, PART, Reply};
+use super::{Engine, EngineError, PART, Reply, scrub};
 use crate::buf::{Buf, Pool};
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::sums::PageNumber;
@@ -82,7 +82,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn first_stage(&mut self, id: JobId) -> Stage {
         let geometry = &self.geometry;
         let job = self.jobs.job(id);
-        if let Work::Resync { stripe, .. } | Work::Heal { stripe, .. } = job.work {
+        if let Work::Resync { stripe, .. } | Work::Heal { stripe, .. } | Work::Scrub { stripe, .. } = job.work {
             job.len = Sectors(job.end.0 - job.at.0);
             return Stage::Lock(Span::new(stripe, stripe));
         }
@@ -240,6 +240,10 @@ impl<D: Disk, T> Engine<D, T> {
                 }
                 planner.rebuild(plan, &view, stripe, [cell], (start, job.len))
             }
+            Work::Scrub { .. } => {
+                let (stripe, start) = scrub::columns(job);
+                planner.scrub(plan, &view, stripe, (start, job.len))
+            }
             Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
         };
         planned.map_err(EngineError::Plan)
@@ -335,6 +339,9 @@ impl<D: Disk, T> Engine<D, T> {
     fn reads_done(&mut self, id: JobId) -> Step {
         self.leave(id);
         let job = self.jobs.job(id);
+        if matches!(job.work, Work::Scrub { .. }) {
+            return self.compared(id);
+        }
         if !job.failed.is_empty() && !planted!(ReadErrorAsData) {
             job.unreadable = job.unreadable.union(job.failed);
             return self.do_without(id);
@@ -387,7 +394,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.plan_again(id)
     }
 
-    fn plan_again(&mut self, id: JobId) -> Step {
+    pub(super) fn plan_again(&mut self, id: JobId) -> Step {
         self.drop_scratch(id);
         self.leave_pages(id);
         Step::To(if self.jobs.job(id).work.is_write() { Stage::Plan } else { Stage::PlanRead })
@@ -395,7 +402,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one within a unit with
     /// its first block; false: it is none of them. So: what failed together need not fail there.
-    fn narrow(&mut self, id: JobId) -> bool {
+    pub(super) fn narrow(&mut self, id: JobId) -> bool {
         let sizes = [self.geometry.stripe_sectors().0, self.geometry.chunk().0, BLOCK.0];
         let job = self.jobs.job(id);
         if let Work::Destage | Work::Heal { .. } = job.work {
@@ -556,6 +563,7 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Work::Ahead => return self.ahead_done(id, error),
             Work::Heal { .. } => return self.healed(id, error.as_ref()),
+            Work::Scrub { .. } => return self.scrubbed(id, error.as_ref()),
             _ => self.placed(id, error.as_ref()),
         }
         let Job { token, work, buf, .. } = self.jobs.remove(id);
@@ -563,7 +571,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.replies.extend(token.map(|token| Reply { token, result }));
     }
 
-    fn drop_scratch(&mut self, id: JobId) {
+    pub(super) fn drop_scratch(&mut self, id: JobId) {
         if self.jobs.job(id).scratch.take().is_some() {
             self.feed_starved();
         }

@@ -17,7 +17,7 @@
 //! for when the followers have flushed and stopped.
 
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, MemberSet};
+use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
 
 use super::job::{Job, Work};
 use super::log::Log;
@@ -154,6 +154,20 @@ impl<D: Disk, T> Engine<D, T> {
         if !members.is_empty() {
             place.asks.push(Ask::Flush(members));
         }
+    }
+
+    /// The first parity stripe from `stripe` on that is this engine's; beyond the last: none is.
+    pub(super) fn own_from(&self, stripe: StripeId) -> StripeId {
+        let Some(Place { bands, shard, .. }) = &self.place else { return stripe };
+        let sectors = self.geometry.stripe_sectors().0;
+        let (start, end) = (Lba(stripe.0.saturating_mul(sectors)), Lba(self.geometry.capacity().0));
+        let own = bands.parts(start..end).find(|(owner, _)| owner == shard);
+        own.map_or(StripeId(self.geometry.stripes().0), |(_, part)| StripeId(part.start.0 / sectors))
+    }
+
+    /// How many of the array's first `end` sectors are this engine's.
+    pub(super) fn own_below(&self, end: Sectors) -> Sectors {
+        self.place.as_ref().map_or(end, |place| place.bands.share(place.shard, end))
     }
 
     /// The end of what is this engine's of the sectors from `start` to `end`; none when the first is another's.

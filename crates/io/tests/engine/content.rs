@@ -68,7 +68,7 @@ const CACHINGS: [Caching; 6] = [
     Some((CacheMode::WriteBack, 4096)),
 ];
 
-fn caching(number: u64) -> Caching {
+pub(crate) fn caching(number: u64) -> Caching {
     CACHINGS[usize::try_from(number).expect("small") % CACHINGS.len()]
 }
 
@@ -120,6 +120,11 @@ impl Storm {
             }
         }
         self.engine.disk_mut().allow_reaps(usize::MAX);
+    }
+
+    /// Runs this many more commands.
+    pub(crate) fn more(&mut self, commands: u64) {
+        self.run(self.next + commands);
     }
 
     /// Makes a bit of some member wrong, now and then.

@@ -9,6 +9,7 @@ mod intent;
 mod log;
 mod record;
 mod recovery;
+mod scrub;
 mod shards;
 mod sums;
 mod support;
