@@ -1,6 +1,7 @@
 //! Scrubbing: what is wrong is found, exactly, and named where that can be told; what is right is read once and never written.
 
 use rustix::io::Errno;
+use uraid_io::bands::Bands;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Blame, CacheMode, Command, EngineError, Mismatch, ScrubMode, ScrubStatus};
 use uraid_io::superblock::Consistency;
@@ -302,6 +303,51 @@ fn two_wrong_units_are_located_or_left_alone() {
     assert!(left > 100 && repaired > 100);
 }
 
+/// One parity unit after the other rots while clients write: each is repaired or written over, and what clients have written is never changed.
+#[test]
+fn parity_that_rots_under_load_is_repaired() {
+    let mut repaired = 0;
+    for (index, shape) in (0..).zip(rm2_shapes()) {
+        for turn in 0..3 {
+            let seed = 76_000 + index * 10 + turn;
+            let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), seed, caching(seed));
+            let geometry = storm.engine.geometry().clone();
+            for round in 0..8 {
+                storm.more(10);
+                let stripe = StripeId(storm.random.below(geometry.stripes().0));
+                let groups = geometry.map(stripe).groups();
+                let group = storm.random.below(groups.len() as u64);
+                let parity = groups[usize::try_from(group).expect("small")].parity;
+                let column = storm.random.below(7);
+                spoil(&mut storm.engine, stripe, parity, column..column + 2, seed * 100 + round);
+                storm.engine.start_scrub(ScrubMode::Repair, StripeId(0)).expect("the last one is over");
+                while storm.engine.scrub().is_some_and(|scrub| scrub.is_running) {
+                    storm.more(10);
+                }
+                let status = storm.engine.scrub().expect("started");
+                assert_eq!(status.repaired, status.mismatched, "{shape:?}, seed {seed}: {status:?}");
+                repaired += status.repaired.0;
+            }
+            storm.finish();
+        }
+    }
+    assert!(repaired > 200, "only {repaired} sectors");
+}
+
+/// Where checksums know nothing, parity speaks; blocks are repaired whole then.
+#[test]
+fn blocks_that_were_never_written_are_compared() {
+    let shape = small(rm2(3, Placement::Adjacent), 7).checked();
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(3));
+    let geometry = engine.geometry().clone();
+    for (stripe, group) in (0..geometry.stripes().0).map(StripeId).zip(geometry.map(StripeId(0)).groups()) {
+        spoil(&mut engine, stripe, group.parity, 1..3, 4);
+        let status = scrub(&mut engine, ScrubMode::Repair);
+        assert_eq!((status.mismatched, status.repaired), (Sectors(8), Sectors(8)), "{stripe}");
+    }
+    assert_encoded(&engine, &vec![0; size(geometry.capacity().bytes())], "repaired");
+}
+
 /// RAID 5 and two copies: which unit is wrong can't be told, and nothing is touched.
 #[test]
 fn what_is_not_known_is_not_touched() {
@@ -505,6 +551,37 @@ fn a_scrub_is_stopped_and_goes_on_where_it_was() {
     assert_eq!(read, total, "each unit was read once in all");
     assert!(stops > 3, "{stops}");
     assert!(matches!(engine.start_scrub(ScrubMode::Check, StripeId(41)), Err(EngineError::OutOfRange { .. })));
+}
+
+/// Of several engines each scrubs what is its own, and together they read everything once.
+#[test]
+fn several_engines_scrub_the_array_together() {
+    for level in [RAID5, rm2(3, Placement::Adjacent)] {
+        let shape = Shape { chunk: 64 << 10, chunks: 60, ..small(level, 7) };
+        let geometry = shape.geometry();
+        let bands = Bands::new(&geometry, 3);
+        let used: usize = (0..geometry.stripes().0).map(|stripe| used_cells(&geometry, StripeId(stripe)).len()).sum();
+        let (mut total, mut bytes, mut found) = (0, 0, Vec::new());
+        for shard in bands.shards() {
+            let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo).with_bands(bands, shard).expect("no log");
+            let last = StripeId(geometry.stripes().0 - 1);
+            for stripe in (0..=last.0).map(StripeId) {
+                let cell = geometry.map(stripe).data()[1];
+                spoil(&mut engine, stripe, cell, 100..101, 3);
+            }
+            let status = scrub(&mut engine, ScrubMode::Check);
+            total += status.total.0;
+            bytes += engine.counters().total().read_bytes;
+            found.extend(status.mismatches.iter().map(|mismatch| mismatch.stripe.0));
+            engine.start_scrub(ScrubMode::Check, last).expect("started");
+            assert!(go_on(&mut engine).mismatches.len() <= 2, "only the last stripe is left, for one of them");
+        }
+        found.sort_unstable();
+        found.dedup();
+        assert!(found.into_iter().eq(0..geometry.stripes().0), "{level:?}: every stripe is somebody's");
+        assert_eq!(total, geometry.capacity().0);
+        assert_eq!(bytes, used as u64 * shape.chunk, "{level:?}");
+    }
 }
 
 /// A limit is kept on average, however much one part is.
