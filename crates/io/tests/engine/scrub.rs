@@ -14,8 +14,8 @@ use uraid_layout::{
 use crate::content::{Storm, caching};
 use crate::counts::moved;
 use crate::support::{
-    RAID5, SECTOR, Shape, TestEngine, assert_encoded, encoded, noise, read, rm2, run, shapes, size, small, tolerated,
-    with_cache, write,
+    RAID5, SECTOR, Shape, TestEngine, assert_encoded, buf, encoded, noise, read, rm2, run, shapes, size, small,
+    tolerated, with_cache, write,
 };
 
 fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
@@ -346,6 +346,32 @@ fn blocks_that_were_never_written_are_compared() {
         assert_eq!((status.mismatched, status.repaired), (Sectors(8), Sectors(8)), "{stripe}");
     }
     assert_encoded(&engine, &vec![0; size(geometry.capacity().bytes())], "repaired");
+}
+
+/// A write that comes while a unit is found wrong waits until it is repaired: before that it would make the parity wrong instead.
+#[test]
+fn a_write_waits_for_the_repair_of_its_stripe() {
+    for shape in rm2_shapes() {
+        let (mut engine, mut content) = filled(shape);
+        let cell = engine.geometry().map(StripeId(0)).data()[0];
+        spoil(&mut engine, StripeId(0), cell, 0..8, 6);
+        engine.start_scrub(ScrubMode::RepairSuspects, StripeId(0)).expect("started");
+        let mut replies = Vec::new();
+        engine.disk_mut().allow_reaps(0);
+        engine.turn(&mut replies).expect("memory does not break");
+        assert_eq!(engine.in_flight(), 1, "the unit is being read");
+        let new = noise(5, 8);
+        content[..8 * SECTOR].copy_from_slice(&new);
+        engine.submit(0, Command::Write { lba: Lba(0), buf: buf(&new), fua: false });
+        engine.disk_mut().allow_reaps(usize::MAX);
+        while engine.in_flight() > 0 || engine.wants_turn() {
+            engine.turn(&mut replies).expect("memory does not break");
+        }
+        assert!(replies.len() == 1 && replies[0].result.is_ok());
+        assert_eq!(go_on(&mut engine).repaired, Sectors(8), "{shape:?}");
+        run(&mut engine, Command::Close).expect("closed");
+        assert_encoded(&engine, &content, &format!("{shape:?}"));
+    }
 }
 
 /// RAID 5 and two copies: which unit is wrong can't be told, and nothing is touched.
