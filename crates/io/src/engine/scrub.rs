@@ -460,11 +460,13 @@ impl<D: Disk, T> Engine<D, T> {
             Fault::Judged(Verdict::Unknown(group)) => Blame::Unknown(group),
         };
         let Some(Run { status, .. }) = &mut self.scrubber.run else { return };
-        tracing::error!(%stripe, %start, %len, ?blame, is_repaired, "units of a parity stripe do not agree");
         status.mismatched.0 += len.0;
         status.repaired.0 += if is_repaired { len.0 } else { 0 };
         let mismatch = Mismatch { stripe, start, len, blame, is_repaired };
         let has_room = status.mismatches.len() < MISMATCHES_MAX;
+        if has_room {
+            tracing::error!(%stripe, %start, %len, ?blame, is_repaired, "units of a parity stripe do not agree");
+        }
         match status.mismatches.last_mut().filter(|last| last.is_continued_by(&mismatch)) {
             Some(last) => last.len.0 += len.0,
             None if has_room => status.mismatches.push(mismatch),
