@@ -25,7 +25,7 @@ fn batch(kind: OpKind, count: u64, buffers: &mut [Buf]) -> Vec<DiskOp> {
 #[test]
 fn a_batch_enters_the_kernel_once_however_many_operations_it_has() {
     let directory = tempfile::tempdir().unwrap();
-    let member = Member::create(&directory.path().join("member"), Bytes(16 << 20), Allocation::Full).unwrap();
+    let member = Member::create(&directory.path().join("member"), Bytes(32 << 20), Allocation::Full).unwrap();
     let mut disk = UringDisk::new(vec![Some(Arc::new(member))], DEFAULT_DEPTH).unwrap();
     let mut buffers: Vec<Buf> = (0..128).map(|_| Buf::zeroed(BLOCK)).collect();
     for kind in [OpKind::Write, OpKind::Read] {
