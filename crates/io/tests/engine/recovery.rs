@@ -283,6 +283,8 @@ fn recovery_can_be_cut_off_anywhere() {
         let shape = Shape { chunks: 300, ..shape };
         let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
         let lba = engine.geometry().capacity().0 - 100;
+        // The last region is still marked while the first is worked on.
+        write(&mut engine, 0, &noise(2, 8)).expect("written");
         write(&mut engine, lba, &noise(1, 50)).expect("written");
         let mut random = Random(index);
         let mut left = members(&engine);
