@@ -21,4 +21,4 @@ mod uri;
 
 pub use error::{Error, NbdError};
 pub use export::{BlockSizes, Command, Export, ExportInfo, Extent, Payload, Span};
-pub use server::{Dispatcher, Endpoint, Incoming, Limits, Listener, ReplySlot, Server};
+pub use server::{Connections, Dispatcher, Endpoint, Incoming, Limits, Listener, ReplySlot, Server, UnixSocket};

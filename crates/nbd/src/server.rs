@@ -9,7 +9,9 @@ mod connection;
 mod handover;
 mod listener;
 mod outbox;
+mod places;
 mod receive;
+mod socket;
 mod stream;
 
 use std::{cell::Cell, fmt, future::Future, rc::Rc, time::Duration};
@@ -20,11 +22,13 @@ use tracing::{debug, info, warn};
 pub use handover::{Dispatcher, Incoming};
 pub use listener::{Endpoint, Listener};
 pub use outbox::ReplySlot;
+pub use places::Connections;
+pub use socket::UnixSocket;
 
 use crate::{Error, Export};
 use connection::serve_connection;
-use handover::Place;
 use listener::Accepted;
+use places::Place;
 use stream::Stream;
 
 /// How long to leave off accepting when the system is out of descriptors or memory.
@@ -63,6 +67,7 @@ impl Default for Limits {
 pub struct Server<E> {
     export: Rc<E>,
     limits: Limits,
+    open: Connections,
 }
 
 impl<E: Export> Server<E> {
@@ -72,7 +77,12 @@ impl<E: Export> Server<E> {
     /// [`Error::InvalidExport`] if the protocol can't describe the export.
     pub fn new(export: Rc<E>, limits: Limits) -> Result<Self, Error> {
         export.info().validate()?;
-        Ok(Self { export, limits })
+        Ok(Self { export, limits, open: Connections::default() })
+    }
+
+    /// The connections that [`Server::serve`] accepts.
+    pub fn connections(&self) -> Connections {
+        self.open.clone()
     }
 
     /// Serves until `shutdown` is ready. Then nothing more is accepted or read, requests in flight are finished and answered within
@@ -91,8 +101,10 @@ impl<E: Export> Server<E> {
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok(stream) if connections.len() < self.limits.connections_max => self.spawn(&mut connections, stream, None, draining.clone()),
-                    Ok(_) => warn!("{}", TooMany(self.limits.connections_max)),
+                    Ok(stream) => match self.open.place(self.limits.connections_max) {
+                        Some(place) => self.spawn(&mut connections, stream, place, draining.clone()),
+                        None => warn!("{}", TooMany(self.limits.connections_max)),
+                    },
                     Err(error) => {
                         warn!(%error, "could not accept a connection");
                         tokio::time::sleep(ACCEPT_BACKOFF).await;
@@ -123,13 +135,7 @@ impl<E: Export> Server<E> {
     }
 
     /// Serves a connection, which keeps its place among all until it ends.
-    fn spawn(
-        &self,
-        connections: &mut JoinSet<()>,
-        stream: Accepted,
-        place: Option<Place>,
-        draining: watch::Receiver<bool>,
-    ) {
+    fn spawn(&self, connections: &mut JoinSet<()>, stream: Accepted, place: Place, draining: watch::Receiver<bool>) {
         let (export, limits) = (Rc::clone(&self.export), self.limits);
         match stream {
             Accepted::Unix(stream) => connections.spawn_local(logged(stream, export, limits, draining, place)),
@@ -147,7 +153,7 @@ impl fmt::Display for TooMany {
     }
 }
 
-async fn logged<S, E>(stream: S, export: Rc<E>, limits: Limits, draining: watch::Receiver<bool>, _place: Option<Place>)
+async fn logged<S, E>(stream: S, export: Rc<E>, limits: Limits, draining: watch::Receiver<bool>, _place: Place)
 where
     S: Stream,
     E: Export,

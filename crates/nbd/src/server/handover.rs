@@ -3,16 +3,7 @@
 //! One [`Dispatcher`] accepts, and hands its connections in turn to the [`Incoming`] of each server. [`Limits::connections_max`] holds for all
 //! servers together. When the dispatcher ends, so do they, in the way of [`Server::serve`].
 
-use std::{
-    future::Future,
-    io,
-    net::TcpStream as StdTcpStream,
-    os::unix::net::UnixStream as StdUnixStream,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-};
+use std::{future::Future, io, net::TcpStream as StdTcpStream, os::unix::net::UnixStream as StdUnixStream};
 
 use tokio::{
     net::{TcpStream, UnixStream},
@@ -21,6 +12,7 @@ use tokio::{
 };
 use tracing::warn;
 
+use super::places::{Connections, Place};
 use super::{ACCEPT_BACKOFF, Accepted, Limits, Listener, Server, TooMany, connection_ended};
 use crate::Export;
 
@@ -29,7 +21,7 @@ use crate::Export;
 pub struct Dispatcher {
     queues: Vec<Sender<Handed>>,
     limits: Limits,
-    open: Arc<AtomicUsize>,
+    open: Connections,
 }
 
 /// The connections of one server.
@@ -51,10 +43,6 @@ enum StdStream {
     Tcp(StdTcpStream),
 }
 
-/// One of the connections that there may be, until it is dropped.
-#[derive(Debug)]
-pub(super) struct Place(Arc<AtomicUsize>);
-
 impl Dispatcher {
     /// A dispatcher, and what each of `servers` gets from it.
     ///
@@ -68,7 +56,12 @@ impl Dispatcher {
             .map(|_| channel(limits.connections_max.max(1)))
             .map(|(sender, queue)| (sender, Incoming { queue }))
             .unzip();
-        (Self { queues, limits, open: Arc::default() }, incoming)
+        (Self { queues, limits, open: Connections::default() }, incoming)
+    }
+
+    /// The connections of all servers.
+    pub fn connections(&self) -> Connections {
+        self.open.clone()
     }
 
     /// Accepts until `shutdown` is ready; removes the listener's socket file then.
@@ -81,7 +74,7 @@ impl Dispatcher {
                 () = &mut shutdown => return,
             };
             match accepted.and_then(StdStream::new) {
-                Ok(stream) => match self.place() {
+                Ok(stream) => match self.open.place(self.limits.connections_max) {
                     Some(place) => self.hand(turns.next().expect("turns never end"), Handed { stream, place }),
                     None => warn!("{}", TooMany(self.limits.connections_max)),
                 },
@@ -97,17 +90,6 @@ impl Dispatcher {
         if self.queues[turn].try_send(handed).is_err() {
             warn!("a new connection was closed: the thread that was to serve it has ended");
         }
-    }
-
-    fn place(&self) -> Option<Place> {
-        let place = Place(Arc::clone(&self.open));
-        (self.open.fetch_add(1, Ordering::Relaxed) < self.limits.connections_max).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -140,7 +122,7 @@ impl<E: Export> Server<E> {
                 handed = incoming.queue.recv() => match handed {
                     None => break,
                     Some(Handed { stream, place }) => match stream.accepted() {
-                        Ok(stream) => self.spawn(&mut connections, stream, Some(place), draining.clone()),
+                        Ok(stream) => self.spawn(&mut connections, stream, place, draining.clone()),
                         Err(error) => warn!(%error, "could not take over a connection"),
                     }
                 },

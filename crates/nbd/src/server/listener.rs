@@ -1,31 +1,24 @@
-//! Listening sockets.
-//!
-//! A Unix socket is nobody else's from the moment it exists, replaces the leavings of a dead server but never a live one, and is removed at the
-//! end if it is still the same file.
+//! Where clients connect to: a Unix socket or a TCP port, made here or by whoever started the process.
 
 use std::{
-    fmt, fs, io,
+    fmt, io,
     net::{SocketAddr, TcpListener as StdTcpListener},
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::fs::MetadataExt as _,
-    },
-    path::{Path, PathBuf, absolute},
+    os::fd::{AsFd, OwnedFd},
+    path::{Path, PathBuf},
 };
 
 use rustix::{
-    fs::{FileType, FlockOperation, Mode, OFlags},
     io::Errno,
-    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt},
+    net::{AddressFamily, sockopt},
 };
-use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tracing::{debug, warn};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
+use tracing::debug;
 
+use super::socket::UnixSocket;
 use crate::{Error, uri::uri};
 
 /// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
-const BACKLOG: i32 = 128;
 
 /// Where a server can be reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +54,7 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum Socket {
-    Unix { listener: UnixListener, identity: FileIdentity },
+    Unix(UnixSocket),
     Tcp(TcpListener),
 }
 
@@ -80,39 +73,9 @@ impl Listener {
     /// # Panics
     /// If called outside of a tokio runtime.
     pub fn unix(path: &Path) -> Result<Self, Error> {
-        let failed = |operation| {
-            let endpoint = path.display().to_string();
-            move |errno: Errno| Error::Listen { operation, endpoint, source: errno.into() }
-        };
-        let path = absolute(path).map_err(|source| Error::Listen {
-            operation: "find",
-            endpoint: path.display().to_string(),
-            source,
-        })?;
-        let address = SocketAddrUnix::new(&path).map_err(failed("name a socket"))?;
-        // Two servers must not both find the same dead socket and then remove each other's new one.
-        let directory = path.parent().unwrap_or(Path::new("/"));
-        let directory =
-            rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
-                .map_err(failed("open the directory of"))?;
-        rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(failed("lock the directory of"))?;
-        remove_stale(&path, &address)?;
-        let socket = unix_socket().map_err(failed("create the socket"))?;
-        // On Linux the file inherits the socket's own mode, so that it is never open to others, whatever the umask.
-        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("restrict"))?;
-        rustix::net::bind(&socket, &address).map_err(failed("create"))?;
-        let identity = FileIdentity::of(&path).map_err(|source| Error::Listen {
-            operation: "find the new",
-            endpoint: path.display().to_string(),
-            source,
-        })?;
-        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen on"))?;
-        let listener = UnixListener::from_std(socket.into()).map_err(|source| Error::Listen {
-            operation: "poll",
-            endpoint: path.display().to_string(),
-            source,
-        })?;
-        Ok(Self { socket: Socket::Unix { listener, identity }, endpoint: Endpoint::Unix(path) })
+        let socket = UnixSocket::bind(path)?;
+        let endpoint = Endpoint::Unix(socket.path().to_owned());
+        Ok(Self { socket: Socket::Unix(socket), endpoint })
     }
 
     /// Listens on a TCP address. Port 0 lets the system choose.
@@ -123,13 +86,25 @@ impl Listener {
     /// # Panics
     /// If called outside of a tokio runtime.
     pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
-        let listen = || {
-            let listener = StdTcpListener::bind(address)?;
-            listener.set_nonblocking(true)?;
-            let endpoint = Endpoint::Tcp(listener.local_addr()?);
-            Ok(Self { socket: Socket::Tcp(TcpListener::from_std(listener)?), endpoint })
-        };
+        let listen = || Self::of_tcp(StdTcpListener::bind(address)?);
         listen().map_err(|source| Error::Listen { operation: "listen on", endpoint: address.to_string(), source })
+    }
+
+    /// Takes over a socket that somebody else has made, and that listens: a Unix or a TCP socket.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] when it is neither, or can't be polled.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn inherit(socket: OwnedFd) -> Result<Self, Error> {
+        if sockopt::socket_domain(&socket).is_ok_and(|family| family == AddressFamily::UNIX) {
+            let socket = UnixSocket::inherit(socket)?;
+            let endpoint = Endpoint::Unix(socket.path().to_owned());
+            return Ok(Self { socket: Socket::Unix(socket), endpoint });
+        }
+        let listen = || Self::of_tcp(StdTcpListener::from(socket));
+        listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
     }
 
     /// Where clients connect to.
@@ -137,11 +112,17 @@ impl Listener {
         &self.endpoint
     }
 
+    fn of_tcp(listener: StdTcpListener) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let endpoint = Endpoint::Tcp(listener.local_addr()?);
+        Ok(Self { socket: Socket::Tcp(TcpListener::from_std(listener)?), endpoint })
+    }
+
     /// Waits for a client. Cancel safe.
     pub(super) async fn accept(&self) -> io::Result<Accepted> {
         match &self.socket {
-            Socket::Unix { listener, .. } => {
-                let (stream, _) = listener.accept().await?;
+            Socket::Unix(socket) => {
+                let stream = socket.accept().await?;
                 tune(enlarge_send_buffer(&stream));
                 Ok(Accepted::Unix(stream))
             }
@@ -156,31 +137,6 @@ impl Listener {
     }
 }
 
-impl Drop for Listener {
-    fn drop(&mut self) {
-        let (Socket::Unix { identity, .. }, Endpoint::Unix(path)) = (&self.socket, &self.endpoint) else { return };
-        if FileIdentity::of(path).is_ok_and(|now| now == *identity)
-            && let Err(error) = fs::remove_file(path)
-        {
-            warn!(path = %path.display(), %error, "could not remove the socket");
-        }
-    }
-}
-
-/// Tells a file from another that took its name.
-#[derive(Debug, PartialEq, Eq)]
-struct FileIdentity {
-    device: u64,
-    inode: u64,
-}
-
-impl FileIdentity {
-    fn of(path: &Path) -> io::Result<Self> {
-        let metadata = fs::symlink_metadata(path)?;
-        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
-    }
-}
-
 /// Root may exceed the system's limit; others get as much as it allows.
 fn enlarge_send_buffer(stream: &impl AsFd) -> Result<(), Errno> {
     sockopt::set_socket_send_buffer_size_force(stream, SEND_BUFFER_BYTES)
@@ -191,36 +147,5 @@ fn enlarge_send_buffer(stream: &impl AsFd) -> Result<(), Errno> {
 fn tune(result: Result<(), Errno>) {
     if let Err(error) = result {
         debug!(%error, "could not tune a socket");
-    }
-}
-
-fn unix_socket() -> Result<OwnedFd, Errno> {
-    rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::STREAM,
-        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-        None,
-    )
-}
-
-/// Makes way for a new socket, if what is there is one that nobody listens on.
-fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
-    let failed = |operation| move |source| Error::Listen { operation, endpoint: path.display().to_string(), source };
-    let stat = match rustix::fs::lstat(path) {
-        Err(Errno::NOENT) => return Ok(()),
-        stat => stat.map_err(io::Error::from).map_err(failed("examine"))?,
-    };
-    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
-        return Err(Error::NotASocket { path: path.to_owned() });
-    }
-    let probe = unix_socket().map_err(io::Error::from).map_err(failed("create a socket to probe"))?;
-    match rustix::net::connect(&probe, address) {
-        Err(Errno::CONNREFUSED) => {
-            debug!(path = %path.display(), "removing the socket of a server that is gone");
-            fs::remove_file(path).map_err(failed("remove the stale socket"))
-        }
-        // A full backlog means a server, too.
-        Ok(()) | Err(Errno::AGAIN) => Err(Error::SocketInUse { path: path.to_owned() }),
-        Err(errno) => Err(failed("probe")(errno.into())),
     }
 }

@@ -1,0 +1,162 @@
+//! Unix sockets that servers listen on.
+//!
+//! Such a socket is nobody else's from the moment it exists, replaces the leavings of a dead server but never a live one, and is removed at the
+//! end if it is still the same file. It knows no protocol.
+
+use std::{
+    fs, io,
+    os::{fd::OwnedFd, unix::fs::MetadataExt as _},
+    path::{Path, PathBuf, absolute},
+};
+
+use rustix::{
+    fs::{FileType, FlockOperation, Mode, OFlags},
+    io::Errno,
+    net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType},
+};
+use tokio::net::{UnixListener, UnixStream};
+use tracing::{debug, warn};
+
+use crate::Error;
+
+const BACKLOG: i32 = 128;
+
+/// A Unix socket that clients can already connect to.
+#[derive(Debug)]
+pub struct UnixSocket {
+    listener: UnixListener,
+    path: PathBuf,
+    /// None: somebody else made the file, and removes it.
+    identity: Option<FileIdentity>,
+}
+
+impl UnixSocket {
+    /// Listens on a socket that only this user may connect to (mode 0600).
+    ///
+    /// # Errors
+    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there, and [`Error::Listen`].
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn bind(path: &Path) -> Result<Self, Error> {
+        let failed = |operation| {
+            let endpoint = path.display().to_string();
+            move |errno: Errno| Error::Listen { operation, endpoint, source: errno.into() }
+        };
+        let path = absolute(path).map_err(|source| Error::Listen {
+            operation: "find",
+            endpoint: path.display().to_string(),
+            source,
+        })?;
+        let address = SocketAddrUnix::new(&path).map_err(failed("name a socket"))?;
+        // Two servers must not both find the same dead socket and then remove each other's new one.
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        let directory =
+            rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
+                .map_err(failed("open the directory of"))?;
+        rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(failed("lock the directory of"))?;
+        remove_stale(&path, &address)?;
+        let socket = unix_socket().map_err(failed("create the socket"))?;
+        // On Linux the file inherits the socket's own mode, so that it is never open to others, whatever the umask.
+        rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR).map_err(failed("restrict"))?;
+        rustix::net::bind(&socket, &address).map_err(failed("create"))?;
+        let identity = FileIdentity::of(&path).map_err(|source| Error::Listen {
+            operation: "find the new",
+            endpoint: path.display().to_string(),
+            source,
+        })?;
+        rustix::net::listen(&socket, BACKLOG).map_err(failed("listen on"))?;
+        let listener = UnixListener::from_std(socket.into()).map_err(|source| Error::Listen {
+            operation: "poll",
+            endpoint: path.display().to_string(),
+            source,
+        })?;
+        Ok(Self { listener, path, identity: Some(identity) })
+    }
+
+    /// Takes over a socket that somebody else has made, and that listens.
+    ///
+    /// # Errors
+    /// [`Error::Listen`] when it can't be polled.
+    ///
+    /// # Panics
+    /// If called outside of a tokio runtime.
+    pub fn inherit(socket: OwnedFd) -> Result<Self, Error> {
+        let listen = || {
+            let listener = std::os::unix::net::UnixListener::from(socket);
+            listener.set_nonblocking(true)?;
+            let path = listener.local_addr()?.as_pathname().map(Path::to_path_buf).unwrap_or_default();
+            Ok(Self { listener: UnixListener::from_std(listener)?, path, identity: None })
+        };
+        listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
+    }
+
+    /// Where it is: an absolute path, if whoever made it used one; empty when it has no name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Waits for a client. Cancel safe.
+    ///
+    /// # Errors
+    /// When the system is out of descriptors or memory.
+    pub async fn accept(&self) -> io::Result<UnixStream> {
+        Ok(self.listener.accept().await?.0)
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        let Some(identity) = &self.identity else { return };
+        if FileIdentity::of(&self.path).is_ok_and(|now| now == *identity)
+            && let Err(error) = fs::remove_file(&self.path)
+        {
+            warn!(path = %self.path.display(), %error, "could not remove the socket");
+        }
+    }
+}
+
+/// Tells a file from another that took its name.
+#[derive(Debug, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
+    inode: u64,
+}
+
+impl FileIdentity {
+    fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::symlink_metadata(path)?;
+        Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+fn unix_socket() -> Result<OwnedFd, Errno> {
+    rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::STREAM,
+        SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
+        None,
+    )
+}
+
+/// Makes way for a new socket, if what is there is one that nobody listens on.
+fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
+    let failed = |operation| move |source| Error::Listen { operation, endpoint: path.display().to_string(), source };
+    let stat = match rustix::fs::lstat(path) {
+        Err(Errno::NOENT) => return Ok(()),
+        stat => stat.map_err(io::Error::from).map_err(failed("examine"))?,
+    };
+    if FileType::from_raw_mode(stat.st_mode) != FileType::Socket {
+        return Err(Error::NotASocket { path: path.to_owned() });
+    }
+    let probe = unix_socket().map_err(io::Error::from).map_err(failed("create a socket to probe"))?;
+    match rustix::net::connect(&probe, address) {
+        Err(Errno::CONNREFUSED) => {
+            debug!(path = %path.display(), "removing the socket of a server that is gone");
+            fs::remove_file(path).map_err(failed("remove the stale socket"))
+        }
+        // A full backlog means a server, too.
+        Ok(()) | Err(Errno::AGAIN) => Err(Error::SocketInUse { path: path.to_owned() }),
+        Err(errno) => Err(failed("probe")(errno.into())),
+    }
+}
