@@ -19,6 +19,9 @@ const REACTORS_MAX: i64 = 16;
 #[command(name = "uraid", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "Start here:\n  uraid quickstart              a small RAID 5 in ./uraid-demo, served at once")]
 pub(crate) struct Cli {
+    /// How what is logged on standard error is written; URAID_LOG says what: error, warn (default), info, debug, trace
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    pub(crate) log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
@@ -41,6 +44,22 @@ pub(crate) enum Command {
     Layout(LayoutArgs),
     /// Make a small RAID 5 of files in a directory and serve it
     Quickstart(QuickstartArgs),
+    /// Show how an array is that is being served
+    Status(StatusArgs),
+    /// Change settings of an array that is being served, until it is stopped
+    Set(SetArgs),
+    /// Stop serving an array, and wait until its members are marked clean
+    Stop(ServerArgs),
+}
+
+/// How a log is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LogFormat {
+    /// For people
+    #[default]
+    Text,
+    /// A JSON object a line
+    Json,
 }
 
 /// A RAID level, as the command line says it.
@@ -150,9 +169,60 @@ pub(crate) struct ServeArgs {
     pub(crate) reactors: Option<u8>,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
     /// The array's members, in any order
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
+}
+
+/// How administrators see and reach a server.
+#[derive(Debug, Default, Args)]
+pub(crate) struct WatchArgs {
+    /// Control socket, for this user only [default: beside --socket, X.sock -> X.ctl; none with --listen]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) control: Option<PathBuf>,
+    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY [MEMBER]. EVENT is started, stopped, member-failed,
+    /// degraded, frozen or recovered
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) on_event: Option<PathBuf>,
+}
+
+/// Which server is meant.
+#[derive(Debug, Args)]
+pub(crate) struct ServerArgs {
+    /// The server's socket, or its control socket
+    #[arg(long, default_value = "uraid.sock", value_name = "PATH")]
+    pub(crate) socket: PathBuf,
+}
+
+/// Arguments of `uraid status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid status --socket /run/vault.sock --watch
+  uraid status --json | jq .health")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Go on each second, until interrupted or the server ends
+    #[arg(long)]
+    pub(crate) watch: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Arguments of `uraid set`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid set cache=writethrough                              writes are answered when the members have them
+  uraid set --socket /run/vault.sock log=info")]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// cache=writeback|writethrough, log=error|warn|info|debug|trace|off
+    #[arg(required = true, value_parser = setting, value_name = "KEY=VALUE")]
+    pub(crate) settings: Vec<(String, String)>,
 }
 
 /// What is kept in memory.
@@ -355,6 +425,11 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64K or 1G"))?;
     let bytes = number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' does not fit 64 bits"))?;
     Ok(Bytes(bytes))
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or_else(|| format!("'{text}' is not KEY=VALUE"))?;
+    Ok((key.to_owned(), value.to_owned()))
 }
 
 fn lba(text: &str) -> Result<Lba, String> {

@@ -18,7 +18,7 @@ use tokio::sync::{Barrier, mpsc};
 use tokio::task::LocalSet;
 use uraid_io::array::{Array, Follower};
 use uraid_io::bands::Bands;
-use uraid_nbd::{Dispatcher, ExportInfo, Incoming, Limits, Listener, Server};
+use uraid_nbd::{Connections, Dispatcher, ExportInfo, Incoming, Limits, Listener, Server};
 
 use crate::reactor::{Address, KEEPER, Reactor, Settings};
 use crate::serve::warn_unless;
@@ -78,8 +78,18 @@ impl Fleet {
         }
     }
 
-    /// Serves until `shutdown` is ready and everybody but the keeper has flushed and stopped; returns it, for closing.
-    pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<Rc<Reactor>> {
+    /// The reactor that keeps the array's record, and is to close it in the end.
+    pub(crate) fn keeper(&self) -> Rc<Reactor> {
+        Rc::clone(&self.keeper)
+    }
+
+    /// The clients of all reactors.
+    pub(crate) fn connections(&self) -> Connections {
+        self.dispatcher.connections()
+    }
+
+    /// Serves until `shutdown` is ready and everybody but the keeper has flushed and stopped.
+    pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
         let Self { keeper, dispatcher, incoming, steps, followers, mut ended } = self;
         let server = Server::new(Rc::clone(&keeper), Limits::default())?;
         let mut ring = keeper.spawn();
@@ -113,7 +123,7 @@ impl Fleet {
         for follower in followers {
             assert!(follower.join().is_ok(), "a thread that has sent its result has not panicked");
         }
-        Ok(keeper)
+        Ok(())
     }
 }
 

@@ -1,25 +1,31 @@
 //! The `uraid` command: exit status 0 done, 1 failed, 2 misused.
 
+mod about;
+mod administer;
 mod args;
 mod configure;
+mod control;
 mod create;
+mod events;
 mod examine;
 mod fleet;
 mod layout;
+mod logging;
 mod map;
 mod quickstart;
 mod reactor;
 mod serve;
 mod shape;
 mod spin;
+mod status;
+mod systemd;
 mod terminal;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::panic;
 use std::process::{self, ExitCode};
 
 use clap::Parser;
-use tracing_subscriber::EnvFilter;
 use uraid_io::array::{ConfigureError, CreateError};
 use uraid_layout::GeometryError;
 
@@ -28,14 +34,7 @@ use args::{Cli, Command, Misuse};
 fn main() -> ExitCode {
     abort_on_panic();
     let cli = Cli::parse();
-    let filter = EnvFilter::try_from_env("URAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(io::stderr)
-        .with_ansi(io::stderr().is_terminal())
-        .with_target(false)
-        .without_time()
-        .init();
+    logging::init(cli.log_format);
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -44,6 +43,9 @@ fn main() -> ExitCode {
         Command::Map(args) => map::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Quickstart(args) => quickstart::run(args),
+        Command::Status(args) => status::run(&args),
+        Command::Set(args) => administer::set(&args),
+        Command::Stop(args) => administer::stop(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -74,7 +76,7 @@ fn is_misuse(error: &anyhow::Error) -> bool {
 }
 
 /// An error with its causes, each said once: many messages end in their cause's.
-fn chain(error: &anyhow::Error) -> String {
+pub(crate) fn chain(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,
         said if said.contains(&cause) => text,

@@ -8,7 +8,7 @@ use uraid_io::member::Allocation;
 use uraid_io::superblock::Integrity;
 use uraid_layout::{Bytes, Level, Rotation};
 
-use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs};
+use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs, WatchArgs};
 use crate::terminal::print;
 use crate::{create, serve};
 
@@ -50,6 +50,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         busy_poll: BusyPoll::Auto,
         reactors: None,
         cache: CacheArgs::default(),
+        watch: WatchArgs::default(),
         members,
     })
 }

@@ -6,11 +6,12 @@
 //!
 //! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see [`peers`].
 
+mod facts;
 mod parts;
 mod peers;
 mod post;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::time::Duration;
@@ -27,7 +28,10 @@ use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
 
+use crate::control::protocol::Traffic;
+use crate::events::{Condition, Watcher};
 use crate::spin::Spinner;
+pub(crate) use facts::Facts;
 use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
 
@@ -60,6 +64,10 @@ pub(crate) struct Reactor {
     info: ExportInfo,
     pool: Pool,
     spinner: Spinner,
+    /// What clients asked for.
+    traffic: Cell<Traffic>,
+    /// Is shown how the array is, if anybody is.
+    watcher: OnceCell<Watcher>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
     /// There is something to do as time passes; there is more to write out than one turn does.
@@ -110,6 +118,8 @@ impl Reactor {
             info,
             pool,
             spinner: Spinner::new(settings.busy_poll),
+            traffic: Cell::default(),
+            watcher: OnceCell::new(),
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
             unfinished: Notify::new(),
@@ -119,6 +129,20 @@ impl Reactor {
             is_stopping: Cell::new(false),
             turned: Notify::new(),
         })
+    }
+
+    /// Has somebody look out for what happens to the array.
+    ///
+    /// # Panics
+    /// When somebody does already.
+    pub(crate) fn watch(&self, watcher: impl FnOnce(Condition) -> Watcher) {
+        let watcher = watcher(Condition::of(&self.engine.borrow()));
+        assert!(self.watcher.set(watcher).is_ok(), "one looks out");
+    }
+
+    /// Who looks out for what happens to the array.
+    pub(crate) fn watcher(&self) -> Option<&Watcher> {
+        self.watcher.get()
     }
 
     /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]; the one that is returned ends when the ring breaks.
@@ -198,6 +222,9 @@ impl Reactor {
     fn turn(&self) {
         let mut replies = self.replies.take();
         let turned = self.engine.borrow_mut().turn(&mut replies);
+        if let Some(watcher) = self.watcher.get() {
+            watcher.look(Condition::of(&self.engine.borrow()));
+        }
         if let Some(peers) = &self.peers {
             peers.announce(self.engine.borrow().standing());
         }
@@ -266,6 +293,7 @@ impl Export for Reactor {
     }
 
     fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {
+        self.count(&command);
         let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
         let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
         let command = match command {

@@ -4,18 +4,22 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, spawn_local};
 use uraid_io::array::{Array, OpenOptions};
 use uraid_io::engine::CacheMode;
 use uraid_io::member::Access;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Limits, Listener, Server};
+use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Limits, Listener, Server, UnixSocket};
 
-use crate::args::{BusyPoll, CacheName, EndpointArgs, ReadAhead, ServeArgs};
+use crate::about::About;
+use crate::args::{BusyPoll, CacheName, EndpointArgs, Misuse, ReadAhead, ServeArgs, WatchArgs};
+use crate::control::{self, Control};
+use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::fleet::Fleet;
 use crate::reactor::{Caching, Reactor, Settings};
+use crate::systemd::{self, Notifier};
 use crate::terminal::{self, list, print, quoted};
 
 /// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
@@ -112,27 +116,75 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
 
 async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
     let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
+    let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let listener = listener(&args.endpoint, &args.members)?;
+    let socket = control_socket(listener.endpoint(), &args.watch)?;
     let settings = settings(&array, args);
     let reactors = reactors(&array, args);
-    let reactor = if reactors > 1 {
-        let fleet = Fleet::start(array, &info, settings, reactors).await?;
-        announce(listener.endpoint(), &info)?;
-        fleet.serve(listener, stopped(&mut signals)).await?
-    } else {
+    let about = Rc::new(About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors));
+    let service = Service::start(array, &info, settings, reactors).await?;
+    let (reactor, connections) = service.parts();
+    let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
+    if let Some(socket) = socket {
+        spawn_local(control::serve(Rc::clone(&control), socket));
+    }
+    announce(listener.endpoint(), &info)?;
+    let notifier = Rc::new(Notifier::from_env());
+    notifier.ready();
+    let alive = Rc::clone(&notifier);
+    spawn_local(async move { alive.keep_alive().await });
+    reactor.watch(|now| Watcher::new(about, now, hook, Rc::clone(&notifier)));
+    let stop = async {
+        stopped(&mut signals, &control).await;
+        notifier.stopping();
+    };
+    let served = service.serve(listener, stop).await;
+    let closed = served
+        .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
+    control.end(&closed).await;
+    reactor.watcher().into_iter().for_each(Watcher::end);
+    closed
+}
+
+/// What serves the array: one reactor, or several.
+enum Service {
+    One(Rc<Reactor>, Server<Reactor>),
+    Several(Fleet),
+}
+
+impl Service {
+    async fn start(array: Array, info: &ExportInfo, settings: Settings, reactors: u8) -> Result<Self> {
+        if reactors > 1 {
+            return Ok(Self::Several(Fleet::start(array, info, settings, reactors).await?));
+        }
         let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None)?);
         let server = Server::new(Rc::clone(&reactor), Limits::default())?;
-        announce(listener.endpoint(), &info)?;
+        Ok(Self::One(reactor, server))
+    }
+
+    /// The reactor that closes the array in the end, and the clients of all.
+    fn parts(&self) -> (Rc<Reactor>, Connections) {
+        match self {
+            Self::One(reactor, server) => (Rc::clone(reactor), server.connections()),
+            Self::Several(fleet) => (fleet.keeper(), fleet.connections()),
+        }
+    }
+
+    /// Serves until `shutdown` is ready.
+    async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
+        let (reactor, server) = match self {
+            Self::One(reactor, server) => (reactor, server),
+            Self::Several(fleet) => return fleet.serve(listener, shutdown).await,
+        };
         let mut ring = reactor.spawn();
         let answered = tokio::select! {
-            answered = server.serve(listener, stopped(&mut signals)) => answered,
+            answered = server.serve(listener, shutdown) => answered,
             broken = &mut ring => return broken?,
         };
         ring.abort();
         warn_unless(answered);
-        reactor
-    };
-    reactor.close().context("the members could not be marked clean; the next start checks them")
+        Ok(())
+    }
 }
 
 /// Says so where a shutdown did not wait for all replies.
@@ -162,21 +214,48 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }
 
-async fn stopped(signals: &mut [Signal; 2]) {
+async fn stopped(signals: &mut [Signal; 2], control: &Control) {
     let [interrupt, terminate] = signals;
     tokio::select! {
+        () = control.stopped() => {}
         _ = interrupt.recv() => {}
         _ = terminate.recv() => {}
     }
 }
 
 fn listener(endpoint: &EndpointArgs, members: &[PathBuf]) -> Result<Listener> {
+    if let Some(socket) = systemd::inherited()? {
+        let listener = Listener::inherit(socket)?;
+        let is_asked_for = match (listener.endpoint(), &endpoint.socket, endpoint.listen) {
+            (_, None, None) => true,
+            (Endpoint::Unix(path), Some(socket), _) => std::path::absolute(socket)? == *path,
+            (Endpoint::Tcp(address), _, Some(listen)) => listen == *address,
+            _ => false,
+        };
+        let got = listener.endpoint();
+        ensure!(
+            is_asked_for,
+            Misuse(format!("the service manager handed over {got}: leave --socket and --listen out, or name it"))
+        );
+        return Ok(listener);
+    }
     let listener = match (&endpoint.socket, endpoint.listen) {
         (_, Some(address)) => Listener::tcp(address)?,
         (Some(socket), None) => Listener::unix(socket)?,
         (None, None) => Listener::unix(&default_socket(members))?,
     };
     Ok(listener)
+}
+
+/// The control socket, if there is to be one.
+fn control_socket(endpoint: &Endpoint, args: &WatchArgs) -> Result<Option<UnixSocket>> {
+    let path = match (&args.control, endpoint) {
+        (Some(path), _) => path.clone(),
+        // A socket without a name has nothing beside it.
+        (None, Endpoint::Unix(socket)) if socket.file_name().is_some() => control::beside(socket)?,
+        (None, _) => return Ok(None),
+    };
+    Ok(Some(UnixSocket::bind(&path)?))
 }
 
 /// Beside the first member; for devices in the working directory.

@@ -25,7 +25,7 @@ const BATCH: usize = 256;
 pub(super) struct Peers {
     pub(super) shard: Shard,
     pub(super) bands: Bands,
-    outboxes: Outboxes,
+    pub(super) outboxes: Outboxes,
     inbox: Cell<Option<Receiver<Message>>>,
     requests: RefCell<Requests>,
     /// What the others were told last.
@@ -217,6 +217,11 @@ impl Reactor {
             Message::Standing(standing) => engine().learn(standing),
             Message::Synced { members, failed } => engine().synced(members, failed),
             Message::Intended { region } => engine().intended(region),
+            // Whoever asked may have left.
+            Message::Look(answer) => drop(answer.send(self.facts())),
+            Message::CacheMode(mode) => {
+                engine().set_cache_mode(mode);
+            }
         }
     }
 

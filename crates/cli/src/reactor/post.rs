@@ -7,14 +7,16 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use tokio::sync::Notify;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::{Notify, oneshot};
 use uraid_io::bands::{Bands, Shard};
 use uraid_io::bitmap::RegionId;
-use uraid_io::engine::{Ask, Standing};
+use uraid_io::engine::{Ask, CacheMode, Standing};
 use uraid_layout::{Lba, MemberSet, Sectors};
 use uraid_nbd::NbdError;
+
+use super::Facts;
 
 /// Messages that an inbox holds.
 const INBOX: usize = 1024;
@@ -37,6 +39,10 @@ pub(super) enum Message {
     Synced { members: MemberSet, failed: MemberSet },
     /// From the keeper: the end of [`Ask::Intend`].
     Intended { region: RegionId },
+    /// From the keeper: say how you are.
+    Look(oneshot::Sender<Facts>),
+    /// From the keeper: writes that come from now on are replied to as this says.
+    CacheMode(CacheMode),
 }
 
 /// A part of a split request: what its answer comes back with.

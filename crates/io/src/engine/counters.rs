@@ -37,6 +37,25 @@ pub struct Counters {
     members: Vec<MemberCounters>,
 }
 
+impl MemberCounters {
+    fn plus(&self, other: &Self) -> Self {
+        Self {
+            reads: self.reads + other.reads,
+            read_bytes: self.read_bytes + other.read_bytes,
+            writes: self.writes + other.writes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            zeroes: self.zeroes + other.zeroes,
+            flushes: self.flushes + other.flushes,
+            log_records: self.log_records + other.log_records,
+            log_bytes: self.log_bytes + other.log_bytes,
+            errors: self.errors + other.errors,
+            mismatches: self.mismatches + other.mismatches,
+            repaired: self.repaired + other.repaired,
+            unrepairable: self.unrepairable + other.unrepairable,
+        }
+    }
+}
+
 impl Counters {
     pub(super) fn new(members: usize) -> Self {
         Self { members: vec![MemberCounters::default(); members] }
@@ -52,20 +71,18 @@ impl Counters {
 
     /// All members' together.
     pub fn total(&self) -> MemberCounters {
-        self.members.iter().fold(MemberCounters::default(), |sum, member| MemberCounters {
-            reads: sum.reads + member.reads,
-            read_bytes: sum.read_bytes + member.read_bytes,
-            writes: sum.writes + member.writes,
-            written_bytes: sum.written_bytes + member.written_bytes,
-            zeroes: sum.zeroes + member.zeroes,
-            flushes: sum.flushes + member.flushes,
-            log_records: sum.log_records + member.log_records,
-            log_bytes: sum.log_bytes + member.log_bytes,
-            errors: sum.errors + member.errors,
-            mismatches: sum.mismatches + member.mismatches,
-            repaired: sum.repaired + member.repaired,
-            unrepairable: sum.unrepairable + member.unrepairable,
-        })
+        self.members.iter().fold(MemberCounters::default(), |sum, member| sum.plus(member))
+    }
+
+    /// Adds what another engine of the same array has done.
+    ///
+    /// # Panics
+    /// When that one's array has another number of members.
+    pub fn add(&mut self, other: &Self) {
+        assert_eq!(self.members.len(), other.members.len(), "engines of one array have the same members");
+        for (member, other) in self.members.iter_mut().zip(&other.members) {
+            *member = member.plus(other);
+        }
     }
 
     pub(super) fn read(&mut self, member: MemberIndex, len: Sectors) {

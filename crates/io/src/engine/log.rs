@@ -21,7 +21,7 @@ use super::flush::Waiter;
 use super::job::{JobId, Slot, Stage, Work};
 use super::run::{Caller, Step, ZEROES_BYTES};
 use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
-use super::{Engine, EngineError, Reply};
+use super::{Engine, EngineError, Fill, Reply};
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, OpKind};
 use crate::log::record::{self, EXTENTS_MAX, Extent, Header, Lane, Sequence};
@@ -176,6 +176,15 @@ impl Log {
     /// How many parity stripes one update may touch.
     pub(super) fn stripes_max(&self) -> u64 {
         self.limits.stripes
+    }
+
+    /// The fullest ring of a member that is not `missing`.
+    pub(super) fn fill(&self, missing: MemberSet) -> Option<Fill> {
+        let rings = (0..).map(MemberIndex).zip(&self.writers).filter(|(member, _)| !missing.contains(*member));
+        let fills = rings
+            .filter_map(|(_, writer)| writer.as_ref())
+            .map(|Writer { ring, .. }| Fill { used: ring.used(), limit: ring.size() });
+        fills.max_by_key(|fill| fill.used)
     }
 
     /// Notes that one of a record's jobs has written in place.

@@ -19,6 +19,7 @@ mod destage;
 mod error;
 mod flush;
 mod heal;
+mod inspect;
 mod intent;
 mod job;
 mod locks;
@@ -39,6 +40,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeI
 
 pub use counters::{Counters, MemberCounters};
 pub use error::EngineError;
+pub use inspect::Fill;
 pub use record::Record;
 pub use scrub::{Blame, Mismatch, ScrubMode, ScrubStatus};
 pub use shard::{Ask, Standing};

@@ -33,6 +33,11 @@ impl Ring {
         Bytes(self.area.end - self.area.start)
     }
 
+    /// What records take that are still needed.
+    pub(crate) fn used(&self) -> Bytes {
+        Bytes(self.live.iter().map(|(_, place)| place.end - place.start).sum())
+    }
+
     /// Whether a mark would make room.
     pub(crate) fn frees(&self, trim: Sequence) -> bool {
         self.live.front().is_some_and(|(sequence, _)| *sequence <= trim)

@@ -1,0 +1,182 @@
+//! The control socket of a server: what an administrator asks of an array that is being served ([protocol]).
+//!
+//! It runs beside the array's clients on the first reactor's thread, and takes from them no more than a request's turn. Lines, connections and
+//! waiting are bounded, and nothing that a peer sends ends the server.
+
+pub(crate) mod client;
+pub(crate) mod protocol;
+mod serve;
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, bail};
+use serde_json::{Value, json};
+use tokio::sync::{Notify, watch};
+use uraid_io::engine::CacheMode;
+use uraid_nbd::Connections;
+
+use crate::about::About;
+use crate::args::Misuse;
+use crate::logging;
+use crate::reactor::{Facts, Reactor};
+use protocol::{Fill, Health, HealthState, Member, MemberState, Request, Status};
+
+pub(crate) use serve::serve;
+
+/// How long the replies to those who wait for the array's end may take.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// What the control socket acts on.
+pub(crate) struct Control {
+    about: Rc<About>,
+    reactor: Rc<Reactor>,
+    connections: Connections,
+    started: Instant,
+    stop: Notify,
+    /// How closing the array ended.
+    ended: watch::Sender<Option<Result<(), String>>>,
+}
+
+impl Control {
+    /// Control of what `reactor`, and the others where it is one of several, serve.
+    pub(crate) fn new(about: Rc<About>, reactor: Rc<Reactor>, connections: Connections) -> Self {
+        let (ended, _) = watch::channel(None);
+        Self { about, reactor, connections, started: Instant::now(), stop: Notify::new(), ended }
+    }
+
+    /// Waits until somebody wants the array stopped.
+    pub(crate) async fn stopped(&self) {
+        self.stop.notified().await;
+    }
+
+    /// Tells those who wait for it how the array was stopped.
+    pub(crate) async fn end(&self, result: &Result<()>) {
+        let said = result.as_ref().map(|()| ()).map_err(crate::chain);
+        self.ended.send_replace(Some(said));
+        // A peer that does not read its reply does not keep the server.
+        let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
+    }
+
+    /// Does what a request asks for; the result's object.
+    async fn answer(&self, request: Request) -> Result<Value> {
+        match request {
+            Request::Status {} => Ok(serde_json::to_value(self.status().await?)?),
+            Request::Stop {} => {
+                self.stop.notify_one();
+                let mut ended = self.ended.subscribe();
+                let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
+                said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
+                Ok(json!({}))
+            }
+            Request::Set { key, value } => self.set(&key, &value).map(|()| json!({ "key": key, "value": value })),
+        }
+    }
+
+    fn set(&self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "cache" => {
+                let mode = match value {
+                    "writeback" => CacheMode::WriteBack,
+                    "writethrough" => CacheMode::WriteThrough,
+                    _ => bail!("a cache is writeback or writethrough, and not '{value}'"),
+                };
+                if self.about.is_read_only {
+                    bail!("the array is open for reading only");
+                }
+                if !self.reactor.set_cache_mode(mode) {
+                    bail!("there is no cache: serve without --cache none");
+                }
+                tracing::info!(cache = value, "set");
+                Ok(())
+            }
+            "log" => logging::set(value),
+            _ => bail!(
+                "nothing is called '{key}'; there is cache (writeback, writethrough) and log (error, warn, info, debug, trace, off)"
+            ),
+        }
+    }
+
+    async fn status(&self) -> Result<Status> {
+        let facts = self.reactor.all_facts().await?;
+        let About { name, uuid, level, layout, size, chunk, uri, is_read_only, reactors, .. } = &*self.about;
+        let bytes = |fill: Option<uraid_io::engine::Fill>| {
+            fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
+        };
+        Ok(Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            name: name.clone(),
+            uuid: *uuid,
+            level: (*level).to_owned(),
+            layout: (*layout).to_owned(),
+            size_bytes: size.0,
+            chunk_bytes: chunk.0,
+            uri: uri.clone(),
+            read_only: *is_read_only,
+            reactors: *reactors,
+            uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
+            clients: self.connections.count(),
+            health: health(&facts),
+            requests: facts.traffic,
+            members: self.members(&facts),
+            cache_mode: cache_name(facts.cache_mode).to_owned(),
+            cache: bytes(facts.cache),
+            log: bytes(facts.log),
+        })
+    }
+
+    fn members(&self, facts: &Facts) -> Vec<Member> {
+        let member = |(slot, known): (u8, &crate::about::Member)| {
+            let index = uraid_layout::MemberIndex(slot);
+            let counters = facts.counters.member(index);
+            let state = if facts.missing.contains(index) { MemberState::Missing } else { MemberState::Active };
+            Member {
+                slot,
+                uuid: known.uuid,
+                path: known.path.as_ref().map(|path| path.display().to_string()),
+                state,
+                errors: counters.errors,
+                mismatches: counters.mismatches,
+                repaired: counters.repaired,
+                unrepairable: counters.unrepairable,
+                reads: counters.reads,
+                read_bytes: counters.read_bytes,
+                writes: counters.writes,
+                written_bytes: counters.written_bytes,
+                log_bytes: counters.log_bytes,
+                flushes: counters.flushes,
+            }
+        };
+        (0..).zip(&self.about.members).map(member).collect()
+    }
+}
+
+fn health(facts: &Facts) -> Health {
+    let state = match facts {
+        Facts { is_frozen: true, .. } => HealthState::Frozen,
+        Facts { missing, .. } if !missing.is_empty() => HealthState::Degraded,
+        _ => HealthState::Whole,
+    };
+    Health { state, survives: facts.survives, missing: facts.missing.iter().map(|member| member.0).collect() }
+}
+
+fn cache_name(mode: Option<CacheMode>) -> &'static str {
+    match mode {
+        Some(CacheMode::WriteBack) => "writeback",
+        Some(CacheMode::WriteThrough) => "writethrough",
+        None => "none",
+    }
+}
+
+/// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.
+pub(crate) fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
+    if socket.extension().is_some_and(|extension| extension == "ctl") {
+        let path = socket.display();
+        return Err(Misuse(format!(
+            "{path}: this name is that of a control socket; call the socket for clients {}",
+            socket.with_extension("sock").display()
+        )));
+    }
+    Ok(socket.with_extension("ctl"))
+}

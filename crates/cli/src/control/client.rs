@@ -1,0 +1,66 @@
+//! The other side of the control socket: a command asks and waits.
+
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::de::DeserializeOwned;
+
+use super::protocol::{Request, Response};
+
+/// How long a server may take for what it does at once.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// The longest response that is read.
+const RESPONSE_BYTES_MAX: u64 = 1 << 20;
+
+/// A connection to a server.
+#[derive(Debug)]
+pub(crate) struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+impl Client {
+    /// Connects to the server of which `socket` is the control socket, or the socket for clients beside it.
+    pub(crate) fn connect(socket: &Path) -> Result<Self> {
+        let path = socket.with_extension("ctl");
+        let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
+            ErrorKind::NotFound | ErrorKind::ConnectionRefused => anyhow::anyhow!(
+                "no server answers at {}: name the socket that `uraid serve` printed, with --socket",
+                path.display()
+            ),
+            _ => anyhow::Error::new(error).context(format!("can't connect to {}", path.display())),
+        })?;
+        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
+        stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Lets the server take as long as it wants.
+    pub(crate) fn be_patient(&self) -> Result<()> {
+        Ok(self.stream.get_ref().set_read_timeout(None)?)
+    }
+
+    /// Asks, and gives what is answered.
+    pub(crate) fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
+        let mut line = serde_json::to_vec(request)?;
+        line.push(b'\n');
+        // A server that refuses says why before it leaves.
+        let _ = self.stream.get_mut().write_all(&line);
+        let mut answer = Vec::new();
+        let count = (&mut self.stream).take(RESPONSE_BYTES_MAX).read_until(b'\n', &mut answer);
+        count.context("the server did not answer; its log says more")?;
+        if answer.last() != Some(&b'\n') {
+            bail!("the server ended without an answer; its log says why");
+        }
+        match serde_json::from_slice(&answer)
+            .context("the server's answer is not understood: is it of another version?")?
+        {
+            Response::Result(value) => serde_json::from_value(value)
+                .context("the server's answer is not understood: is it of another version?"),
+            Response::Error(text) => bail!(text),
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! What goes over the control socket: a JSON object a line, a request one way and its response the other. docs/control-protocol.md describes it.
+//!
+//! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the server does not know are errors.
+
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+/// The longest line, its end counted.
+pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
+
+/// What is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) enum Request {
+    /// How the array is: [`Status`].
+    Status {},
+    /// Stop as SIGTERM does; answered when the members are marked clean.
+    Stop {},
+    /// Change a setting until the server ends.
+    Set { key: String, value: String },
+}
+
+/// What is answered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Response {
+    /// Done, and what there is to know.
+    Result(serde_json::Value),
+    /// Not done, why, and what to do.
+    Error(String),
+}
+
+/// How an array is that is being served. Counts are since the server was started.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Status {
+    pub(crate) version: String,
+    pub(crate) name: String,
+    pub(crate) uuid: Uuid,
+    pub(crate) level: String,
+    pub(crate) layout: String,
+    pub(crate) size_bytes: u64,
+    pub(crate) chunk_bytes: u64,
+    pub(crate) uri: String,
+    pub(crate) read_only: bool,
+    pub(crate) reactors: u8,
+    pub(crate) uptime_ms: u64,
+    /// NBD connections.
+    pub(crate) clients: usize,
+    pub(crate) health: Health,
+    pub(crate) requests: Traffic,
+    pub(crate) members: Vec<Member>,
+    /// `writeback`, `writethrough` or `none`.
+    pub(crate) cache_mode: String,
+    /// What is in memory and still to be written.
+    pub(crate) cache: Option<Fill>,
+    /// The fullest member's log.
+    pub(crate) log: Option<Fill>,
+}
+
+/// Whether data is safe.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Health {
+    pub(crate) state: HealthState,
+    /// How many more members may fail, whichever they are.
+    pub(crate) survives: usize,
+    /// Slots without a member.
+    pub(crate) missing: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum HealthState {
+    /// Every member is there.
+    Whole,
+    /// Members are missing, and nothing is lost.
+    Degraded,
+    /// More members failed than the level survives.
+    Frozen,
+}
+
+/// What clients asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Traffic {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    /// Writes of data or zeros, and trims.
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) flushes: u64,
+}
+
+/// A slot, and who is in it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) slot: u8,
+    pub(crate) uuid: Uuid,
+    pub(crate) path: Option<String>,
+    pub(crate) state: MemberState,
+    /// Operations that failed.
+    pub(crate) errors: u64,
+    /// Blocks that were not what was written there.
+    pub(crate) mismatches: u64,
+    /// Pieces that were computed from the others and written back.
+    pub(crate) repaired: u64,
+    pub(crate) unrepairable: u64,
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+    pub(crate) log_bytes: u64,
+    pub(crate) flushes: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum MemberState {
+    /// Read and written.
+    Active,
+    /// Neither.
+    Missing,
+}
+
+/// How much of something bounded is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fill {
+    pub(crate) used_bytes: u64,
+    pub(crate) limit_bytes: u64,
+}
+
+impl Traffic {
+    /// The sum of two reactors'.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            reads: self.reads + other.reads,
+            read_bytes: self.read_bytes + other.read_bytes,
+            writes: self.writes + other.writes,
+            written_bytes: self.written_bytes + other.written_bytes,
+            flushes: self.flushes + other.flushes,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn request(text: &str) -> Result<Request, String> {
+        serde_json::from_str(text).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn requests_are_these_bytes() {
+        assert_eq!(request(r#"{"command":"status"}"#), Ok(Request::Status {}));
+        assert_eq!(request(r#"{"command":"stop"}"#), Ok(Request::Stop {}));
+        let set = Request::Set { key: "cache".into(), value: "writethrough".into() };
+        assert_eq!(request(r#"{"command":"set","key":"cache","value":"writethrough"}"#), Ok(set.clone()));
+        assert_eq!(serde_json::to_string(&set).unwrap(), r#"{"command":"set","key":"cache","value":"writethrough"}"#);
+    }
+
+    #[test]
+    fn what_is_not_known_is_an_error_that_names_it() {
+        for (text, named) in [
+            (r#"{"command":"frobnicate"}"#, "frobnicate"),
+            (r#"{"command":"status","loud":true}"#, "loud"),
+            (r#"{"command":"set","key":"cache"}"#, "value"),
+            (r#"{"status":true}"#, "command"),
+            ("[1]", "sequence"),
+        ] {
+            let error = request(text).unwrap_err();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn responses_are_these_bytes() {
+        let result = Response::Result(json!({ "key": "log", "value": "info" }));
+        assert_eq!(serde_json::to_string(&result).unwrap(), r#"{"result":{"key":"log","value":"info"}}"#);
+        let error = Response::Error("no".into());
+        assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"error":"no"}"#);
+    }
+}

@@ -1,0 +1,326 @@
+//! What happens to an array while it is served: found by comparing how it is between turns, logged, and passed on to the administrator's program.
+//!
+//! The program never delays clients: a thread of its own runs it, once at a time; what comes while too much waits is logged only.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use uraid_io::disk::Disk;
+use uraid_io::engine::Engine;
+use uraid_layout::{MemberIndex, MemberSet};
+
+use crate::about::About;
+use crate::systemd::Notifier;
+use crate::terminal::list;
+
+/// Events that wait for the program.
+const WAITING_MAX: usize = 64;
+
+/// How long the program may take for one event; then it is killed, with what it has started.
+pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Something an administrator wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The array is served.
+    Started,
+    /// It is not any more.
+    Stopped,
+    /// A member is done without from now on.
+    MemberFailed(MemberIndex),
+    /// Members are missing.
+    Degraded,
+    /// More members failed than the level survives.
+    Frozen,
+    /// Every member is there again.
+    Recovered,
+}
+
+/// How an array is, as far as events tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Condition {
+    missing: MemberSet,
+    is_frozen: bool,
+}
+
+/// Looks out for events.
+pub(crate) struct Watcher {
+    about: Rc<About>,
+    last: Cell<Condition>,
+    hook: RefCell<Option<Hook>>,
+    notifier: Rc<Notifier>,
+}
+
+/// The administrator's program.
+pub(crate) struct Hook {
+    queue: SyncSender<Call>,
+    thread: JoinHandle<()>,
+    /// When the program may run no longer, once the server ends.
+    deadline: Arc<OnceLock<Instant>>,
+}
+
+/// One run of the program.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Call {
+    event: &'static str,
+    array: String,
+    member: Option<String>,
+}
+
+impl Event {
+    /// What the program gets to know it by.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Stopped => "stopped",
+            Self::MemberFailed(_) => "member-failed",
+            Self::Degraded => "degraded",
+            Self::Frozen => "frozen",
+            Self::Recovered => "recovered",
+        }
+    }
+
+    fn member(self) -> Option<MemberIndex> {
+        if let Self::MemberFailed(member) = self { Some(member) } else { None }
+    }
+
+    fn log(self, array: &str, member: Option<&str>) {
+        let event = self.name();
+        match self {
+            Self::MemberFailed(slot) => {
+                tracing::error!(event, array, %slot, member, "a member failed: the array does without it");
+            }
+            Self::Frozen => tracing::error!(event, array, "more members failed than the array survives: it is frozen"),
+            Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
+            Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recovered => "whole again",
+            event => event.name(),
+        })
+    }
+}
+
+impl Condition {
+    /// How an engine's array is.
+    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
+        Self { missing: engine.missing(), is_frozen: engine.is_frozen() }
+    }
+
+    /// What has happened on the way to `now`, causes first.
+    fn events(self, now: Self) -> Vec<Event> {
+        let mut events: Vec<Event> = now.missing.minus(self.missing).iter().map(Event::MemberFailed).collect();
+        if self.missing.is_empty() && !now.missing.is_empty() {
+            events.push(Event::Degraded);
+        }
+        if !self.is_frozen && now.is_frozen {
+            events.push(Event::Frozen);
+        }
+        if !self.missing.is_empty() && now.missing.is_empty() {
+            events.push(Event::Recovered);
+        }
+        events
+    }
+}
+
+impl Watcher {
+    /// Looks out for what happens to an array that is like this, and says that it is served.
+    pub(crate) fn new(about: Rc<About>, now: Condition, hook: Option<Hook>, notifier: Rc<Notifier>) -> Self {
+        let watcher = Self { about, last: Cell::new(now), hook: RefCell::new(hook), notifier };
+        watcher.notify(now);
+        watcher.tell(Event::Started);
+        watcher
+    }
+
+    /// Looks at how the array is.
+    pub(crate) fn look(&self, now: Condition) {
+        let last = self.last.replace(now);
+        if last != now {
+            last.events(now).into_iter().for_each(|event| self.tell(event));
+            self.notify(now);
+        }
+    }
+
+    /// Says that the array is not served any more, and waits until the program has been told.
+    pub(crate) fn end(&self) {
+        self.tell(Event::Stopped);
+        self.hook.take().into_iter().for_each(Hook::end);
+    }
+
+    fn notify(&self, Condition { missing, is_frozen }: Condition) {
+        let array = self.about.title();
+        let missing: Vec<_> = missing.iter().collect();
+        self.notifier.status(&match missing.as_slice() {
+            _ if is_frozen => format!("{array} is frozen: more members failed than it survives"),
+            [] => format!("{array} is whole"),
+            missing => format!("{array} is degraded: without member {}", list(missing)),
+        });
+    }
+
+    fn tell(&self, event: Event) {
+        let array = self.about.title();
+        let member = event.member().map(|member| self.about.member(member));
+        event.log(&array, member.as_deref());
+        if let Some(hook) = &*self.hook.borrow() {
+            hook.call(Call { event: event.name(), array, member });
+        }
+    }
+}
+
+impl Hook {
+    /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]`.
+    pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
+        // A name without a slash is looked for when it is run.
+        let is_path = program.components().count() > 1;
+        ensure!(!is_path || program.is_file(), "{}: there is no such program for --on-event", program.display());
+        let (queue, calls) = sync_channel(WAITING_MAX);
+        let deadline = Arc::new(OnceLock::new());
+        let (program, end) = (program.to_owned(), Arc::clone(&deadline));
+        let run = move || run_calls(&program, &calls, time_max, &end);
+        let thread = std::thread::Builder::new().name("on-event".into()).spawn(run).context("can't start a thread")?;
+        Ok(Self { queue, thread, deadline })
+    }
+
+    fn call(&self, call: Call) {
+        if let Err(TrySendError::Full(call)) = self.queue.try_send(call) {
+            let Call { event, array, .. } = call;
+            tracing::warn!(event, array, "--on-event: {WAITING_MAX} events wait already: this one is not passed on");
+        }
+    }
+
+    /// Waits until the program has been told everything, or its time is over.
+    fn end(self) {
+        let Self { queue, thread, deadline } = self;
+        deadline.get_or_init(|| Instant::now() + HOOK_TIME_MAX);
+        drop(queue);
+        assert!(thread.join().is_ok(), "a panic ends the process");
+    }
+}
+
+fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, deadline: &OnceLock<Instant>) {
+    for Call { event, array, member } in calls {
+        let until = Instant::now() + time_max;
+        let until = deadline.get().map_or(until, |&deadline| until.min(deadline));
+        let mut command = Command::new(program);
+        command.arg(event).arg(&array).args(&member).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        // What these say is for the server alone.
+        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
+            command.env_remove(name);
+        }
+        match command.spawn().and_then(|child| wait(child, until)) {
+            Ok(true) => {}
+            Ok(false) => {
+                tracing::warn!(event, array, program = %program.display(), "--on-event: the program did not succeed")
+            }
+            Err(error) => {
+                tracing::warn!(event, array, program = %program.display(), %error, "--on-event: the program could not be run")
+            }
+        }
+    }
+}
+
+/// Waits for the end of the program, which is killed if it has not ended by `until`; whether it has succeeded.
+fn wait(mut child: Child, until: Instant) -> std::io::Result<bool> {
+    let pid = Pid::from_child(&child);
+    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout =
+            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
+        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
+            Ok(0) => {
+                tracing::warn!("--on-event: the program takes too long and is killed");
+                // It may be gone by now, and was not reaped: its number is nobody else's.
+                let _ = kill_process_group(pid, Signal::KILL);
+                child.wait()?;
+                return Ok(false);
+            }
+            Ok(_) => return Ok(child.wait()?.success()),
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    fn condition(missing: &[u8], is_frozen: bool) -> Condition {
+        Condition { missing: missing.iter().map(|&slot| MemberIndex(slot)).collect(), is_frozen }
+    }
+
+    #[test]
+    fn changes_are_told_causes_first() {
+        let [one, three] = [1, 3].map(|slot| Event::MemberFailed(MemberIndex(slot)));
+        let cases: [(Condition, Condition, &[Event]); 6] = [
+            (condition(&[], false), condition(&[], false), &[]),
+            (condition(&[], false), condition(&[1, 3], false), &[one, three, Event::Degraded]),
+            (condition(&[1], false), condition(&[1, 3], false), &[three]),
+            (condition(&[1], false), condition(&[1, 3], true), &[three, Event::Frozen]),
+            (condition(&[], false), condition(&[], true), &[Event::Frozen]),
+            (condition(&[1, 3], false), condition(&[], false), &[Event::Recovered]),
+        ];
+        for (before, after, events) in cases {
+            assert_eq!(before.events(after), events, "{before:?} -> {after:?}");
+        }
+    }
+
+    /// A program that hangs at one event, and writes what it is called with at every other.
+    fn program(directory: &Path) -> PathBuf {
+        let path = directory.join("hook");
+        let script =
+            "#!/bin/sh\n[ \"$1\" = frozen ] && exec sleep 1000\necho \"$#:$1:$2:$3\" >>\"$(dirname \"$0\")/calls\"\n";
+        std::fs::write(&path, script).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_and_the_next_event_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let hook = Hook::new(&program(directory.path()), Duration::from_millis(300)).unwrap();
+        let array = || "an array; with 'signs'".to_owned();
+        hook.call(Call { event: "frozen", array: array(), member: None });
+        hook.call(Call { event: "member-failed", array: array(), member: Some("/dev/x y".into()) });
+        hook.end();
+        let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
+        assert_eq!(calls, "3:member-failed:an array; with 'signs':/dev/x y\n");
+    }
+
+    #[test]
+    fn what_finds_no_room_is_dropped_without_waiting() {
+        let directory = tempfile::tempdir().unwrap();
+        let hook = Hook::new(&program(directory.path()), Duration::from_secs(1)).unwrap();
+        hook.call(Call { event: "frozen", array: String::new(), member: None });
+        for _ in 0..10 * WAITING_MAX {
+            hook.call(Call { event: "degraded", array: String::new(), member: None });
+        }
+        hook.end();
+        let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
+        assert!((WAITING_MAX..=WAITING_MAX + 1).contains(&calls.lines().count()), "{calls}");
+    }
+
+    #[test]
+    fn a_program_that_is_not_there_is_refused() {
+        assert!(Hook::new(Path::new("/no/such/program"), HOOK_TIME_MAX).is_err());
+    }
+}

@@ -1,0 +1,210 @@
+//! `uraid status`: how an array is that is being served, on a screen or as JSON.
+
+use std::io::{self, IsTerminal as _};
+use std::time::Duration;
+
+use anyhow::Result;
+
+use crate::args::StatusArgs;
+use crate::control::client::Client;
+use crate::control::protocol::{Fill, Health, HealthState, Member, MemberState, Request, Status};
+use crate::terminal::{list, print, print_json, size};
+
+/// Between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
+
+/// Moves to the top of the screen and clears it.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+/// Characters of a bar.
+const BAR: u64 = 30;
+
+/// Runs the command.
+pub(crate) fn run(args: &StatusArgs) -> Result<()> {
+    let mut client = Client::connect(&args.server.socket)?;
+    let mut before: Option<Status> = None;
+    loop {
+        let status: Status = client.ask(&Request::Status {})?;
+        match (args.json, args.watch) {
+            (true, false) => print_json(&status)?,
+            (true, true) => print(format_args!("{}", serde_json::to_string(&status)?))?,
+            (false, true) if io::stdout().is_terminal() => {
+                print(format_args!("{CLEAR}{}", screen(&status, before.as_ref())))?;
+            }
+            (false, true) => print(format_args!("{}", line(&status, before.as_ref())))?,
+            (false, false) => print(format_args!("{}", screen(&status, None)))?,
+        }
+        if !args.watch {
+            return Ok(());
+        }
+        before = Some(status);
+        std::thread::sleep(PERIOD);
+    }
+}
+
+/// What the members keep safe, in words.
+fn words(health: &Health) -> String {
+    let Health { state, survives, missing } = health;
+    let survives = match survives {
+        0 => "survives no failure".to_owned(),
+        1 => "survives 1 more failure".to_owned(),
+        _ => format!("survives {survives} more failures"),
+    };
+    let missing = match missing.as_slice() {
+        [slot] => format!("member {slot} is missing"),
+        slots => format!("members {} are missing", list(slots)),
+    };
+    match state {
+        HealthState::Whole => format!("whole: {survives}"),
+        HealthState::Degraded => format!("degraded: {missing}; {survives}"),
+        HealthState::Frozen => {
+            "frozen: more members failed than the level survives; stop it and look at the members".to_owned()
+        }
+    }
+}
+
+/// Everything, on several lines.
+fn screen(status: &Status, before: Option<&Status>) -> String {
+    let Status { level, layout, members, size_bytes, chunk_bytes, requests, .. } = status;
+    let level = if level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") };
+    let clients = if status.clients == 1 { "1 client".to_owned() } else { format!("{} clients", status.clients) };
+    let mode = if status.read_only { ", read-only" } else { "" };
+    let mut text = format!(
+        "{}: {level} {layout} of {} members, {} in chunks of {}{mode}\n{}\nup {}, {clients}\n{}\n\n",
+        title(status),
+        members.len(),
+        size(*size_bytes),
+        size(*chunk_bytes),
+        status.uri,
+        duration(status.uptime_ms / 1000),
+        words(&status.health),
+    );
+    let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
+    text += &table(status, before);
+    text += &format!(
+        "\nclients  read {}{}, wrote {}{}, flushed {} times",
+        size(requests.read_bytes),
+        rate(requests.read_bytes, |status| status.requests.read_bytes),
+        size(requests.written_bytes),
+        rate(requests.written_bytes, |status| status.requests.written_bytes),
+        requests.flushes,
+    );
+    match &status.cache {
+        None => text += "\ncache    none",
+        Some(fill) => text += &format!("\ncache    {} to be written, {}", bar(*fill), status.cache_mode),
+    }
+    if let Some(fill) = status.log {
+        text += &format!("\nlog      {}", bar(fill));
+    }
+    text
+}
+
+/// A row for each member.
+fn table(status: &Status, before: Option<&Status>) -> String {
+    let head = ["", "member", "state", "read", "written", "operations", "errors", "repaired"].map(str::to_owned);
+    let row = |(index, member): (usize, &Member)| {
+        let Member { slot, path, uuid, state, errors, mismatches, repaired, unrepairable, .. } = member;
+        let state = match state {
+            MemberState::Active => "active",
+            MemberState::Missing => "missing",
+        };
+        let then = before.and_then(|before| before.members.get(index).map(|member| (before, member)));
+        let moved = |now: u64, of: fn(&Member) -> u64| match then {
+            None => size(now),
+            Some((before, member)) => per_second(status, before, now, of(member)),
+        };
+        [
+            slot.to_string(),
+            path.clone().unwrap_or_else(|| uuid.to_string()),
+            state.to_owned(),
+            moved(member.read_bytes, |member| member.read_bytes),
+            moved(member.written_bytes + member.log_bytes, |member| member.written_bytes + member.log_bytes),
+            (member.reads + member.writes).to_string(),
+            (errors + mismatches).to_string(),
+            if *unrepairable > 0 { format!("{repaired}, not {unrepairable}") } else { repaired.to_string() },
+        ]
+    };
+    let rows: Vec<_> = std::iter::once(head).chain(status.members.iter().enumerate().map(row)).collect();
+    let widths: [usize; 8] =
+        std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default());
+    let mut text = String::new();
+    for row in rows {
+        for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
+            // Names to the left, numbers to the right.
+            text += &if (1..3).contains(&column) { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
+        }
+        text.truncate(text.trim_end().len());
+        text.push('\n');
+    }
+    text
+}
+
+/// The most important on one line.
+fn line(status: &Status, before: Option<&Status>) -> String {
+    let Status { requests, cache, log, .. } = status;
+    let moved = |now: u64, then: fn(&Status) -> u64| match before {
+        None => size(now),
+        Some(before) => per_second(status, before, now, then(before)),
+    };
+    let percent = |what: &str, fill: &Option<Fill>| {
+        fill.map_or_else(String::new, |fill| format!(", {what} {} %", share(fill, 100)))
+    };
+    format!(
+        "{}: {}; {} clients, read {}, written {}{}{}",
+        title(status),
+        words(&status.health),
+        status.clients,
+        moved(requests.read_bytes, |status| status.requests.read_bytes),
+        moved(requests.written_bytes, |status| status.requests.written_bytes),
+        percent("cache", cache),
+        percent("log", log),
+    )
+}
+
+fn title(status: &Status) -> String {
+    if status.name.is_empty() { status.uuid.to_string() } else { status.name.escape_debug().to_string() }
+}
+
+/// ` (12 MiB/s)`, where there was a look before.
+fn rate(status: &Status, before: Option<&Status>, now: u64, then: fn(&Status) -> u64) -> String {
+    before.map_or_else(String::new, |before| format!(" ({})", per_second(status, before, now, then(before))))
+}
+
+/// What was moved a second between two looks.
+fn per_second(status: &Status, before: &Status, now: u64, then: u64) -> String {
+    let milliseconds = status.uptime_ms.saturating_sub(before.uptime_ms).max(1);
+    let bytes = u128::from(now.saturating_sub(then)) * 1000 / u128::from(milliseconds);
+    format!("{}/s", rounded(u64::try_from(bytes).unwrap_or(u64::MAX)))
+}
+
+/// A size that changes all the time: without what nobody reads.
+fn rounded(bytes: u64) -> String {
+    let unit = 1_u64 << (10 * (bytes.max(1).ilog2() / 10));
+    if bytes / unit >= 10 { size(bytes / unit * unit) } else { size(bytes) }
+}
+
+/// How many of `parts` are in use.
+fn share(fill: Fill, parts: u64) -> u64 {
+    let share = u128::from(fill.used_bytes) * u128::from(parts) / u128::from(fill.limit_bytes.max(1));
+    u64::try_from(share).unwrap_or(parts).min(parts)
+}
+
+/// `[######........] 12 MiB of 256 MiB`.
+fn bar(fill: Fill) -> String {
+    let full = share(fill, BAR);
+    let bar: String = (0..BAR).map(|at| if at < full { '#' } else { '.' }).collect();
+    format!("[{bar}] {} of {}", size(fill.used_bytes), size(fill.limit_bytes))
+}
+
+/// `2 d 3 h`, `4 min 5 s`.
+fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+#[cfg(test)]
+mod tests;

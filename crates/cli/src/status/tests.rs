@@ -1,0 +1,111 @@
+//! What people read, for an array that is described here.
+
+use uuid::Uuid;
+
+use super::*;
+use crate::control::protocol::Traffic;
+
+fn member(slot: u8, state: MemberState) -> Member {
+    Member {
+        slot,
+        uuid: Uuid::from_u128(slot.into()),
+        path: (state == MemberState::Active).then(|| format!("/srv/d{slot}")),
+        state,
+        errors: 0,
+        mismatches: 0,
+        repaired: 0,
+        unrepairable: 0,
+        reads: 10,
+        read_bytes: 1 << 20,
+        writes: 5,
+        written_bytes: 512 << 10,
+        log_bytes: 512 << 10,
+        flushes: 1,
+    }
+}
+
+fn status() -> Status {
+    Status {
+        version: "0.1.0".into(),
+        name: "vault".into(),
+        uuid: Uuid::nil(),
+        level: "5".into(),
+        layout: "left-symmetric".into(),
+        size_bytes: 3 << 30,
+        chunk_bytes: 64 << 10,
+        uri: "nbd+unix:///vault?socket=/srv/uraid.sock".into(),
+        read_only: false,
+        reactors: 1,
+        uptime_ms: 192_500,
+        clients: 2,
+        health: Health { state: HealthState::Whole, survives: 1, missing: Vec::new() },
+        requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
+        members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
+        cache_mode: "writeback".into(),
+        cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
+        log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
+    }
+}
+
+#[test]
+fn the_screen_of_a_degraded_array() {
+    let mut status = status();
+    status.health = Health { state: HealthState::Degraded, survives: 0, missing: vec![2] };
+    status.members[2] = member(2, MemberState::Missing);
+    status.members[1] = Member { errors: 2, mismatches: 1, repaired: 3, unrepairable: 1, ..status.members[1].clone() };
+    let expected = "\
+vault: RAID 5 left-symmetric of 3 members, 3 GiB in chunks of 64 KiB
+nbd+unix:///vault?socket=/srv/uraid.sock
+up 3 min 12 s, 2 clients
+degraded: member 2 is missing; survives no failure
+
+   member                                state     read  written  operations  errors  repaired
+0  /srv/d0                               active   1 MiB    1 MiB          15       0         0
+1  /srv/d1                               active   1 MiB    1 MiB          15       3  3, not 1
+2  00000000-0000-0000-0000-000000000002  missing  1 MiB    1 MiB          15       0         0
+
+clients  read 4 MiB, wrote 2 MiB, flushed 7 times
+cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
+log      [..............................] 0 bytes of 1 MiB";
+    assert_eq!(screen(&status, None), expected);
+}
+
+#[test]
+fn between_two_looks_rates_are_shown() {
+    let before = status();
+    let mut now = status();
+    now.uptime_ms += 2000;
+    now.requests.read_bytes += 30 << 20;
+    now.members[0].read_bytes += 10 << 20;
+    let text = screen(&now, Some(&before));
+    assert!(text.contains("read 34 MiB (15 MiB/s), wrote 2 MiB (0 bytes/s)"), "{text}");
+    let row = text.lines().find(|line| line.contains("/srv/d0")).expect("a row for each member");
+    assert!(row.contains("5 MiB/s"), "{row}");
+    assert_eq!(
+        line(&now, Some(&before)),
+        "vault: whole: survives 1 more failure; 2 clients, read 15 MiB/s, written 0 bytes/s, cache 25 %, log 0 %"
+    );
+}
+
+#[test]
+fn health_is_said_in_words() {
+    let words = |state, survives, missing: &[u8]| words(&Health { state, survives, missing: missing.to_vec() });
+    assert_eq!(words(HealthState::Whole, 2, &[]), "whole: survives 2 more failures");
+    assert_eq!(words(HealthState::Whole, 0, &[]), "whole: survives no failure");
+    assert_eq!(words(HealthState::Degraded, 1, &[4]), "degraded: member 4 is missing; survives 1 more failure");
+    assert_eq!(words(HealthState::Degraded, 0, &[1, 4]), "degraded: members 1 and 4 are missing; survives no failure");
+    assert!(words(HealthState::Frozen, 0, &[1, 4]).starts_with("frozen"));
+}
+
+#[test]
+fn durations_are_readable() {
+    let shown = [0, 59, 60, 3599, 3660, 90_000].map(duration);
+    assert_eq!(shown, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 1 min", "1 d 1 h"]);
+}
+
+#[test]
+fn a_bar_is_never_longer_than_it_is() {
+    let text = bar(Fill { used_bytes: 10, limit_bytes: 5 });
+    assert!(text.starts_with(&format!("[{}]", "#".repeat(30))), "{text}");
+    assert!(bar(Fill { used_bytes: 0, limit_bytes: 0 }).starts_with("[...."));
+}
