@@ -4,6 +4,7 @@
 
 mod cache;
 mod clients;
+mod control;
 mod create;
 mod degraded;
 mod harness;
@@ -13,4 +14,5 @@ mod lifecycle;
 mod map;
 mod protocol;
 mod reactors;
+mod systemd;
 mod verify;

@@ -12,7 +12,6 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use serde_json::{Value, json};
 use tokio::sync::{Notify, watch};
 use uraid_io::engine::CacheMode;
 use uraid_nbd::Connections;
@@ -21,7 +20,7 @@ use crate::about::About;
 use crate::args::Misuse;
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Fill, Health, HealthState, Member, MemberState, Request, Status};
+use protocol::{Answer, Fill, Health, HealthState, Member, MemberState, Request, Status};
 
 pub(crate) use serve::serve;
 
@@ -59,18 +58,23 @@ impl Control {
         let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
     }
 
-    /// Does what a request asks for; the result's object.
-    async fn answer(&self, request: Request) -> Result<Value> {
+    /// Does what a request asks for.
+    async fn answer(&self, request: Request) -> Result<Answer> {
         match request {
-            Request::Status {} => Ok(serde_json::to_value(self.status().await?)?),
+            Request::Status {} => Ok(Answer::Status(Box::new(self.status().await?))),
             Request::Stop {} => {
                 self.stop.notify_one();
                 let mut ended = self.ended.subscribe();
                 let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
                 said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
-                Ok(json!({}))
+                Ok(Answer::Done {})
             }
-            Request::Set { key, value } => self.set(&key, &value).map(|()| json!({ "key": key, "value": value })),
+            Request::Set { key, value } => {
+                self.set(&key, &value)?;
+                // Whoever answers this has taken the setting in.
+                self.reactor.all_facts().await?;
+                Ok(Answer::Set { key, value })
+            }
         }
     }
 

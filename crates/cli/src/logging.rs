@@ -31,9 +31,10 @@ pub(crate) fn init(format: LogFormat) {
 
 /// Says from now on what is at least of `level`.
 pub(crate) fn set(level: &str) -> Result<()> {
-    let parsed: Result<LevelFilter, _> = level.parse();
-    let levels = "a log level is error, warn, info, debug, trace or off";
-    let filter = parsed.with_context(|| format!("{levels}, and not '{}'", level.escape_debug()))?;
+    let filter: Option<LevelFilter> = level.parse().ok();
+    let filter = filter.with_context(|| {
+        format!("a log level is error, warn, info, debug, trace or off, and not '{}'", level.escape_debug())
+    })?;
     let reload = RELOAD.get().context("nothing is logged")?;
     reload(EnvFilter::new(filter.to_string()))
 }

@@ -82,7 +82,7 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
     text += &table(status, before);
     text += &format!(
-        "\nclients  read {}{}, wrote {}{}, flushed {} times",
+        "\nclients  read {}{}, wrote {}{}, {} flushes",
         size(requests.read_bytes),
         rate(requests.read_bytes, |status| status.requests.read_bytes),
         size(requests.written_bytes),

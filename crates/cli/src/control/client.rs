@@ -55,11 +55,9 @@ impl Client {
         if answer.last() != Some(&b'\n') {
             bail!("the server ended without an answer; its log says why");
         }
-        match serde_json::from_slice(&answer)
-            .context("the server's answer is not understood: is it of another version?")?
-        {
-            Response::Result(value) => serde_json::from_value(value)
-                .context("the server's answer is not understood: is it of another version?"),
+        let answer = serde_json::from_slice(&answer);
+        match answer.context("the server's answer is not understood: is it of another version?")? {
+            Response::Result(value) => Ok(value),
             Response::Error(text) => bail!(text),
         }
     }

@@ -23,11 +23,20 @@ pub(crate) enum Request {
 /// What is answered.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum Response {
+pub(crate) enum Response<T> {
     /// Done, and what there is to know.
-    Result(serde_json::Value),
+    Result(T),
     /// Not done, why, and what to do.
     Error(String),
+}
+
+/// What there is to know.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(untagged)]
+pub(crate) enum Answer {
+    Status(Box<Status>),
+    Set { key: String, value: String },
+    Done {},
 }
 
 /// How an array is that is being served. Counts are since the server was started.
@@ -142,8 +151,6 @@ impl Traffic {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
 
     fn request(text: &str) -> Result<Request, String> {
@@ -175,9 +182,10 @@ mod tests {
 
     #[test]
     fn responses_are_these_bytes() {
-        let result = Response::Result(json!({ "key": "log", "value": "info" }));
+        let result = Response::Result(Answer::Set { key: "log".into(), value: "info".into() });
         assert_eq!(serde_json::to_string(&result).unwrap(), r#"{"result":{"key":"log","value":"info"}}"#);
-        let error = Response::Error("no".into());
+        assert_eq!(serde_json::to_string(&Response::Result(Answer::Done {})).unwrap(), r#"{"result":{}}"#);
+        let error = Response::<Answer>::Error("no".into());
         assert_eq!(serde_json::to_string(&error).unwrap(), r#"{"error":"no"}"#);
     }
 }

@@ -12,7 +12,9 @@ use tokio::time::{sleep, timeout};
 use uraid_nbd::UnixSocket;
 
 use super::Control;
-use super::protocol::{LINE_BYTES_MAX, Request, Response};
+use super::protocol::{Answer, LINE_BYTES_MAX, Request};
+
+type Response = super::protocol::Response<Answer>;
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 16;
@@ -28,7 +30,10 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
     let mut connections = JoinSet::new();
     loop {
+        // A connection that has ended makes room for the next one.
         tokio::select! {
+            biased;
+            Some(_) = connections.join_next() => {}
             accepted = socket.accept() => match accepted {
                 Ok(stream) if connections.len() < CONNECTIONS_MAX => {
                     let control = Rc::clone(&control);
@@ -44,7 +49,6 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
                     sleep(ACCEPT_BACKOFF).await;
                 }
             },
-            Some(_) = connections.join_next() => {}
         }
     }
 }

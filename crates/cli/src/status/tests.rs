@@ -64,7 +64,7 @@ degraded: member 2 is missing; survives no failure
 1  /srv/d1                               active   1 MiB    1 MiB          15       3  3, not 1
 2  00000000-0000-0000-0000-000000000002  missing  1 MiB    1 MiB          15       0         0
 
-clients  read 4 MiB, wrote 2 MiB, flushed 7 times
+clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
 log      [..............................] 0 bytes of 1 MiB";
     assert_eq!(screen(&status, None), expected);

@@ -1,0 +1,247 @@
+//! The control socket: what a running array tells, what can be changed, and peers that are wrong.
+
+mod peers;
+
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::PathBuf;
+
+use serde_json::Value;
+use uraid_tests::array::{Array, Content};
+use uraid_tests::binary;
+use uraid_tests::image::Random;
+use uraid_tests::run::{Output, Running};
+use uraid_tests::server::Server;
+use uraid_tests::shape;
+
+/// Runs a command that asks the array's server.
+#[track_caller]
+fn ask(array: &Array, words: &[&str]) -> Output {
+    let socket = array.socket();
+    let socket = socket.to_str().unwrap();
+    binary::uraid([&words[..1], &["--socket", socket], &words[1..]].concat())
+}
+
+#[track_caller]
+fn status(array: &Array) -> Value {
+    ask(array, &["status", "--json"]).success().json()
+}
+
+fn sum(status: &Value, field: &str) -> u64 {
+    status["members"].as_array().unwrap().iter().map(|member| member[field].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn status_is_what_the_array_is_and_has_done() {
+    for reactors in ["1", "3"] {
+        let array = Array::create(&shape::rm2_of_7_adjacent());
+        let server = Server::start_members(&array, array.members(), &["--reactors", reactors, "--cache-size", "4M"]);
+        let mut clients = [server.connect(), server.connect()];
+        let data = Random::new(1).bytes(3 << 20);
+        clients[0].write(0, &data);
+        clients[1].write(4 << 20, &data[..4096]);
+        clients[0].flush();
+        let _ = clients[1].read(0, 8192);
+
+        let status = status(&array);
+        let examined = array.examine();
+        assert_eq!(status["uuid"], examined["uuid"]);
+        assert_eq!((&status["level"], &status["layout"]), (&"rm2".into(), &"adjacent".into()));
+        assert_eq!(status["size_bytes"], array.expected_size());
+        assert_eq!(status["uri"], server.uri());
+        assert_eq!(status["clients"], 2);
+        assert_eq!(status["reactors"].as_u64().unwrap().to_string(), reactors);
+        assert_eq!(status["health"], serde_json::json!({ "state": "whole", "survives": 2, "missing": [] }));
+        assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
+        assert_eq!(status["requests"]["read_bytes"], 8192);
+        assert_eq!((&status["requests"]["reads"], &status["requests"]["flushes"]), (&1.into(), &1.into()));
+        // RM2 of height 3 keeps a parity block for two of data; three clusters are flushed, so all is on the members or in their logs.
+        assert!(sum(&status, "written_bytes") + sum(&status, "log_bytes") > 3 << 20, "{status:#}");
+        assert_eq!(status["cache_mode"], "writeback");
+        let limit = status["cache"]["limit_bytes"].as_u64().unwrap();
+        assert!(limit > 3 << 20 && limit <= 4 << 20, "{limit}");
+        let log = |field: &str| status["log"][field].as_u64().unwrap();
+        assert!(log("used_bytes") > 0 && log("used_bytes") <= log("limit_bytes"), "{status:#}");
+        for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {
+            assert_eq!(member["path"], array.members()[slot].to_str().unwrap());
+            assert_eq!((&member["slot"], &member["state"]), (&slot.into(), &"active".into()));
+            assert_eq!(member["uuid"], examined["members"][slot]["uuid"]);
+        }
+        let _ = server.stop();
+    }
+}
+
+/// Who is missing, and how many more may fail, whichever they are: from each level's definition.
+#[test]
+fn degraded_arrays_say_what_they_survive() {
+    for (shape, absent, survives) in [
+        (shape::rm2_of_7_adjacent(), &[3][..], 1),
+        (shape::rm2_of_7_partitioned(), &[1, 4], 0),
+        (shape::raid5_of_3(), &[1], 0),
+        (shape::raid1_of_3(), &[0], 1),
+        (shape::raid10_of_4(), &[3], 0),
+        (shape::raid10_of_5_with_3_copies(), &[2], 1),
+    ] {
+        let array = Array::create(&shape);
+        array.remove(absent);
+        let server = Server::start_members(&array, &array.without(absent), &["--degraded"]);
+        let status = status(&array);
+        let health = serde_json::json!({ "state": "degraded", "survives": survives, "missing": absent });
+        assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
+        for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {
+            let state = if absent.contains(&slot) { "missing" } else { "active" };
+            assert_eq!(member["state"], state, "{}", shape.name);
+        }
+        let screen = ask(&array, &["status"]).success().text();
+        assert!(screen.contains("degraded: member"), "{screen}");
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn the_cache_mode_can_be_changed() {
+    for reactors in ["1", "2"] {
+        let array = Array::create(&shape::raid5_of_3());
+        let server = Server::start_members(&array, array.members(), &["--reactors", reactors]);
+        let output = ask(&array, &["set", "cache=writethrough", "log=error"]).success();
+        assert_eq!(output.text(), "cache=writethrough\nlog=error\n");
+        // Write-through is answered when the members' logs have it, and write-back before.
+        let mut client = server.connect();
+        let data = Random::new(2).bytes(8192);
+        client.write(0, &data);
+        let written = status(&array);
+        assert!(sum(&written, "log_bytes") >= 2 * 8192, "{written:#}");
+        assert_eq!(written["cache_mode"], "writethrough");
+
+        let _ = ask(&array, &["set", "cache=writeback"]).success();
+        assert_eq!(status(&array)["cache_mode"], "writeback");
+        client.write(0, &data);
+        assert_eq!(client.read(0, data.len()), data);
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn settings_that_can_not_be_are_refused() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
+    for (setting, named) in [
+        ("cache=writeback", "--cache none"),
+        ("cache=sometimes", "sometimes"),
+        ("colour=red", "colour"),
+        ("log=loud", "loud"),
+    ] {
+        let refusal = ask(&array, &["set", setting]).code_is(1).stderr;
+        assert!(refusal.contains(named), "{setting}: {refusal}");
+    }
+    let _ = ask(&array, &["set", "cache"]).code_is(2);
+    assert_eq!(status(&array)["cache_mode"], "none");
+    let _ = server.stop();
+}
+
+#[test]
+fn stop_waits_until_the_members_are_clean() {
+    for reactors in ["1", "2"] {
+        let array = Array::create(&shape::raid5_of_5_left_symmetric());
+        let server = Server::start_members(&array, array.members(), &["--reactors", reactors]);
+        let mut image = vec![0; array.expected_size()];
+        let data = Random::new(3).bytes(1 << 20);
+        let mut client = server.connect();
+        client.write(4096, &data);
+        image[4096..4096 + data.len()].copy_from_slice(&data);
+        assert_eq!(ask(&array, &["stop"]).success().text(), "stopped\n");
+        assert_eq!(array.examine()["state"], "clean");
+        Content::read(&array).assert_holds(&image, "what was not flushed is there after a stop");
+        let _ = server.end().success();
+        assert!(!array.path("nbd.ctl").exists(), "the socket is removed");
+        let refusal = ask(&array, &["stop"]).code_is(1).stderr;
+        assert!(refusal.contains("nbd.ctl") && refusal.contains("--socket"), "{refusal}");
+    }
+}
+
+#[test]
+fn watching_goes_on_until_the_server_ends() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let mut command = binary::command();
+    command.args(["status", "--watch", "--json", "--socket"]).arg(array.socket());
+    let mut watch = Running::start_with_open_stdout(command);
+    let mut lines = BufReader::new(watch.take_stdout()).lines().map(|line| line.unwrap());
+    let looks: Vec<Value> = (&mut lines).take(2).map(|line| serde_json::from_str(&line).unwrap()).collect();
+    assert!(looks[0]["uptime_ms"].as_u64() < looks[1]["uptime_ms"].as_u64(), "{looks:?}");
+    let _ = server.stop();
+    assert!(lines.all(|line| serde_json::from_str::<Value>(&line).is_ok()));
+    let output = watch.finish(std::time::Duration::from_secs(60)).code_is(1);
+    assert!(output.stderr.contains("server ended"), "{}", output.stderr);
+}
+
+#[test]
+fn only_the_owner_may_connect_and_only_dead_sockets_are_replaced() {
+    let array = Array::create(&shape::raid1_of_2());
+    let path = array.path("nbd.ctl");
+    Server::start(&array).kill();
+    assert!(path.exists(), "a killed server leaves its socket");
+    let server = Server::start(&array);
+    assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+
+    let other = Array::create(&shape::raid1_of_2());
+    let options = ["--control", path.to_str().unwrap()];
+    let refusal = Server::refused(&other, other.members(), &options).stderr;
+    assert!(refusal.contains("nbd.ctl"), "{refusal}");
+    let status = status(&array);
+    assert_eq!(status["uuid"], array.examine()["uuid"]);
+    let _ = server.stop();
+}
+
+#[test]
+fn a_tcp_server_has_a_control_socket_where_one_is_named() {
+    let array = Array::create(&shape::raid1_of_2());
+    for (control, is_there) in
+        [(vec![], false), (vec!["--control".to_owned(), array.path("own.ctl").display().to_string()], true)]
+    {
+        let options: Vec<&str> =
+            ["--listen", "127.0.0.1:0"].into_iter().chain(control.iter().map(String::as_str)).collect();
+        let server = Server::start_members(&array, array.members(), &options);
+        assert_eq!(array.path("own.ctl").exists(), is_there);
+        if is_there {
+            let told = binary::uraid(["status", "--json", "--socket", &control[1]]).success().json();
+            assert_eq!(told["uri"], server.uri());
+        }
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn an_event_runs_the_program_that_was_named() {
+    let array = Array::create(&shape::raid1_of_2());
+    let hook = hook(&array);
+    let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
+    let _ = server.stop();
+    let uuid = array.examine()["uuid"].as_str().unwrap().to_owned();
+    let calls = std::fs::read_to_string(array.path("calls")).unwrap();
+    assert_eq!(calls, format!("started|{uuid}|\nstopped|{uuid}|\n"));
+    let refusal = Server::refused(&array, array.members(), &["--on-event", "/no/such/program"]).stderr;
+    assert!(refusal.contains("/no/such/program"), "{refusal}");
+}
+
+#[test]
+fn a_log_in_json_is_an_object_a_line() {
+    let array = Array::create(&shape::raid1_of_2());
+    let mut command = Server::command(&array, array.members(), &["--log-format", "json"]);
+    command.env("URAID_LOG", "info");
+    let server = Server::spawn(command, array.socket()).unwrap();
+    let _ = ask(&array, &["stop"]).success();
+    let log = server.end().success().stderr;
+    let lines: Vec<Value> = log.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    let events: Vec<&str> = lines.iter().filter_map(|line| line["event"].as_str()).collect();
+    assert_eq!(events, ["started", "stopped"], "{log}");
+}
+
+/// A program that writes down what it is called with.
+fn hook(array: &Array) -> PathBuf {
+    let path = array.path("hook");
+    let calls = array.path("calls");
+    std::fs::write(&path, format!("#!/bin/sh\necho \"$1|$2|$3\" >>{}\n", calls.display())).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
