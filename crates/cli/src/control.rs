@@ -52,7 +52,7 @@ impl Control {
 
     /// Tells those who wait for it how the array was stopped.
     pub(crate) async fn end(&self, result: &Result<()>) {
-        let said = result.as_ref().map(|()| ()).map_err(crate::chain);
+        let said = result.as_ref().copied().map_err(crate::chain);
         self.ended.send_replace(Some(said));
         // A peer that does not read its reply does not keep the server.
         let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;

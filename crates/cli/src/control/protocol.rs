@@ -3,6 +3,7 @@
 //! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the server does not know are errors.
 
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 use uuid::Uuid;
 
 /// The longest line, its end counted.
@@ -136,6 +137,15 @@ pub(crate) struct Fill {
     pub(crate) limit_bytes: u64,
 }
 
+impl Request {
+    /// What a line asks for: an object, and nothing after it.
+    pub(crate) fn parse(line: &[u8]) -> serde_json::Result<Self> {
+        // Otherwise a list would do, too.
+        let object: serde_json::Map<String, Value> = serde_json::from_slice(line)?;
+        Self::deserialize(Value::Object(object))
+    }
+}
+
 impl Traffic {
     /// The sum of two reactors'.
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -154,7 +164,7 @@ mod tests {
     use super::*;
 
     fn request(text: &str) -> Result<Request, String> {
-        serde_json::from_str(text).map_err(|error| error.to_string())
+        Request::parse(text.as_bytes()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -173,7 +183,8 @@ mod tests {
             (r#"{"command":"status","loud":true}"#, "loud"),
             (r#"{"command":"set","key":"cache"}"#, "value"),
             (r#"{"status":true}"#, "command"),
-            ("[1]", "sequence"),
+            (r#"["stop"]"#, "sequence"),
+            (r#"{"command":"stop"}{}"#, "trailing"),
         ] {
             let error = request(text).unwrap_err();
             assert!(error.contains(named), "{text}: {error}");

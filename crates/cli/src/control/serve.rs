@@ -93,7 +93,7 @@ async fn read_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Res
 }
 
 async fn answer(control: &Control, text: &[u8]) -> Response {
-    let request = match serde_json::from_slice::<Request>(text) {
+    let request = match Request::parse(text) {
         Ok(request) => request,
         Err(error) => {
             return Response::Error(format!(r#"not a request: {error}; send a line such as {{"command":"status"}}"#));
