@@ -1,10 +1,11 @@
 //! The control socket: what a running array tells, what can be changed, and peers that are wrong.
 
 mod peers;
+mod scrub;
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use uraid_tests::array::{Array, Content};
@@ -18,8 +19,7 @@ use uraid_tests::shape;
 #[track_caller]
 fn ask(array: &Array, words: &[&str]) -> Output {
     let socket = array.socket();
-    let socket = socket.to_str().unwrap();
-    binary::uraid([&words[..1], &["--socket", socket], &words[1..]].concat())
+    binary::uraid([words, &["--socket", socket.to_str().unwrap()]].concat())
 }
 
 #[track_caller]
@@ -214,7 +214,7 @@ fn a_tcp_server_has_a_control_socket_where_one_is_named() {
 #[test]
 fn an_event_runs_the_program_that_was_named() {
     let array = Array::create(&shape::raid1_of_2());
-    let hook = hook(&array);
+    let hook = hook_to(&array, &array.path("calls"));
     let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
     let _ = server.stop();
     let uuid = array.examine()["uuid"].as_str().unwrap().to_owned();
@@ -237,11 +237,10 @@ fn a_log_in_json_is_an_object_a_line() {
     assert_eq!(events, ["started", "stopped"], "{log}");
 }
 
-/// A program that writes down what it is called with.
-fn hook(array: &Array) -> PathBuf {
+/// A program that writes what it is called with to a file.
+fn hook_to(array: &Array, file: &Path) -> PathBuf {
     let path = array.path("hook");
-    let calls = array.path("calls");
-    std::fs::write(&path, format!("#!/bin/sh\necho \"$1|$2|$3\" >>{}\n", calls.display())).unwrap();
+    std::fs::write(&path, format!("#!/bin/sh\necho \"$1|$2|$3\" >>{}\n", file.display())).unwrap();
     std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     path
 }

@@ -48,6 +48,8 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Change settings of an array that is being served, until it is stopped
     Set(SetArgs),
+    /// Compare what the members hold while the array is being served, and repair what is certainly wrong
+    Scrub(ScrubArgs),
     /// Stop serving an array, and wait until its members are marked clean
     Stop(ServerArgs),
 }
@@ -183,7 +185,7 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
     /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY [MEMBER]. EVENT is started, stopped, member-failed,
-    /// degraded, frozen or recovered
+    /// degraded, frozen, recovered, scrub-mismatch or scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
 }
@@ -210,6 +212,50 @@ pub(crate) struct StatusArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// Arguments of `uraid scrub`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid scrub start                                         compare, and write nothing
+  uraid scrub start --repair
+  uraid scrub status --json | jq .faults")]
+pub(crate) struct ScrubArgs {
+    /// What to do
+    #[command(subcommand)]
+    pub(crate) action: ScrubAction,
+}
+
+/// What to do about a scrub.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ScrubAction {
+    /// Start one; it yields to clients
+    Start {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// Repair what is certainly wrong: what a checksum, most copies or the only parity that disagrees speak against
+        #[arg(long)]
+        repair: bool,
+        /// Repair data, too, that both of its parity units speak against. Only for arrays that were not written since they were found wrong
+        #[arg(long)]
+        repair_suspects: bool,
+        /// Write nothing; this is the default
+        #[arg(long, conflicts_with_all = ["repair", "repair_suspects"])]
+        dry_run: bool,
+    },
+    /// Stop the one that runs
+    Stop {
+        #[command(flatten)]
+        server: ServerArgs,
+    },
+    /// Show how far the last one is, and what it has found
+    Status {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
 }
 
 /// Arguments of `uraid set`.

@@ -5,6 +5,7 @@
 
 pub(crate) mod client;
 pub(crate) mod protocol;
+mod scrub;
 mod serve;
 
 use std::path::{Path, PathBuf};
@@ -59,7 +60,7 @@ impl Control {
     }
 
     /// Does what a request asks for.
-    async fn answer(&self, request: Request) -> Result<Answer> {
+    async fn answer(self: &Rc<Self>, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await?))),
             Request::Stop {} => {
@@ -69,6 +70,9 @@ impl Control {
                 said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
                 Ok(Answer::Done {})
             }
+            Request::ScrubStart { mode } => self.start_scrub(mode).await.map(Answer::Scrub),
+            Request::ScrubStop {} => self.stop_scrub().await.map(Answer::Scrub),
+            Request::ScrubStatus {} => self.scrub().await.map(Answer::ScrubReport),
             Request::Set { key, value } => {
                 self.set(&key, &value)?;
                 // Whoever answers this has taken the setting in.
@@ -127,6 +131,7 @@ impl Control {
             cache_mode: cache_name(facts.cache_mode).to_owned(),
             cache: bytes(facts.cache),
             log: bytes(facts.log),
+            scrub: facts.scrub.as_ref().map(scrub::scrub),
         })
     }
 

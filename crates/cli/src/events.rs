@@ -45,6 +45,10 @@ pub(crate) enum Event {
     Frozen,
     /// Every member is there again.
     Recovered,
+    /// A scrub has found something.
+    ScrubMismatch,
+    /// A scrub has compared everything.
+    ScrubFinished,
 }
 
 /// How an array is, as far as events tell.
@@ -88,6 +92,8 @@ impl Event {
             Self::Degraded => "degraded",
             Self::Frozen => "frozen",
             Self::Recovered => "recovered",
+            Self::ScrubMismatch => "scrub-mismatch",
+            Self::ScrubFinished => "scrub-finished",
         }
     }
 
@@ -103,6 +109,8 @@ impl Event {
             }
             Self::Frozen => tracing::error!(event, array, "more members failed than the array survives: it is frozen"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
+            Self::ScrubMismatch => tracing::error!(event, array, "a scrub finds members that do not agree"),
+            Self::ScrubFinished => tracing::info!(event, array, "a scrub has compared everything"),
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
         }
     }
@@ -173,7 +181,8 @@ impl Watcher {
         });
     }
 
-    fn tell(&self, event: Event) {
+    /// Logs an event and passes it on.
+    pub(crate) fn tell(&self, event: Event) {
         let array = self.about.title();
         let member = event.member().map(|member| self.about.member(member));
         event.log(&array, member.as_deref());

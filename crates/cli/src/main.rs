@@ -45,6 +45,7 @@ fn main() -> ExitCode {
         Command::Quickstart(args) => quickstart::run(args),
         Command::Status(args) => status::run(&args),
         Command::Set(args) => administer::set(&args),
+        Command::Scrub(args) => administer::scrub(&args),
         Command::Stop(args) => administer::stop(&args),
     };
     match result {

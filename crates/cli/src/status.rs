@@ -7,7 +7,7 @@ use anyhow::Result;
 
 use crate::args::StatusArgs;
 use crate::control::client::Client;
-use crate::control::protocol::{Fill, Health, HealthState, Member, MemberState, Request, Status};
+use crate::control::protocol::{Fill, Health, HealthState, Member, MemberState, Request, Scrub, ScrubMode, Status};
 use crate::terminal::{list, print, print_json, size};
 
 /// Between two looks.
@@ -96,7 +96,44 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
     if let Some(fill) = status.log {
         text += &format!("\nlog      {}", bar(fill));
     }
+    if let Some(scrub) = &status.scrub {
+        let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);
+        let before = before.filter(|_| scrub.running);
+        text += &format!("\n{}{}", scrub_line(scrub), rest(status, before, scrub.done_bytes, then, scrub.total_bytes));
+    }
     text
+}
+
+/// How far a scrub is: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.
+pub(crate) fn scrub_line(scrub: &Scrub) -> String {
+    let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, .. } = *scrub;
+    let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
+    let state = match (running, mode) {
+        (true, ScrubMode::Check) => "checking",
+        (true, ScrubMode::Repair | ScrubMode::RepairSuspects) => "repairing",
+        (false, _) if done_bytes == total_bytes => "finished",
+        (false, _) => "stopped",
+    };
+    let found = match (mismatched_bytes, repaired_bytes) {
+        (0, _) => "nothing wrong".to_owned(),
+        (wrong, 0) => format!("{} wrong", size(wrong)),
+        (wrong, repaired) => format!("{} wrong, {} repaired", size(wrong), size(repaired)),
+    };
+    format!("scrub    {done}, {state}; {found}")
+}
+
+/// What is left of a work that goes on as between two looks.
+fn rest(status: &Status, before: Option<&Status>, done: u64, then: u64, total: u64) -> String {
+    let Some(before) = before else { return String::new() };
+    let rate = per_second(status, before, done, then);
+    let left = u128::from(total.saturating_sub(done)) * u128::from(status.uptime_ms.saturating_sub(before.uptime_ms));
+    match u128::from(done.saturating_sub(then)) {
+        0 => format!(" ({rate})"),
+        moved => {
+            let seconds = u64::try_from(left / moved / 1000).unwrap_or(u64::MAX);
+            format!(" ({rate}, {} left)", duration(seconds))
+        }
+    }
 }
 
 /// A row for each member.

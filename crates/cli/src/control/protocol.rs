@@ -19,6 +19,24 @@ pub(crate) enum Request {
     Stop {},
     /// Change a setting until the server ends.
     Set { key: String, value: String },
+    /// Compare what the members hold: [`Scrub`].
+    ScrubStart { mode: ScrubMode },
+    /// Go no further with it: [`Scrub`].
+    ScrubStop {},
+    /// How the last one is: [`ScrubReport`].
+    ScrubStatus {},
+}
+
+/// What a scrub does about what it finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum ScrubMode {
+    /// Nothing.
+    Check,
+    /// Repairs what is certainly wrong.
+    Repair,
+    /// Repairs data that two parity units speak against, too.
+    RepairSuspects,
 }
 
 /// What is answered.
@@ -37,6 +55,8 @@ pub(crate) enum Response<T> {
 pub(crate) enum Answer {
     Status(Box<Status>),
     Set { key: String, value: String },
+    Scrub(Scrub),
+    ScrubReport(ScrubReport),
     Done {},
 }
 
@@ -65,6 +85,55 @@ pub(crate) struct Status {
     pub(crate) cache: Option<Fill>,
     /// The fullest member's log.
     pub(crate) log: Option<Fill>,
+    /// The last scrub.
+    pub(crate) scrub: Option<Scrub>,
+}
+
+/// How far a scrub is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Scrub {
+    pub(crate) mode: ScrubMode,
+    pub(crate) running: bool,
+    pub(crate) done_bytes: u64,
+    pub(crate) total_bytes: u64,
+    pub(crate) mismatched_bytes: u64,
+    pub(crate) repaired_bytes: u64,
+    /// Parity that could not be checked.
+    pub(crate) unchecked_bytes: u64,
+}
+
+/// What a scrub has found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ScrubReport {
+    #[serde(flatten)]
+    pub(crate) scrub: Scrub,
+    pub(crate) faults: Vec<ScrubFault>,
+    /// Faults that are not listed.
+    pub(crate) unlisted: u64,
+}
+
+/// Adjacent sectors that are wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ScrubFault {
+    pub(crate) stripe: u64,
+    pub(crate) certainty: Certainty,
+    /// Who is wrong, where that is known.
+    pub(crate) slot: Option<u8>,
+    /// From where on, in the member's data area.
+    pub(crate) member_sector: Option<u64>,
+    pub(crate) sectors: u64,
+    /// The array's sectors that may be wrong, each from and up to; none where it is parity.
+    pub(crate) blocks: Vec<[u64; 2]>,
+    pub(crate) repaired: bool,
+}
+
+/// Whether it is known who is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Certainty {
+    Certain,
+    Suspected,
+    Unknown,
 }
 
 /// Whether data is safe.
@@ -171,6 +240,8 @@ mod tests {
     fn requests_are_these_bytes() {
         assert_eq!(request(r#"{"command":"status"}"#), Ok(Request::Status {}));
         assert_eq!(request(r#"{"command":"stop"}"#), Ok(Request::Stop {}));
+        let start = Request::ScrubStart { mode: ScrubMode::RepairSuspects };
+        assert_eq!(request(r#"{"command":"scrub-start","mode":"repair-suspects"}"#), Ok(start));
         let set = Request::Set { key: "cache".into(), value: "writethrough".into() };
         assert_eq!(request(r#"{"command":"set","key":"cache","value":"writethrough"}"#), Ok(set.clone()));
         assert_eq!(serde_json::to_string(&set).unwrap(), r#"{"command":"set","key":"cache","value":"writethrough"}"#);

@@ -61,7 +61,7 @@ fn refuse(stream: &UnixStream) {
 }
 
 /// Answers one peer line by line until it leaves, or sends what is no line.
-async fn converse(control: &Control, stream: UnixStream) -> io::Result<()> {
+async fn converse(control: &Rc<Control>, stream: UnixStream) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
@@ -92,7 +92,7 @@ async fn read_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Res
     })
 }
 
-async fn answer(control: &Control, text: &[u8]) -> Response {
+async fn answer(control: &Rc<Control>, text: &[u8]) -> Response {
     let request = match Request::parse(text) {
         Ok(request) => request,
         Err(error) => {

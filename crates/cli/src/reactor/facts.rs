@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
-use uraid_io::engine::{CacheMode, Counters, Fill};
-use uraid_layout::{Bytes, MemberSet};
+use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, ScrubMode, ScrubStatus};
+use uraid_layout::{Bytes, Geometry, MemberSet, Sectors, StripeId};
 use uraid_nbd::Command;
 
 use super::Reactor;
@@ -27,6 +27,7 @@ pub(crate) struct Facts {
     pub(crate) cache_mode: Option<CacheMode>,
     pub(crate) cache: Option<Fill>,
     pub(crate) log: Option<Fill>,
+    pub(crate) scrub: Option<ScrubStatus>,
 }
 
 impl Reactor {
@@ -43,11 +44,38 @@ impl Reactor {
 
     /// Changes when writes are replied to that come from now on, in all reactors; false: there is no cache.
     pub(crate) fn set_cache_mode(&self, mode: CacheMode) -> bool {
+        self.post_all(|| Message::CacheMode(mode));
+        self.engine.borrow_mut().set_cache_mode(mode)
+    }
+
+    /// Starts a scrub of the whole array, in all reactors.
+    ///
+    /// # Errors
+    /// As [`uraid_io::engine::Engine::start_scrub`].
+    pub(crate) fn start_scrub(&self, mode: ScrubMode) -> Result<(), EngineError> {
+        self.engine.borrow_mut().start_scrub(mode, StripeId(0))?;
+        self.post_all(|| Message::StartScrub(mode));
+        self.turn();
+        Ok(())
+    }
+
+    /// Stops a scrub in all reactors.
+    pub(crate) fn stop_scrub(&self) {
+        self.engine.borrow_mut().stop_scrub();
+        self.post_all(|| Message::StopScrub);
+        self.turn();
+    }
+
+    /// The array's geometry.
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.engine.borrow().geometry().clone()
+    }
+
+    fn post_all(&self, message: impl Fn() -> Message) {
         if let Some(peers) = &self.peers {
-            peers.outboxes.post_all(|| Message::CacheMode(mode));
+            peers.outboxes.post_all(message);
             peers.outboxes.deliver();
         }
-        self.engine.borrow_mut().set_cache_mode(mode)
     }
 
     /// How this reactor is.
@@ -62,6 +90,7 @@ impl Reactor {
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
             log: engine.log_fill(),
+            scrub: engine.scrub().cloned(),
         }
     }
 
@@ -108,5 +137,23 @@ impl Facts {
         self.is_frozen |= other.is_frozen;
         self.cache = sum(self.cache, other.cache);
         self.log = sum(self.log, other.log);
+        if let (Some(scrub), Some(other)) = (&mut self.scrub, &other.scrub) {
+            add_scrub(scrub, other);
+        }
     }
+}
+
+/// Adds what another reactor's scrub has done.
+fn add_scrub(scrub: &mut ScrubStatus, other: &ScrubStatus) {
+    let add = |sum: &mut Sectors, more: Sectors| sum.0 += more.0;
+    scrub.is_running |= other.is_running;
+    scrub.position = scrub.position.min(other.position);
+    add(&mut scrub.done, other.done);
+    add(&mut scrub.total, other.total);
+    add(&mut scrub.mismatched, other.mismatched);
+    add(&mut scrub.repaired, other.repaired);
+    add(&mut scrub.unchecked, other.unchecked);
+    scrub.mismatches.extend_from_slice(&other.mismatches);
+    scrub.mismatches.sort_by_key(|mismatch| (mismatch.stripe, mismatch.start));
+    scrub.unlisted += other.unlisted;
 }

@@ -11,7 +11,7 @@ use uraid_io::bands::{Bands, Shard};
 use uraid_io::bitmap::RegionId;
 use uraid_io::buf::Buf;
 use uraid_io::engine::{self, Ask, EngineError, Standing};
-use uraid_layout::{Lba, MemberSet};
+use uraid_layout::{Lba, MemberSet, StripeId};
 use uraid_nbd::{NbdError, ReplySlot};
 
 use super::parts::Requests;
@@ -222,6 +222,12 @@ impl Reactor {
             Message::CacheMode(mode) => {
                 engine().set_cache_mode(mode);
             }
+            Message::StartScrub(mode) => {
+                if let Err(error) = engine().start_scrub(mode, StripeId(0)) {
+                    tracing::warn!(%error, "a part of the array is not scrubbed");
+                }
+            }
+            Message::StopScrub => engine().stop_scrub(),
         }
     }
 

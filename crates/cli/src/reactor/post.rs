@@ -12,7 +12,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Notify, oneshot};
 use uraid_io::bands::{Bands, Shard};
 use uraid_io::bitmap::RegionId;
-use uraid_io::engine::{Ask, CacheMode, Standing};
+use uraid_io::engine::{Ask, CacheMode, ScrubMode, Standing};
 use uraid_layout::{Lba, MemberSet, Sectors};
 use uraid_nbd::NbdError;
 
@@ -43,6 +43,10 @@ pub(super) enum Message {
     Look(oneshot::Sender<Facts>),
     /// From the keeper: writes that come from now on are replied to as this says.
     CacheMode(CacheMode),
+    /// From the keeper: scrub what is yours.
+    StartScrub(ScrubMode),
+    /// From the keeper.
+    StopScrub,
 }
 
 /// A part of a split request: what its answer comes back with.

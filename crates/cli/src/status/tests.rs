@@ -44,6 +44,7 @@ fn status() -> Status {
         cache_mode: "writeback".into(),
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
+        scrub: None,
     }
 }
 
@@ -85,6 +86,30 @@ fn between_two_looks_rates_are_shown() {
         line(&now, Some(&before)),
         "vault: whole: survives 1 more failure; 2 clients, read 15 MiB/s, written 0 bytes/s, cache 25 %, log 0 %"
     );
+}
+
+#[test]
+fn a_scrub_has_a_bar_and_the_time_that_is_left() {
+    let scrub = Scrub {
+        mode: ScrubMode::Check,
+        running: true,
+        done_bytes: 1 << 30,
+        total_bytes: 3 << 30,
+        mismatched_bytes: 8192,
+        repaired_bytes: 0,
+        unchecked_bytes: 0,
+    };
+    let before = Status { scrub: Some(scrub), ..status() };
+    let scrub = Scrub { done_bytes: (1 << 30) + (64 << 20), ..scrub };
+    let now = Status { scrub: Some(scrub), uptime_ms: before.uptime_ms + 1000, ..status() };
+    let text = screen(&now, Some(&before));
+    let line =
+        "scrub    [##########....................] 1.06 GiB of 3 GiB, checking; 8 KiB wrong (64 MiB/s, 31 s left)";
+    assert_eq!(text.lines().last(), Some(line));
+    let done = Scrub { running: false, done_bytes: 3 << 30, repaired_bytes: 8192, ..scrub };
+    assert!(scrub_line(&done).ends_with("3 GiB of 3 GiB, finished; 8 KiB wrong, 8 KiB repaired"));
+    let stopped = Scrub { running: false, mismatched_bytes: 0, ..scrub };
+    assert!(scrub_line(&stopped).ends_with("1.06 GiB of 3 GiB, stopped; nothing wrong"));
 }
 
 #[test]
