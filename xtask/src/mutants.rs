@@ -9,7 +9,7 @@ use crate::project::{Project, eprint_step, output, run_program};
 #[derive(Args)]
 pub(crate) struct Options {
     /// Seeds of the simulator for each bug
-    #[arg(long, value_name = "N", default_value_t = 400)]
+    #[arg(long, value_name = "N", default_value_t = 1000)]
     seeds: u64,
     /// Crash states for each bug that no seed has shown
     #[arg(long, value_name = "N", default_value_t = 20_000)]

@@ -110,7 +110,6 @@ mutants! {
     SumOfNoMember: "checksums are not of a member",
     SumNotUpdated: "a write leaves the checksums as they were",
     SumNotAwaited: "a write is over, and its record trimmed, before its checksums are written",
-    SumUnflushed: "what is written of checksums does not count as unflushed",
     SumNotRedone: "recovery leaves the checksums as they were",
     MismatchIgnored: "content counts though its checksum is another",
     ComputedUnverified: "what is computed of others counts though its checksum is another",

@@ -377,7 +377,7 @@ impl<D: Disk, T> Engine<D, T> {
             if is_failed {
                 // Where the array can't do without the member, what is in memory is nowhere else.
                 held.pins += 1;
-            } else if !planted!(SumUnflushed) {
+            } else {
                 flusher.wrote(member);
             }
             if held.is_dirty {
