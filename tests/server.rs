@@ -116,6 +116,23 @@ impl Server {
         &self.uri
     }
 
+    /// Waits for a line printed after the URI that begins with `start`; returns the rest of it.
+    ///
+    /// # Panics
+    /// When none comes in time.
+    #[must_use]
+    #[track_caller]
+    pub fn line_after(&self, start: &str) -> String {
+        let deadline = Instant::now() + SERVER_TIME_MAX;
+        loop {
+            let line = self.lines.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+            let line = line.unwrap_or_else(|error| panic!("no line that begins with {start:?}: {error}"));
+            if let Some(rest) = line.strip_prefix(start) {
+                return rest.trim().to_owned();
+            }
+        }
+    }
+
     /// The process id.
     #[must_use]
     pub fn pid(&self) -> u32 {

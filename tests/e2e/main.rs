@@ -12,6 +12,7 @@ mod integrity;
 mod kills;
 mod lifecycle;
 mod map;
+mod metrics;
 mod protocol;
 mod reactors;
 mod systemd;

@@ -1,6 +1,6 @@
 //! The command line: what users may say, with examples.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -188,6 +188,9 @@ pub(crate) struct WatchArgs {
     /// degraded, frozen, recovered, scrub-mismatch or scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
+    /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can read them
+    #[arg(long, value_parser = metrics_address, value_name = "[ADDR:]PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
 }
 
 /// Which server is meant.
@@ -491,6 +494,15 @@ fn members(text: &str) -> Result<MemberSet, String> {
             _ => Err(format!("'{slot}' is not a slot; write for example 1,3")),
         })
         .collect()
+}
+
+/// A port of this machine's own, or an address that others may reach.
+fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    let on_loopback = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let address = on_loopback.ok().or_else(|| text.parse().ok());
+    address.ok_or_else(|| {
+        format!("'{text}' is not a port or an address with one; write for example 9187 or 127.0.0.1:9187")
+    })
 }
 
 fn read_ahead(text: &str) -> Result<ReadAhead, String> {

@@ -12,6 +12,7 @@ mod fleet;
 mod layout;
 mod logging;
 mod map;
+mod metrics;
 mod quickstart;
 mod reactor;
 mod serve;

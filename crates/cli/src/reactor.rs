@@ -7,6 +7,7 @@
 //! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see [`peers`].
 
 mod facts;
+mod meter;
 mod parts;
 mod peers;
 mod post;
@@ -31,7 +32,9 @@ use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlo
 use crate::control::protocol::Traffic;
 use crate::events::{Condition, Watcher};
 use crate::spin::Spinner;
-pub(crate) use facts::Facts;
+pub(crate) use facts::{CacheUse, Facts};
+pub(crate) use meter::Asked;
+use meter::{Meter, Request};
 use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
 
@@ -68,6 +71,7 @@ pub(crate) struct Reactor {
     traffic: Cell<Traffic>,
     /// Is shown how the array is, if anybody is.
     watcher: OnceCell<Watcher>,
+    meter: Rc<Meter>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
     /// There is something to do as time passes; there is more to write out than one turn does.
@@ -85,8 +89,8 @@ pub(crate) struct Reactor {
 
 /// Who waits for a reply.
 pub(crate) enum Token {
-    Read(ReplySlot<Buf>),
-    Other(ReplySlot<Buf>),
+    Read(Request),
+    Other(Request),
     Peer(PeerToken),
     Close,
 }
@@ -120,6 +124,7 @@ impl Reactor {
             spinner: Spinner::new(settings.busy_poll),
             traffic: Cell::default(),
             watcher: OnceCell::new(),
+            meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
             unfinished: Notify::new(),
@@ -228,9 +233,11 @@ impl Reactor {
         if let Some(peers) = &self.peers {
             peers.announce(self.engine.borrow().standing());
         }
+        self.meter.pass();
         for reply in replies.drain(..) {
             self.answer(reply);
         }
+        self.meter.pass();
         self.replies.replace(replies);
         if let Some(peers) = &self.peers {
             self.deliver(peers);
@@ -315,6 +322,7 @@ impl Export for Reactor {
                 return reply.done(Ok(Payload::Extents(vec![extent])));
             }
         };
+        let reply = self.meter.begin(&command, reply);
         if let Some(peers) = self.peers.as_ref().filter(|peers| !peers.is_own(&command)) {
             return self.split(peers, command, reply);
         }

@@ -18,6 +18,7 @@ use crate::args::{BusyPoll, CacheName, EndpointArgs, Misuse, ReadAhead, ServeArg
 use crate::control::{self, Control};
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::fleet::Fleet;
+use crate::metrics::Exporter;
 use crate::reactor::{Caching, Reactor, Settings};
 use crate::systemd::{self, Notifier};
 use crate::terminal::{self, list, print, quoted};
@@ -119,6 +120,10 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
     let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let listener = listener(&args.endpoint, &args.members)?;
     let socket = control_socket(listener.endpoint(), &args.watch)?;
+    let exporter = match args.watch.metrics {
+        Some(address) => Some(Exporter::listen(address).await?),
+        None => None,
+    };
     let settings = settings(&array, args);
     let reactors = reactors(&array, args);
     let about = Rc::new(About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors));
@@ -129,6 +134,10 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
         spawn_local(control::serve(Rc::clone(&control), socket));
     }
     announce(listener.endpoint(), &info)?;
+    if let Some(exporter) = exporter {
+        print(format_args!("metrics at {}", exporter.url()))?;
+        exporter.spawn(Rc::clone(&reactor), Rc::clone(&about));
+    }
     let notifier = Rc::new(Notifier::from_env());
     notifier.ready();
     let alive = Rc::clone(&notifier);

@@ -22,6 +22,7 @@ pub mod cache;
 pub mod disk;
 pub mod engine;
 pub mod error;
+pub mod histogram;
 pub mod log;
 pub mod member;
 #[cfg(feature = "mutants")]

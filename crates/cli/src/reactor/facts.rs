@@ -5,11 +5,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
+use uraid_io::cache::Traffic as CacheTraffic;
+use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, ScrubMode, ScrubStatus};
 use uraid_layout::{Bytes, Geometry, MemberSet, Sectors, StripeId};
 use uraid_nbd::Command;
 
 use super::Reactor;
+use super::meter::ServedByKind;
 use super::post::Message;
 use crate::control::protocol::Traffic;
 
@@ -21,13 +24,25 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub(crate) struct Facts {
     pub(crate) counters: Counters,
     pub(crate) traffic: Traffic,
+    pub(crate) served: ServedByKind,
+    pub(crate) latencies: Latencies,
     pub(crate) missing: MemberSet,
     pub(crate) is_frozen: bool,
     pub(crate) survives: usize,
     pub(crate) cache_mode: Option<CacheMode>,
     pub(crate) cache: Option<Fill>,
+    pub(crate) cache_use: Option<CacheUse>,
     pub(crate) log: Option<Fill>,
+    /// By slot.
+    pub(crate) logs: Vec<Option<Fill>>,
     pub(crate) scrub: Option<ScrubStatus>,
+}
+
+/// What the cache holds, written out or not, and what went through it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CacheUse {
+    pub(crate) held: Bytes,
+    pub(crate) traffic: CacheTraffic,
 }
 
 impl Reactor {
@@ -84,12 +99,16 @@ impl Reactor {
         Facts {
             counters: engine.counters().clone(),
             traffic: self.traffic.get(),
+            served: self.meter.served(),
+            latencies: engine.disk().latencies().clone(),
             missing: engine.missing(),
             is_frozen: engine.is_frozen(),
             survives: engine.survives(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
+            cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
             log: engine.log_fill(),
+            logs: engine.geometry().all_members().iter().map(|member| engine.log_fill_of(member)).collect(),
             scrub: engine.scrub().cloned(),
         }
     }
@@ -136,10 +155,26 @@ impl Facts {
         self.traffic = self.traffic.plus(other.traffic);
         self.is_frozen |= other.is_frozen;
         self.cache = sum(self.cache, other.cache);
+        if let (Some(one), Some(other)) = (&mut self.cache_use, &other.cache_use) {
+            one.add(other);
+        }
         self.log = sum(self.log, other.log);
+        self.logs.iter_mut().zip(&other.logs).for_each(|(log, &other)| *log = sum(*log, other));
+        self.served.iter_mut().zip(&other.served).for_each(|(served, other)| served.add(other));
+        self.latencies.add(&other.latencies);
         if let (Some(scrub), Some(other)) = (&mut self.scrub, &other.scrub) {
             add_scrub(scrub, other);
         }
+    }
+}
+
+impl CacheUse {
+    fn add(&mut self, other: &Self) {
+        let Self { held, traffic: CacheTraffic { taken, coalesced, destaged } } = other;
+        self.held.0 += held.0;
+        self.traffic.taken.0 += taken.0;
+        self.traffic.coalesced.0 += coalesced.0;
+        self.traffic.destaged.0 += destaged.0;
     }
 }
 

@@ -9,8 +9,9 @@ use uraid_io::bands::{Bands, Shard};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Command;
 use uraid_layout::{Bytes, Lba, Sectors};
-use uraid_nbd::{NbdError, Payload, ReplySlot};
+use uraid_nbd::{NbdError, Payload};
 
+use super::meter;
 use super::post::{Kind, Order, Part};
 
 /// Parts of one request that are under way at once; a flush has one for each reactor.
@@ -25,7 +26,7 @@ pub(super) struct Requests {
 
 #[derive(Debug)]
 struct Request {
-    reply: ReplySlot<Buf>,
+    reply: meter::Request,
     kind: Kind,
     buf: Option<Buf>,
     start: Lba,
@@ -80,7 +81,7 @@ impl Order {
 
 impl Requests {
     /// Takes a request in; [`Requests::begin`] says what to do for it.
-    pub(super) fn insert(&mut self, bands: &Bands, order: Order, buf: Option<Buf>, reply: ReplySlot<Buf>) -> u32 {
+    pub(super) fn insert(&mut self, bands: &Bands, order: Order, buf: Option<Buf>, reply: meter::Request) -> u32 {
         let Order { kind, lba, len } = order;
         let end = if kind == Kind::Flush { bands.shards().count() as u64 } else { lba.0 + len.0 };
         let rest = lba..Lba(end);

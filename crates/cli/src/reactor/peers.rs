@@ -12,8 +12,9 @@ use uraid_io::bitmap::RegionId;
 use uraid_io::buf::Buf;
 use uraid_io::engine::{self, Ask, EngineError, Standing};
 use uraid_layout::{Lba, MemberSet, StripeId};
-use uraid_nbd::{NbdError, ReplySlot};
+use uraid_nbd::NbdError;
 
+use super::meter::Request;
 use super::parts::Requests;
 use super::post::{Address, KEEPER, Message, Order, Outboxes, Part};
 use super::{Reactor, Token, nbd_error};
@@ -131,7 +132,7 @@ impl Reactor {
     }
 
     /// Begins a request that is not wholly this reactor's own.
-    pub(super) fn split(&self, peers: &Peers, command: engine::Command, reply: ReplySlot<Buf>) {
+    pub(super) fn split(&self, peers: &Peers, command: engine::Command, reply: Request) {
         let (order, buf) = Order::of(command);
         let request = peers.requests.borrow_mut().insert(&peers.bands, order, buf, reply);
         self.begin_parts(peers, request);

@@ -59,6 +59,18 @@ pub struct Cache {
     /// Where the search for memory goes on.
     hand: usize,
     policy: Policy,
+    traffic: Traffic,
+}
+
+/// What went through the cache since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Taken in from writes.
+    pub taken: Bytes,
+    /// Of that, what took the place of content that was not written out yet.
+    pub coalesced: Bytes,
+    /// Handed out to be written to the members, what is handed out again after a failure among it.
+    pub destaged: Bytes,
 }
 
 /// What the cache knows of the geometry.
@@ -110,6 +122,7 @@ impl Cache {
             clean: 0,
             hand: 0,
             policy: Policy::new(pages),
+            traffic: Traffic::default(),
         }
     }
 
@@ -122,6 +135,18 @@ impl Cache {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.stripes.is_empty()
+    }
+
+    /// The pages of content and parity that it holds; pages of several versions count once.
+    #[must_use]
+    pub fn held(&self) -> Bytes {
+        Bytes(((self.pages.slots.len() - self.pages.free.len()) * PAGE_BYTES) as u64)
+    }
+
+    /// What went through it.
+    #[must_use]
+    pub fn traffic(&self) -> Traffic {
+        self.traffic
     }
 
     /// What can't be forgotten: dirty and flying pages.
@@ -168,8 +193,11 @@ impl Cache {
             };
             let before = self.stripes.at(slot).dirty;
             self.edit(slot, piece.place, |page| page.dirty = Some(layer));
+            let overwritten = piece.sectors.end - piece.sectors.start - (self.stripes.at(slot).dirty - before);
+            self.traffic.coalesced.0 += Sectors(overwritten).bytes().0;
             self.policy.touched(&mut self.stripes, slot, before, &self.shape);
         }
+        self.traffic.taken.0 += range.len() as u64;
         true
     }
 
@@ -256,6 +284,7 @@ impl Cache {
         }
         for index in 0..contents.extents().len() {
             let extent = contents.extents()[index];
+            self.traffic.destaged.0 += extent.content.len.bytes().0;
             for piece in self.shape.pieces(extent.lba, extent.content.len.0) {
                 let slot = self.stripes.find(piece.stripe).expect("what flies is in memory");
                 self.drop_parity(geometry, slot, piece.place);

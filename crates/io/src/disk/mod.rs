@@ -11,6 +11,7 @@
 //!
 //! A disk knows nothing of chunks, stripes or parity.
 
+mod latency;
 mod mem;
 mod uring;
 
@@ -21,6 +22,7 @@ use uraid_layout::{Bytes, MemberIndex};
 use crate::buf::Lease;
 use crate::error::Error;
 
+pub use latency::Latencies;
 pub use mem::{Counters, Fault, MemDisk, Order};
 pub use uring::{DEFAULT_DEPTH, UringDisk};
 

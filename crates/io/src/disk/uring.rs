@@ -19,11 +19,12 @@ mod slot;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use io_uring::IoUring;
 use uraid_layout::Bytes;
 
-use super::{Completion, Disk, DiskError, DiskOp};
+use super::{Completion, Disk, DiskError, DiskOp, Latencies};
 use crate::error::Error;
 use crate::member::Member;
 use slot::{Progress, Slot};
@@ -57,6 +58,7 @@ pub struct UringDisk {
     /// Operations that the kernel has: described and not yet completed.
     with_kernel: usize,
     enters: u64,
+    latencies: Latencies,
     broken: Option<std::io::Error>,
 }
 
@@ -76,6 +78,7 @@ impl UringDisk {
         Ok(Self {
             ring,
             event,
+            latencies: Latencies::new(members.len()),
             members,
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             vacant: (0..capacity).rev().collect(),
@@ -99,6 +102,12 @@ impl UringDisk {
     #[must_use]
     pub fn enters(&self) -> u64 {
         self.enters
+    }
+
+    /// How long operations took.
+    #[must_use]
+    pub fn latencies(&self) -> &Latencies {
+        &self.latencies
     }
 
     /// Why an operation can't even be tried.
@@ -129,6 +138,10 @@ impl UringDisk {
     }
 
     fn fill_batch(&mut self) {
+        if self.again.is_empty() && self.waiting.is_empty() {
+            return;
+        }
+        let now = Instant::now();
         let mut batch = self.ring.submission();
         while !batch.is_full() {
             let index = if let Some(index) = self.again.pop_front() {
@@ -138,7 +151,7 @@ impl UringDisk {
             } else if let Some(op) = self.waiting.pop_front() {
                 let index = self.vacant.pop().expect("a slot is vacant");
                 let member = self.members[op.member.index()].as_ref().expect("submit refused absent members");
-                self.slots[index].start(op, member.as_fd().as_raw_fd());
+                self.slots[index].start(op, member.as_fd().as_raw_fd(), now);
                 if member.is_in_memory() && self.slots[index].is_small(AT_ONCE_MAX) {
                     let answer = self.slots[index].do_at_once();
                     self.answered.push((index, answer));
@@ -206,10 +219,13 @@ impl Disk for UringDisk {
             self.with_kernel -= 1;
             (usize::try_from(entry.user_data()).expect("an entry carries its slot"), entry.result())
         });
+        let mut now = None;
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
             match self.slots[index].advance(answer) {
                 Progress::More => self.again.push_back(index),
-                Progress::Done(completion) => {
+                Progress::Done(completion, name, began) => {
+                    let now = *now.get_or_insert_with(Instant::now);
+                    self.latencies.ended(completion.member, name, began, now);
                     self.vacant.push(index);
                     completions.push(completion);
                 }

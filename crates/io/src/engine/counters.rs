@@ -1,5 +1,6 @@
 //! What the engine has done, counted where it happens.
 
+use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 
 /// One member's disk operations.
@@ -31,34 +32,71 @@ pub struct MemberCounters {
     pub unrepairable: u64,
 }
 
-/// The operations on members' data areas and logs; superblocks are not in them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counters {
-    members: Vec<MemberCounters>,
-}
-
 impl MemberCounters {
-    fn plus(&self, other: &Self) -> Self {
+    fn plus(self, member: Self) -> Self {
         Self {
-            reads: self.reads + other.reads,
-            read_bytes: self.read_bytes + other.read_bytes,
-            writes: self.writes + other.writes,
-            written_bytes: self.written_bytes + other.written_bytes,
-            zeroes: self.zeroes + other.zeroes,
-            flushes: self.flushes + other.flushes,
-            log_records: self.log_records + other.log_records,
-            log_bytes: self.log_bytes + other.log_bytes,
-            errors: self.errors + other.errors,
-            mismatches: self.mismatches + other.mismatches,
-            repaired: self.repaired + other.repaired,
-            unrepairable: self.unrepairable + other.unrepairable,
+            reads: self.reads + member.reads,
+            read_bytes: self.read_bytes + member.read_bytes,
+            writes: self.writes + member.writes,
+            written_bytes: self.written_bytes + member.written_bytes,
+            zeroes: self.zeroes + member.zeroes,
+            flushes: self.flushes + member.flushes,
+            log_records: self.log_records + member.log_records,
+            log_bytes: self.log_bytes + member.log_bytes,
+            errors: self.errors + member.errors,
+            mismatches: self.mismatches + member.mismatches,
+            repaired: self.repaired + member.repaired,
+            unrepairable: self.unrepairable + member.unrepairable,
         }
     }
 }
 
+/// The operations on members' data areas and logs; superblocks are not in them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counters {
+    members: Vec<MemberCounters>,
+    methods: MethodCounts,
+    cache_hit: Bytes,
+    cache_missed: Bytes,
+}
+
 impl Counters {
     pub(super) fn new(members: usize) -> Self {
-        Self { members: vec![MemberCounters::default(); members] }
+        Self {
+            members: vec![MemberCounters::default(); members],
+            methods: MethodCounts::default(),
+            cache_hit: Bytes(0),
+            cache_missed: Bytes(0),
+        }
+    }
+
+    /// How many parity stripes were to be written by each method. A write that is planned anew, since a member failed, counts again.
+    pub fn methods(&self) -> MethodCounts {
+        self.methods
+    }
+
+    /// What reads found in the cache, and what they did not; without a cache both are nothing.
+    pub fn cache_reads(&self) -> (Bytes, Bytes) {
+        (self.cache_hit, self.cache_missed)
+    }
+
+    /// Adds what another engine of the same array has done.
+    ///
+    /// # Panics
+    /// When that one's array has another number of members.
+    pub fn add(&mut self, other: &Self) {
+        assert_eq!(self.members.len(), other.members.len(), "engines of one array have the same members");
+        for (member, &other) in self.members.iter_mut().zip(&other.members) {
+            *member = member.plus(other);
+        }
+        self.methods += other.methods;
+        self.cache_hit.0 += other.cache_hit.0;
+        self.cache_missed.0 += other.cache_missed.0;
+    }
+
+    /// How many members the array has.
+    pub fn members(&self) -> usize {
+        self.members.len()
     }
 
     /// One member's.
@@ -71,18 +109,17 @@ impl Counters {
 
     /// All members' together.
     pub fn total(&self) -> MemberCounters {
-        self.members.iter().fold(MemberCounters::default(), |sum, member| sum.plus(member))
+        self.members.iter().fold(MemberCounters::default(), |sum, &member| sum.plus(member))
     }
 
-    /// Adds what another engine of the same array has done.
-    ///
-    /// # Panics
-    /// When that one's array has another number of members.
-    pub fn add(&mut self, other: &Self) {
-        assert_eq!(self.members.len(), other.members.len(), "engines of one array have the same members");
-        for (member, other) in self.members.iter_mut().zip(&other.members) {
-            *member = member.plus(other);
-        }
+    pub(super) fn planned(&mut self, methods: MethodCounts) {
+        self.methods += methods;
+    }
+
+    pub(super) fn looked_up(&mut self, len: Sectors, missed: Sectors) {
+        let (Bytes(len), Bytes(missed)) = (len.bytes(), missed.bytes());
+        self.cache_hit.0 += len - missed;
+        self.cache_missed.0 += missed;
     }
 
     pub(super) fn read(&mut self, member: MemberIndex, len: Sectors) {

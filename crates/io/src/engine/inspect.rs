@@ -1,9 +1,10 @@
 //! What the engine can tell of itself while it runs, and what can be changed then. Nothing here waits or writes.
 
-use uraid_layout::Bytes;
 use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, MemberIndex};
 
 use super::{CacheMode, Engine};
+use crate::cache::Cache;
 use crate::disk::Disk;
 
 /// How much of something bounded is in use.
@@ -50,6 +51,16 @@ impl<D: Disk, T> Engine<D, T> {
     /// What the cache holds that the members don't have yet, of all that it may hold.
     pub fn cache_fill(&self) -> Option<Fill> {
         self.cache.as_ref().map(|cache| Fill { used: cache.pinned(), limit: cache.limit() })
+    }
+
+    /// The cache, if there is one.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.cache.as_ref()
+    }
+
+    /// One member's log, within this engine's part of it; none without a log, or where the member was missing from the start.
+    pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
+        self.log.as_ref()?.fill_of(member)
     }
 
     /// The fullest member's log, within this engine's part of it.

@@ -162,6 +162,12 @@ impl Log {
         })
     }
 
+    /// One member's ring; none for a member that was missing from the start.
+    pub(super) fn fill_of(&self, member: MemberIndex) -> Option<Fill> {
+        let ring = &self.writers.get(member.index())?.as_ref()?.ring;
+        Some(Fill { used: ring.used(), limit: ring.size() })
+    }
+
     /// How many engines can share the log of members of which the smallest has `size`.
     pub(super) fn lanes_max(size: Bytes, geometry: &Geometry) -> u64 {
         (size.0 / Self::lane_min(geometry).0).max(1)

@@ -246,15 +246,18 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
         };
-        planned.map_err(EngineError::Plan)
+        planned.map_err(EngineError::Plan)?;
+        self.counters.planned(plan.methods());
+        Ok(())
     }
 
     /// Takes from the cache what the job's plan is made of: what a read still misses, what a destage writes, what the members
     /// are known to hold.
     fn consult_cache(&mut self, id: JobId) {
-        let Self { geometry, cache, jobs, .. } = self;
+        let Self { geometry, cache, jobs, counters, .. } = self;
         let Slot { job, contents, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
+        let is_cached = cache.is_some();
         match (job.work, cache) {
             (Work::Read, Some(cache)) if !cache.is_empty() => {
                 let at = job.base(Buffer::Request).bytes();
@@ -271,6 +274,10 @@ impl<D: Disk, T> Engine<D, T> {
                 cache.look(geometry, job.at, job.len, contents);
             }
             _ => {}
+        }
+        if job.work == Work::Read && is_cached {
+            let missed = contents.extents().iter().map(|extent| extent.content.len.0).sum();
+            counters.looked_up(job.len, Sectors(missed));
         }
     }
 

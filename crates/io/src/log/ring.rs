@@ -106,6 +106,25 @@ mod tests {
         assert_eq!(ring.find(BLOCK, BLOCK), None);
     }
 
+    #[test]
+    fn what_is_used_goes_from_the_oldest_record_to_the_newest() {
+        let mut ring = Ring::new(8192..8192 + 4 * 4096);
+        let mut used = vec![ring.used().0];
+        for sequence in 1..=3 {
+            let place = ring.find(BLOCK, BLOCK).unwrap();
+            ring.take(Sequence(sequence), place, BLOCK);
+            used.push(ring.used().0);
+        }
+        ring.mark(Sequence(2));
+        used.push(ring.used().0);
+        ring.take(Sequence(4), Bytes(20480), BLOCK);
+        ring.take(Sequence(5), Bytes(8192), BLOCK);
+        used.push(ring.used().0);
+        ring.mark(Sequence(5));
+        used.push(ring.used().0);
+        assert_eq!(used, [0, 4096, 8192, 12288, 4096, 12288, 0]);
+    }
+
     proptest! {
         /// Whatever comes: no record is put where a live one is, or beyond the ring, and with room for a mark kept there always is a way on.
         #[test]

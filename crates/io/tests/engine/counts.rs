@@ -2,6 +2,7 @@
 
 use uraid_io::disk::Order;
 use uraid_io::engine::{CacheMode, Command};
+use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{RAID5, Random, Shape, TestEngine, buf, noise, read, rm2, run, run_all, small, with_cache, write};
@@ -245,5 +246,41 @@ fn large_zeroes_and_trims_move_nothing() {
         let mut engine = healthy(shape);
         let cost = moved(&mut engine, |engine| drop(run(engine, command).expect(name)));
         assert_eq!(cost, (0, 0, 0, 0, zeroings), "{name}");
+    }
+}
+
+#[test]
+fn how_stripes_are_written_is_counted() {
+    let mut engine = healthy(small(RAID5, 5));
+    let stripe = engine.geometry().stripe_sectors().0;
+    write(&mut engine, 0, &noise(1, 2 * stripe)).expect("written");
+    assert_eq!(engine.counters().methods(), MethodCounts { full: 2, ..MethodCounts::default() });
+    write(&mut engine, 8, &noise(2, 8)).expect("written");
+    // Three of four chunks: one read instead of four.
+    write(&mut engine, stripe, &noise(3, stripe / 4 * 3)).expect("written");
+    let _ = read(&mut engine, 0, 8).expect("read");
+    assert_eq!(engine.counters().methods(), MethodCounts { full: 2, reconstruct: 1, read_modify_write: 1 });
+}
+
+#[test]
+fn what_may_still_fail_follows_from_who_is_missing() {
+    let copies = |copies| Level::Raid10 { copies };
+    for (shape, missing, expected) in [
+        (small(Level::Raid0, 4), vec![], 0),
+        (small(RAID5, 5), vec![], 1),
+        (small(RAID5, 5), vec![3], 0),
+        (small(rm2(3, Placement::Adjacent), 7), vec![], 2),
+        (small(rm2(3, Placement::Adjacent), 7), vec![6], 1),
+        (small(rm2(3, Placement::Adjacent), 7), vec![0, 6], 0),
+        (small(Level::Raid1, 3), vec![1], 1),
+        (small(copies(2), 4), vec![], 1),
+        (small(copies(2), 4), vec![1], 0),
+        (small(copies(3), 6), vec![], 2),
+        // Copies of one block are on three members in a row.
+        (small(copies(3), 6), vec![0, 1], 0),
+        (small(copies(3), 6), vec![0, 3], 1),
+    ] {
+        let set: MemberSet = missing.iter().map(|&slot| MemberIndex(slot)).collect();
+        assert_eq!(shape.engine(set, Order::Fifo).survives(), expected, "{shape:?} without {missing:?}");
     }
 }

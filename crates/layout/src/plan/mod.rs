@@ -119,6 +119,17 @@ pub enum Method {
     ReadModifyWrite,
 }
 
+/// How many parity stripes a plan writes by each [`Method`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MethodCounts {
+    /// [`Method::Full`].
+    pub full: u64,
+    /// [`Method::Reconstruct`].
+    pub reconstruct: u64,
+    /// [`Method::ReadModifyWrite`].
+    pub read_modify_write: u64,
+}
+
 /// What a request takes. Reusable: [`Plan::clear`] keeps its memory.
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
@@ -129,6 +140,7 @@ pub struct Plan {
     pub(crate) recovered: Vec<Recovered>,
     pub(crate) differences: Vec<Difference>,
     pub(crate) scratch: Sectors,
+    pub(crate) methods: MethodCounts,
 }
 
 impl Plan {
@@ -180,6 +192,12 @@ impl Plan {
         self.scratch
     }
 
+    /// How many parity stripes a write's plan writes by each method; none for what is no write.
+    #[must_use]
+    pub fn methods(&self) -> MethodCounts {
+        self.methods
+    }
+
     /// Empties the plan and keeps its memory for the next one.
     pub fn clear(&mut self) {
         self.reads.clear();
@@ -189,6 +207,25 @@ impl Plan {
         self.recovered.clear();
         self.differences.clear();
         self.scratch = Sectors(0);
+        self.methods = MethodCounts::default();
+    }
+}
+
+impl MethodCounts {
+    pub(crate) fn add(&mut self, method: Method) {
+        *match method {
+            Method::Full => &mut self.full,
+            Method::Reconstruct => &mut self.reconstruct,
+            Method::ReadModifyWrite => &mut self.read_modify_write,
+        } += 1;
+    }
+}
+
+impl core::ops::AddAssign for MethodCounts {
+    fn add_assign(&mut self, more: Self) {
+        self.full += more.full;
+        self.reconstruct += more.reconstruct;
+        self.read_modify_write += more.read_modify_write;
     }
 }
 

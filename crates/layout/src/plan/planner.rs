@@ -250,6 +250,7 @@ impl Planner {
         let mut last = Method::Full;
         for part in ranges.chunk_by(|a, b| a.stripe == b.stripe) {
             last = grid.write(plan, view, part, method, out);
+            plan.methods.add(last);
         }
         out.finish(plan);
         Ok(last)

@@ -1,6 +1,7 @@
 //! One operation with the kernel: its leases, its iovecs, and how far it has come.
 
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use io_uring::opcode::{Fallocate, Fsync, Read, Readv, Write, Writev};
 use io_uring::squeue::Entry;
@@ -8,7 +9,7 @@ use io_uring::types::{Fd, FsyncFlags};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
-use super::super::{Completion, DiskError, DiskOp, OpKind};
+use super::super::{Completion, DiskError, DiskOp, OpKind, OpName};
 
 /// How often the kernel may say "again" to one operation before that is an error.
 const RETRIES_MAX: u32 = 64;
@@ -18,7 +19,8 @@ const ENTRY_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Default)]
 pub(super) struct Slot {
-    op: Option<DiskOp>,
+    /// With the time at which it was started.
+    op: Option<(DiskOp, Instant)>,
     file: RawFd,
     /// What is left to transfer; unchanged while the kernel has it.
     iovecs: Vec<libc::iovec>,
@@ -31,13 +33,13 @@ pub(super) struct Slot {
 pub(super) enum Progress {
     /// The operation goes back to the kernel.
     More,
-    /// It has ended, and the slot is vacant.
-    Done(Completion),
+    /// It has ended, and the slot is vacant; what it was, and when it was started.
+    Done(Completion, OpName, Instant),
 }
 
 impl Slot {
     /// Takes an operation on an open file.
-    pub(super) fn start(&mut self, op: DiskOp, file: RawFd) {
+    pub(super) fn start(&mut self, op: DiskOp, file: RawFd, now: Instant) {
         assert!(self.op.is_none(), "a vacant slot has no operation");
         self.iovecs.clear();
         self.iovecs.extend(
@@ -45,12 +47,12 @@ impl Slot {
         );
         (self.first, self.done, self.retries) = (0, 0, 0);
         self.file = file;
-        self.op = Some(op);
+        self.op = Some((op, now));
     }
 
     /// The entry for what is left of the operation. The kernel may use the slot's memory once the entry is pushed.
     pub(super) fn describe(&self) -> Entry {
-        let op = self.op.as_ref().expect("a taken slot has an operation");
+        let (op, _) = self.op.as_ref().expect("a taken slot has an operation");
         let file = Fd(self.file);
         let offset = op.offset.0 + self.done;
         let left = &self.iovecs[self.first..];
@@ -69,13 +71,13 @@ impl Slot {
 
     /// Whether the operation is a flush, or a transfer of at most `len_max` bytes.
     pub(super) fn is_small(&self, len_max: Bytes) -> bool {
-        let op = self.op.as_ref().expect("a taken slot has an operation");
+        let (op, _) = self.op.as_ref().expect("a taken slot has an operation");
         matches!(op.kind, OpKind::Read | OpKind::Write | OpKind::Flush) && op.len() <= len_max
     }
 
     /// Does what is left of a small operation here and now, and returns what the ring would have answered.
     pub(super) fn do_at_once(&mut self) -> i32 {
-        let op = self.op.as_ref().expect("a taken slot has an operation");
+        let (op, _) = self.op.as_ref().expect("a taken slot has an operation");
         let offset = libc::off_t::try_from(op.offset.0 + self.done).expect("checked against the member's size");
         let left = &self.iovecs[self.first..];
         let count = libc::c_int::try_from(left.len()).expect("an operation has at most 1024 segments");
@@ -97,7 +99,7 @@ impl Slot {
 
     /// Takes the kernel's answer: a count of bytes or a negative error number.
     pub(super) fn advance(&mut self, answer: i32) -> Progress {
-        let op = self.op.as_ref().expect("a taken slot has an operation");
+        let (op, _) = self.op.as_ref().expect("a taken slot has an operation");
         let len = op.len().0;
         let result = match (u64::try_from(answer), op.kind) {
             (Err(_), _) => {
@@ -123,8 +125,9 @@ impl Slot {
                 return Progress::More;
             }
         };
-        let op = self.op.take().expect("a taken slot has an operation");
-        Progress::Done(op.complete(result))
+        let (op, began) = self.op.take().expect("a taken slot has an operation");
+        let name = op.kind.name();
+        Progress::Done(op.complete(result), name, began)
     }
 
     /// Moves past bytes that are done.
@@ -172,7 +175,7 @@ mod tests {
         let segments = segments.collect();
         let op = DiskOp { tag: 7, member: MemberIndex(3), kind: OpKind::Read, offset: Bytes(4096), segments };
         let mut slot = Slot::default();
-        slot.start(op, -1);
+        slot.start(op, -1, Instant::now());
         slot
     }
 
@@ -182,7 +185,7 @@ mod tests {
 
     fn ended(progress: Progress) -> Completion {
         match progress {
-            Progress::Done(completion) => completion,
+            Progress::Done(completion, ..) => completion,
             Progress::More => panic!("the operation goes on"),
         }
     }

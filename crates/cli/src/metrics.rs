@@ -1,0 +1,261 @@
+//! `uraid serve --metrics`: what a server has done, in Prometheus' text format over HTTP.
+//!
+//! The page is made on the thread of the first reactor when it is asked for; nothing is kept between two scrapes. All metrics are described in
+//! `docs/metrics.md`, which a test compares with the page.
+
+mod http;
+mod text;
+
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use uraid_io::disk::OpName;
+use uraid_io::engine::{Counters, Fill, MemberCounters};
+use uraid_layout::MemberIndex;
+
+use crate::about::About;
+use crate::reactor::{Asked, CacheUse, Facts, Reactor};
+use text::Text;
+
+/// Where metrics are handed out.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Exporter {
+    /// Listens there; port 0 lets the system choose.
+    ///
+    /// # Errors
+    /// When that is not possible.
+    pub(crate) async fn listen(address: SocketAddr) -> Result<Self> {
+        let listen = async {
+            let listener = TcpListener::bind(address).await?;
+            let address = listener.local_addr()?;
+            std::io::Result::Ok(Self { listener, address })
+        };
+        listen.await.with_context(|| format!("can't listen on {address} for --metrics"))
+    }
+
+    /// Where the page is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+
+    /// Hands them out, for ever, in a task of the reactor's thread.
+    pub(crate) fn spawn(self, reactor: Rc<Reactor>, about: Rc<About>) {
+        let page = async move || Ok(page(&reactor.all_facts().await?, &about));
+        tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page));
+    }
+}
+
+/// The whole page.
+fn page(facts: &Facts, about: &About) -> String {
+    let mut text = Text::default();
+    array(&mut text, facts, about);
+    requests(&mut text, facts);
+    stripes(&mut text, &facts.counters);
+    if let (Some(fill), Some(used)) = (&facts.cache, &facts.cache_use) {
+        caching(&mut text, fill, used, &facts.counters);
+    }
+    members(&mut text, facts, about);
+    operations(&mut text, &facts.counters);
+    latencies(&mut text, facts);
+    logs(&mut text, &facts.logs);
+    text.finish()
+}
+
+fn array(text: &mut Text, facts: &Facts, about: &About) {
+    let mut build = text.gauge("uraid_build_info", "Always 1; the label says which version of uraid serves.");
+    build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let uuid = about.uuid.to_string();
+    let labels = [("uuid", uuid.as_str()), ("name", &about.name), ("level", about.level)];
+    text.gauge("uraid_array_info", "Always 1; the labels say which array is served.").sample(&labels, 1);
+    text.gauge("uraid_array_size_bytes", "What clients can store.").sample(&[], about.size);
+    text.gauge("uraid_array_members", "Slots for members.").sample(&[], about.members.len());
+    text.gauge("uraid_array_members_missing", "Slots whose member is not there or was given up.")
+        .sample(&[], facts.missing.len());
+    text.gauge(
+        "uraid_array_spare_failures",
+        "How many more members may fail, whichever they are, without loss; more where mirrors are lucky.",
+    )
+    .sample(&[], facts.survives);
+    text.gauge("uraid_array_frozen", "1 when more members failed than the level survives: every request is refused.")
+        .sample(&[], u8::from(facts.is_frozen));
+}
+
+fn requests(text: &mut Text, facts: &Facts) {
+    let served = || Asked::ALL.into_iter().zip(&facts.served);
+    let mut durations = text.histogram(
+        "uraid_request_duration_seconds",
+        "From the batch in which a client's request came to the turn that answered it.",
+    );
+    served().for_each(|(kind, served)| durations.durations(&[("command", asked_name(kind))], &served.latency));
+    let mut bytes = text.counter("uraid_request_bytes_total", "What requests covered that succeeded.");
+    let with_bytes = || served().filter(|(kind, _)| *kind != Asked::Flush);
+    with_bytes().for_each(|(kind, served)| bytes.sample(&[("command", asked_name(kind))], served.bytes));
+    let mut errors = text.counter("uraid_request_errors_total", "Requests that were answered with an error.");
+    served().for_each(|(kind, served)| errors.sample(&[("command", asked_name(kind))], served.errors));
+}
+
+fn stripes(text: &mut Text, counters: &Counters) {
+    let methods = counters.methods();
+    let mut writes = text.counter(
+        "uraid_stripe_writes_total",
+        "Parity stripes that were to be written, by what has to be read for it: nothing, the rest of the stripe, or what is replaced.",
+    );
+    writes.sample(&[("method", "full")], methods.full);
+    writes.sample(&[("method", "reconstruct")], methods.reconstruct);
+    writes.sample(&[("method", "read_modify_write")], methods.read_modify_write);
+}
+
+fn caching(text: &mut Text, fill: &Fill, cache: &CacheUse, counters: &Counters) {
+    let (hit, missed) = counters.cache_reads();
+    for (name, help, value) in [
+        ("uraid_cache_size_bytes", "Memory that the cache may have.", fill.limit),
+        ("uraid_cache_used_bytes", "Memory of pages in the cache.", cache.held),
+        ("uraid_cache_dirty_bytes", "Memory of pages that are not written out yet, or being so.", fill.used),
+    ] {
+        text.gauge(name, help).sample(&[], value);
+    }
+    for (name, help, value) in [
+        ("uraid_cache_read_hit_bytes_total", "What clients read and the cache had.", hit),
+        ("uraid_cache_read_miss_bytes_total", "What clients read and the cache did not have.", missed),
+        (
+            "uraid_cache_write_bytes_total",
+            "What was answered from memory and is written out later.",
+            cache.traffic.taken,
+        ),
+        (
+            "uraid_cache_coalesced_bytes_total",
+            "Writes to the cache that replaced what was not written out yet, and so cost the members nothing.",
+            cache.traffic.coalesced,
+        ),
+        (
+            "uraid_cache_destaged_bytes_total",
+            "What was taken from the cache to be written out.",
+            cache.traffic.destaged,
+        ),
+    ] {
+        text.counter(name, help).sample(&[], value);
+    }
+}
+
+fn members(text: &mut Text, facts: &Facts, about: &About) {
+    let slots: Vec<(MemberIndex, String)> = slots(about.members.len());
+    let mut infos =
+        text.gauge("uraid_member_info", "Always 1; the labels say who is in a slot, and its path if it is there.");
+    for ((_, slot), member) in slots.iter().zip(&about.members) {
+        let path = member.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        infos.sample(&[("member", slot), ("uuid", &member.uuid.to_string()), ("path", &path)], 1);
+    }
+    let mut present =
+        text.gauge("uraid_member_present", "1 when the member is there and written, 0 when it is missing.");
+    for (member, slot) in &slots {
+        present.sample(&[("member", slot)], u8::from(!facts.missing.contains(*member)));
+    }
+}
+
+fn operations(text: &mut Text, counters: &Counters) {
+    let slots = slots(counters.members());
+    let counters = |slot: &MemberIndex| *counters.member(*slot);
+    type Value = fn(&MemberCounters) -> u64;
+    type Named<'a> = (&'a str, Value);
+    let by_operation: [(&str, &str, &[Named<'_>]); 2] = [
+        (
+            "uraid_member_operations_total",
+            "Operations on a member's data area.",
+            &[
+                ("read", |member| member.reads),
+                ("write", |member| member.writes),
+                ("zero", |member| member.zeroes),
+                ("flush", |member| member.flushes),
+            ],
+        ),
+        (
+            "uraid_member_bytes_total",
+            "What was read from a member's data area and written to it.",
+            &[("read", |member| member.read_bytes), ("write", |member| member.written_bytes)],
+        ),
+    ];
+    for (name, help, operations) in by_operation {
+        let mut family = text.counter(name, help);
+        for (member, slot) in &slots {
+            for (operation, value) in operations {
+                family.sample(&[("member", slot), ("operation", operation)], value(&counters(member)));
+            }
+        }
+    }
+    let plain: [(&str, &str, Value); 6] = [
+        ("uraid_member_log_records_total", "Records written to a member's log.", |member| member.log_records),
+        ("uraid_member_log_bytes_total", "What they took.", |member| member.log_bytes),
+        ("uraid_member_errors_total", "Operations that failed.", |member| member.errors),
+        (
+            "uraid_member_checksum_mismatches_total",
+            "Blocks that a member gave and that are not what was written there.",
+            |member| member.mismatches,
+        ),
+        (
+            "uraid_member_repaired_total",
+            "Pieces that were computed from the other members and written back.",
+            |member| member.repaired,
+        ),
+        ("uraid_member_unrepairable_total", "Pieces that could not be computed, or not be written back.", |member| {
+            member.unrepairable
+        }),
+    ];
+    for (name, help, value) in plain {
+        let mut family = text.counter(name, help);
+        slots.iter().for_each(|(member, slot)| family.sample(&[("member", slot)], value(&counters(member))));
+    }
+}
+
+fn latencies(text: &mut Text, facts: &Facts) {
+    let mut durations = text.histogram(
+        "uraid_member_operation_duration_seconds",
+        "How long the kernel took for operations on a member, those on its log, checksums and superblocks among them.",
+    );
+    for (member, slot) in &slots(facts.counters.members()) {
+        for (operation, name) in
+            [("read", OpName::Read), ("write", OpName::Write), ("zero", OpName::Zero), ("flush", OpName::Flush)]
+        {
+            durations.durations(&[("member", slot), ("operation", operation)], facts.latencies.of(*member, name));
+        }
+    }
+}
+
+fn logs(text: &mut Text, logs: &[Option<Fill>]) {
+    type Value = fn(&Fill) -> u64;
+    let gauges: [(&str, &str, Value); 2] = [
+        ("uraid_member_log_size_bytes", "Room for records in a member's log.", |log| log.limit.0),
+        ("uraid_member_log_used_bytes", "What records take in a member's log that are still needed.", |log| log.used.0),
+    ];
+    if logs.iter().all(Option::is_none) {
+        return;
+    }
+    for (name, help, value) in gauges {
+        let mut family = text.gauge(name, help);
+        for ((_, slot), log) in slots(logs.len()).iter().zip(logs) {
+            if let Some(log) = log {
+                family.sample(&[("member", slot)], value(log));
+            }
+        }
+    }
+}
+
+fn slots(count: usize) -> Vec<(MemberIndex, String)> {
+    (0..count).filter_map(|slot| u8::try_from(slot).ok()).map(|slot| (MemberIndex(slot), slot.to_string())).collect()
+}
+
+fn asked_name(kind: Asked) -> &'static str {
+    match kind {
+        Asked::Read => "read",
+        Asked::Write => "write",
+        Asked::Flush => "flush",
+        Asked::Trim => "trim",
+        Asked::Zero => "zero",
+    }
+}
