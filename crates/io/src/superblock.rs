@@ -8,7 +8,7 @@ mod areas;
 mod codec;
 mod store;
 
-use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec, StripeId};
 use uuid::Uuid;
 
 use crate::bitmap::Regions;
@@ -80,6 +80,8 @@ pub struct SlotRecord {
     pub member: Uuid,
     /// Whether its content is current.
     pub state: SlotState,
+    /// The round that put this state on record, of which a rebuild's progress is no change.
+    pub since: Epoch,
 }
 
 /// What keeps stripes consistent over an unclean stop.
@@ -111,6 +113,32 @@ pub enum SlotState {
     Active,
     /// It has missed writes, or failed; its content counts for nothing.
     Failed,
+    /// It has every write since it joined, and of what was there before only some.
+    Rebuilding {
+        /// The first parity stripe of which it may not have everything.
+        upto: StripeId,
+        /// From there on it lacks everything, or may; otherwise only what is in regions whose bits are set in the write-intent bitmap.
+        is_whole: bool,
+    },
+}
+
+impl SlotState {
+    /// Whether the member is written: it belongs to the array.
+    #[must_use]
+    pub fn is_written(self) -> bool {
+        self != Self::Failed
+    }
+
+    /// Whether the member's content is being made.
+    #[must_use]
+    pub fn is_rebuilding(self) -> bool {
+        matches!(self, Self::Rebuilding { .. })
+    }
+
+    /// Whether `next` is just how far this state has come.
+    pub(crate) fn goes_on_as(self, next: Self) -> bool {
+        self == next || self.is_rebuilding() && next.is_rebuilding()
+    }
 }
 
 /// Why bytes are no superblock.
@@ -187,8 +215,10 @@ impl Superblock {
     /// When there are more members than an array can have.
     #[must_use]
     pub fn of_new_array(array: Uuid, spec: Spec, members: &[(Uuid, Areas)]) -> Vec<Self> {
-        let slots: Vec<SlotRecord> =
-            members.iter().map(|&(member, _)| SlotRecord { member, state: SlotState::Active }).collect();
+        let slots: Vec<SlotRecord> = members
+            .iter()
+            .map(|&(member, _)| SlotRecord { member, state: SlotState::Active, since: Epoch(1) })
+            .collect();
         let one = |(slot, &(member, areas)): (usize, &(Uuid, Areas))| Self {
             array,
             name: String::new(),
@@ -238,6 +268,13 @@ impl Superblock {
         require(self.sequence.0 <= COUNT_MAX, "sequence")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
         require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
+        let is_past = |record: &SlotRecord| record.since <= self.epoch;
+        require(self.slots.iter().all(is_past), "slot table's epochs")?;
+        let exists = |record: &SlotRecord| match record.state {
+            SlotState::Rebuilding { upto, .. } => upto <= StripeId(geometry.stripes().0) && geometry.tolerance() > 0,
+            SlotState::Active | SlotState::Failed => true,
+        };
+        require(self.slots.iter().all(exists), "slot table's progress")?;
         let mut uuids: Vec<Uuid> = self.slots.iter().map(|record| record.member).collect();
         uuids.sort_unstable();
         require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")

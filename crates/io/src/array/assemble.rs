@@ -16,7 +16,7 @@ use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::{Engine, EngineError, Record};
 use crate::member::Access;
-use crate::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode};
+use crate::superblock::{Consistency, SUPERBLOCK_BYTES, SlotState, Superblock, encode};
 
 /// An array whose members may be used.
 #[derive(Debug)]
@@ -93,6 +93,10 @@ impl<D: Disk> Assembled<D> {
         };
         let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &superblocks);
         let mut record = Record::new(superblocks);
+        if !truth.is_clean && truth.consistency != Consistency::Log {
+            // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the others.
+            record.restart();
+        }
         if !is_logged {
             record.renew(generation);
         }
@@ -115,7 +119,7 @@ impl<D: Disk> Assembled<D> {
         match self.record.consistency() {
             Consistency::Log => !self.is_recovered,
             // What is missing can't be computed from parity that has yet to be.
-            _ => !self.record.is_clean() && self.geometry.tolerance() > 0 && self.record.missing().is_empty(),
+            _ => !self.record.is_clean() && self.geometry.tolerance() > 0 && self.record.lost().is_empty(),
         }
     }
 
@@ -151,7 +155,7 @@ impl<D: Disk> Assembled<D> {
             return Err(EngineError::NotRecovered);
         }
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
-        Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap))
+        Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap).with_rebuild())
     }
 }
 
@@ -175,7 +179,9 @@ pub(super) fn bitmap(
     let is_used = geometry.tolerance() > 0 && present().any(|own| own.consistency == Consistency::Bitmap);
     let regions = Regions::new(geometry);
     let mut bitmap = is_used.then(|| Bitmap::empty(regions))?;
-    if is_clean && (present().count() == geometry.members() || planted!(BitsOfCleanForgotten)) {
+    let are_whole = |own: &Superblock| own.slots.iter().all(|record| record.state == SlotState::Active);
+    let is_whole = present().count() == geometry.members() && present().all(are_whole);
+    if is_clean && (is_whole || planted!(BitsOfCleanForgotten)) {
         return Some(bitmap);
     }
     for own in present() {

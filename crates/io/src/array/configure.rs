@@ -18,9 +18,9 @@ use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, Superbl
 /// Why an array can't be configured. Nothing has been changed then, unless it says so.
 #[derive(Debug, Error)]
 pub enum ConfigureError {
-    /// Members are missing.
+    /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing:?} are missing: name all members of the array; one that has failed has to be replaced first"
+        "members {missing:?} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
     )]
     NotWhole {
         /// Their slots.
@@ -90,8 +90,8 @@ impl<D: Disk> Assembled<D> {
         assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
         let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, .. } = self;
         let level = geometry.spec().level;
-        if !record.missing().is_empty() {
-            return Err(ConfigureError::NotWhole { missing: record.missing() });
+        if !record.lost().is_empty() {
+            return Err(ConfigureError::NotWhole { missing: record.lost() });
         }
         if !record.is_clean() {
             return Err(ConfigureError::Dirty);

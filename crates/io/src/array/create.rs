@@ -202,7 +202,7 @@ pub fn create(
     for (member, superblock) in members.iter().zip(&superblocks) {
         superblock::erase(member)?;
         if is_old[superblock.slot.index()] {
-            forget_sums(member, superblock.areas.sums)?;
+            zero(member, superblock.areas.sums)?;
         }
         superblock::store(member, superblock)?;
     }
@@ -299,12 +299,12 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
     Ok(members)
 }
 
-/// Makes a member's checksums know nothing.
-fn forget_sums(member: &Member, sums: Area) -> Result<(), Error> {
+/// Zeros an area of a member; checksums know nothing then.
+pub(super) fn zero(member: &Member, area: Area) -> Result<(), Error> {
     const STEP: u64 = 1 << 20;
-    for at in (0..sums.size.0).step_by(1 << 20) {
-        let zeros = Buf::zeroed(Bytes(STEP.min(sums.size.0 - at)));
-        member.write_at(Bytes(sums.offset.0 + at), &zeros)?;
+    for at in (0..area.size.0).step_by(1 << 20) {
+        let zeros = Buf::zeroed(Bytes(STEP.min(area.size.0 - at)));
+        member.write_at(Bytes(area.offset.0 + at), &zeros)?;
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
 //! Which members make the array up: a verdict from their superblocks alone.
 //!
 //! Slots come from the superblocks, never from the order in which members are named. The newest superblock's table says who
-//! belongs; a member that it lists as active is accepted if it is at most one epoch behind, since a round of superblock
-//! writes may have been cut off and no write is done before a round ends. Everybody else is set aside, with the reason.
+//! belongs; a member that it lists as active or as being rebuilt is accepted if it is at most one epoch behind, since a round of superblock
+//! writes may have been cut off and no write is done before a round ends. Everybody else is set aside, with the reason. What is being rebuilt is
+//! written, but counts as lost for what the level survives.
 //! Contradictions are refused; nothing is guessed.
 
 use std::path::PathBuf;
@@ -12,7 +13,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, GeometryError, MemberIndex, MemberSet};
 use uuid::Uuid;
 
-use crate::superblock::{Epoch, Sequence, SlotState, Superblock};
+use crate::superblock::{Epoch, Sequence, SlotRecord, SlotState, Superblock};
 
 /// A member and what it says.
 #[derive(Clone, Debug)]
@@ -158,10 +159,7 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     }
     for &(index, _) in &set_aside {
         let outsider = &candidates[index];
-        let went_on = |other: &&Candidate| {
-            let slot = other.superblock.slot;
-            is_active(superblock, slot) && !is_active(&outsider.superblock, slot)
-        };
+        let went_on = |other: &&Candidate| contradicts(superblock, &outsider.superblock, other.superblock.slot);
         if let Some(other) = accepted().find(went_on).filter(|_| !planted!(SplitBrainAccepted)) {
             return Err(Refusal::SplitBrain {
                 first: other.path.clone(),
@@ -196,10 +194,24 @@ impl Verdict {
         self.set_aside.iter().map(|&(index, reason)| (candidates[index].path.clone(), reason)).collect()
     }
 
-    /// Whether the level survives what is missing.
+    /// The accepted members that do not have all of their content yet.
+    #[must_use]
+    pub fn rebuilding(&self) -> MemberSet {
+        let slots = (0u8..).map(MemberIndex).zip(&self.superblock.slots);
+        let rebuilding = slots.filter(|(_, record)| record.state.is_rebuilding()).map(|(slot, _)| slot);
+        rebuilding.collect::<MemberSet>().minus(self.missing())
+    }
+
+    /// The members whose content can't be relied on: those that are missing or being rebuilt.
+    #[must_use]
+    pub fn lost(&self) -> MemberSet {
+        self.missing().union(self.rebuilding())
+    }
+
+    /// Whether the level survives what is lost.
     #[must_use]
     pub fn is_readable(&self) -> bool {
-        Repair::new(&self.geometry, self.missing()).is_ok()
+        Repair::new(&self.geometry, self.lost()).is_ok()
     }
 }
 
@@ -230,11 +242,22 @@ fn is_active(superblock: &Superblock, slot: MemberIndex) -> bool {
     superblock.slots.get(slot.index()).is_some_and(|record| record.state == SlotState::Active)
 }
 
+/// Whether an outsider and the newest superblock each went on without the other's member, of which `slot` is one that the newest has: the
+/// outsider gave that up. It did so before the member was taken back, and is merely old, unless it went on after it was given up itself.
+fn contradicts(newest: &Superblock, outsider: &Superblock, slot: MemberIndex) -> bool {
+    let (Some(now), Some(then)) = (newest.slots.get(slot.index()), outsider.slots.get(slot.index())) else {
+        return false;
+    };
+    let went_on = |own: &SlotRecord| own.state == SlotState::Failed && outsider.epoch >= own.since;
+    let is_given_up = now.state.is_written() && then.state == SlotState::Failed;
+    is_given_up && (now.since <= then.since || newest.slots.get(outsider.slot.index()).is_some_and(went_on))
+}
+
 /// Why the newest superblock does not accept a member.
 fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
     match newest.slots.get(member.slot.index()) {
         Some(record) if record.member != member.member => return Some(SetAside::Replaced { owner: record.member }),
-        Some(record) if record.state == SlotState::Active || planted!(FailedAccepted) => {}
+        Some(record) if record.state.is_written() || planted!(FailedAccepted) => {}
         _ => return Some(SetAside::Failed),
     }
     let is_fresh = member.epoch.0 + 1 >= newest.epoch.0 || planted!(StaleAccepted);

@@ -51,7 +51,7 @@ pub enum OpenError {
     },
     /// Too many members are missing.
     #[error(
-        "too few members: {} missing, and {level} survives {tolerance} missing{}",
+        "too few members: {} missing or not rebuilt yet, and {level} survives {tolerance} missing{}",
         describe(missing),
         asides(set_aside)
     )]
@@ -79,7 +79,7 @@ pub enum OpenError {
     },
     /// The array was not stopped cleanly and is not whole.
     #[error(
-        "the array was not stopped cleanly and {} missing: writes that were under way may have left parity that does not match, and \
+        "the array was not stopped cleanly and {} missing or not rebuilt yet: writes that were under way may have left parity that does not match, and \
          what the missing members held would come back wrong there. Bring the missing members back, or accept that with --force",
         describe(missing)
     )]
@@ -199,10 +199,12 @@ impl Array {
         Ok(Self { assembled: self.assembled.recover(progress)?, ..self })
     }
 
-    /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks.
+    /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks. One while members are
+    /// being rebuilt.
     #[must_use]
     pub fn engines_max(&self) -> Option<u64> {
-        self.assembled.record.lanes_max(&self.assembled.geometry)
+        let record = &self.assembled.record;
+        if record.rebuilding().is_empty() { record.lanes_max(&self.assembled.geometry) } else { Some(1) }
     }
 
     /// What another engine for the same members is made of, which follows this array's: see [`engine::Ask`](crate::engine::Ask).
@@ -254,19 +256,19 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
-    let missing = verdict.missing();
     let set_aside = verdict.asides(candidates);
     if !verdict.is_readable() {
         let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());
-        return Err(OpenError::TooFew { missing: name(missing), level, tolerance, set_aside });
+        return Err(OpenError::TooFew { missing: name(verdict.lost()), level, tolerance, set_aside });
     }
     let newly_missing = verdict.newly_missing();
     if !newly_missing.is_empty() && !options.allow_degraded {
         return Err(OpenError::Degraded { missing: name(newly_missing), set_aside });
     }
     let is_logged = verdict.superblock.consistency == Consistency::Log;
-    let is_sound = verdict.superblock.is_clean || missing.is_empty() || is_logged;
-    if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(missing) }) }
+    let lost = verdict.lost();
+    let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged;
+    if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(lost) }) }
 }
 
 /// `member 2 (UUID) is`, `members 2 (UUID), 3 (UUID) are`.

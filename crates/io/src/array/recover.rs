@@ -164,7 +164,7 @@ impl<D: Disk> Assembled<D> {
         })?;
         let set = engine.intent().cloned();
         let (disk, geometry, record) = engine.into_parts();
-        let is_whole = record.is_clean() && record.missing().is_empty();
+        let is_whole = record.is_clean() && record.is_whole();
         let bitmap = set.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });
         Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, bitmap })
     }

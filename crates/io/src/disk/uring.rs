@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use io_uring::IoUring;
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberIndex};
 
 use super::{Completion, Disk, DiskError, DiskOp, Latencies};
 use crate::error::Error;
@@ -96,6 +96,27 @@ impl UringDisk {
     #[must_use]
     pub fn members(&self) -> &[Option<Arc<Member>>] {
         &self.members
+    }
+
+    /// Puts a member in at a slot, or takes it out with `None`; returns the one that was there. The new one's size is what operations are checked
+    /// against from now on.
+    ///
+    /// # Errors
+    /// The member that was to be put in, while operations on that slot are in flight: try again when they have completed.
+    ///
+    /// # Panics
+    /// When the disk has no such slot.
+    pub fn put(
+        &mut self,
+        slot: MemberIndex,
+        member: Option<Arc<Member>>,
+    ) -> Result<Option<Arc<Member>>, Option<Arc<Member>>> {
+        let is_of_slot = |op: &DiskOp| op.member == slot;
+        let is_in_flight = self.slots.iter().filter_map(Slot::op).chain(&self.waiting).any(is_of_slot);
+        if is_in_flight {
+            return Err(member);
+        }
+        Ok(std::mem::replace(&mut self.members[slot.index()], member))
     }
 
     /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.

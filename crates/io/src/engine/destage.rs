@@ -24,7 +24,7 @@ const DESTAGES_MAX: usize = 8;
 impl<D: Disk, T> Engine<D, T> {
     /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
     pub fn wants_turn(&self) -> bool {
-        self.quantum.0 == 0 || self.scrubber.wants_turn(&self.geometry)
+        self.quantum.0 == 0 || self.scrubber.wants_turn(&self.geometry) || self.has_rebuild_left()
     }
 
     /// Whether replied-to content waits in memory.
@@ -34,7 +34,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
-        self.is_dirty() || self.is_intent_settling() || self.scrubber.wants_ticks()
+        let is_background = self.scrubber.wants_ticks() || self.is_rebuild_waiting();
+        self.is_dirty() || self.is_intent_settling() || is_background
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
@@ -52,6 +53,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.tick_intent();
         self.scrubber.tick();
+        self.tick_rebuild();
     }
 
     /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes, and what there is no
@@ -80,6 +82,9 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins to write out what the cache wants written, within the turn's quantum.
     pub(super) fn destage(&mut self) {
+        if self.barrier.is_some() {
+            return;
+        }
         let stripe = self.geometry.stripe_sectors().0;
         let capacity = self.geometry.capacity().0;
         while self.destaging < DESTAGES_MAX && self.quantum.0 > 0 {
@@ -128,6 +133,9 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Asks that everything that was replied to be written out, before a flush.
     pub(super) fn drain(&mut self, id: JobId) -> Step {
+        if self.jobs.job(id).work == Work::Close {
+            self.rebuild.close();
+        }
         if self.jobs.job(id).work == Work::Close && self.awaits_rest(id) {
             return Step::Wait(Stage::Drain);
         }

@@ -3,7 +3,7 @@
 use thiserror::Error;
 use uraid_layout::plan::PlanError;
 use uraid_layout::repair::Unrecoverable;
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 /// Why a command failed, or why there is no engine.
 #[derive(Debug, Error)]
@@ -104,6 +104,41 @@ pub enum EngineError {
     /// A scrub is under way already.
     #[error("a scrub is under way; stop it, or wait for its end")]
     Scrubbing,
+    /// A member that is not there, or that the array goes on without already.
+    #[error("member {member} is not there to be given up")]
+    NotThere {
+        /// Its slot.
+        member: MemberIndex,
+    },
+    /// The array can't do without the member.
+    #[error("the array does not survive without member {member}: what it holds is nowhere else now")]
+    Needed {
+        /// Its slot.
+        member: MemberIndex,
+    },
+    /// The slot of a member that is to join is not free.
+    #[error("slot {member} has a member; remove that first")]
+    NotMissing {
+        /// The slot.
+        member: MemberIndex,
+    },
+    /// A member that is to join does not suit the array.
+    #[error("the member for slot {member} does not suit the array: its {field} does not")]
+    Unsuited {
+        /// The slot.
+        member: MemberIndex,
+        /// What of it.
+        field: &'static str,
+    },
+    /// A member failed while it joined.
+    #[error("member {member} failed before it had joined; the array goes on without it")]
+    JoinFailed {
+        /// Its slot.
+        member: MemberIndex,
+    },
+    /// The engine is one of several.
+    #[error("members are rebuilt where one reactor serves the array; serve it with --reactors 1")]
+    Shared,
     /// The request can't be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),

@@ -100,7 +100,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins to heal what there is room for.
     pub(super) fn heal(&mut self) {
-        while self.heals.under_way < HEALS_MAX {
+        while self.heals.under_way < HEALS_MAX && self.barrier.is_none() {
             let Some(Piece { stripe, cell, start, len, found }) = self.heals.waiting.pop_front() else { return };
             self.heals.under_way += 1;
             let work = Work::Heal { stripe, cell, start, found };
@@ -108,6 +108,11 @@ impl<D: Disk, T> Engine<D, T> {
             let unreadable = MemberSet::EMPTY.with(member);
             self.start(Job { unreadable, heals: Some(member), ..Job::new(None, work, Lba(0)..Lba(len.0)) });
         }
+    }
+
+    /// Forgets what waits to be healed: the next read finds it again.
+    pub(super) fn forget_heals(&mut self) {
+        self.heals.waiting.clear();
     }
 
     /// Waits with closing the array until nothing is to be healed, and no checksum to be written; false: there is nothing.
@@ -193,6 +198,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn is_busy(&self) -> bool {
-        self.heals.is_busy() || self.scrubber.is_busy() || self.sums.as_ref().is_some_and(Sums::is_busy)
+        let is_background = self.scrubber.is_busy() || self.rebuild.is_busy();
+        self.heals.is_busy() || is_background || self.sums.as_ref().is_some_and(Sums::is_busy)
     }
 }

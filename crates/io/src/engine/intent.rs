@@ -5,7 +5,7 @@
 //! cleared when nobody has held its region for a while, and a flush has covered what was written there; that is
 //! written when time passes, and nobody waits for it.
 //!
-//! While members are missing no bit is cleared: the bits say where what they hold is out of date.
+//! While members are missing or being rebuilt no bit is cleared: the bits say where what they hold is out of date.
 //!
 //! One of several engines may be a follower: it writes nothing, and has the keeper hold for it what its jobs hold: see [`super::shard`].
 
@@ -78,7 +78,7 @@ impl Intent {
         let superblock = record.any();
         let has_bitmap = superblock.consistency == Consistency::Bitmap && geometry.tolerance() > 0;
         let regions = Regions::new(geometry);
-        let is_known = record.is_follower() || record.is_clean() && record.missing().is_empty();
+        let is_known = record.is_follower() || record.is_clean() && record.is_whole();
         let set = || if is_known { Bitmap::empty(regions) } else { Bitmap::full(regions) };
         has_bitmap.then(|| Self::new(superblock.array, set(), record.is_follower()))
     }
@@ -238,6 +238,7 @@ impl<D: Disk, T> Engine<D, T> {
         let intent = self.intent.as_mut().expect("the array has a bitmap");
         assert_eq!(intent.regions, set.regions(), "the bitmap is of this array");
         *intent = Intent::new(intent.array, set, intent.asks.is_some());
+        self.rebuild.restart(&self.record, Some(intent.wanted()));
         self
     }
 
@@ -301,6 +302,15 @@ impl<D: Disk, T> Engine<D, T> {
             }
             self.run_intent();
         }
+    }
+
+    /// Has all of the bitmap written again: a member has joined.
+    pub(super) fn rewrite_intent(&mut self) {
+        if let Some(intent) = &mut self.intent {
+            intent.stale.fill(true);
+            intent.durable = Bitmap::empty(intent.regions);
+        }
+        self.run_intent();
     }
 
     /// Lets everybody go on who waits for bits: the array is frozen.
@@ -367,7 +377,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether everything that was written is as good on all members as on any.
     fn may_clear(&self) -> bool {
-        let is_whole = self.record.missing().is_empty() || planted!(BitClearedDegraded);
+        let is_whole = self.record.is_whole() || planted!(BitClearedDegraded);
         !self.is_frozen && !self.is_suspect && is_whole
     }
 }

@@ -99,6 +99,20 @@ pub(super) enum Work {
         stripe: StripeId,
         start: Sectors,
     },
+    /// Compute what members lack of a parity stripe; the job's range are the columns.
+    Rebuild {
+        stripe: StripeId,
+    },
+    /// Put on record how far members are rebuilt.
+    SaveRebuild,
+    /// Give a member up.
+    Fail {
+        member: MemberIndex,
+    },
+    /// Take a member in.
+    Join {
+        member: MemberIndex,
+    },
     /// Read what a stream of reads will want next into the cache.
     Ahead,
     /// Write out what is dirty of the job's parity stripes.
@@ -160,6 +174,14 @@ pub(super) enum Stage {
     Flushing,
     /// Wait until the members are marked clean.
     Clean,
+    /// Give a member up.
+    GiveUp,
+    /// Wait until nothing else is under way.
+    Quiesce,
+    /// Take a member in.
+    Join,
+    /// Wait until the record says what it is to say.
+    Settle,
     /// Reply.
     Done,
 }
@@ -201,6 +223,11 @@ impl<T> Jobs<T> {
     /// The job of a slot that has one.
     pub(super) fn job(&mut self, id: JobId) -> &mut Job<T> {
         self.slot(id).job.as_mut().expect("the slot has a job")
+    }
+
+    /// Every job.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Job<T>> {
+        self.slots.iter().filter_map(|slot| slot.job.as_ref())
     }
 
     pub(super) fn remove(&mut self, id: JobId) -> Job<T> {
@@ -256,9 +283,9 @@ impl<T> Job<T> {
         Sectors(self.end.0 - self.start.0).bytes().max(PLACING_MIN)
     }
 
-    /// Finds how to do without the members that failed a read of this part and without those that are missing by now.
-    pub(super) fn find_detour(&mut self, geometry: &Geometry, missing: MemberSet) -> Result<(), EngineError> {
-        let without = self.unreadable.union(missing);
+    /// Finds how to do without the members that failed a read of this part and without those that are lost by now.
+    pub(super) fn find_detour(&mut self, geometry: &Geometry, lost: MemberSet) -> Result<(), EngineError> {
+        let without = self.unreadable.union(lost);
         if self.unreadable.is_empty() {
             self.detour = None;
         } else if self.detour.as_ref().is_none_or(|detour| detour.failed() != without) {
@@ -296,7 +323,21 @@ impl<T> Job<T> {
 impl Work {
     /// Whether it changes the members.
     pub(super) fn is_write(self) -> bool {
-        matches!(self, Self::Write { .. } | Self::Zero { .. } | Self::Resync { .. } | Self::Heal { .. } | Self::Destage)
+        matches!(
+            self,
+            Self::Write { .. }
+                | Self::Zero { .. }
+                | Self::Resync { .. }
+                | Self::Heal { .. }
+                | Self::Rebuild { .. }
+                | Self::Destage
+        )
+    }
+
+    /// Whether it reads or writes parity stripes, or relies on who is there to do so.
+    pub(super) fn uses_stripes(self) -> bool {
+        let waits = matches!(self, Self::Flush | Self::Close | Self::Sync | Self::Intend(_));
+        !waits && !matches!(self, Self::Fail { .. } | Self::Join { .. })
     }
 
     /// Whose share of the members its operations count to.
@@ -305,6 +346,7 @@ impl Work {
             Self::Read | Self::Ahead => Class::Read,
             Self::Destage | Self::Heal { .. } => Class::Background,
             Self::Scrub { .. } => Class::Scrub,
+            Self::Rebuild { .. } => Class::Rebuild,
             _ => Class::Write,
         }
     }

@@ -174,7 +174,7 @@ impl Log {
     }
 
     /// What one engine needs of each member's log.
-    fn lane_min(geometry: &Geometry) -> Bytes {
+    pub(super) fn lane_min(geometry: &Geometry) -> Bytes {
         let stripe = geometry.chunk().bytes().0 * geometry.rows() as u64;
         Bytes((2 * (stripe + 4 * BLOCK.0)).max(RING_BYTES_MIN.0).next_multiple_of(BLOCK.0))
     }

@@ -6,7 +6,7 @@
 //!
 //! Invariants:
 //! - What changes parity holds the [`locks::Guard`] of its stripes.
-//! - No member is written before all of them are durably marked dirty.
+//! - No member is written before all of them are durably marked dirty, but what nobody relies on yet of one that is being rebuilt.
 //! - Where there is a log, nothing is written in place before the log durably has it.
 //! - Where there is a write-intent bitmap, nothing is written before all members durably have the bits of what is.
 //! - No write is acknowledged before every member that missed it is durably recorded as failed on the others.
@@ -22,8 +22,10 @@ mod heal;
 mod inspect;
 mod intent;
 mod job;
+mod join;
 mod locks;
 mod log;
+mod rebuild;
 mod record;
 mod run;
 mod scrub;
@@ -36,11 +38,13 @@ use std::collections::VecDeque;
 
 use uraid_layout::plan::{Planner, Queue};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 pub use counters::{Counters, MemberCounters};
 pub use error::EngineError;
 pub use inspect::Fill;
+pub use join::Joining;
+pub use rebuild::Progress;
 pub use record::Record;
 pub use scrub::{Blame, Mismatch, ScrubMode, ScrubStatus};
 pub use shard::{Ask, Standing};
@@ -56,8 +60,10 @@ use flush::Flusher;
 use heal::Heals;
 use intent::Intent;
 use job::{Job, JobId, Jobs, Work};
+use join::Barrier;
 use locks::LockTable;
 use log::Log;
+use rebuild::Rebuild;
 use scrub::Scrubber;
 use shard::Place;
 use shares::Shares;
@@ -131,6 +137,14 @@ pub enum Command {
         /// How many.
         len: Sectors,
     },
+    /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level would not survive it.
+    Fail {
+        /// The member.
+        member: MemberIndex,
+    },
+    /// Take in a member that the caller has put at its slot of the [`Disk`], which was missing: it is written from now on, and rebuilt. Replied
+    /// to when that is on record. What comes meanwhile waits. Refused where the engine is one of several.
+    Join(Box<Joining>),
     /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed again since. A later
     /// write marks them dirty again.
     Close,
@@ -153,6 +167,11 @@ pub struct Engine<D, T> {
     planner: Planner,
     /// How to do without the missing members.
     repair: Repair,
+    /// How to do without those that are being rebuilt, too.
+    repair_lost: Option<Repair>,
+    rebuild: Rebuild,
+    /// A member joins.
+    barrier: Option<Barrier<T>>,
     record: Record,
     /// Where writes may be under way, in an array with a write-intent bitmap.
     intent: Option<Intent>,
@@ -209,8 +228,13 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
-        let repair = Repair::new(&geometry, record.missing())
-            .map_err(|source| EngineError::TooManyMissing { missing: record.missing(), source })?;
+        let without =
+            |missing| Repair::new(&geometry, missing).map_err(|source| EngineError::TooManyMissing { missing, source });
+        let repair = without(record.missing())?;
+        let is_whole = record.rebuilding().is_empty();
+        let repair_lost = (!is_whole).then(|| without(record.lost())).transpose()?;
+        let mut rebuild = Rebuild::default();
+        rebuild.restart(&record, None);
         let sums = Sums::new(record.superblocks());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
         let log = has_log.then(|| Log::new(record.superblocks(), &geometry, Lane(0), 1)).transpose()?;
@@ -218,6 +242,9 @@ impl<D: Disk, T> Engine<D, T> {
             disk,
             planner: Planner::new(),
             repair,
+            repair_lost,
+            rebuild,
+            barrier: None,
             intent: Intent::of(&geometry, &record),
             jobs: Jobs::new(),
             locks: LockTable::new(LOCK_BUCKETS),
@@ -243,7 +270,7 @@ impl<D: Disk, T> Engine<D, T> {
             cannot_zero: MemberSet::EMPTY,
             is_frozen: false,
             is_read_only,
-            is_suspect: !record.is_clean() && record.missing().len() < geometry.tolerance(),
+            is_suspect: !record.is_clean() && record.lost().len() < geometry.tolerance(),
             starved: VecDeque::new(),
             ready: VecDeque::new(),
             replies: Vec::new(),
@@ -329,13 +356,22 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Commands that have no reply yet, and destaging, read-ahead, healing and parts of a scrub under way.
     pub fn in_flight(&self) -> usize {
-        self.jobs.len()
+        self.jobs.len() + self.barrier.as_ref().map_or(0, Barrier::len)
     }
 
     /// Starts a command; its reply comes from this or a later [`Engine::turn`]. Disk operations are queued, and go out
     /// with the next turn.
     pub fn submit(&mut self, token: T, command: Command) {
+        let Some((token, command)) = self.hold_back(token, command) else { return };
+        if !matches!(command, Command::Close) {
+            self.rebuild.note_activity();
+        }
         match self.admit(&command) {
+            Ok(Some((Work::Join { .. }, ..))) => {
+                if let Command::Join(joining) = command {
+                    self.begin_join(token, joining);
+                }
+            }
             Ok(Some((work, lba, len))) => {
                 let buf = match command {
                     Command::Read { buf, .. } | Command::Write { buf, .. } => Some(buf),
@@ -374,11 +410,13 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn turn(&mut self, replies: &mut Vec<Reply<T>>) -> Result<(), EngineError> {
         self.quantum = destage::QUANTUM;
         self.scrubber.turn();
+        self.rebuild.begin_turn();
         loop {
             self.run_ready();
             self.destage();
             self.heal();
             self.scrub_on();
+            self.rebuild();
             self.commit();
             self.write_pages();
             self.disk.kick().map_err(EngineError::Device)?;
@@ -406,6 +444,13 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Trim { lba, len, fua } => (Work::Zero { fua, may_punch: true }, lba, len),
             Command::Flush => (Work::Flush, Lba(0), Sectors(0)),
             Command::Close => (Work::Close, Lba(0), Sectors(0)),
+            Command::Fail { member } => {
+                return self.check_fail(member).map(|()| Some((Work::Fail { member }, Lba(0), Sectors(0))));
+            }
+            Command::Join(ref joining) => {
+                let member = joining.superblock.slot;
+                return self.check_join(joining).map(|()| Some((Work::Join { member }, Lba(0), Sectors(0))));
+            }
             Command::Resync { stripe, start, len } => {
                 let capacity = self.geometry.capacity();
                 let columns = start.0.checked_add(len.0).filter(|&end| len.0 > 0 && end <= self.geometry.chunk().0);

@@ -10,7 +10,7 @@
 //! It knows nothing of stripes, plans or what the members hold.
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
 use super::job::JobId;
@@ -18,19 +18,31 @@ use super::log::Log;
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
-use crate::superblock::{Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, SlotState, Superblock, encode};
+use crate::superblock::{
+    Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState, Superblock, encode,
+};
 
 /// What is on record.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct State {
     /// No write is under way.
     is_clean: bool,
     /// The members that the array does without.
     missing: MemberSet,
+    /// The members that do not have all of their content yet.
+    rebuilding: Vec<Rebuilding>,
+}
+
+/// A member whose content is being made: see [`SlotState::Rebuilding`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rebuilding {
+    pub(super) member: MemberIndex,
+    pub(super) upto: StripeId,
+    pub(super) is_whole: bool,
 }
 
 /// A round of superblock writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
     Writing(State),
@@ -76,10 +88,16 @@ impl Record {
         let missing = slots().filter(|(_, superblock)| superblock.is_none()).map(|(slot, _)| slot).collect();
         let recorded = (0u8..).zip(&any.slots).filter(|(_, record)| record.state == SlotState::Failed);
         let recorded = recorded.map(|(slot, _)| MemberIndex(slot)).collect();
-        let durable = State { is_clean: any.is_clean, missing: recorded };
+        let rebuilding = (0u8..).zip(&any.slots).filter_map(|(slot, record)| match record.state {
+            SlotState::Rebuilding { upto, is_whole } => Some(Rebuilding { member: MemberIndex(slot), upto, is_whole }),
+            SlotState::Active | SlotState::Failed => None,
+        });
+        let durable = State { is_clean: any.is_clean, missing: recorded, rebuilding: rebuilding.collect() };
+        let mut wanted = State { missing, ..durable.clone() };
+        wanted.rebuilding.retain(|one| !missing.contains(one.member));
         Self {
             durable,
-            wanted: State { missing, ..durable },
+            wanted,
             superblocks,
             phase: Phase::Idle,
             pending: 0,
@@ -95,11 +113,11 @@ impl Record {
     /// A record of the same array for another engine, which leaves the members' superblocks to this one; before either is used.
     #[must_use]
     pub fn follower(&self) -> Self {
-        let (durable, wanted) = (self.durable, self.wanted);
         Self {
-            durable,
-            wanted,
+            durable: self.durable.clone(),
+            wanted: self.wanted.clone(),
             superblocks: self.superblocks.clone(),
+            phase: Phase::Idle,
             waiters: Vec::new(),
             following: Some(Following { asked: None }),
             ..*self
@@ -120,6 +138,62 @@ impl Record {
     #[must_use]
     pub fn missing(&self) -> MemberSet {
         self.wanted.missing
+    }
+
+    /// The members that are written and do not have all of their content yet.
+    #[must_use]
+    pub fn rebuilding(&self) -> MemberSet {
+        self.wanted.rebuilding.iter().map(|one| one.member).collect()
+    }
+
+    /// The members whose content can't be relied on: those that are missing or being rebuilt.
+    #[must_use]
+    pub fn lost(&self) -> MemberSet {
+        self.missing().union(self.rebuilding())
+    }
+
+    /// How far the members have come that are being rebuilt, as it is to be on record.
+    pub(super) fn progress(&self) -> &[Rebuilding] {
+        &self.wanted.rebuilding
+    }
+
+    /// Whether every member has all of its content, and that is on record.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.lost().is_empty() && self.durable.rebuilding.is_empty()
+    }
+
+    /// Has it recorded that the members that are being rebuilt durably have what is before a stripe.
+    pub(super) fn advance(&mut self, upto: StripeId) {
+        for one in &mut self.wanted.rebuilding {
+            one.upto = one.upto.max(upto);
+        }
+    }
+
+    /// Has it recorded that they durably have everything.
+    pub(super) fn complete(&mut self) {
+        self.wanted.rebuilding.clear();
+    }
+
+    /// Has it recorded that they have nothing: what they had can't be relied on after a stop that nothing makes good.
+    pub(crate) fn restart(&mut self) {
+        for one in &mut self.wanted.rebuilding {
+            one.upto = StripeId(0);
+        }
+    }
+
+    /// Takes a member in at the slot of `own`, which was missing, to be rebuilt; with the next round, and a new run of the log.
+    pub(super) fn join(&mut self, own: Superblock, is_whole: bool, generation: Uuid) {
+        let Superblock { member, slot, areas, sequence, .. } = own;
+        let present = self.present().iter().next().expect("an array has a member");
+        let truth = self.superblocks[present.index()].clone().expect("a present member has a superblock");
+        self.superblocks[slot.index()] = Some(Superblock { member, slot, areas, sequence, ..truth });
+        for superblock in self.superblocks.iter_mut().flatten() {
+            superblock.generation = generation;
+            // The round that takes it in says since when.
+            superblock.slots[slot.index()] = SlotRecord { member, state: SlotState::Failed, since: superblock.epoch };
+        }
+        self.wanted.missing = self.wanted.missing.without(slot);
+        self.wanted.rebuilding.push(Rebuilding { member: slot, upto: StripeId(0), is_whole });
     }
 
     /// Whether the members are durably marked clean.
@@ -182,7 +256,7 @@ impl Record {
     /// again.
     pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {
         self.wanted.is_clean = false;
-        let is_marked = self.is_durable();
+        let is_marked = self.is_marked();
         self.had_writer |= is_marked;
         if !is_marked {
             self.waiters.push(job);
@@ -222,7 +296,7 @@ impl Record {
 
     /// Asks that the members be marked clean; as [`Record::demand_dirty`]. Members that never were marked dirty stay untouched.
     pub(super) fn demand_clean(&mut self, job: JobId) -> bool {
-        if self.durable.is_clean && self.phase == Phase::Idle {
+        if self.durable.is_clean && self.phase == Phase::Idle && self.durable.rebuilding == self.wanted.rebuilding {
             return true;
         }
         self.wanted.is_clean = true;
@@ -231,6 +305,15 @@ impl Record {
             self.waiters.push(job);
         }
         is_marked
+    }
+
+    /// Asks that all that is wanted be on record; as [`Record::demand_dirty`].
+    pub(super) fn demand_settled(&mut self, job: JobId) -> bool {
+        let is_settled = self.is_durable() || self.has_given_up;
+        if !is_settled {
+            self.waiters.push(job);
+        }
+        is_settled
     }
 
     /// Asks for what a follower wants of every record: that the members be marked dirty. A member may have missed something from then on.
@@ -253,13 +336,13 @@ impl Record {
     pub(super) fn take_demand(&mut self) -> Option<MemberSet> {
         let is_wanted = !self.waiters.is_empty() && !self.is_durable();
         let following = self.following.as_mut().filter(|_| is_wanted)?;
-        let is_new = following.asked.replace(self.wanted) != Some(self.wanted);
+        let is_new = following.asked.replace(self.wanted.clone()).as_ref() != Some(&self.wanted);
         is_new.then_some(self.wanted.missing)
     }
 
     /// Tells a follower what is durable.
     pub(super) fn learn(&mut self, is_dirty: bool, missing: MemberSet) {
-        self.durable = State { is_clean: !is_dirty, missing };
+        (self.durable.is_clean, self.durable.missing) = (!is_dirty, missing);
         self.wanted.is_clean &= !is_dirty;
         self.wanted.missing = self.wanted.missing.union(missing);
     }
@@ -272,6 +355,7 @@ impl Record {
     /// Notes members that failed.
     pub(super) fn fail(&mut self, members: MemberSet) {
         self.wanted.missing = self.wanted.missing.union(members);
+        self.wanted.rebuilding.retain(|one| !members.contains(one.member));
     }
 
     /// Members can't be written any more: nothing on record changes from now on.
@@ -284,15 +368,14 @@ impl Record {
         if self.pending > 0 || self.has_given_up || self.is_follower() {
             return;
         }
-        match self.phase {
+        match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle if self.durable == self.wanted => {}
             Phase::Idle => {
-                self.phase = Phase::Writing(self.wanted);
+                self.phase = Phase::Writing(self.wanted.clone());
                 self.write_superblocks(&mut submit);
             }
             Phase::Writing(state) if planted!(RoundUnflushed) => {
                 self.durable = state;
-                self.phase = Phase::Idle;
                 self.run(submit);
             }
             Phase::Writing(state) => {
@@ -304,7 +387,6 @@ impl Record {
             }
             Phase::Flushing(state) => {
                 self.durable = state;
-                self.phase = Phase::Idle;
                 self.run(submit);
             }
         }
@@ -336,16 +418,26 @@ impl Record {
         self.phase == Phase::Idle && self.durable == self.wanted
     }
 
+    /// Whether the members are durably marked dirty with every failure on record, and no round is under way that takes that back.
+    fn is_marked(&self) -> bool {
+        let says = |state: &State| !state.is_clean && state.missing == self.wanted.missing;
+        let keeps = match &self.phase {
+            Phase::Idle => true,
+            Phase::Writing(state) | Phase::Flushing(state) => says(state),
+        };
+        says(&self.durable) && keeps
+    }
+
     /// The members whose superblocks are written: those that the array does not do without.
     fn present(&self) -> MemberSet {
         MemberSet::all(self.superblocks.len()).minus(self.wanted.missing)
     }
 
     fn write_superblocks(&mut self, submit: &mut impl FnMut(DiskOp)) {
-        let (present, State { is_clean, missing }) = (self.present(), self.wanted);
+        let present = self.present();
         for member in present.iter() {
             let superblock = self.superblocks[member.index()].as_mut().expect("a present member has a superblock");
-            advance(superblock, is_clean, missing);
+            advance(superblock, &self.wanted);
             let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
             block.as_mut().copy_from_slice(&encode(superblock));
             for position in superblock.write_positions() {
@@ -358,14 +450,22 @@ impl Record {
 }
 
 /// The superblock's next version.
-fn advance(superblock: &mut Superblock, is_clean: bool, missing: MemberSet) {
+fn advance(superblock: &mut Superblock, state: &State) {
     superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
     superblock.sequence = Sequence(superblock.sequence.0 + 1);
-    superblock.is_clean = is_clean;
-    for (slot, record) in (0u8..).zip(&mut superblock.slots) {
-        if missing.contains(MemberIndex(slot)) {
-            record.state = SlotState::Failed;
+    superblock.is_clean = state.is_clean;
+    for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
+        let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);
+        let next = match rebuilding {
+            _ if state.missing.contains(slot) => SlotState::Failed,
+            Some(&Rebuilding { upto, is_whole, .. }) => SlotState::Rebuilding { upto, is_whole },
+            None if record.state.is_rebuilding() => SlotState::Active,
+            None => record.state,
+        };
+        if !record.state.goes_on_as(next) {
+            record.since = superblock.epoch;
         }
+        record.state = next;
     }
 }
 

@@ -5,11 +5,12 @@
 
 use uraid_layout::plan::{Buffer, Extent, View};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::flush::Waiter;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
+use super::rebuild::COLUMNS;
 use super::{Engine, EngineError, PART, Reply, scrub};
 use crate::buf::{Buf, Pool};
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
@@ -70,7 +71,8 @@ impl<D: Disk, T> Engine<D, T> {
         let id = self.jobs.insert(job);
         let stage = match self.jobs.job(id).work {
             Work::Flush | Work::Close => Stage::Drain,
-            Work::Sync => Stage::Flush,
+            Work::Sync | Work::SaveRebuild => Stage::Flush,
+            Work::Fail { .. } => Stage::GiveUp,
             Work::Intend(_) => Stage::Intent,
             _ => self.first_stage(id),
         };
@@ -84,6 +86,11 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         if let Work::Resync { stripe, .. } | Work::Heal { stripe, .. } | Work::Scrub { stripe, .. } = job.work {
             job.len = Sectors(job.end.0 - job.at.0);
+            return Stage::Lock(Span::new(stripe, stripe));
+        }
+        if let Work::Rebuild { stripe } = job.work {
+            job.len = Sectors(COLUMNS.0.min(job.end.0 - job.at.0));
+            job.unreadable = MemberSet::EMPTY;
             return Stage::Lock(Span::new(stripe, stripe));
         }
         if job.work == Work::Destage {
@@ -112,6 +119,21 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         let stripe_of = |lba| self.geometry.split(Lba(lba)).0;
         Span::new(stripe_of(job.at.0), stripe_of(job.at.0 + job.len.0 - 1))
+    }
+
+    /// The last of them.
+    fn last_stripe(&mut self, id: JobId) -> StripeId {
+        let job = self.jobs.job(id);
+        match job.work {
+            Work::Resync { stripe, .. } | Work::Heal { stripe, .. } | Work::Rebuild { stripe } => stripe,
+            _ => self.geometry.split(Lba(job.at.0 + job.len.0 - 1)).0,
+        }
+    }
+
+    /// The members that can't be read in the job's present part.
+    fn lost(&mut self, id: JobId) -> MemberSet {
+        let last = self.last_stripe(id);
+        if self.is_ready(last) { self.record.missing() } else { self.record.lost() }
     }
 
     /// Goes on with every job that can.
@@ -149,6 +171,13 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::Flush => self.flush(id),
                 Stage::Flushing => self.flushed(id),
                 Stage::Clean => self.cleaned(id),
+                Stage::GiveUp => match self.jobs.job(id).work {
+                    Work::Fail { member } => self.give_up(member),
+                    work => unreachable!("{work:?} gives no member up"),
+                },
+                Stage::Quiesce => self.quiesce(id),
+                Stage::Join => self.join(id),
+                Stage::Settle => self.settled(id),
                 Stage::Done => return self.finish(id, None),
             };
             match step {
@@ -185,7 +214,11 @@ impl<D: Disk, T> Engine<D, T> {
             Some(guard) => {
                 let job = self.jobs.job(id);
                 job.guard = Some(guard);
-                Step::To(if job.work.is_write() { Stage::Mark } else { Stage::PlanRead })
+                Step::To(match job.work {
+                    Work::Rebuild { .. } => Stage::Plan,
+                    work if work.is_write() => Stage::Mark,
+                    _ => Stage::PlanRead,
+                })
             }
             None => Step::Wait(Stage::Lock(span)),
         }
@@ -218,10 +251,12 @@ impl<D: Disk, T> Engine<D, T> {
             return Err(EngineError::Frozen);
         }
         self.consult_cache(id);
-        let Self { geometry, planner, repair, record, jobs, queues, .. } = self;
+        let lost = self.lost(id);
+        let Self { geometry, planner, repair, repair_lost, record, jobs, queues, rebuild, .. } = self;
+        let repair = repair_lost.as_ref().filter(|_| lost != record.missing()).unwrap_or(repair);
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        job.find_detour(geometry, record.missing())?;
+        job.find_detour(geometry, lost)?;
         let repair = job.detour.as_deref().unwrap_or(repair);
         let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
         let planned = match job.work {
@@ -244,7 +279,12 @@ impl<D: Disk, T> Engine<D, T> {
                 let (stripe, start) = scrub::columns(job);
                 planner.scrub(plan, &view, stripe, (start, job.len))
             }
+            Work::Rebuild { stripe } => {
+                let cells = Self::lacking_cells(rebuild, record, geometry, stripe);
+                planner.rebuild(plan, &view, stripe, cells, (Sectors(job.at.0), job.len))
+            }
             Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
+            Work::SaveRebuild | Work::Fail { .. } | Work::Join { .. } => unreachable!("it has no plan"),
         };
         planned.map_err(EngineError::Plan)?;
         self.counters.planned(plan.methods());
@@ -366,8 +406,12 @@ impl<D: Disk, T> Engine<D, T> {
             };
         }
         self.heal_later(id);
-        let writes = if self.log.is_some() { Stage::Log } else { Stage::StartWrites };
-        Step::To(if self.jobs.job(id).work.is_write() { writes } else { Stage::PartDone })
+        Step::To(match self.jobs.job(id).work {
+            Work::Rebuild { .. } => Stage::StartWrites,
+            work if !work.is_write() => Stage::PartDone,
+            _ if self.log.is_some() => Stage::Log,
+            _ => Stage::StartWrites,
+        })
     }
 
     /// Something was read that was not written there: by a write that is under way, which the stripe's lock keeps away, or for good.
@@ -386,6 +430,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins the part again without the members that failed to give what they hold.
     fn do_without(&mut self, id: JobId) -> Step {
+        let lost = self.lost(id);
         let job = self.jobs.job(id);
         if job.work == Work::Ahead {
             job.damage.clear();
@@ -394,7 +439,7 @@ impl<D: Disk, T> Engine<D, T> {
             // Parity is computed from the data itself, never from the parity that may be wrong; nothing is recovered that nobody asked for.
             return Step::Fail(job.unreadable_error());
         }
-        let without = job.unreadable.union(self.record.missing());
+        let without = job.unreadable.union(lost);
         if Repair::new(&self.geometry, without).is_err() {
             self.narrow(id);
         }
@@ -498,7 +543,7 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         job.failed = failed;
         // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
-        let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close);
+        let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
         let is_skipped = planted!(CleanUnflushed) && job.work == Work::Close;
         if is_logged && self.log.as_mut().is_some_and(|log| log.await_answered(id)) {
             return Step::Wait(Stage::Flushing);
@@ -524,6 +569,10 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Wait(Stage::Flushing);
         }
         let job = self.jobs.job(id);
+        if job.work == Work::SaveRebuild {
+            self.progress_durable();
+            return Step::To(Stage::Settle);
+        }
         let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect && !self.record.is_follower();
         Step::To(if is_close { Stage::Clean } else { Stage::Done })
     }
@@ -544,6 +593,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.await_intent(id) {
             return Step::Wait(Stage::Clean);
         }
+        self.close_rebuild();
         if self.record.demand_clean(id) {
             return Step::To(Stage::Done);
         }
@@ -551,8 +601,14 @@ impl<D: Disk, T> Engine<D, T> {
         Step::Wait(Stage::Clean)
     }
 
-    /// Ends a job with its reply.
+    /// Ends a job, and lets go on who waits for that.
     fn finish(&mut self, id: JobId, error: Option<EngineError>) {
+        self.end(id, error);
+        self.note_quiet();
+    }
+
+    /// Ends a job with its reply.
+    fn end(&mut self, id: JobId, error: Option<EngineError>) {
         self.leave_log(id);
         if error.is_some() {
             self.settle(id, false);
@@ -571,11 +627,16 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Ahead => return self.ahead_done(id, error),
             Work::Heal { .. } => return self.healed(id, error.as_ref()),
             Work::Scrub { .. } => return self.scrubbed(id, error.as_ref()),
+            Work::Rebuild { .. } => return self.rebuilt(id, error.as_ref()),
+            Work::SaveRebuild => return self.progress_saved(id, error.as_ref()),
             _ => self.placed(id, error.as_ref()),
         }
         let Job { token, work, buf, .. } = self.jobs.remove(id);
         let result = error.map_or_else(|| Ok(buf.filter(|_| work == Work::Read)), Err);
         self.replies.extend(token.map(|token| Reply { token, result }));
+        if matches!(work, Work::Join { .. }) {
+            self.end_join();
+        }
     }
 
     pub(super) fn drop_scratch(&mut self, id: JobId) {
@@ -654,10 +715,10 @@ impl<D: Disk, T> Engine<D, T> {
             return Err(EngineError::WriteFailed { members: failed });
         }
         let missing = self.record.missing().union(failed);
-        match Repair::new(&self.geometry, missing) {
-            Ok(repair) => {
-                tracing::error!(members = ?failed, "members failed a write; the array goes on without them");
-                self.repair = repair;
+        match self.repairs(missing) {
+            Ok((repair, lost)) => {
+                tracing::error!(members = ?failed, "members failed; the array goes on without them");
+                (self.repair, self.repair_lost) = (repair, lost);
                 self.record.fail(failed);
                 Ok(())
             }

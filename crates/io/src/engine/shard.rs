@@ -16,7 +16,6 @@
 //! member that missed it is durably recorded as failed; the members are marked clean by the keeper's [`Command::Close`](super::Command::Close) alone, which is
 //! for when the followers have flushed and stopped.
 
-use uraid_layout::repair::Repair;
 use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
 
 use super::job::{Job, Work};
@@ -66,8 +65,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// The engine as one of several, for the stripes that `bands` gives to `shard`.
     ///
     /// # Errors
-    /// [`EngineError::LogTooSmall`] for that many.
+    /// [`EngineError::LogTooSmall`] for that many; [`EngineError::Shared`] while members are being rebuilt.
     pub fn with_bands(mut self, bands: Bands, shard: Shard) -> Result<Self, EngineError> {
+        if !self.record.rebuilding().is_empty() {
+            return Err(EngineError::Shared);
+        }
         if let Some(log) = &mut self.log {
             let lanes = u8::try_from(bands.shards().count()).expect("shards have small numbers");
             *log = Log::new(self.record.superblocks(), &self.geometry, Lane(shard.0), lanes)?;
@@ -106,8 +108,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn learn(&mut self, standing: Standing) {
         let missing = self.record.missing().union(standing.missing);
         if missing != self.record.missing() {
-            match Repair::new(&self.geometry, missing) {
-                Ok(repair) => self.repair = repair,
+            match self.repairs(missing) {
+                Ok((repair, lost)) => (self.repair, self.repair_lost) = (repair, lost),
                 Err(_) => self.is_frozen = true,
             }
         }

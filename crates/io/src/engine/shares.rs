@@ -22,16 +22,18 @@ pub(super) enum Class {
     Background,
     /// Comparing what members hold.
     Scrub,
+    /// What a member that joined lacks.
+    Rebuild,
 }
 
 /// Bytes of each class that may be with the members: several times what keeps a fast device busy for a millisecond, in the
 /// proportion in which they are to be served.
-pub(super) const LIMITS: [Bytes; 4] = [Bytes(8 << 20), Bytes(4 << 20), Bytes(2 << 20), Bytes(4 << 20)];
+pub(super) const LIMITS: [Bytes; 5] = [Bytes(8 << 20), Bytes(4 << 20), Bytes(2 << 20), Bytes(4 << 20), Bytes(8 << 20)];
 
 /// See the module.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
-    classes: [Share; 4],
+    classes: [Share; 5],
 }
 
 #[derive(Debug, Default)]

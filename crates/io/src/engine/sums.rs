@@ -101,6 +101,14 @@ impl Sums {
         self.writing > 0 || !self.dirty.is_empty()
     }
 
+    /// Takes another member at a slot: nothing is known yet of what it holds.
+    pub(super) fn replace(&mut self, own: &Superblock) {
+        let table = Table { tag: Tag::new(own.array, own.member), offset: own.areas.sums.offset };
+        self.tables[own.slot.index()] = Some(table);
+        self.pages.retain(|id, _| id.member != own.slot);
+        self.dirty.retain(|id| id.member != own.slot);
+    }
+
     fn table(&self, member: MemberIndex) -> &Table {
         self.tables[member.index()].as_ref().expect("a member that is used is present")
     }

@@ -97,7 +97,7 @@ impl<D: Disk, T> Engine<D, T> {
                 (Work::Write { .. }, Some(buf)) => Source::Request(buf, bytes(job.base(Buffer::Request))),
                 // What was read of a unit that is wrong without anybody knowing may be in memory.
                 (Work::Heal { stripe, .. }, _) if job.rest.is_some() => return cache.forget_clean(stripe),
-                (Work::Heal { .. }, _) => return,
+                (Work::Heal { .. } | Work::Rebuild { .. }, _) => return,
                 (Work::Resync { stripe, .. }, _) => return cache.forget_clean(stripe),
                 _ => Source::Zeroes(zeroes),
             };

@@ -1,6 +1,6 @@
 //! The superblock's bytes: little-endian, fixed places, CRC32 over the whole.
 
-use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec};
+use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
 use super::{
@@ -48,7 +48,11 @@ mod at {
     pub(super) const SUMS: usize = 232;
     pub(super) const GENERATION: usize = 248;
     pub(super) const TABLE: usize = 1024;
-    pub(super) const ENTRY_BYTES: usize = 32;
+    pub(super) const ENTRY_BYTES: usize = 48;
+    pub(super) const STATE: usize = 16;
+    pub(super) const WHOLE: usize = 17;
+    pub(super) const SINCE: usize = 24;
+    pub(super) const UPTO: usize = 32;
 }
 
 /// The bytes of a superblock.
@@ -85,8 +89,12 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::SEQUENCE, &superblock.sequence.0.to_le_bytes());
     for (slot, record) in superblock.slots.iter().enumerate() {
-        put(at::TABLE + slot * at::ENTRY_BYTES, record.member.as_bytes());
-        put(at::TABLE + slot * at::ENTRY_BYTES + 16, &[state_code(record.state)]);
+        let start = at::TABLE + slot * at::ENTRY_BYTES;
+        let (code, is_whole, upto) = state_fields(record.state);
+        put(start, record.member.as_bytes());
+        put(start + at::STATE, &[code, u8::from(is_whole)]);
+        put(start + at::SINCE, &record.since.0.to_le_bytes());
+        put(start + at::UPTO, &upto.0.to_le_bytes());
     }
     let checksum = checksum(&bytes);
     bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
@@ -212,10 +220,12 @@ fn consistency(features: u64) -> Result<Consistency, SuperblockError> {
     })
 }
 
-fn state_code(state: SlotState) -> u8 {
+/// A state's code, and of a rebuild whether it is a whole one and how far it has come.
+fn state_fields(state: SlotState) -> (u8, bool, StripeId) {
     match state {
-        SlotState::Active => 1,
-        SlotState::Failed => 2,
+        SlotState::Active => (1, false, StripeId(0)),
+        SlotState::Failed => (2, false, StripeId(0)),
+        SlotState::Rebuilding { upto, is_whole } => (3, is_whole, upto),
     }
 }
 
@@ -225,12 +235,14 @@ fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotRec
     }
     let record = |slot: usize| {
         let start = at::TABLE + slot * at::ENTRY_BYTES;
-        let state = match bytes[start + 16] {
-            1 => SlotState::Active,
-            2 => SlotState::Failed,
+        let upto = StripeId(u64_at(bytes, start + at::UPTO));
+        let state = match (bytes[start + at::STATE], bytes[start + at::WHOLE]) {
+            (1, 0) => SlotState::Active,
+            (2, 0) => SlotState::Failed,
+            (3, whole @ 0..=1) => SlotState::Rebuilding { upto, is_whole: whole == 1 },
             _ => return Err(SuperblockError::Field { field: "slot table's state" }),
         };
-        Ok(SlotRecord { member: uuid_at(bytes, start), state })
+        Ok(SlotRecord { member: uuid_at(bytes, start), state, since: Epoch(u64_at(bytes, start + at::SINCE)) })
     };
     (0..usize::from(members)).map(record).collect()
 }

@@ -15,7 +15,7 @@ fn uuid(byte: u8) -> Uuid {
 /// Member 1 of a RAID 5 of three 16 MiB members.
 fn sample() -> Superblock {
     let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::None).unwrap();
-    let entry = |byte, state| SlotRecord { member: uuid(byte), state };
+    let entry = |byte, state, since| SlotRecord { member: uuid(byte), state, since: Epoch(since) };
     Superblock {
         array: uuid(0xa0),
         name: "tank".into(),
@@ -35,7 +35,11 @@ fn sample() -> Superblock {
         epoch: Epoch(5),
         sequence: Sequence(8),
         is_clean: true,
-        slots: vec![entry(0xb0, SlotState::Active), entry(0xb1, SlotState::Active), entry(0xb2, SlotState::Failed)],
+        slots: vec![
+            entry(0xb0, SlotState::Active, 1),
+            entry(0xb1, SlotState::Rebuilding { upto: StripeId(0x81), is_whole: true }, 4),
+            entry(0xb2, SlotState::Failed, 5),
+        ],
     }
 }
 
@@ -43,7 +47,7 @@ fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x55, 0x68, 0x11, 0xe2,   1, 0, 0, 0,
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x8b, 0xe7, 0xec, 0x08,   1, 0, 0, 0,
         2, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,           // incompatible features: log
     ];
     bytes.extend([0xa0; 16]);
@@ -100,9 +104,12 @@ fn changed(at: usize, field: &[u8]) -> Result<Superblock, SuperblockError> {
 fn the_bytes_are_those_of_the_format() {
     let mut expected = sample_head();
     expected.resize(SUPERBLOCK_BYTES, 0);
-    for (slot, (byte, state)) in [(0xb0, 1), (0xb1, 1), (0xb2, 2)].into_iter().enumerate() {
-        expected[1024 + slot * 32..][..16].fill(byte);
-        expected[1024 + slot * 32 + 16] = state;
+    let entries = [(0xb0, [1, 0], 1, 0), (0xb1, [3, 1], 4, 0x81), (0xb2, [2, 0], 5, 0)];
+    for (slot, (byte, state, since, upto)) in entries.into_iter().enumerate() {
+        let entry = &mut expected[1024 + slot * 48..][..48];
+        entry[..16].fill(byte);
+        entry[16..18].copy_from_slice(&state);
+        (entry[24], entry[32]) = (since, upto);
     }
     let expected: [u8; SUPERBLOCK_BYTES] = expected.try_into().unwrap();
     assert!(encode(&sample()) == expected && sealed(expected) == expected);
@@ -122,8 +129,9 @@ fn every_level_survives_the_round_trip() {
         let mut superblock = sample();
         superblock.spec.level = level;
         superblock.spec.members = 7;
-        superblock.slots =
-            (0..7).map(|slot| SlotRecord { member: uuid(0xb0 + slot), state: SlotState::Active }).collect();
+        superblock.slots = (0..7)
+            .map(|slot| SlotRecord { member: uuid(0xb0 + slot), state: SlotState::Active, since: Epoch(1) })
+            .collect();
         superblock.name = "ü".repeat(32);
         superblock.is_clean = false;
         let bytes = encode(&superblock);

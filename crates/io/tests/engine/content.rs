@@ -31,6 +31,8 @@ enum Flight {
     Write {
         pending: Pending,
     },
+    /// What an administrator wants.
+    Change,
     /// The members' writes and the client's that were over when it was submitted.
     Flush {
         clock: u64,
@@ -139,6 +141,28 @@ impl Storm {
         self.engine.disk_mut().data_mut(member)[byte] ^= 1 << self.random.below(8);
     }
 
+    /// Members come and go: what is durable is not on all of them all the time.
+    pub(crate) fn is_changing(&mut self) {
+        self.is_healthy = false;
+    }
+
+    /// Lets what nobody waits for come to its end.
+    pub(crate) fn settle(&mut self) {
+        let mut replies = Vec::new();
+        self.engine.turn(&mut replies).expect("memory does not break");
+        while self.engine.wants_turn() {
+            self.engine.turn(&mut replies).expect("memory does not break");
+        }
+        assert!(replies.is_empty(), "{}: replies to nothing", self.context);
+    }
+
+    /// Submits what an administrator wants, among the others.
+    pub(crate) fn change(&mut self, command: Command) {
+        self.flights.insert(self.next, Flight::Change);
+        self.engine.submit(self.next, command);
+        self.next += 1;
+    }
+
     fn range(&mut self) -> (usize, usize) {
         let capacity = self.engine.geometry().capacity().0;
         let lba = self.random.below(capacity);
@@ -233,7 +257,7 @@ impl Storm {
                     self.model.assert_read(0, &durable_content(&self.engine), since, &format!("{context}: durable"));
                 }
             }
-            (_, Err(_)) => {}
+            (Flight::Change, Ok(_)) | (_, Err(_)) => {}
         }
     }
 

@@ -7,6 +7,7 @@ mod counts;
 mod faults;
 mod intent;
 mod log;
+mod rebuild;
 mod record;
 mod recovery;
 mod scrub;

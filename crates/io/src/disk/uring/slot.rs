@@ -38,6 +38,11 @@ pub(super) enum Progress {
 }
 
 impl Slot {
+    /// The operation that it has.
+    pub(super) fn op(&self) -> Option<&DiskOp> {
+        self.op.as_ref()
+    }
+
     /// Takes an operation on an open file.
     pub(super) fn start(&mut self, op: DiskOp, file: RawFd, now: Instant) {
         assert!(self.op.is_none(), "a vacant slot has no operation");

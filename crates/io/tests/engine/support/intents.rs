@@ -81,6 +81,13 @@ impl Intents {
         }
     }
 
+    /// Takes note of another member at a slot.
+    pub(crate) fn put(&mut self, member: MemberIndex, disk: &MemDisk, offset: Bytes) {
+        let bytes = &disk.member(member).expect("it was put there")[size(offset)..][..4096];
+        let now = Bitmap::decode(self.regions, self.array, bytes);
+        self.members[member.index()] = Versions { all: vec![now], completed: 0, writing: None };
+    }
+
     pub(crate) fn written(&mut self, op: &DiskOp) {
         let bytes: Vec<u8> = op.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
         let versions = &mut self.members[op.member.index()];

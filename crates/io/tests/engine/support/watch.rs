@@ -146,6 +146,17 @@ impl Watch {
         members
     }
 
+    /// Puts another member in at a slot, of which all is durable.
+    pub(crate) fn put(&mut self, member: MemberIndex, bytes: Vec<u8>) {
+        let (slot, start) = (member.index(), size(self.areas.data.offset));
+        let used = self.image.iter().flatten().map(Vec::len).next().expect("some member is there");
+        self.image[slot] = Some(bytes[start..][..used].to_vec());
+        self.unflushed[slot].clear();
+        self.inner.replace(member, Some(bytes));
+        self.durable[slot] = self.superblock(member);
+        self.intents.iter_mut().for_each(|intents| intents.put(member, &self.inner, self.areas.bitmap.offset));
+    }
+
     pub(crate) fn data_mut(&mut self, member: MemberIndex) -> &mut [u8] {
         let start = size(self.areas.data.offset);
         &mut self.inner.member_mut(member).expect("the member is present")[start..]
@@ -207,9 +218,13 @@ impl Watch {
         }
     }
 
-    /// Before any data is written, every member that counts says durably that writes are under way.
+    /// Before any data is written that somebody relies on, every member that counts says durably that writes are under way.
     fn assert_marked(&self, op: &DiskOp) {
         let newest = self.newest();
+        if newest.slots[op.member.index()].state.is_rebuilding() {
+            // Nobody relies on it yet, or the others are written with it.
+            return;
+        }
         for (slot, record) in (0u8..).zip(&newest.slots).filter(|(_, record)| record.state == SlotState::Active) {
             let durable = self.durable(MemberIndex(slot));
             let is_marked =

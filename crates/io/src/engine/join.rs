@@ -1,0 +1,211 @@
+//! Members that an administrator gives up, and members that join, while clients go on.
+//!
+//! A join changes what every plan relies on: who is written, where checksums are, which run of the log counts. So it waits until nothing is under way, and
+//! holds back what comes meanwhile; that is as long as what the members are doing takes, a flush and a round of superblock writes. With a log
+//! a new run of it begins then: what is in the old one is in place and durable, and nothing that the member may hold of it, or lacks, matters.
+
+use uraid_layout::repair::Repair;
+use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
+use uuid::Uuid;
+
+use super::flush::Waiter;
+use super::job::{Job, JobId, Stage, Work};
+use super::log::Log;
+use super::run::Step;
+use super::{Command, Engine, EngineError};
+use crate::disk::Disk;
+use crate::log::record::Lane;
+use crate::superblock::{Consistency, Integrity, Superblock};
+
+/// A member that is to join: see [`Command::Join`].
+#[derive(Clone, Debug)]
+pub struct Joining {
+    /// Who it is, which slot it takes, where things are on it, and the number of the last version of its superblock; the rest is the array's.
+    pub superblock: Superblock,
+    /// It has nothing of the array. Otherwise it lacks only what is in regions whose bits are set in the write-intent bitmap; without one
+    /// it is rebuilt whole in any case.
+    pub is_whole: bool,
+    /// The log's next run: a number that nobody can guess.
+    pub generation: Uuid,
+}
+
+/// What a join holds back.
+#[derive(Debug)]
+pub(super) struct Barrier<T> {
+    id: JobId,
+    joining: Box<Joining>,
+    held: Vec<(T, Command)>,
+    /// The join waits until nothing else is under way.
+    is_waiting: bool,
+}
+
+impl<T> Barrier<T> {
+    /// How many commands it holds back.
+    pub(super) fn len(&self) -> usize {
+        self.held.len()
+    }
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// Whether a member can be given up.
+    pub(super) fn check_fail(&self, member: MemberIndex) -> Result<(), EngineError> {
+        if member.index() >= self.geometry.members() || self.record.missing().contains(member) {
+            return Err(EngineError::NotThere { member });
+        }
+        let lost = self.record.missing().union(self.unready()).with(member);
+        if self.geometry.tolerance() == 0 || Repair::new(&self.geometry, lost).is_err() {
+            return Err(EngineError::Needed { member });
+        }
+        self.check_changes()
+    }
+
+    /// Whether a member can join.
+    pub(super) fn check_join(&self, joining: &Joining) -> Result<(), EngineError> {
+        let Superblock { member, slot, areas, .. } = &joining.superblock;
+        let truth = self.record.any();
+        if self.place.is_some() {
+            return Err(EngineError::Shared);
+        }
+        if !self.record.missing().contains(*slot) {
+            return Err(EngineError::NotMissing { member: *slot });
+        }
+        if truth.slots.iter().enumerate().any(|(index, other)| index != slot.index() && other.member == *member) {
+            return Err(EngineError::Unsuited { member: *slot, field: "UUID" });
+        }
+        let mut own = Superblock { member: *member, slot: *slot, areas: *areas, ..truth.clone() };
+        own.slots[slot.index()].member = *member;
+        own.check().map_err(|_| EngineError::Unsuited { member: *slot, field: "place for what the array has" })?;
+        if truth.consistency == Consistency::Log && areas.log.size < Log::lane_min(&self.geometry) {
+            return Err(EngineError::Unsuited { member: *slot, field: "log" });
+        }
+        if truth.integrity != Integrity::None && self.sums.is_none() {
+            return Err(EngineError::Unsuited { member: *slot, field: "checksums" });
+        }
+        self.check_changes()
+    }
+
+    fn check_changes(&self) -> Result<(), EngineError> {
+        match () {
+            () if self.is_frozen => Err(EngineError::Frozen),
+            () if self.is_read_only => Err(EngineError::ReadOnly),
+            () => Ok(()),
+        }
+    }
+
+    /// Gives a member up.
+    pub(super) fn give_up(&mut self, member: MemberIndex) -> Step {
+        match self.fail_members(MemberSet::EMPTY.with(member)) {
+            Ok(()) => Step::To(Stage::Settle),
+            Err(error) => Step::Fail(error),
+        }
+    }
+
+    /// Begins a join: from now on commands wait.
+    pub(super) fn begin_join(&mut self, token: T, joining: Box<Joining>) {
+        let member = joining.superblock.slot;
+        let job = Job { stage: Stage::Quiesce, ..Job::new(Some(token), Work::Join { member }, Lba(0)..Lba(0)) };
+        let id = self.jobs.insert(job);
+        self.barrier = Some(Barrier { id, joining, held: Vec::new(), is_waiting: false });
+        self.forget_heals();
+        self.ready.push_back(id);
+    }
+
+    /// Holds a command back; gives it back when nothing has to wait.
+    pub(super) fn hold_back(&mut self, token: T, command: Command) -> Option<(T, Command)> {
+        match &mut self.barrier {
+            Some(barrier) => {
+                barrier.held.push((token, command));
+                None
+            }
+            None => Some((token, command)),
+        }
+    }
+
+    /// Lets a join go on when nothing that reads or writes is under way.
+    pub(super) fn note_quiet(&mut self) {
+        if let Some(barrier) = self.barrier.as_mut().filter(|barrier| barrier.is_waiting)
+            && self.jobs.iter().all(|job| !job.work.uses_stripes())
+        {
+            barrier.is_waiting = false;
+            self.ready.push_back(barrier.id);
+        }
+    }
+
+    /// Waits until nothing is under way, then has everything flushed.
+    pub(super) fn quiesce(&mut self, id: JobId) -> Step {
+        if self.jobs.iter().any(|job| job.work.uses_stripes()) {
+            self.barrier.iter_mut().for_each(|barrier| barrier.is_waiting = true);
+            return Step::Wait(Stage::Quiesce);
+        }
+        if self.awaits_rest(id) {
+            return Step::Wait(Stage::Quiesce);
+        }
+        if self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
+            self.run_flusher();
+            return Step::Wait(Stage::Join);
+        }
+        Step::To(Stage::Join)
+    }
+
+    /// Takes the member in.
+    pub(super) fn join(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        if self.flusher.is_needed() || self.jobs.iter().any(|job| job.work.uses_stripes()) {
+            return Step::To(Stage::Quiesce);
+        }
+        if self.await_intent(id) {
+            return Step::Wait(Stage::Join);
+        }
+        let Some(Barrier { joining, .. }) = &self.barrier else { unreachable!("a join has a barrier") };
+        let Joining { superblock, is_whole, generation } = (**joining).clone();
+        let slot = superblock.slot;
+        let lost = self.record.lost().with(slot);
+        let Ok(repair) = Repair::new(&self.geometry, self.record.missing().without(slot)) else {
+            return Step::Fail(EngineError::Frozen);
+        };
+        let Ok(detour) = Repair::new(&self.geometry, lost) else { return Step::Fail(EngineError::Frozen) };
+        tracing::info!(member = %slot, uuid = %superblock.member, is_whole, "a member joins, and is rebuilt");
+        self.record.join(superblock, is_whole || self.intent.is_none(), generation);
+        (self.repair, self.repair_lost) = (repair, Some(detour));
+        if self.log.is_some() {
+            let log = Log::new(self.record.superblocks(), &self.geometry, Lane(0), 1);
+            let log = log.expect("every log has room for a lane: that was checked when it was asked for");
+            self.cache.iter_mut().for_each(|cache| cache.limit_runs(log.stripes_max()));
+            self.log = Some(log);
+        }
+        if let (Some(sums), Some(own)) = (&mut self.sums, self.record.superblocks().nth(slot.index()).flatten()) {
+            sums.replace(own);
+        }
+        self.cannot_zero = self.cannot_zero.without(slot);
+        self.rewrite_intent();
+        self.rebuild.restart(&self.record, self.intent.as_ref().map(super::intent::Intent::wanted));
+        Step::To(Stage::Settle)
+    }
+
+    /// Ends a join: what was held back goes on.
+    pub(super) fn end_join(&mut self) {
+        let Some(barrier) = self.barrier.take() else { return };
+        for (token, command) in barrier.held {
+            self.submit(token, command);
+        }
+    }
+
+    /// Makes the plans' base after who is there has changed: how to do without the missing members, and without those that are rebuilt, too.
+    ///
+    /// # Errors
+    /// When the level does not survive it.
+    pub(super) fn repairs(&self, missing: MemberSet) -> Result<(Repair, Option<Repair>), EngineError> {
+        let rebuilding = self.unready().minus(missing);
+        let too_many = |source| EngineError::TooManyMissing { missing, source };
+        let repair = Repair::new(&self.geometry, missing).map_err(too_many)?;
+        let lost = (!rebuilding.is_empty()).then(|| Repair::new(&self.geometry, missing.union(rebuilding)));
+        Ok((repair, lost.transpose().map_err(too_many)?))
+    }
+
+    /// How to do without what can't be read of the stripes up to `last`.
+    pub(super) fn is_ready(&self, last: StripeId) -> bool {
+        self.repair_lost.is_none() || last < self.rebuild.done()
+    }
+}

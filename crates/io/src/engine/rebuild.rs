@@ -1,0 +1,339 @@
+//! Rebuilding: members that joined get their content, while clients go on.
+//!
+//! A member that joins is written by every write from then on. What it lacks is computed from the others in the order of the parity stripes, a
+//! job for each, which takes the stripe's lock as every writer does and makes everything that the stripe lacks at once: so each surviving unit
+//! is read once. In stripes before the *watermark* a rebuilding member is as good as any; from there on it is written and not read.
+//!
+//! Only members that are being rebuilt are written here, where nothing on record relies on them. So what is written needs neither log
+//! nor dirty mark nor write intent: after a crash it is written again, from the watermark on record. That follows in steps, each after a flush
+//! of what it covers. At the end the members are recorded as active.
+//!
+//! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. A stripe that can't be computed, as the others can't
+//! be read there, stops it; it is tried again after a while.
+
+use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
+
+use super::job::{Job, JobId, Stage, Work};
+use super::record::{Rebuilding, Record};
+use super::run::Step;
+use super::{Engine, EngineError};
+use crate::bitmap::Bitmap;
+use crate::cache::TICK;
+use crate::disk::Disk;
+
+/// Columns of a parity stripe that are worked on at once.
+pub(super) const COLUMNS: Sectors = Sectors((64 << 10) / 512);
+
+/// Parity stripes under way while nobody else wants anything.
+const IDLE_MAX: usize = 16;
+
+/// Ticks without a client's command after which nobody does.
+const QUIET_TICKS: u32 = 2;
+
+/// Ticks after which a stripe that could not be computed is tried again.
+const RETRY_TICKS: u32 = 100;
+
+/// What is begun in one turn, of each member.
+const QUANTUM: Bytes = Bytes(2 << 20);
+
+/// Steps in which the watermark goes on record: so many in all, but none larger than this on a member.
+const STEPS: u64 = 128;
+const STEP_MAX: Bytes = Bytes(1 << 30);
+
+/// How far rebuilding has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// The members that are being rebuilt.
+    pub members: MemberSet,
+    /// What of the array they are as good for as any other.
+    pub done: Sectors,
+    /// The array's size.
+    pub total: Sectors,
+    /// A stripe can't be computed: what the other members hold of it can't be read. It is tried again.
+    pub stuck: Option<StripeId>,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub(super) struct Rebuild {
+    is_on: bool,
+    /// The array is being closed.
+    is_closed: bool,
+    /// Where members lack something that are not rebuilt whole.
+    regions: Option<Bitmap>,
+    /// The next stripe to begin.
+    next: StripeId,
+    /// The watermark.
+    done: StripeId,
+    /// What is done beyond it.
+    finished: Vec<StripeId>,
+    /// What could not be computed, and the ticks until it is tried again.
+    stuck: Vec<StripeId>,
+    retry: u32,
+    under_way: usize,
+    /// Up to where the members durably have everything.
+    saved: StripeId,
+    /// The step under way.
+    step: Option<StripeId>,
+    /// What may be begun in this turn.
+    quantum: u64,
+    limit: Option<Bytes>,
+    /// What the limit still allows, of each member.
+    tokens: i64,
+    /// Ticks since a client's last command.
+    quiet: u32,
+}
+
+impl Rebuild {
+    /// Begins where the least of the members is. `set` are the regions of which members that are not rebuilt whole may lack something.
+    pub(super) fn restart(&mut self, record: &Record, set: Option<&Bitmap>) {
+        let start = record.progress().iter().map(|one| one.upto).min().unwrap_or_default();
+        assert_eq!(self.under_way, 0, "a rebuild that begins again is not under way");
+        (self.next, self.done, self.saved) = (start, start, start);
+        self.finished.clear();
+        self.stuck.clear();
+        self.regions = set.cloned();
+        self.quiet = QUIET_TICKS;
+    }
+
+    /// The watermark.
+    pub(super) fn done(&self) -> StripeId {
+        self.done
+    }
+
+    /// Whether a stripe is being computed, or the watermark being recorded.
+    pub(super) fn is_busy(&self) -> bool {
+        self.under_way > 0 || self.step.is_some()
+    }
+
+    /// Ends it until somebody wants something again.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// Notes that a client wants something.
+    pub(super) fn note_activity(&mut self) {
+        (self.is_closed, self.quiet) = (false, 0);
+    }
+
+    /// Begins a turn.
+    pub(super) fn begin_turn(&mut self) {
+        self.quantum = QUANTUM.0;
+    }
+
+    /// Whether a member lacks a stripe.
+    pub(super) fn lacks(&self, one: &Rebuilding, stripe: StripeId) -> bool {
+        let is_set = |set: &Bitmap| set.contains(set.regions().of(stripe));
+        one.upto <= stripe && (one.is_whole || self.regions.as_ref().is_none_or(is_set))
+    }
+
+    /// The first stripe from `from` on that some member lacks; `end` when there is none.
+    fn first_lacking(&self, members: &[Rebuilding], mut from: StripeId, end: StripeId) -> StripeId {
+        while from < end && !members.iter().any(|one| self.lacks(one, from)) {
+            let later = members.iter().map(|one| one.upto).filter(|&upto| upto > from);
+            let region = self.regions.as_ref().map(|set| set.regions().stripes(set.regions().of(from)).end);
+            from = later.chain(region).min().unwrap_or(end).min(end);
+        }
+        from.min(end)
+    }
+
+    /// Moves the watermark over what is done.
+    fn advance(&mut self, members: &[Rebuilding], end: StripeId) {
+        loop {
+            self.done = self.first_lacking(members, self.done, end);
+            let Some(place) = self.finished.iter().position(|&stripe| stripe == self.done) else { return };
+            self.finished.swap_remove(place);
+            self.done.0 += 1;
+        }
+    }
+
+    /// How many stripes may be under way.
+    fn most(&self) -> usize {
+        if self.quiet < QUIET_TICKS { 1 } else { IDLE_MAX }
+    }
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// The engine, which rebuilds by itself what is to be rebuilt.
+    #[must_use]
+    pub fn with_rebuild(mut self) -> Self {
+        self.rebuild.is_on = !self.is_read_only;
+        self
+    }
+
+    /// How far rebuilding has come, where something is to be rebuilt.
+    pub fn rebuilding(&self) -> Option<Progress> {
+        let members = self.record.rebuilding();
+        let (stripes, total) = (self.geometry.stripes().0, self.geometry.capacity());
+        let done = u128::from(total.0) * u128::from(self.rebuild.done.0) / u128::from(stripes.max(1));
+        let done = Sectors(u64::try_from(done).expect("a part of the array"));
+        let stuck = self.rebuild.stuck.iter().min().copied();
+        (!members.is_empty()).then_some(Progress { members, done, total, stuck })
+    }
+
+    /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave room for.
+    pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
+        (self.rebuild.limit, self.rebuild.tokens) = (limit, 0);
+    }
+
+    /// The members that can't be read in all parity stripes.
+    pub(super) fn unready(&self) -> MemberSet {
+        if self.rebuild.done < self.last() { self.record.rebuilding() } else { MemberSet::EMPTY }
+    }
+
+    /// Whether rebuilding goes on when time passes.
+    pub(super) fn is_rebuild_waiting(&self) -> bool {
+        self.rebuild.is_on && !self.rebuild.is_closed && !self.is_frozen && !self.record.rebuilding().is_empty()
+    }
+
+    /// Whether the next turn begins more.
+    pub(super) fn has_rebuild_left(&self) -> bool {
+        self.rebuild.quantum == 0 && self.is_rebuild_waiting()
+    }
+
+    /// Notes that time has passed.
+    pub(super) fn tick_rebuild(&mut self) {
+        let Rebuild { quiet, retry, limit, tokens, .. } = &mut self.rebuild;
+        *quiet = quiet.saturating_add(1);
+        *retry = retry.saturating_sub(1);
+        if let Some(limit) = limit {
+            let second = i64::try_from(limit.0).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
+            let part = i64::try_from(TICK.as_millis()).expect("a short time");
+            *tokens = second.min(tokens.saturating_add((second / 1000).saturating_mul(part).max(1)));
+        }
+    }
+
+    /// Begins what there is room for.
+    pub(super) fn rebuild(&mut self) {
+        if !self.is_rebuild_waiting() || self.barrier.is_some() {
+            return;
+        }
+        let cost = self.geometry.chunk().bytes().0 * self.geometry.rows() as u64;
+        while self.rebuild.under_way < self.rebuild.most() && self.rebuild.quantum > 0 {
+            let is_limited = self.rebuild.limit.is_some() && self.rebuild.tokens <= 0;
+            let Some(stripe) = (if is_limited { None } else { self.next_to_rebuild() }) else { break };
+            self.rebuild.quantum = self.rebuild.quantum.saturating_sub(cost);
+            self.rebuild.tokens = self.rebuild.tokens.saturating_sub_unsigned(cost);
+            self.rebuild.under_way += 1;
+            let columns = Lba(0)..Lba(self.geometry.chunk().0);
+            self.start(Job::new(None, Work::Rebuild { stripe }, columns));
+        }
+        self.save_progress();
+    }
+
+    /// What is beyond the last parity stripe.
+    fn last(&self) -> StripeId {
+        StripeId(self.geometry.stripes().0)
+    }
+
+    fn next_to_rebuild(&mut self) -> Option<StripeId> {
+        let end = self.last();
+        let rebuild = &mut self.rebuild;
+        if !rebuild.stuck.is_empty() {
+            return if rebuild.retry == 0 { rebuild.stuck.pop() } else { None };
+        }
+        rebuild.next = rebuild.first_lacking(self.record.progress(), rebuild.next, end);
+        rebuild.advance(self.record.progress(), end);
+        let stripe = rebuild.next;
+        rebuild.next.0 += u64::from(stripe < end);
+        (stripe < end).then_some(stripe)
+    }
+
+    /// The cells of a stripe that are to be computed.
+    pub(super) fn lacking_cells<'a>(
+        rebuild: &'a Rebuild,
+        record: &'a Record,
+        geometry: &'a Geometry,
+        stripe: StripeId,
+    ) -> impl Iterator<Item = Cell> + 'a {
+        let cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
+        let members = record.progress();
+        cells.filter(move |&cell| {
+            let member = geometry.member(cell);
+            members.iter().any(|one| one.member == member && rebuild.lacks(one, stripe))
+        })
+    }
+
+    /// Takes in the end of a stripe.
+    pub(super) fn rebuilt(&mut self, id: JobId, error: Option<&EngineError>) {
+        let Job { work, .. } = self.jobs.remove(id);
+        let Work::Rebuild { stripe } = work else { unreachable!("only a job that rebuilds ends here") };
+        let end = self.last();
+        self.rebuild.under_way -= 1;
+        match error {
+            None => {
+                self.rebuild.finished.push(stripe);
+                self.rebuild.advance(self.record.progress(), end);
+            }
+            Some(error) => {
+                tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of it can't be read");
+                self.rebuild.stuck.push(stripe);
+                self.rebuild.retry = RETRY_TICKS;
+            }
+        }
+        if self.record.rebuilding().is_empty() {
+            // All of them have failed.
+            self.rebuild.stuck.clear();
+        }
+        self.wake_closers();
+    }
+
+    /// Begins to put the watermark on record, when it has come far enough since the last time.
+    fn save_progress(&mut self) {
+        let (end, done) = (self.last(), self.rebuild.done);
+        let on_member = self.geometry.chunk().bytes().0 * self.geometry.rows() as u64;
+        let step = (end.0 / STEPS).min(STEP_MAX.0 / on_member).max(1);
+        let is_due = done == end || done.0 - self.rebuild.saved.0 >= step;
+        if self.rebuild.step.is_none() && is_due {
+            self.rebuild.step = Some(done);
+            self.start(Job::new(None, Work::SaveRebuild, Lba(0)..Lba(0)));
+        }
+    }
+
+    /// What the members have is durable: has it recorded.
+    pub(super) fn progress_durable(&mut self) {
+        let upto = self.rebuild.step.expect("a step is under way");
+        if upto == self.last() {
+            tracing::info!(members = ?self.record.rebuilding(), "members are rebuilt");
+            self.record.complete();
+        } else {
+            self.record.advance(upto);
+        }
+    }
+
+    /// Ends a step.
+    pub(super) fn progress_saved(&mut self, id: JobId, error: Option<&EngineError>) {
+        self.jobs.remove(id);
+        let upto = self.rebuild.step.take().expect("a step is under way");
+        if error.is_none() {
+            self.rebuild.saved = upto;
+        }
+        if self.record.rebuilding().is_empty() {
+            self.repair_lost = None;
+        }
+        self.wake_closers();
+    }
+
+    /// Has recorded at the end how far it has come; everything is flushed.
+    pub(super) fn close_rebuild(&mut self) {
+        self.record.advance(self.rebuild.done);
+        self.rebuild.saved = self.rebuild.done;
+    }
+
+    /// Waits until the record is as it is wanted.
+    pub(super) fn settled(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        if !self.record.demand_settled(id) {
+            self.run_record();
+            return Step::Wait(Stage::Settle);
+        }
+        match self.jobs.job(id).work {
+            Work::Join { member } if self.record.missing().contains(member) => {
+                Step::Fail(EngineError::JoinFailed { member })
+            }
+            _ => Step::To(Stage::Done),
+        }
+    }
+}

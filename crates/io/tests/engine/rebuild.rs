@@ -1,0 +1,342 @@
+//! Members that are given up, members that join, and how they get their content while clients go on.
+
+use rustix::io::Errno;
+use uraid_io::disk::{Fault, OpName, Order};
+use uraid_io::engine::{Command, EngineError, Joining};
+use uraid_io::superblock::{Consistency, SlotState, Superblock};
+use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, MemberSet, StripeId};
+use uuid::Uuid;
+
+use crate::content::Storm;
+use crate::support::{
+    RAID5, Random, Shape, TestEngine, assert_encoded, noise, read, rm2, run, run_all, shapes, size, small, tolerated,
+    write,
+};
+
+/// An engine that rebuilds, with content on its members.
+fn filled(shape: Shape, order: Order) -> (TestEngine, Vec<u8>) {
+    let mut engine = shape.engine(MemberSet::EMPTY, order).with_rebuild();
+    let content = noise(2, engine.geometry().capacity().0);
+    write(&mut engine, 0, &content).expect("written");
+    (engine, content)
+}
+
+/// Puts a new member in at a slot, whose data is anything, and says how it joins.
+fn new_member(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
+    let superblock = shape.superblocks().swap_remove(slot.index());
+    let mut bytes = vec![0; size(superblock.areas.member_size)];
+    let data = size(superblock.areas.data.offset);
+    let geometry = shape.geometry();
+    for chunk in 0..shape.chunks {
+        // Of what the array does not use the encoder knows that it is zero.
+        let at = Location { member: slot, sector: DiskSector(chunk * shape.chunk / 512) };
+        if geometry.owner(at).is_some() {
+            bytes[data + size(Bytes(chunk * shape.chunk))..][..size(Bytes(shape.chunk))].fill(0xA5);
+        }
+    }
+    engine.disk_mut().put(slot, bytes);
+    let superblock = Superblock { member: Uuid::from_bytes([100 + number; 16]), ..superblock };
+    let generation = Uuid::from_bytes([200 + number; 16]);
+    Command::Join(Box::new(Joining { superblock, is_whole: true, generation }))
+}
+
+/// As the array knew a member when it was given up: it comes back.
+fn returning(shape: &Shape, slot: MemberIndex, engine: &TestEngine) -> Command {
+    let superblock = engine.disk().superblock(slot).expect("it has a superblock");
+    assert_eq!(superblock.member, shape.superblocks()[slot.index()].member);
+    Command::Join(Box::new(Joining { superblock, is_whole: false, generation: Uuid::from_bytes([250; 16]) }))
+}
+
+fn fail(member: MemberIndex) -> Command {
+    Command::Fail { member }
+}
+
+/// The states that every member has durably on record.
+fn states(engine: &TestEngine) -> Vec<SlotState> {
+    let newest = engine.disk().newest();
+    for member in engine.geometry().all_members().minus(engine.missing()).iter() {
+        let own = engine.disk().durable(member).expect("a present member has a superblock");
+        assert_eq!((own.epoch, &own.slots), (newest.epoch, &newest.slots), "member {member} says what all say");
+        assert_eq!(own.slots[member.index()].member, own.member);
+    }
+    newest.slots.iter().map(|record| record.state).collect()
+}
+
+fn assert_whole(engine: &TestEngine, context: &str) {
+    assert!(engine.missing().is_empty() && engine.rebuilding().is_none(), "{context}: {:?}", engine.rebuilding());
+    assert!(states(engine).iter().all(|&state| state == SlotState::Active), "{context}: {:?}", states(engine));
+}
+
+fn logged(shape: Shape) -> Shape {
+    Shape { consistency: Consistency::Log, ..shape }
+}
+
+fn redundant() -> impl Iterator<Item = Shape> {
+    shapes().into_iter().filter(|shape| shape.geometry().tolerance() > 0)
+}
+
+#[test]
+fn every_lost_set_is_rebuilt_in_one_pass() {
+    for shape in redundant().flat_map(|shape| [shape, logged(shape), shape.checked()]) {
+        for lost in tolerated(&shape.geometry()).into_iter().skip(1) {
+            let context = format!("{shape:?}, {lost:?}");
+            let (mut engine, mut content) = filled(shape, Order::Seeded(3));
+            run_all(&mut engine, lost.iter().map(fail).collect())
+                .into_iter()
+                .for_each(|reply| drop(reply.expect("given up")));
+            assert_eq!(engine.missing(), lost, "{context}");
+            let new = noise(9, 16);
+            write(&mut engine, 8, &new).expect("written without them");
+            content[8 * 512..][..new.len()].copy_from_slice(&new);
+            let before = engine.counters().clone();
+            let joins = lost.iter().map(|slot| new_member(&mut engine, &shape, slot, slot.0)).collect();
+            run_all(&mut engine, joins).into_iter().for_each(|reply| drop(reply.expect("joined")));
+            assert_whole(&engine, &context);
+            assert_encoded(&engine, &content, &context);
+            let used = engine.geometry().used_sectors().bytes().0;
+            for member in engine.geometry().all_members().iter() {
+                let (now, then) = (engine.counters().member(member), before.member(member));
+                let (read, written) = (now.read_bytes - then.read_bytes, now.written_bytes - then.written_bytes);
+                if lost.contains(member) {
+                    assert_eq!(
+                        (read, written <= used),
+                        (0, true),
+                        "{context}: member {member} is written once, {written}"
+                    );
+                } else {
+                    assert!(read <= used && written == 0, "{context}: member {member} is read once, {read} of {used}");
+                    assert!(shape.level != RAID5 || read == used, "{context}: and all of it");
+                }
+            }
+            let capacity = engine.geometry().capacity().0;
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+            // What the new members hold is as good as any: others can be lost now.
+            let next = engine.geometry().all_members().minus(lost).iter().next().expect("more than are lost");
+            drop(run(&mut engine, fail(next)).expect("given up"));
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}: without {next}");
+        }
+    }
+}
+
+#[test]
+fn clients_go_on_while_members_are_rebuilt() {
+    for (index, shape) in (0..).zip(redundant()) {
+        let bitmap = Shape { consistency: Consistency::Bitmap, ..shape };
+        for (number, shape) in (0..).zip([shape, logged(shape), bitmap, shape.checked()]) {
+            // A part of them; other shapes and other ways to be consistent have the others.
+            let sets = (0..).zip(tolerated(&shape.geometry()).into_iter().skip(1));
+            for (turn, lost) in sets.filter(|(turn, _)| (turn + index + number) % 4 == 0) {
+                let seed = index * 1000 + number * 100 + turn;
+                let caching = crate::content::caching(seed);
+                let mut storm = Storm::new(shape, MemberSet::EMPTY, Order::Seeded(seed), seed, caching);
+                storm.is_changing();
+                storm.engine = storm.engine.with_rebuild();
+                storm.run(30);
+                lost.iter().for_each(|member| storm.change(fail(member)));
+                storm.run(60);
+                for member in lost.iter() {
+                    let join = new_member(&mut storm.engine, &shape, member, member.0);
+                    storm.change(join);
+                }
+                storm.run(200);
+                storm.settle();
+                assert_whole(&storm.engine, &format!("{shape:?}, {lost:?}"));
+                storm.finish();
+            }
+        }
+    }
+}
+
+#[test]
+fn what_returns_is_rebuilt_where_the_bitmap_says() {
+    let shape = crate::intent::mirrors();
+    let region = crate::intent::REGION;
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo).with_rebuild();
+    let slot = MemberIndex(1);
+    let sectors = engine.geometry().capacity().0;
+    write(&mut engine, 0, &noise(1, sectors)).expect("written");
+    (0..100).for_each(|_| {
+        engine.tick();
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+    });
+    assert!(engine.intent().expect("a bitmap").is_empty(), "all is quiet");
+    drop(run(&mut engine, fail(slot)).expect("given up"));
+    for touched in [2, 5] {
+        write(&mut engine, touched * region + 8, &noise(touched, 8)).expect("written");
+    }
+    let content = read(&mut engine, 0, sectors).expect("read");
+    let before = engine.counters().total().read_bytes;
+    let join = returning(&shape, slot, &engine);
+    drop(run(&mut engine, join).expect("joined"));
+    assert_whole(&engine, "returned");
+    assert_eq!(engine.counters().total().read_bytes - before, 2 * region * 512, "the two regions, once each");
+    assert_encoded(&engine, &content, "returned");
+}
+
+#[test]
+fn a_member_without_a_bitmap_is_rebuilt_whole_though_it_returns() {
+    let shape = logged(small(RAID5, 5));
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    let slot = MemberIndex(3);
+    drop(run(&mut engine, fail(slot)).expect("given up"));
+    let before = engine.counters().total().read_bytes;
+    let join = returning(&shape, slot, &engine);
+    drop(run(&mut engine, join).expect("joined"));
+    assert_eq!(engine.counters().total().read_bytes - before, 4 * engine.geometry().used_sectors().bytes().0);
+    assert_whole(&engine, "returned");
+    assert_encoded(&engine, &content, "returned");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    let shape = small(RAID5, 4);
+    let (mut engine, _) = filled(shape, Order::Fifo);
+    let join = new_member(&mut shape.engine(MemberSet::EMPTY, Order::Fifo), &shape, MemberIndex(1), 1);
+    let Command::Join(joining) = join else { panic!("a join") };
+    let again = || Command::Join(joining.clone());
+    let reply = run(&mut engine, again());
+    assert!(matches!(reply, Err(EngineError::NotMissing { member: MemberIndex(1) })), "{reply:?}");
+    let reply = run(&mut engine, fail(MemberIndex(4)));
+    assert!(matches!(reply, Err(EngineError::NotThere { .. })), "{reply:?}");
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    let reply = run(&mut engine, fail(MemberIndex(1)));
+    assert!(matches!(reply, Err(EngineError::NotThere { .. })), "{reply:?}");
+    let reply = run(&mut engine, fail(MemberIndex(0)));
+    assert!(matches!(reply, Err(EngineError::Needed { member: MemberIndex(0) })), "{reply:?}");
+    assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(1)));
+    let mut other = joining.clone();
+    other.superblock.member = shape.superblocks()[2].member;
+    let reply = run(&mut engine, Command::Join(other));
+    assert!(matches!(reply, Err(EngineError::Unsuited { .. })), "{reply:?}");
+    let mut short = joining.clone();
+    short.superblock.areas.data.size = Bytes(4096);
+    let reply = run(&mut engine, Command::Join(short));
+    assert!(matches!(reply, Err(EngineError::Unsuited { .. })), "{reply:?}");
+    let mut none = small(uraid_layout::Level::Raid0, 3).engine(MemberSet::EMPTY, Order::Fifo);
+    let reply = run(&mut none, fail(MemberIndex(0)));
+    assert!(matches!(reply, Err(EngineError::Needed { .. })), "{reply:?}");
+}
+
+#[test]
+fn a_joining_member_that_fails_is_missing_again() {
+    for name in [OpName::Write, OpName::Flush] {
+        for after in 0..12 {
+            let shape = logged(small(RAID5, 4));
+            let (mut engine, content) = filled(shape, Order::Seeded(after));
+            let slot = MemberIndex(2);
+            drop(run(&mut engine, fail(slot)).expect("given up"));
+            let join = new_member(&mut engine, &shape, slot, 7);
+            let fault = Fault { member: slot, name, after, count: 1, errno: Errno::IO };
+            engine.disk_mut().inner.fail(fault);
+            let reply = run(&mut engine, join);
+            let context = format!("{name:?} fails after {after}: {reply:?}");
+            let was_hit = engine.missing().contains(slot);
+            if !was_hit {
+                // There were not that many.
+                assert_whole(&engine, &context);
+                continue;
+            }
+            assert!(engine.rebuilding().is_none(), "{context}");
+            let capacity = engine.geometry().capacity().0;
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+            drop(run(&mut engine, Command::Close).expect("closed"));
+            assert_eq!(states(&engine)[2], SlotState::Failed, "{context}");
+            let join = new_member(&mut engine, &shape, slot, 8);
+            engine.disk_mut().inner.clear_faults();
+            drop(run(&mut engine, join).expect("joined"));
+            assert_whole(&engine, &context);
+            assert_encoded(&engine, &content, &context);
+        }
+    }
+}
+
+/// Runs some turns of few completions each.
+fn some_turns(engine: &mut TestEngine, random: &mut Random, turns: u64) {
+    let mut replies = Vec::new();
+    for _ in 0..turns {
+        engine.disk_mut().allow_reaps(1 + size(Bytes(random.below(2))));
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert!(replies.iter().all(|reply| reply.result.is_ok()), "{replies:?}");
+}
+
+#[test]
+fn another_member_fails_midway() {
+    let mut was_midway = 0;
+    for level in [rm2(3, uraid_layout::Placement::Adjacent), RAID5] {
+        let shape = Shape { chunks: 30, ..logged(small(level, 7)) };
+        for turns in 0..40 {
+            let (mut engine, content) = filled(shape, Order::Seeded(turns));
+            let mut random = Random(turns);
+            drop(run(&mut engine, fail(MemberIndex(2))).expect("given up"));
+            let join = new_member(&mut engine, &shape, MemberIndex(2), 7);
+            engine.submit(77, join);
+            some_turns(&mut engine, &mut random, turns * 6);
+            let is_midway =
+                engine.rebuilding().is_some_and(|progress| progress.done.0 > 0 && progress.done < progress.total);
+            was_midway += u64::from(is_midway);
+            let context = format!("{shape:?}, after {turns} turns, {:?}", engine.rebuilding());
+            engine.submit(78, fail(MemberIndex(5)));
+            engine.disk_mut().allow_reaps(usize::MAX);
+            let mut replies = Vec::new();
+            engine.turn(&mut replies).expect("memory does not break");
+            while engine.wants_turn() {
+                engine.turn(&mut replies).expect("memory does not break");
+            }
+            let given_up = engine.missing().contains(MemberIndex(5));
+            assert!(given_up || level == RAID5, "{context}: RM2 survives it");
+            assert!(engine.rebuilding().is_none() || level == RAID5, "{context}");
+            let capacity = engine.geometry().capacity().0;
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+            assert_encoded(&engine, &content, &context);
+        }
+    }
+    assert!(was_midway > 10, "{was_midway} were midway");
+}
+
+#[test]
+fn a_stripe_that_cannot_be_read_stops_it_until_it_can() {
+    let shape = small(RAID5, 4);
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+    let stripe = StripeId(4);
+    let offset = Bytes(shape.superblocks()[0].areas.data.offset.0 + stripe.0 * crate::support::CHUNK);
+    engine.disk_mut().inner.spoil(MemberIndex(3), offset, Bytes(512));
+    drop(run(&mut engine, join).expect("joined"));
+    let progress = engine.rebuilding().expect("it can't go on");
+    assert_eq!((progress.stuck, progress.done.0), (Some(stripe), 4 * 3 * 8), "{progress:?}");
+    assert!(matches!(states(&engine)[1], SlotState::Rebuilding { upto, is_whole: true } if upto <= stripe));
+    // A write that covers it makes it readable.
+    let unit = 3 * 8 * 512;
+    let at = size(Bytes(stripe.0)) * unit;
+    write(&mut engine, stripe.0 * 24, &content[at..at + unit]).expect("written");
+    (0..200).for_each(|_| engine.tick());
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_whole(&engine, "it went on");
+    assert_encoded(&engine, &content, "it went on");
+}
+
+#[test]
+fn a_limit_is_kept_and_clients_come_first() {
+    let shape = Shape { chunks: 64, ..small(RAID5, 4) };
+    let (mut engine, _) = filled(shape, Order::Fifo);
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    engine.set_rebuild_limit(Some(Bytes(40 * 4096)));
+    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+    drop(run(&mut engine, join).expect("joined"));
+    let written = |engine: &TestEngine| engine.counters().member(MemberIndex(1)).written_bytes;
+    let before = written(&engine);
+    // A tick is a tenth of a second: four stripes' worth.
+    for ticks in 1..=10_u64 {
+        engine.tick();
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+        let moved = written(&engine) - before;
+        assert!(moved.abs_diff(ticks * 4 * 4096) <= 4096, "{moved} after {ticks} ticks");
+    }
+    engine.set_rebuild_limit(None);
+    assert!(engine.wants_ticks());
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_whole(&engine, "without a limit it ends");
+    assert!(!engine.wants_ticks(), "nothing is left to do");
+}
