@@ -7,13 +7,16 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use uraid_io::array::{
-    Array, Candidate, CreateError, CreateOptions, OpenError, OpenOptions, Refusal, SetAside, create, judge,
+    Array, Candidate, CreateError, CreateOptions, OpenError, OpenOptions, Refusal, SetAside, check_presence, create,
+    judge,
 };
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock};
-use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, Placement, Rotation, Sectors, Spec, StripeId};
+use uraid_layout::{
+    Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId,
+};
 use uuid::Uuid;
 
 use support::{SIZE, options, paths, store, stored};
@@ -137,6 +140,56 @@ fn contradictions_are_refused() {
         let split = [candidate(0, mine, &[1]), candidate(1, yours, &[0])];
         assert!(matches!(verdict(&split), Err(Refusal::SplitBrain { .. })), "epochs {mine} and {yours}");
     }
+}
+
+/// A member of an array of three that says `state` of slot 1, since `since`.
+fn saying(slot: u8, epoch: u64, state: SlotState, since: u64) -> Candidate {
+    let mut candidate = candidate(slot, epoch, &[]);
+    let record = &mut candidate.superblock.slots[1];
+    (record.state, record.since) = (state, Epoch(since));
+    candidate
+}
+
+#[test]
+fn what_is_rebuilt_is_written_and_counts_as_lost() {
+    let rebuilding = SlotState::Rebuilding { upto: StripeId(2), is_whole: true };
+    let members = [0, 1, 2].map(|slot| saying(slot, 9, rebuilding, 7));
+    assert_eq!(verdict(&members), Ok((vec![true; 3], vec![])));
+    let one = |members: &[Candidate]| judge(members).expect("an array");
+    let slot = MemberSet::EMPTY.with(MemberIndex(1));
+    assert_eq!((one(&members).missing(), one(&members).rebuilding()), (MemberSet::EMPTY, slot));
+    assert!(one(&members[..2]).is_readable() && !one(&members[1..2]).is_readable(), "alone it is nothing");
+    assert_eq!(one(&[members[0].clone(), members[2].clone()]).newly_missing(), MemberSet::EMPTY, "it was lost before");
+    let may = |is_clean, force, allow_degraded| {
+        let mut members = members.clone();
+        members.iter_mut().for_each(|member| member.superblock.is_clean = is_clean);
+        check_presence(&one(&members), &members, OpenOptions { access: Access::ReadWrite, allow_degraded, force })
+    };
+    assert!(may(true, false, false).is_ok());
+    assert!(matches!(may(false, false, true), Err(OpenError::DirtyDegraded { .. })), "no log makes it good");
+    assert!(may(false, true, false).is_ok());
+    // Two epochs behind it has missed writes.
+    let stale = [members[0].clone(), saying(1, 7, rebuilding, 7), members[2].clone()];
+    let aside = SetAside::Stale { epoch: Epoch(7), newest: Epoch(9) };
+    assert_eq!(verdict(&stale), Ok((vec![true, false, true], vec![("member1".into(), aside)])));
+}
+
+/// Member 2 says that member 1 was given up, which was taken back later.
+#[test]
+fn who_was_given_up_before_is_merely_old_and_who_went_on_is_not() {
+    let truth = |slot, back: u64, out: u64| {
+        let mut member = saying(slot, 12, SlotState::Active, back);
+        let gone = &mut member.superblock.slots[2];
+        (gone.state, gone.since) = (SlotState::Failed, Epoch(out));
+        member
+    };
+    let outsider = |epoch| saying(2, epoch, SlotState::Failed, 4);
+    let judged = |back, out, epoch| verdict(&[truth(0, back, out), truth(1, back, out), outsider(epoch)]);
+    let old = Ok((vec![true, true, false], vec![("member2".into(), SetAside::Failed)]));
+    assert_eq!(judged(6, 9, 8), old, "given up at 4, back at 6; the outsider given up at 9");
+    assert!(matches!(judged(6, 9, 9), Err(Refusal::SplitBrain { .. })), "it went on after that");
+    assert!(matches!(judged(4, 9, 8), Err(Refusal::SplitBrain { .. })), "never given up by the others");
+    assert!(matches!(judged(1, 9, 8), Err(Refusal::SplitBrain { .. })));
 }
 
 fn without_log(level: Level) -> CreateOptions {

@@ -127,8 +127,8 @@ pub enum JoinError {
     },
 }
 
-/// Makes a new member for a slot of an array of which `truth` is a present member's newest superblock; `log` is the least size of the present
-/// members' logs. Leaves no superblock on it.
+/// Makes a new member for a slot of an array of which `truth` is a present member's newest superblock
+/// ([`Engine::superblock`](crate::engine::Engine::superblock)). Leaves no superblock on it.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -136,7 +136,6 @@ pub fn join(
     path: &Path,
     options: JoinOptions,
     truth: &Superblock,
-    log: Bytes,
     slot: MemberIndex,
 ) -> Result<(Member, Joining), JoinError> {
     let found = path.symlink_metadata().is_ok().then(|| Member::open(path, Access::ReadWrite)).transpose()?;
@@ -152,7 +151,7 @@ pub fn join(
             return Err(JoinError::InUse { path: path.into(), what, offset });
         }
     }
-    let needed = truth.spec.member_size;
+    let (needed, log) = (truth.spec.member_size, truth.areas.log.size);
     let areas = Areas::new(size, log, truth.integrity).filter(|areas| areas.data_sectors() >= needed);
     let Some(areas) = areas else {
         let room = Areas::new(size, log, truth.integrity).map_or(Sectors(0), |areas| areas.data_sectors());

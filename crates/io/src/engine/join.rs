@@ -167,7 +167,7 @@ impl<D: Disk, T> Engine<D, T> {
         };
         let Ok(detour) = Repair::new(&self.geometry, lost) else { return Step::Fail(EngineError::Frozen) };
         tracing::info!(member = %slot, uuid = %superblock.member, is_whole, "a member joins, and is rebuilt");
-        self.record.join(superblock, is_whole || self.intent.is_none(), generation);
+        self.record.join(&superblock, is_whole || self.intent.is_none(), generation);
         (self.repair, self.repair_lost) = (repair, Some(detour));
         if self.log.is_some() {
             let log = Log::new(self.record.superblocks(), &self.geometry, Lane(0), 1);
@@ -204,8 +204,8 @@ impl<D: Disk, T> Engine<D, T> {
         Ok((repair, lost.transpose().map_err(too_many)?))
     }
 
-    /// How to do without what can't be read of the stripes up to `last`.
+    /// Whether every member that is there can be read in the stripes up to `last`.
     pub(super) fn is_ready(&self, last: StripeId) -> bool {
-        self.repair_lost.is_none() || last < self.rebuild.done()
+        last < self.rebuild.done()
     }
 }

@@ -20,6 +20,7 @@ use super::{Engine, EngineError};
 use crate::bitmap::Bitmap;
 use crate::cache::TICK;
 use crate::disk::Disk;
+use crate::superblock::Superblock;
 
 /// Columns of a parity stripe that are worked on at once.
 pub(super) const COLUMNS: Sectors = Sectors((64 << 10) / 512);
@@ -159,6 +160,11 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn with_rebuild(mut self) -> Self {
         self.rebuild.is_on = !self.is_read_only;
         self
+    }
+
+    /// What the members that are there have on record, as one of them says it.
+    pub fn superblock(&self) -> &Superblock {
+        self.record.any()
     }
 
     /// How far rebuilding has come, where something is to be rebuilt.

@@ -126,7 +126,8 @@ impl Record {
 
     /// A present member's superblock.
     pub(crate) fn any(&self) -> &Superblock {
-        self.superblocks.iter().flatten().next().expect("an array has a member with a superblock")
+        let present = self.present().iter().find_map(|member| self.superblocks[member.index()].as_ref());
+        present.or_else(|| self.superblocks.iter().flatten().next()).expect("an array has a member with a superblock")
     }
 
     /// The superblocks of the present members by slot.
@@ -182,10 +183,9 @@ impl Record {
     }
 
     /// Takes a member in at the slot of `own`, which was missing, to be rebuilt; with the next round, and a new run of the log.
-    pub(super) fn join(&mut self, own: Superblock, is_whole: bool, generation: Uuid) {
-        let Superblock { member, slot, areas, sequence, .. } = own;
-        let present = self.present().iter().next().expect("an array has a member");
-        let truth = self.superblocks[present.index()].clone().expect("a present member has a superblock");
+    pub(super) fn join(&mut self, own: &Superblock, is_whole: bool, generation: Uuid) {
+        let &Superblock { member, slot, areas, sequence, .. } = own;
+        let truth = self.any().clone();
         self.superblocks[slot.index()] = Some(Superblock { member, slot, areas, sequence, ..truth });
         for superblock in self.superblocks.iter_mut().flatten() {
             superblock.generation = generation;

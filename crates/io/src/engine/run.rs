@@ -132,6 +132,9 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// The members that can't be read in the job's present part.
     fn lost(&mut self, id: JobId) -> MemberSet {
+        if self.repair_lost.is_none() {
+            return self.record.missing();
+        }
         let last = self.last_stripe(id);
         if self.is_ready(last) { self.record.missing() } else { self.record.lost() }
     }

@@ -287,7 +287,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Begins as many parts as there is room for.
     pub(super) fn scrub_on(&mut self) {
-        while self.scrubber.quantum > 0 && self.scrubber.has_room(&self.geometry) {
+        while self.scrubber.quantum > 0 && self.barrier.is_none() && self.scrubber.has_room(&self.geometry) {
             if self.is_frozen {
                 return self.stop_scrub();
             }

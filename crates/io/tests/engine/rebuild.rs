@@ -1,16 +1,21 @@
 //! Members that are given up, members that join, and how they get their content while clients go on.
 
+use std::collections::HashMap;
+
 use rustix::io::Errno;
-use uraid_io::disk::{Fault, OpName, Order};
+use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, Joining};
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
-use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, StripeId};
 use uuid::Uuid;
 
 use crate::content::Storm;
+use crate::recovery::{Members, assembled, superblock};
+use crate::support::model::Model;
+use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, noise, read, rm2, run, run_all, shapes, size, small, tolerated,
-    write,
+    RAID5, Random, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, run_all, shapes, size, small,
+    tolerated, write,
 };
 
 /// An engine that rebuilds, with content on its members.
@@ -212,7 +217,7 @@ fn what_makes_no_sense_is_refused() {
     short.superblock.areas.data.size = Bytes(4096);
     let reply = run(&mut engine, Command::Join(short));
     assert!(matches!(reply, Err(EngineError::Unsuited { .. })), "{reply:?}");
-    let mut none = small(uraid_layout::Level::Raid0, 3).engine(MemberSet::EMPTY, Order::Fifo);
+    let mut none = small(Level::Raid0, 3).engine(MemberSet::EMPTY, Order::Fifo);
     let reply = run(&mut none, fail(MemberIndex(0)));
     assert!(matches!(reply, Err(EngineError::Needed { .. })), "{reply:?}");
 }
@@ -263,15 +268,15 @@ fn some_turns(engine: &mut TestEngine, random: &mut Random, turns: u64) {
 #[test]
 fn another_member_fails_midway() {
     let mut was_midway = 0;
-    for level in [rm2(3, uraid_layout::Placement::Adjacent), RAID5] {
-        let shape = Shape { chunks: 30, ..logged(small(level, 7)) };
+    for level in [rm2(3, Placement::Adjacent), RAID5] {
+        let shape = Shape { chunks: 90, ..logged(small(level, 7)) };
         for turns in 0..40 {
             let (mut engine, content) = filled(shape, Order::Seeded(turns));
             let mut random = Random(turns);
             drop(run(&mut engine, fail(MemberIndex(2))).expect("given up"));
             let join = new_member(&mut engine, &shape, MemberIndex(2), 7);
             engine.submit(77, join);
-            some_turns(&mut engine, &mut random, turns * 6);
+            some_turns(&mut engine, &mut random, turns);
             let is_midway =
                 engine.rebuilding().is_some_and(|progress| progress.done.0 > 0 && progress.done < progress.total);
             was_midway += u64::from(is_midway);
@@ -339,4 +344,105 @@ fn a_limit_is_kept_and_clients_come_first() {
     drop(run(&mut engine, Command::Flush).expect("flushed"));
     assert_whole(&engine, "without a limit it ends");
     assert!(!engine.wants_ticks(), "nothing is left to do");
+}
+
+/// The state of a slot that holds, and how far the member in it has come.
+fn on_record(left: &Members, slot: MemberIndex) -> SlotState {
+    let newest = left.iter().flatten().map(|bytes| superblock(bytes)).max_by_key(|own| own.epoch);
+    newest.expect("a member is there").slots[slot.index()].state
+}
+
+/// Opens what a crash has left, and lets everything come to its end.
+fn resumed(shape: &Shape, left: &Members, random: &mut Random) -> TestEngine {
+    let used = shape.geometry().used_sectors().bytes();
+    let disk = MemDisk::new(left.clone(), Order::Seeded(random.below(1 << 20)));
+    let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
+    let assembled = assembled(watch, left);
+    let is_torn = assembled.needs_recovery();
+    let assembled = if is_torn { assembled.recover(|_| ()).expect("recovered") } else { assembled };
+    let mut engine: TestEngine = assembled.into_engine().expect("an engine");
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    engine
+}
+
+/// A crash at any moment of a rebuild, under load where a log makes that good; then it goes on from what is on record.
+#[test]
+fn a_crash_at_any_moment_goes_on_from_the_record() {
+    let (mut midway, mut late) = (0, 0);
+    let levels = [small(RAID5, 4), small(rm2(3, Placement::Adjacent), 7), small(Level::Raid10 { copies: 2 }, 4)];
+    for seed in 0..480 {
+        let mut random = Random(seed);
+        let shape = Shape { chunks: 48, ..levels[size(Bytes(seed % 3))] };
+        let shape = [shape, logged(shape), Shape { consistency: Consistency::Bitmap, ..shape }, shape.checked()]
+            [size(Bytes(seed / 3 % 4))];
+        let is_loaded = shape.consistency == Consistency::Log;
+        let sets = tolerated(&shape.geometry());
+        let lost = sets[1 + size(Bytes(random.below(sets.len() as u64 - 1)))];
+        let context = format!("seed {seed}: {shape:?}, {lost:?}");
+        let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(seed)).with_rebuild();
+        let capacity = engine.geometry().capacity().0;
+        let mut model = Model::new(size(Bytes(capacity)));
+        let all = model.submit(0, size(Bytes(capacity)), false);
+        write(&mut engine, 0, &model.data(all)).expect("written");
+        model.replied(all, true);
+        drop(run(&mut engine, Command::Close).expect("closed"));
+        drop(run_all(&mut engine, lost.iter().map(fail).collect()));
+        for (token, slot) in (1000..).zip(lost.iter()) {
+            let join = new_member(&mut engine, &shape, slot, slot.0);
+            engine.submit(token, join);
+        }
+        let mut flights = HashMap::new();
+        let mut replies = Vec::new();
+        for step in 0..random.below(if is_loaded { 140 } else { 70 }) {
+            if is_loaded && flights.len() < 4 && random.below(3) == 0 {
+                let blocks = capacity / 8;
+                let first = random.below(blocks);
+                let len = 1 + random.below((blocks - first).min(6));
+                let pending = model.submit(size(Bytes(first * 8)), size(Bytes(len * 8)), false);
+                let command = Command::Write { lba: Lba(first * 8), buf: buf(&model.data(pending)), fua: false };
+                flights.insert(2000 + step, pending);
+                engine.submit(2000 + step, command);
+            }
+            engine.disk_mut().allow_reaps(1);
+            engine.turn(&mut replies).expect("memory does not break");
+            for reply in replies.drain(..) {
+                let pending = flights.remove(&reply.token);
+                pending.into_iter().for_each(|pending| model.replied(pending, reply.result.is_ok()));
+                reply.result.expect("nothing fails");
+            }
+        }
+        let mut left = engine.disk().cut(&mut random);
+        for slot in lost.iter().filter(|&slot| engine.disk().superblock(slot).is_none()) {
+            left[slot.index()] = None;
+        }
+        let before = lost.iter().map(|slot| on_record(&left, slot)).collect::<Vec<_>>();
+        let mut again = resumed(&shape, &left, &mut random);
+        let content = read(&mut again, 0, capacity).expect("read");
+        model.assert_read(0, &content, model.now(), &context);
+        drop(run(&mut again, Command::Close).expect("closed"));
+        assert_encoded(&again, &content, &context);
+        let stripes = again.geometry().stripes().0;
+        let upto = before.iter().map(|state| match state {
+            SlotState::Rebuilding { upto, .. } => upto.0,
+            SlotState::Active | SlotState::Failed => stripes,
+        });
+        if before.contains(&SlotState::Failed) || lost.iter().any(|slot| left[slot.index()].is_none()) {
+            // It had not joined when the power went.
+            continue;
+        }
+        let is_over = again.missing().is_empty() && again.rebuilding().is_none();
+        assert!(is_over, "{context}: {before:?}, {:?}, {:?}", again.missing(), again.rebuilding());
+        // Each stripe from there on was made again, and none before; recovery writes what the log has beside that.
+        let upto = upto.min().expect("one is lost");
+        let rest = stripes - upto;
+        let on_member = shape.chunk * again.geometry().rows() as u64;
+        let written = again.counters().member(lost.iter().next().expect("one is lost")).written_bytes;
+        assert!(written <= rest * on_member, "{context}: {written} bytes written, and {rest} stripes were left");
+        if shape.level == RAID5 {
+            assert_eq!(written, rest * on_member, "{context}");
+        }
+        midway += u64::from(upto > 0 && rest > 0);
+        late += u64::from(rest == 0);
+    }
+    assert!(midway > 60 && late > 5, "{midway} were midway, {late} over");
 }

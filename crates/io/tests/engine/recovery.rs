@@ -20,14 +20,14 @@ use crate::support::watch::Watch;
 use crate::support::{Random, SECTOR, Shape, TestEngine, buf, encoded, noise, run, size, write};
 
 /// The members of an array, as they were left.
-type Members = Vec<Option<Vec<u8>>>;
+pub(crate) type Members = Vec<Option<Vec<u8>>>;
 
-fn superblock(bytes: &[u8]) -> Superblock {
+pub(crate) fn superblock(bytes: &[u8]) -> Superblock {
     let positions = positions(Bytes(bytes.len() as u64)).expect("large enough");
     newest(positions.map(|position| decode(&bytes[size(position)..][..4096]))).expect("a superblock")
 }
 
-fn assembled<D: Disk>(disk: D, members: &Members) -> Assembled<D> {
+pub(crate) fn assembled<D: Disk>(disk: D, members: &Members) -> Assembled<D> {
     let candidate = |(slot, bytes): (usize, &Vec<u8>)| Candidate {
         path: PathBuf::from(format!("member{slot}")),
         superblock: superblock(bytes),
