@@ -55,8 +55,9 @@ impl Array {
         let geometry = Geometry::new(Spec { level, members, chunk: Bytes(BLOCK), member_size }).expect("a geometry");
         let areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
         let uuid = |number| Uuid::from_u64_pair(0x5CE7E, number);
-        let slots: Vec<SlotRecord> =
-            (1..=u64::from(members)).map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active }).collect();
+        let slots: Vec<SlotRecord> = (1..=u64::from(members))
+            .map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active, since: Epoch(1) })
+            .collect();
         let superblock = |slot: u8| Superblock {
             array: uuid(100),
             name: "scene".into(),
