@@ -12,6 +12,7 @@ use super::flush::Waiter;
 use super::job::{Job, JobId, Stage, Work};
 use super::log::Log;
 use super::run::Step;
+use super::shard::Place;
 use super::{Command, Engine, EngineError};
 use crate::disk::Disk;
 use crate::log::record::Lane;
@@ -63,7 +64,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn check_join(&self, joining: &Joining) -> Result<(), EngineError> {
         let Superblock { member, slot, areas, .. } = &joining.superblock;
         let truth = self.record.any();
-        if self.place.is_some() {
+        if self.place.as_ref().is_some_and(Place::is_shared) {
             return Err(EngineError::Shared);
         }
         if !self.record.missing().contains(*slot) {
@@ -155,7 +156,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.flusher.is_needed() || self.jobs.iter().any(|job| job.work.uses_stripes()) {
             return Step::To(Stage::Quiesce);
         }
-        if self.await_intent(id) {
+        if self.await_intent(id) || self.log.as_mut().is_some_and(|log| log.await_commit(id)) {
             return Step::Wait(Stage::Join);
         }
         let Some(Barrier { joining, .. }) = &self.barrier else { unreachable!("a join has a barrier") };

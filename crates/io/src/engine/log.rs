@@ -212,6 +212,15 @@ impl Log {
         awaits
     }
 
+    /// Lets a job wait for the end of the commit under way; whether there is one.
+    pub(super) fn await_commit(&mut self, id: JobId) -> bool {
+        let awaits = self.commit.is_some();
+        if awaits {
+            self.flushes.push(id);
+        }
+        awaits
+    }
+
     /// Notes that a flush begins.
     pub(super) fn flush_begins(&mut self) {
         let in_place = self.records.iter().take_while(|record| record.left == 0).last();

@@ -61,20 +61,28 @@ pub(super) struct Place {
     has_told_frozen: bool,
 }
 
+impl Place {
+    /// Whether there are other engines.
+    pub(super) fn is_shared(&self) -> bool {
+        self.bands.shards().count() > 1
+    }
+}
+
 impl<D: Disk, T> Engine<D, T> {
     /// The engine as one of several, for the stripes that `bands` gives to `shard`.
     ///
     /// # Errors
     /// [`EngineError::LogTooSmall`] for that many; [`EngineError::Shared`] while members are being rebuilt.
     pub fn with_bands(mut self, bands: Bands, shard: Shard) -> Result<Self, EngineError> {
-        if !self.record.rebuilding().is_empty() {
+        let place = Place { bands, shard, asks: Vec::new(), has_told_frozen: false };
+        if place.is_shared() && !self.record.rebuilding().is_empty() {
             return Err(EngineError::Shared);
         }
         if let Some(log) = &mut self.log {
-            let lanes = u8::try_from(bands.shards().count()).expect("shards have small numbers");
+            let lanes = u8::try_from(place.bands.shards().count()).expect("shards have small numbers");
             *log = Log::new(self.record.superblocks(), &self.geometry, Lane(shard.0), lanes)?;
         }
-        self.place = Some(Place { bands, shard, asks: Vec::new(), has_told_frozen: false });
+        self.place = Some(place);
         Ok(self)
     }
 

@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use uraid_io::bands::Bands;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Fault, OpName, Order};
-use uraid_io::engine::{CacheMode, Command, EngineError};
+use uraid_io::engine::{CacheMode, Command, EngineError, Joining};
 use uraid_io::superblock::{Consistency, Integrity, SlotState};
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Sectors};
 
@@ -232,5 +232,28 @@ fn engines_that_hear_of_each_other_late_keep_the_content() {
         fleet.call(0, Command::Close).expect("closed");
         assert!(fleet.watch(|watch| watch.newest().is_clean));
         fleet.watch(|watch| watch.assert_flushed(watch.clock(), "closed"));
+    }
+}
+
+/// Whoever is asked: it is on record, everybody knows, and nobody joins while engines share the array.
+#[test]
+fn a_member_can_be_given_up_at_any_engine() {
+    for shard in 0..3 {
+        let mut fleet = Fleet::new(&THREE, 3, Order::Fifo, None);
+        let slot = MemberIndex(1);
+        fleet.call(shard, Command::Fail { member: slot }).expect("given up");
+        assert_eq!(recorded(&fleet), MemberSet::EMPTY.with(slot));
+        fleet.run();
+        assert!((0..3).all(|each| fleet.engine(each).missing().contains(slot)), "everybody knows");
+        for each in 0..3 {
+            let content = noise(u64::from(slot.0), 16);
+            fleet.call(each, write(each as u64, 0, &content)).expect("written without it");
+            let superblock = THREE.superblocks().swap_remove(1);
+            let joining = Joining { superblock, is_whole: true, generation: uuid::Uuid::from_bytes([9; 16]) };
+            let reply = fleet.call(each, Command::Join(Box::new(joining)));
+            assert!(matches!(reply, Err(EngineError::Shared)), "{reply:?}");
+            let reply = fleet.call(each, Command::Fail { member: MemberIndex(0) });
+            assert!(matches!(reply, Err(EngineError::Needed { .. })), "{reply:?}");
+        }
     }
 }
