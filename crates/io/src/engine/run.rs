@@ -125,7 +125,10 @@ impl<D: Disk, T> Engine<D, T> {
     fn last_stripe(&mut self, id: JobId) -> StripeId {
         let job = self.jobs.job(id);
         match job.work {
-            Work::Resync { stripe, .. } | Work::Heal { stripe, .. } | Work::Rebuild { stripe } => stripe,
+            Work::Resync { stripe, .. }
+            | Work::Heal { stripe, .. }
+            | Work::Scrub { stripe, .. }
+            | Work::Rebuild { stripe } => stripe,
             _ => self.geometry.split(Lba(job.at.0 + job.len.0 - 1)).0,
         }
     }
