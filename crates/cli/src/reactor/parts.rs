@@ -62,7 +62,9 @@ impl Order {
             }
             Command::Trim { lba, len, fua } => (order(Kind::Trim { fua }, lba, len), None),
             Command::Flush => (order(Kind::Flush, Lba(0), Sectors(0)), None),
-            Command::Resync { .. } | Command::Close => unreachable!("no client asks for it"),
+            Command::Resync { .. } | Command::Close | Command::Fail { .. } | Command::Join(_) => {
+                unreachable!("no client asks for it")
+            }
         }
     }
 
