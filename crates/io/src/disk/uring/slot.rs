@@ -40,7 +40,7 @@ pub(super) enum Progress {
 impl Slot {
     /// The operation that it has.
     pub(super) fn op(&self) -> Option<&DiskOp> {
-        self.op.as_ref()
+        self.op.as_ref().map(|(op, _)| op)
     }
 
     /// Takes an operation on an open file.
