@@ -1,5 +1,6 @@
 //! The control socket: what a running array tells, what can be changed, and peers that are wrong.
 
+mod members;
 mod peers;
 mod scrub;
 
@@ -51,7 +52,10 @@ fn status_is_what_the_array_is_and_has_done() {
         assert_eq!(status["uri"], server.uri());
         assert_eq!(status["clients"], 2);
         assert_eq!(status["reactors"].as_u64().unwrap().to_string(), reactors);
-        assert_eq!(status["health"], serde_json::json!({ "state": "whole", "survives": 2, "missing": [] }));
+        assert_eq!(
+            status["health"],
+            serde_json::json!({ "state": "whole", "survives": 2, "missing": [], "rebuilding": [] })
+        );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
         assert_eq!(status["requests"]["read_bytes"], 8192);
         assert_eq!((&status["requests"]["reads"], &status["requests"]["flushes"]), (&1.into(), &1.into()));
@@ -86,7 +90,8 @@ fn degraded_arrays_say_what_they_survive() {
         array.remove(absent);
         let server = Server::start_members(&array, &array.without(absent), &["--degraded"]);
         let status = status(&array);
-        let health = serde_json::json!({ "state": "degraded", "survives": survives, "missing": absent });
+        let health =
+            serde_json::json!({ "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [] });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {
             let state = if absent.contains(&slot) { "missing" } else { "active" };

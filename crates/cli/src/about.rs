@@ -1,7 +1,9 @@
 //! What does not change about an array while it is served, and who its members are.
 
-use std::path::PathBuf;
+use std::cell::RefCell;
+use std::path::{PathBuf, absolute};
 
+use anyhow::{Result, bail};
 use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberIndex};
 use uuid::Uuid;
@@ -22,7 +24,7 @@ pub(crate) struct About {
     pub(crate) is_read_only: bool,
     pub(crate) reactors: u8,
     /// By slot.
-    pub(crate) members: Vec<Member>,
+    pub(crate) members: RefCell<Vec<Member>>,
 }
 
 /// Who is in a slot, or was.
@@ -37,7 +39,10 @@ impl About {
     /// What is known of an array before it is served at `uri`.
     pub(crate) fn new(array: &Array, uri: String, is_read_only: bool, reactors: u8) -> Self {
         let level = array.geometry.spec().level;
-        let members = array.superblock.slots.iter().zip(&array.paths);
+        let members = array.superblock.slots.iter().zip(&array.paths).map(|(record, path)| {
+            let path = path.as_ref().map(|path| absolute(path).unwrap_or_else(|_| path.clone()));
+            Member { uuid: record.member, path }
+        });
         Self {
             name: array.superblock.name.clone(),
             uuid: array.superblock.array,
@@ -48,7 +53,7 @@ impl About {
             uri,
             is_read_only,
             reactors,
-            members: members.map(|(record, path)| Member { uuid: record.member, path: path.clone() }).collect(),
+            members: RefCell::new(members.collect()),
         }
     }
 
@@ -57,9 +62,31 @@ impl About {
         if self.name.is_empty() { self.uuid.to_string() } else { self.name.clone() }
     }
 
+    /// The slot of a member that is named by its slot, path or UUID.
+    pub(crate) fn find(&self, name: &str) -> Result<MemberIndex> {
+        let members = self.members.borrow();
+        let is_meant = |(slot, Member { uuid, path }): (usize, &Member)| {
+            let is_path = path.as_ref().is_some_and(|path| path.as_os_str() == name);
+            is_path || slot.to_string() == name || uuid.to_string() == name
+        };
+        let Some(slot) = members.iter().enumerate().position(is_meant) else {
+            bail!(
+                "'{name}' is no member of {}: name one by its slot, its path or its UUID, as `uraid status` shows them",
+                self.title()
+            );
+        };
+        Ok(MemberIndex(u8::try_from(slot).expect("slots are small numbers")))
+    }
+
+    /// Notes who is in a slot now, and where; `None` leaves the last one's UUID.
+    pub(crate) fn set_path(&self, slot: MemberIndex, uuid: Option<Uuid>, path: Option<PathBuf>) {
+        let member = &mut self.members.borrow_mut()[slot.index()];
+        *member = Member { uuid: uuid.unwrap_or(member.uuid), path };
+    }
+
     /// A member's path, or its UUID where it is not known.
     pub(crate) fn member(&self, member: MemberIndex) -> String {
-        let Member { uuid, path } = &self.members[member.index()];
+        let Member { uuid, path } = &self.members.borrow()[member.index()];
         path.as_ref().map_or_else(|| uuid.to_string(), |path| path.display().to_string())
     }
 }

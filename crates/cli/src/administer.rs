@@ -1,11 +1,14 @@
 //! The commands that ask a server to do something.
 
+use std::path::absolute;
+
 use anyhow::Result;
 use serde_json::Value;
+use uuid::Uuid;
 
-use crate::args::{ScrubAction, ScrubArgs, ServerArgs, SetArgs};
+use crate::args::{AddArgs, MemberArgs, RebuildLimitArgs, ScrubAction, ScrubArgs, ServerArgs, SetArgs};
 use crate::control::client::Client;
-use crate::control::protocol::{Certainty, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
+use crate::control::protocol::{Added, Certainty, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
 use crate::status;
 use crate::terminal::{print, print_json, size};
 
@@ -25,6 +28,52 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
         print(format_args!("{key}={value}"))?;
     }
     Ok(())
+}
+
+/// `uraid fail`.
+pub(crate) fn fail(args: &MemberArgs) -> Result<()> {
+    let request = Request::Fail { member: name(&args.member)? };
+    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
+    print(format_args!("the array goes on without {}", args.member))
+}
+
+/// `uraid remove`.
+pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
+    let request = Request::Remove { member: name(&args.member)? };
+    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
+    print(format_args!("{} can be taken away", args.member))
+}
+
+/// `uraid add`: waits until the member has joined, and not until it is rebuilt.
+pub(crate) fn add(args: &AddArgs) -> Result<()> {
+    let AddArgs { server, force, size, path } = args;
+    let mut client = Client::connect(&server.socket)?;
+    // A new member's areas are zeroed first.
+    client.be_patient()?;
+    let request = Request::Add { path: absolute(path)?, force: *force, size_bytes: size.map(|size| size.0) };
+    let Added { slot, uuid } = client.ask(&request)?;
+    print(format_args!(
+        "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows how far it is",
+        path.display()
+    ))
+}
+
+/// `uraid rebuild-limit`.
+pub(crate) fn rebuild_limit(args: &RebuildLimitArgs) -> Result<()> {
+    let request = Request::RebuildLimit { bytes_per_second: args.rate.0.map(|rate| rate.0) };
+    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
+    match args.rate.0 {
+        Some(rate) => print(format_args!("each member is rebuilt by at most {} a second", size(rate.0))),
+        None => print(format_args!("members are rebuilt as fast as they go")),
+    }
+}
+
+/// A member's name as the server knows it, which may have another working directory.
+fn name(word: &str) -> Result<String> {
+    if word.parse::<u8>().is_ok() || word.parse::<Uuid>().is_ok() {
+        return Ok(word.to_owned());
+    }
+    Ok(absolute(word)?.display().to_string())
 }
 
 /// `uraid scrub`.

@@ -48,6 +48,14 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Change settings of an array that is being served, until it is stopped
     Set(SetArgs),
+    /// Give a member of an array up that is being served
+    Fail(MemberArgs),
+    /// Let go of a member that has failed, while the array is being served
+    Remove(MemberArgs),
+    /// Take a member in that returns, or a new one, and rebuild it while the array is being served
+    Add(AddArgs),
+    /// Limit how fast each member is rebuilt
+    RebuildLimit(RebuildLimitArgs),
     /// Compare what the members hold while the array is being served, and repair what is certainly wrong
     Scrub(ScrubArgs),
     /// Stop serving an array, and wait until its members are marked clean
@@ -185,7 +193,7 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
     /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY [MEMBER]. EVENT is started, stopped, member-failed,
-    /// degraded, frozen, recovered, scrub-mismatch or scrub-finished
+    /// degraded, frozen, rebuild-started, rebuild-finished, recovered, scrub-mismatch or scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
     /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can read them
@@ -216,6 +224,49 @@ pub(crate) struct StatusArgs {
     #[arg(long)]
     pub(crate) json: bool,
 }
+
+/// A member of an array that is being served.
+#[derive(Debug, Args)]
+pub(crate) struct MemberArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// The member's slot, path or UUID
+    #[arg(value_name = "MEMBER")]
+    pub(crate) member: String,
+}
+
+/// Arguments of `uraid add`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid add d3.img                                          a member that was away, or one that holds nothing
+  uraid add --socket /run/vault.sock --size 1G new.img      a new file")]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Make a new member of it, whatever it holds
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Size of a file that does not exist yet
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) size: Option<Bytes>,
+    /// File or block device
+    #[arg(value_name = "PATH")]
+    pub(crate) path: PathBuf,
+}
+
+/// Arguments of `uraid rebuild-limit`.
+#[derive(Debug, Args)]
+pub(crate) struct RebuildLimitArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Bytes a second, such as 50M; none: as fast as members go and clients leave room for
+    #[arg(value_parser = rate, value_name = "RATE")]
+    pub(crate) rate: Rate,
+}
+
+/// How fast something may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rate(pub(crate) Option<Bytes>);
 
 /// Arguments of `uraid scrub`.
 #[derive(Debug, Args)]
@@ -474,6 +525,14 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64K or 1G"))?;
     let bytes = number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' does not fit 64 bits"))?;
     Ok(Bytes(bytes))
+}
+
+fn rate(text: &str) -> Result<Rate, String> {
+    match (text, bytes(text)) {
+        ("none", _) => Ok(Rate(None)),
+        (_, Ok(rate)) if rate.0 > 0 => Ok(Rate(Some(rate))),
+        _ => Err(format!("'{text}' is not none, nor bytes a second such as 50M")),
+    }
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

@@ -4,6 +4,7 @@
 //! waiting are bounded, and nothing that a peer sends ends the server.
 
 pub(crate) mod client;
+mod members;
 pub(crate) mod protocol;
 mod scrub;
 mod serve;
@@ -13,15 +14,16 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Mutex, Notify, watch};
 use uraid_io::engine::CacheMode;
+use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::Connections;
 
 use crate::about::About;
 use crate::args::Misuse;
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Answer, Fill, Health, HealthState, Member, MemberState, Request, Status};
+use protocol::{Answer, Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Status};
 
 pub(crate) use serve::serve;
 
@@ -35,6 +37,8 @@ pub(crate) struct Control {
     connections: Connections,
     started: Instant,
     stop: Notify,
+    /// Held while a member is given up, taken out or taken in.
+    changing: Mutex<()>,
     /// How closing the array ended.
     ended: watch::Sender<Option<Result<(), String>>>,
 }
@@ -43,7 +47,15 @@ impl Control {
     /// Control of what `reactor`, and the others where it is one of several, serve.
     pub(crate) fn new(about: Rc<About>, reactor: Rc<Reactor>, connections: Connections) -> Self {
         let (ended, _) = watch::channel(None);
-        Self { about, reactor, connections, started: Instant::now(), stop: Notify::new(), ended }
+        Self {
+            about,
+            reactor,
+            connections,
+            started: Instant::now(),
+            stop: Notify::new(),
+            changing: Mutex::new(()),
+            ended,
+        }
     }
 
     /// Waits until somebody wants the array stopped.
@@ -68,6 +80,13 @@ impl Control {
                 let mut ended = self.ended.subscribe();
                 let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
                 said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
+                Ok(Answer::Done {})
+            }
+            Request::Fail { member } => self.fail(&member).await.map(|()| Answer::Done {}),
+            Request::Remove { member } => self.remove(&member).await.map(|()| Answer::Done {}),
+            Request::Add { path, force, size_bytes } => self.add(path, force, size_bytes).await.map(Answer::Added),
+            Request::RebuildLimit { bytes_per_second } => {
+                self.reactor.set_rebuild_limit(bytes_per_second.map(Bytes));
                 Ok(Answer::Done {})
             }
             Request::ScrubStart { mode } => self.start_scrub(mode).await.map(Answer::Scrub),
@@ -131,6 +150,12 @@ impl Control {
             cache_mode: cache_name(facts.cache_mode).to_owned(),
             cache: bytes(facts.cache),
             log: bytes(facts.log),
+            rebuild: facts.rebuild.map(|progress| Rebuild {
+                members: slots(progress.members),
+                done_bytes: progress.done.bytes().0,
+                total_bytes: progress.total.bytes().0,
+                stuck_stripe: progress.stuck.map(|stripe| stripe.0),
+            }),
             scrub: facts.scrub.as_ref().map(scrub::scrub),
         })
     }
@@ -139,7 +164,11 @@ impl Control {
         let member = |(slot, known): (u8, &crate::about::Member)| {
             let index = uraid_layout::MemberIndex(slot);
             let counters = facts.counters.member(index);
-            let state = if facts.missing.contains(index) { MemberState::Missing } else { MemberState::Active };
+            let state = match () {
+                () if facts.missing.contains(index) => MemberState::Missing,
+                () if rebuilding(facts).contains(index) => MemberState::Rebuilding,
+                () => MemberState::Active,
+            };
             Member {
                 slot,
                 uuid: known.uuid,
@@ -157,17 +186,25 @@ impl Control {
                 flushes: counters.flushes,
             }
         };
-        (0..).zip(&self.about.members).map(member).collect()
+        (0..).zip(&*self.about.members.borrow()).map(member).collect()
     }
 }
 
 fn health(facts: &Facts) -> Health {
     let state = match facts {
         Facts { is_frozen: true, .. } => HealthState::Frozen,
-        Facts { missing, .. } if !missing.is_empty() => HealthState::Degraded,
+        Facts { missing, .. } if !missing.is_empty() || !rebuilding(facts).is_empty() => HealthState::Degraded,
         _ => HealthState::Whole,
     };
-    Health { state, survives: facts.survives, missing: facts.missing.iter().map(|member| member.0).collect() }
+    Health { state, survives: facts.survives, missing: slots(facts.missing), rebuilding: slots(rebuilding(facts)) }
+}
+
+fn rebuilding(facts: &Facts) -> MemberSet {
+    facts.rebuild.map_or(MemberSet::EMPTY, |progress| progress.members)
+}
+
+fn slots(members: MemberSet) -> Vec<u8> {
+    members.iter().map(|member| member.0).collect()
 }
 
 fn cache_name(mode: Option<CacheMode>) -> &'static str {

@@ -43,7 +43,11 @@ pub(crate) enum Event {
     Degraded,
     /// More members failed than the level survives.
     Frozen,
-    /// Every member is there again.
+    /// A member joined and is being rebuilt.
+    RebuildStarted(MemberIndex),
+    /// A member has everything.
+    RebuildFinished(MemberIndex),
+    /// Every member is there again, and has everything.
     Recovered,
     /// A scrub has found something.
     ScrubMismatch,
@@ -55,6 +59,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Condition {
     missing: MemberSet,
+    rebuilding: MemberSet,
     is_frozen: bool,
 }
 
@@ -91,6 +96,8 @@ impl Event {
             Self::MemberFailed(_) => "member-failed",
             Self::Degraded => "degraded",
             Self::Frozen => "frozen",
+            Self::RebuildStarted(_) => "rebuild-started",
+            Self::RebuildFinished(_) => "rebuild-finished",
             Self::Recovered => "recovered",
             Self::ScrubMismatch => "scrub-mismatch",
             Self::ScrubFinished => "scrub-finished",
@@ -98,7 +105,10 @@ impl Event {
     }
 
     fn member(self) -> Option<MemberIndex> {
-        if let Self::MemberFailed(member) = self { Some(member) } else { None }
+        match self {
+            Self::MemberFailed(member) | Self::RebuildStarted(member) | Self::RebuildFinished(member) => Some(member),
+            _ => None,
+        }
     }
 
     fn log(self, array: &str, member: Option<&str>) {
@@ -107,6 +117,8 @@ impl Event {
             Self::MemberFailed(slot) => {
                 tracing::error!(event, array, %slot, member, "a member failed: the array does without it");
             }
+            Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
+            Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),
             Self::Frozen => tracing::error!(event, array, "more members failed than the array survives: it is frozen"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(event, array, "a scrub finds members that do not agree"),
@@ -128,19 +140,26 @@ impl fmt::Display for Event {
 impl Condition {
     /// How an engine's array is.
     pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
-        Self { missing: engine.missing(), is_frozen: engine.is_frozen() }
+        let rebuilding = engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
+        Self { missing: engine.missing(), rebuilding, is_frozen: engine.is_frozen() }
+    }
+
+    fn lost(self) -> MemberSet {
+        self.missing.union(self.rebuilding)
     }
 
     /// What has happened on the way to `now`, causes first.
     fn events(self, now: Self) -> Vec<Event> {
         let mut events: Vec<Event> = now.missing.minus(self.missing).iter().map(Event::MemberFailed).collect();
-        if self.missing.is_empty() && !now.missing.is_empty() {
+        events.extend(now.rebuilding.minus(self.rebuilding).iter().map(Event::RebuildStarted));
+        events.extend(self.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
+        if self.lost().is_empty() && !now.lost().is_empty() {
             events.push(Event::Degraded);
         }
         if !self.is_frozen && now.is_frozen {
             events.push(Event::Frozen);
         }
-        if !self.missing.is_empty() && now.missing.is_empty() {
+        if !self.lost().is_empty() && now.lost().is_empty() {
             events.push(Event::Recovered);
         }
         events
@@ -171,11 +190,13 @@ impl Watcher {
         self.hook.take().into_iter().for_each(Hook::end);
     }
 
-    fn notify(&self, Condition { missing, is_frozen }: Condition) {
+    fn notify(&self, Condition { missing, rebuilding, is_frozen }: Condition) {
         let array = self.about.title();
+        let rebuilding: Vec<_> = rebuilding.iter().collect();
         let missing: Vec<_> = missing.iter().collect();
         self.notifier.status(&match missing.as_slice() {
             _ if is_frozen => format!("{array} is frozen: more members failed than it survives"),
+            [] if !rebuilding.is_empty() => format!("{array} is being rebuilt: member {}", list(&rebuilding)),
             [] => format!("{array} is whole"),
             missing => format!("{array} is degraded: without member {}", list(missing)),
         });
@@ -276,7 +297,20 @@ mod tests {
     use super::*;
 
     fn condition(missing: &[u8], is_frozen: bool) -> Condition {
-        Condition { missing: missing.iter().map(|&slot| MemberIndex(slot)).collect(), is_frozen }
+        let missing = missing.iter().map(|&slot| MemberIndex(slot)).collect();
+        Condition { missing, rebuilding: MemberSet::EMPTY, is_frozen }
+    }
+
+    #[test]
+    fn a_rebuild_is_told_from_its_start_to_its_end() {
+        let member = MemberIndex(2);
+        let set = MemberSet::EMPTY.with(member);
+        let (whole, degraded) = (condition(&[], false), condition(&[2], false));
+        let rebuilding = Condition { rebuilding: set, ..whole };
+        assert_eq!(degraded.events(rebuilding), [Event::RebuildStarted(member)]);
+        assert_eq!(rebuilding.events(whole), [Event::RebuildFinished(member), Event::Recovered]);
+        assert_eq!(rebuilding.events(degraded), [Event::MemberFailed(member)]);
+        assert_eq!(whole.events(rebuilding), [Event::RebuildStarted(member), Event::Degraded]);
     }
 
     #[test]

@@ -46,6 +46,10 @@ fn main() -> ExitCode {
         Command::Quickstart(args) => quickstart::run(args),
         Command::Status(args) => status::run(&args),
         Command::Set(args) => administer::set(&args),
+        Command::Fail(args) => administer::fail(&args),
+        Command::Remove(args) => administer::remove(&args),
+        Command::Add(args) => administer::add(&args),
+        Command::RebuildLimit(args) => administer::rebuild_limit(&args),
         Command::Scrub(args) => administer::scrub(&args),
         Command::Stop(args) => administer::stop(&args),
     };

@@ -75,7 +75,7 @@ fn array(text: &mut Text, facts: &Facts, about: &About) {
     let labels = [("uuid", uuid.as_str()), ("name", &about.name), ("level", about.level)];
     text.gauge("uraid_array_info", "Always 1; the labels say which array is served.").sample(&labels, 1);
     text.gauge("uraid_array_size_bytes", "What clients can store.").sample(&[], about.size);
-    text.gauge("uraid_array_members", "Slots for members.").sample(&[], about.members.len());
+    text.gauge("uraid_array_members", "Slots for members.").sample(&[], about.members.borrow().len());
     text.gauge("uraid_array_members_missing", "Slots whose member is not there or was given up.")
         .sample(&[], facts.missing.len());
     text.gauge(
@@ -145,10 +145,10 @@ fn caching(text: &mut Text, fill: &Fill, cache: &CacheUse, counters: &Counters) 
 }
 
 fn members(text: &mut Text, facts: &Facts, about: &About) {
-    let slots: Vec<(MemberIndex, String)> = slots(about.members.len());
+    let slots: Vec<(MemberIndex, String)> = slots(about.members.borrow().len());
     let mut infos =
         text.gauge("uraid_member_info", "Always 1; the labels say who is in a slot, and its path if it is there.");
-    for ((_, slot), member) in slots.iter().zip(&about.members) {
+    for ((_, slot), member) in slots.iter().zip(about.members.borrow().iter()) {
         let path = member.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         infos.sample(&[("member", slot), ("uuid", &member.uuid.to_string()), ("path", &path)], 1);
     }

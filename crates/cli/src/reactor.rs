@@ -7,6 +7,7 @@
 //! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see [`peers`].
 
 mod facts;
+mod members;
 mod meter;
 mod parts;
 mod peers;
@@ -20,7 +21,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
@@ -92,6 +93,8 @@ pub(crate) enum Token {
     Read(Request),
     Other(Request),
     Peer(PeerToken),
+    /// Somebody who looks after the members.
+    Administrator(oneshot::Sender<Result<(), EngineError>>),
     Close,
 }
 
@@ -266,6 +269,8 @@ impl Reactor {
                 slot.done(result.map_err(nbd).map(|buf| buf.map_or(Payload::None, Payload::Data)));
             }
             Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
+            // Whoever asked may have left.
+            Token::Administrator(reply) => drop(reply.send(result.map(drop))),
             Token::Peer(token) => self.answer_peer(token, result),
             Token::Close => self.ended.set(Some(result.map(drop))),
         }

@@ -7,7 +7,9 @@ use anyhow::Result;
 
 use crate::args::StatusArgs;
 use crate::control::client::Client;
-use crate::control::protocol::{Fill, Health, HealthState, Member, MemberState, Request, Scrub, ScrubMode, Status};
+use crate::control::protocol::{
+    Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Status,
+};
 use crate::terminal::{list, print, print_json, size};
 
 /// Between two looks.
@@ -44,7 +46,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 
 /// What the members keep safe, in words.
 fn words(health: &Health) -> String {
-    let Health { state, survives, missing } = health;
+    let Health { state, survives, missing, rebuilding } = health;
     let survives = match survives {
         0 => "survives no failure".to_owned(),
         1 => "survives 1 more failure".to_owned(),
@@ -54,9 +56,15 @@ fn words(health: &Health) -> String {
         [slot] => format!("member {slot} is missing"),
         slots => format!("members {} are missing", list(slots)),
     };
+    let rebuilding = match rebuilding.as_slice() {
+        [slot] => format!("member {slot} is being rebuilt"),
+        slots => format!("members {} are being rebuilt", list(slots)),
+    };
     match state {
         HealthState::Whole => format!("whole: {survives}"),
-        HealthState::Degraded => format!("degraded: {missing}; {survives}"),
+        HealthState::Degraded if health.missing.is_empty() => format!("degraded: {rebuilding}; {survives}"),
+        HealthState::Degraded if health.rebuilding.is_empty() => format!("degraded: {missing}; {survives}"),
+        HealthState::Degraded => format!("degraded: {missing}, {rebuilding}; {survives}"),
         HealthState::Frozen => {
             "frozen: more members failed than the level survives; stop it and look at the members".to_owned()
         }
@@ -95,6 +103,15 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
     }
     if let Some(fill) = status.log {
         text += &format!("\nlog      {}", bar(fill));
+    }
+    if let Some(rebuild) = &status.rebuild {
+        let Rebuild { done_bytes, total_bytes, stuck_stripe, .. } = *rebuild;
+        let then = before.and_then(|before| before.rebuild.as_ref()).map_or(0, |rebuild| rebuild.done_bytes);
+        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
+        text += &format!("\nrebuild  {done}{}", rest(status, before, done_bytes, then, total_bytes));
+        if let Some(stripe) = stuck_stripe {
+            text += &format!("; stripe {stripe} can't be computed: the other members can't be read there");
+        }
     }
     if let Some(scrub) = &status.scrub {
         let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);
@@ -144,6 +161,7 @@ fn table(status: &Status, before: Option<&Status>) -> String {
         let state = match state {
             MemberState::Active => "active",
             MemberState::Missing => "missing",
+            MemberState::Rebuilding => "rebuilding",
         };
         let then = before.and_then(|before| before.members.get(index).map(|member| (before, member)));
         let moved = |now: u64, of: fn(&Member) -> u64| match then {

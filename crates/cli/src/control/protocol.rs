@@ -2,6 +2,8 @@
 //!
 //! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the server does not know are errors.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
@@ -19,6 +21,21 @@ pub(crate) enum Request {
     Stop {},
     /// Change a setting until the server ends.
     Set { key: String, value: String },
+    /// Give a member up, which is named by its slot, path or UUID; answered when that is on record.
+    Fail { member: String },
+    /// Let go of a member that the array does without.
+    Remove { member: String },
+    /// Take in a member that returns, or a new one, and rebuild it: [`Added`].
+    Add {
+        path: PathBuf,
+        #[serde(default)]
+        force: bool,
+        /// Of a file that does not exist yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size_bytes: Option<u64>,
+    },
+    /// Rebuild each member no faster than this.
+    RebuildLimit { bytes_per_second: Option<u64> },
     /// Compare what the members hold: [`Scrub`].
     ScrubStart { mode: ScrubMode },
     /// Go no further with it: [`Scrub`].
@@ -57,6 +74,7 @@ pub(crate) enum Answer {
     Set { key: String, value: String },
     Scrub(Scrub),
     ScrubReport(ScrubReport),
+    Added(Added),
     Done {},
 }
 
@@ -85,8 +103,27 @@ pub(crate) struct Status {
     pub(crate) cache: Option<Fill>,
     /// The fullest member's log.
     pub(crate) log: Option<Fill>,
+    /// What is being rebuilt.
+    pub(crate) rebuild: Option<Rebuild>,
     /// The last scrub.
     pub(crate) scrub: Option<Scrub>,
+}
+
+/// A member that was taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Added {
+    pub(crate) slot: u8,
+    pub(crate) uuid: Uuid,
+}
+
+/// How far rebuilding is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Rebuild {
+    pub(crate) members: Vec<u8>,
+    pub(crate) done_bytes: u64,
+    pub(crate) total_bytes: u64,
+    /// A parity stripe that can't be computed, as the other members can't be read there.
+    pub(crate) stuck_stripe: Option<u64>,
 }
 
 /// How far a scrub is.
@@ -144,6 +181,8 @@ pub(crate) struct Health {
     pub(crate) survives: usize,
     /// Slots without a member.
     pub(crate) missing: Vec<u8>,
+    /// Slots whose member does not have everything yet.
+    pub(crate) rebuilding: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -197,6 +236,8 @@ pub(crate) enum MemberState {
     Active,
     /// Neither.
     Missing,
+    /// Written, and read where it is rebuilt already.
+    Rebuilding,
 }
 
 /// How much of something bounded is in use.

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
-use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, ScrubMode, ScrubStatus};
+use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, ScrubMode, ScrubStatus};
 use uraid_layout::{Bytes, Geometry, MemberSet, Sectors, StripeId};
 use uraid_nbd::Command;
 
@@ -36,6 +36,7 @@ pub(crate) struct Facts {
     /// By slot.
     pub(crate) logs: Vec<Option<Fill>>,
     pub(crate) scrub: Option<ScrubStatus>,
+    pub(crate) rebuild: Option<Progress>,
 }
 
 /// What the cache holds, written out or not, and what went through it.
@@ -110,6 +111,7 @@ impl Reactor {
             log: engine.log_fill(),
             logs: engine.geometry().all_members().iter().map(|member| engine.log_fill_of(member)).collect(),
             scrub: engine.scrub().cloned(),
+            rebuild: engine.rebuilding(),
         }
     }
 

@@ -38,12 +38,13 @@ fn status() -> Status {
         reactors: 1,
         uptime_ms: 192_500,
         clients: 2,
-        health: Health { state: HealthState::Whole, survives: 1, missing: Vec::new() },
+        health: Health { state: HealthState::Whole, survives: 1, missing: Vec::new(), rebuilding: Vec::new() },
         requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
         cache_mode: "writeback".into(),
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
+        rebuild: None,
         scrub: None,
     }
 }
@@ -51,7 +52,7 @@ fn status() -> Status {
 #[test]
 fn the_screen_of_a_degraded_array() {
     let mut status = status();
-    status.health = Health { state: HealthState::Degraded, survives: 0, missing: vec![2] };
+    status.health = Health { state: HealthState::Degraded, survives: 0, missing: vec![2], rebuilding: Vec::new() };
     status.members[2] = member(2, MemberState::Missing);
     status.members[1] = Member { errors: 2, mismatches: 1, repaired: 3, unrepairable: 1, ..status.members[1].clone() };
     let expected = "\
@@ -114,7 +115,9 @@ fn a_scrub_has_a_bar_and_the_time_that_is_left() {
 
 #[test]
 fn health_is_said_in_words() {
-    let words = |state, survives, missing: &[u8]| words(&Health { state, survives, missing: missing.to_vec() });
+    let words = |state, survives, missing: &[u8]| {
+        words(&Health { state, survives, missing: missing.to_vec(), rebuilding: Vec::new() })
+    };
     assert_eq!(words(HealthState::Whole, 2, &[]), "whole: survives 2 more failures");
     assert_eq!(words(HealthState::Whole, 0, &[]), "whole: survives no failure");
     assert_eq!(words(HealthState::Degraded, 1, &[4]), "degraded: member 4 is missing; survives 1 more failure");

@@ -27,7 +27,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return 0;
         }
-        let missing = self.record.missing();
+        let missing = self.record.lost();
         let at_least = self.geometry.tolerance().saturating_sub(missing.len());
         let present = self.geometry.all_members().minus(missing);
         let survives = |member| Repair::new(&self.geometry, missing.with(member)).is_ok();
