@@ -202,9 +202,15 @@ fn what_is_wrong_is_told_apart() {
         (216, &[0xff; 8], "epoch"),
         (224, &[0xff; 8], "sequence"),
         (1024, &[0xb1; 16], "slot table's UUIDs"),
-        (1088, &[0; 16], "slot table's UUIDs"),
+        (1120, &[0; 16], "slot table's UUIDs"),
         (1040, &[0], "slot table's state"),
-        (1040, &[3], "slot table's state"),
+        (1040, &[4], "slot table's state"),
+        (1041, &[1], "slot table's state"),
+        (1089, &[2], "slot table's state"),
+        (1048, &[6], "slot table's epochs"),
+        (1048, &[0xff; 8], "slot table's epochs"),
+        (1104, &[240], "slot table's progress"),
+        (1104, &[0xff; 8], "slot table's progress"),
     ] {
         assert_eq!(changed(at, bytes), field(wrong), "byte {at}");
     }
