@@ -310,8 +310,8 @@ impl<T> Job<T> {
     }
 
     /// Whether what one more member holds can be computed from the others.
-    pub(super) fn can_do_without(&self, geometry: &Geometry, missing: MemberSet, member: MemberIndex) -> bool {
-        Repair::new(geometry, self.unreadable.union(missing).with(member)).is_ok()
+    pub(super) fn can_do_without(&self, geometry: &Geometry, lost: MemberSet, member: MemberIndex) -> bool {
+        Repair::new(geometry, self.unreadable.union(lost).with(member)).is_ok()
     }
 
     /// The error of a part that can't be read.

@@ -134,7 +134,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// The members that can't be read in the job's present part.
-    fn lost(&mut self, id: JobId) -> MemberSet {
+    pub(super) fn lost(&mut self, id: JobId) -> MemberSet {
         if self.repair_lost.is_none() {
             return self.record.missing();
         }

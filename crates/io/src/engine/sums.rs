@@ -222,7 +222,8 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether everything that the job has read is what was written there. What is not is noted as damage; without the stripe's lock nothing is said
     /// for sure yet.
     pub(super) fn verify_reads(&mut self, id: JobId) -> bool {
-        let Self { geometry, record, sums, jobs, overlay, counters, .. } = self;
+        let lost = self.lost(id);
+        let Self { geometry, sums, jobs, overlay, counters, .. } = self;
         let Some(sums) = sums else { return true };
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
@@ -238,7 +239,7 @@ impl<D: Disk, T> Engine<D, T> {
                     let known = sums.known(io.member, block);
                     if planted!(MismatchIgnored)
                         || known.agrees(found)
-                        || known == Sum::LOST && !job.can_do_without(geometry, record.missing(), io.member)
+                        || known == Sum::LOST && !job.can_do_without(geometry, lost, io.member)
                         || overlay.touches(io.member, place, BLOCK)
                     {
                         continue;

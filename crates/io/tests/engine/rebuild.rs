@@ -123,6 +123,25 @@ fn every_lost_set_is_rebuilt_in_one_pass() {
     }
 }
 
+/// Checksums that were lost on another member keep nothing from being rebuilt, as there is nothing else to rebuild it from.
+#[test]
+fn a_member_is_rebuilt_beside_one_that_lost_checksums() {
+    let shape = small(RAID5, 3).checked();
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    run(&mut engine, Command::Close).expect("closed");
+    let table = size(shape.superblocks()[0].areas.sums.offset);
+    let mut left: Members =
+        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    left[0].as_mut().expect("present")[table] ^= 1;
+    left[2] = None;
+    let mut engine = shape.reopened(left, Order::Fifo).with_rebuild();
+    let join = new_member(&mut engine, &shape, MemberIndex(2), 2);
+    drop(run(&mut engine, join).expect("joined"));
+    assert_whole(&engine, "rebuilt");
+    let capacity = engine.geometry().capacity().0;
+    assert!(read(&mut engine, 0, capacity).expect("read") == content);
+}
+
 #[test]
 fn clients_go_on_while_members_are_rebuilt() {
     for (index, shape) in (0..).zip(redundant()) {
