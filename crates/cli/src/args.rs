@@ -192,7 +192,7 @@ pub(crate) struct WatchArgs {
     /// Control socket, for this user only [default: beside --socket, X.sock -> X.ctl; none with --listen]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY [MEMBER]. EVENT is started, stopped, member-failed,
+    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and MEMBER where it is about one. EVENT is started, stopped, member-failed,
     /// degraded, frozen, rebuild-started, rebuild-finished, recovered, scrub-mismatch or scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,

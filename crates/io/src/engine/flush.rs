@@ -3,9 +3,12 @@
 
 use std::collections::VecDeque;
 
-use uraid_layout::{MemberIndex, MemberSet};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
-use super::job::JobId;
+use super::job::{JobId, Stage, Work};
+use super::run::{Caller, Step};
+use super::{Engine, EngineError};
+use crate::disk::{Disk, OpKind, Segments};
 
 /// Who waits for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,5 +124,123 @@ impl Flusher {
     /// One of those whose round is over.
     pub(super) fn next_finished(&mut self) -> Option<Waiter> {
         if self.pending == 0 { self.present.pop_front() } else { None }
+    }
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    pub(super) fn flush(&mut self, id: JobId) -> Step {
+        let failed = self.flusher.failures();
+        let job = self.jobs.job(id);
+        job.failed = failed;
+        // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
+        let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
+        let is_skipped = planted!(CleanUnflushed) && job.work == Work::Close;
+        if is_logged && self.log.as_mut().is_some_and(|log| log.await_answered(id)) {
+            return Step::Wait(Stage::Flushing);
+        }
+        if is_logged || is_skipped || !self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
+            return Step::To(Stage::Flushing);
+        }
+        self.run_flusher();
+        Step::Wait(Stage::Flushing)
+    }
+
+    pub(super) fn flushed(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        let job = self.jobs.job(id);
+        if !job.failed.is_empty() {
+            return Step::Fail(EngineError::FlushFailed { members: job.failed });
+        }
+        if !self.record.demand_failures(id) {
+            // A member whose flush failed may have lost what the others hold.
+            self.run_record();
+            return Step::Wait(Stage::Flushing);
+        }
+        let job = self.jobs.job(id);
+        if job.work == Work::SaveRebuild {
+            self.progress_durable();
+            return Step::To(Stage::Settle);
+        }
+        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect && !self.record.is_follower();
+        Step::To(if is_close { Stage::Clean } else { Stage::Done })
+    }
+
+    pub(super) fn cleaned(&mut self, id: JobId) -> Step {
+        if self.is_frozen {
+            return Step::Fail(EngineError::Frozen);
+        }
+        if self.awaits_rest(id) {
+            return Step::Wait(Stage::Clean);
+        }
+        if self.record.has_writers() {
+            return Step::Fail(EngineError::Busy);
+        }
+        if self.flusher.is_needed() && !planted!(CleanUnflushed) {
+            return Step::To(Stage::Flush);
+        }
+        if self.await_intent(id) {
+            return Step::Wait(Stage::Clean);
+        }
+        self.close_rebuild();
+        if self.record.demand_clean(id) {
+            return Step::To(Stage::Done);
+        }
+        self.run_record();
+        Step::Wait(Stage::Clean)
+    }
+
+    /// Begins the flush that somebody waits for.
+    pub(super) fn run_flusher(&mut self) {
+        let present = self.geometry.all_members().minus(self.record.missing());
+        let members = self.flusher.begin(present);
+        if let Some(log) = self.log.as_mut().filter(|_| !members.is_empty()) {
+            log.flush_begins();
+        }
+        if self.record.is_follower() {
+            self.ask_flush(members);
+        } else {
+            for member in members.iter() {
+                self.counters.flush(member);
+                self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
+            }
+        }
+        self.wake_flushed();
+    }
+
+    pub(super) fn wake_flushed(&mut self) {
+        let failed = self.flusher.failures();
+        while let Some(waiter) = self.flusher.next_finished() {
+            match waiter {
+                Waiter::Job(id) => {
+                    self.jobs.job(id).failed = failed;
+                    self.ready.push_back(id);
+                }
+                Waiter::Log => self.log_flushed(),
+            }
+        }
+    }
+
+    pub(super) fn flush_completed(&mut self, member: MemberIndex, is_failed: bool) {
+        // After a failed flush a retry proves nothing: what the member dropped is gone.
+        let is_failed = is_failed && !planted!(FlushErrorIgnored);
+        let error = is_failed && self.fail_members(MemberSet::EMPTY.with(member)).is_err();
+        if error {
+            self.flusher.failed(member);
+        }
+        self.flush_ended();
+    }
+
+    /// Takes note of the end of one member's flush.
+    pub(super) fn flush_ended(&mut self) {
+        if let Some(members) = self.flusher.ended() {
+            let lost = self.record.missing().union(self.flusher.failures());
+            if let Some(log) = &mut self.log {
+                log.flush_ends(members.minus(lost));
+            }
+            self.wake_flushed();
+            self.run_flusher();
+        }
     }
 }

@@ -7,7 +7,6 @@ use uraid_layout::plan::{Buffer, Extent, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
-use super::flush::Waiter;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
 use super::rebuild::COLUMNS;
@@ -544,69 +543,6 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(if job.work.flushes() && !job.is_answered { Stage::Flush } else { Stage::Done })
     }
 
-    fn flush(&mut self, id: JobId) -> Step {
-        let failed = self.flusher.failures();
-        let job = self.jobs.job(id);
-        job.failed = failed;
-        // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
-        let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
-        let is_skipped = planted!(CleanUnflushed) && job.work == Work::Close;
-        if is_logged && self.log.as_mut().is_some_and(|log| log.await_answered(id)) {
-            return Step::Wait(Stage::Flushing);
-        }
-        if is_logged || is_skipped || !self.flusher.ask(Waiter::Job(id), self.geometry.all_members()) {
-            return Step::To(Stage::Flushing);
-        }
-        self.run_flusher();
-        Step::Wait(Stage::Flushing)
-    }
-
-    fn flushed(&mut self, id: JobId) -> Step {
-        if self.is_frozen {
-            return Step::Fail(EngineError::Frozen);
-        }
-        let job = self.jobs.job(id);
-        if !job.failed.is_empty() {
-            return Step::Fail(EngineError::FlushFailed { members: job.failed });
-        }
-        if !self.record.demand_failures(id) {
-            // A member whose flush failed may have lost what the others hold.
-            self.run_record();
-            return Step::Wait(Stage::Flushing);
-        }
-        let job = self.jobs.job(id);
-        if job.work == Work::SaveRebuild {
-            self.progress_durable();
-            return Step::To(Stage::Settle);
-        }
-        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect && !self.record.is_follower();
-        Step::To(if is_close { Stage::Clean } else { Stage::Done })
-    }
-
-    fn cleaned(&mut self, id: JobId) -> Step {
-        if self.is_frozen {
-            return Step::Fail(EngineError::Frozen);
-        }
-        if self.awaits_rest(id) {
-            return Step::Wait(Stage::Clean);
-        }
-        if self.record.has_writers() {
-            return Step::Fail(EngineError::Busy);
-        }
-        if self.flusher.is_needed() && !planted!(CleanUnflushed) {
-            return Step::To(Stage::Flush);
-        }
-        if self.await_intent(id) {
-            return Step::Wait(Stage::Clean);
-        }
-        self.close_rebuild();
-        if self.record.demand_clean(id) {
-            return Step::To(Stage::Done);
-        }
-        self.run_record();
-        Step::Wait(Stage::Clean)
-    }
-
     /// Ends a job, and lets go on who waits for that.
     fn finish(&mut self, id: JobId, error: Option<EngineError>) {
         self.end(id, error);
@@ -659,37 +595,6 @@ impl<D: Disk, T> Engine<D, T> {
         }
         if std::mem::take(&mut job.is_writer) {
             self.record.writer_done();
-        }
-    }
-
-    /// Begins the flush that somebody waits for.
-    pub(super) fn run_flusher(&mut self) {
-        let present = self.geometry.all_members().minus(self.record.missing());
-        let members = self.flusher.begin(present);
-        if let Some(log) = self.log.as_mut().filter(|_| !members.is_empty()) {
-            log.flush_begins();
-        }
-        if self.record.is_follower() {
-            self.ask_flush(members);
-        } else {
-            for member in members.iter() {
-                self.counters.flush(member);
-                self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
-            }
-        }
-        self.wake_flushed();
-    }
-
-    fn wake_flushed(&mut self) {
-        let failed = self.flusher.failures();
-        while let Some(waiter) = self.flusher.next_finished() {
-            match waiter {
-                Waiter::Job(id) => {
-                    self.jobs.job(id).failed = failed;
-                    self.ready.push_back(id);
-                }
-                Waiter::Log => self.log_flushed(),
-            }
         }
     }
 
@@ -772,28 +677,6 @@ impl<D: Disk, T> Engine<D, T> {
                     self.run_record();
                 }
             }
-        }
-    }
-
-    fn flush_completed(&mut self, member: MemberIndex, is_failed: bool) {
-        // After a failed flush a retry proves nothing: what the member dropped is gone.
-        let is_failed = is_failed && !planted!(FlushErrorIgnored);
-        let error = is_failed && self.fail_members(MemberSet::EMPTY.with(member)).is_err();
-        if error {
-            self.flusher.failed(member);
-        }
-        self.flush_ended();
-    }
-
-    /// Takes note of the end of one member's flush.
-    pub(super) fn flush_ended(&mut self) {
-        if let Some(members) = self.flusher.ended() {
-            let lost = self.record.missing().union(self.flusher.failures());
-            if let Some(log) = &mut self.log {
-                log.flush_ends(members.minus(lost));
-            }
-            self.wake_flushed();
-            self.run_flusher();
         }
     }
 }
