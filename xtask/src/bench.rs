@@ -12,6 +12,8 @@ mod generator;
 mod goals;
 mod peers;
 mod process;
+mod raw;
+mod rebuild;
 mod report;
 mod scratch;
 mod server;
@@ -23,6 +25,8 @@ mod workload;
 pub(crate) enum Command {
     /// Measure uraid and other NBD servers in turn, in one run
     Peers(peers::Options),
+    /// Measure how fast lost members are made again, beside reading and writing files in order, and what clients see of it
+    Rebuild(rebuild::Options),
     /// Load a server that is already running with pipelined requests, and print a line of JSON
     Generate(generator::Options),
 }
@@ -31,6 +35,7 @@ pub(crate) enum Command {
 pub(crate) fn run(project: &Project, command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Peers(options) => peers::run(project, options),
+        Command::Rebuild(options) => rebuild::run(project, options),
         Command::Generate(options) => generator::run(options),
     }
 }

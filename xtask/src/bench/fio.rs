@@ -31,6 +31,8 @@ pub(crate) enum End {
 /// Who is measured while another job loads the same server.
 const MEASURED: &str = "measured";
 const LOADING: &str = "loading";
+/// Of the time from a request to its reply.
+const PERCENTILES: [&str; 3] = ["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"];
 
 /// One job on `span` bytes of the export behind `socket`; JSON goes to `report`.
 pub(crate) fn job(load: Load, end: End, span: u64, socket: &Path, report: &Path) -> Command {
@@ -40,10 +42,19 @@ pub(crate) fn job(load: Load, end: End, span: u64, socket: &Path, report: &Path)
     command
 }
 
+/// As [`job`], for `seconds`, with what [`tail_outcome`] needs.
+pub(crate) fn tail(load: Load, seconds: u64, span: u64, socket: &Path, report: &Path) -> Command {
+    let mut command = common(span, socket, report);
+    command.args(PERCENTILES);
+    limit(&mut command, End::Seconds(seconds));
+    add(&mut command, MEASURED, load);
+    command
+}
+
 /// A job of `reads` on one connection beside a job of `writes` on another, both for `seconds`.
 pub(crate) fn pair(reads: Load, writes: Load, seconds: u64, span: u64, socket: &Path, report: &Path) -> Command {
     let mut command = common(span, socket, report);
-    command.args(["--lat_percentiles=1", "--clat_percentiles=0", "--percentile_list=50:99"]);
+    command.args(PERCENTILES);
     limit(&mut command, End::Seconds(seconds));
     add(&mut command, MEASURED, reads);
     add(&mut command, LOADING, writes);
@@ -77,7 +88,7 @@ fn add(command: &mut Command, name: &str, load: Load) {
 pub(crate) fn outcome(report: &str, unit: Unit) -> anyhow::Result<Outcome> {
     let report = parse(report)?;
     let job = named(&report, MEASURED)?;
-    let direction = if number(job, "/write/total_ios")? > 0.0 { "write" } else { "read" };
+    let direction = direction(job)?;
     let (path, scale) = match unit {
         Unit::Kiops => ("iops", 1e3),
         Unit::MegabytesPerSecond => ("bw_bytes", 1e6),
@@ -96,6 +107,17 @@ pub(crate) fn pair_outcome(report: &str) -> anyhow::Result<[f64; 3]> {
         number(reads, "/read/lat_ns/percentile/99.000000")? / 1e3,
         number(writes, "/write/bw_bytes")? / 1e6,
     ])
+}
+
+/// What the JSON tells of a [`tail`]: the 99th percentile in microseconds.
+pub(crate) fn tail_outcome(report: &str) -> anyhow::Result<f64> {
+    let report = parse(report)?;
+    let job = named(&report, MEASURED)?;
+    Ok(number(job, &format!("/{}/lat_ns/percentile/99.000000", direction(job)?))? / 1e3)
+}
+
+fn direction(job: &Value) -> anyhow::Result<&'static str> {
+    Ok(if number(job, "/write/total_ios")? > 0.0 { "write" } else { "read" })
 }
 
 fn parse(report: &str) -> anyhow::Result<Value> {
@@ -179,6 +201,8 @@ mod tests {
     fn a_pair_is_understood() {
         assert_eq!(pair_outcome(PAIR).unwrap(), [21.376, 757.76, 1456.123928]);
         assert!(pair_outcome(JOB).is_err(), "the other job is missing");
+        assert_eq!(tail_outcome(PAIR).unwrap(), 757.76);
+        assert!(tail_outcome(JOB).is_err(), "it has no percentiles");
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn served(running: &Running) -> Served {
 }
 
 /// Builds the server and this program with optimisation: the generator must not be what is measured.
-fn build(project: &Project) -> anyhow::Result<Programs> {
+pub(crate) fn build(project: &Project) -> anyhow::Result<Programs> {
     run_program(&mut project.cargo(&["build", "--release", "--quiet", "--package", "uraid", "--package", "xtask"]))?;
     let metadata = project.metadata()?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
@@ -111,7 +111,7 @@ fn build(project: &Project) -> anyhow::Result<Programs> {
 }
 
 /// The directory that `--medium` means, and how to call it.
-fn medium(option: &Path) -> (&Path, String) {
+pub(crate) fn medium(option: &Path) -> (&Path, String) {
     match option.to_str() {
         Some("tmpfs") => (Path::new("/dev/shm"), "tmpfs".to_owned()),
         Some("disk") => (Path::new("/var/tmp"), "disk".to_owned()),
@@ -184,7 +184,7 @@ fn turn(round: usize, servers: usize) -> impl Iterator<Item = usize> {
 }
 
 /// Processor, cores and kernel.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let model = model.map_or("unknown processor", |(_, model)| model);

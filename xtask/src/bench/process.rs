@@ -68,10 +68,15 @@ impl Process {
     /// Starts `command` and waits until it has ended well; an error when it fails or takes longer than `within`.
     pub(crate) fn complete(command: &mut Command, log: &Path, within: Duration) -> anyhow::Result<()> {
         let mut process = Self::start(command, log)?;
-        match process.wait(within)? {
-            Some(status) if status.success() => Ok(()),
-            Some(status) => bail!("{} failed ({status}): {}", process.name, process.last_words()),
-            None => bail!("{} did not end within {} s", process.name, within.as_secs()),
+        ensure!(process.has_ended(within)?, "{} did not end within {} s", process.name, within.as_secs());
+        Ok(())
+    }
+
+    /// Waits for its end for so long; an error when it fails.
+    pub(crate) fn has_ended(&mut self, within: Duration) -> anyhow::Result<bool> {
+        match self.wait(within)? {
+            Some(status) if !status.success() => bail!("{} failed ({status}): {}", self.name, self.last_words()),
+            ended => Ok(ended.is_some()),
         }
     }
 

@@ -58,16 +58,16 @@ enum Kind {
 }
 
 /// An array.
-struct Shape {
+pub(crate) struct Shape {
     create: &'static [&'static str],
-    members: u64,
+    pub(crate) members: u64,
     /// Members' worth of data, as a fraction.
     data: (u64, u64),
 }
 
 const RAID0: Shape = Shape { create: &["--level=0"], members: 4, data: (4, 1) };
-const RAID5: Shape = Shape { create: &["--level=5"], members: 5, data: (4, 1) };
-const RM2: Shape = Shape { create: &["--level=rm2", "--rm2-m=3"], members: 7, data: (14, 3) };
+pub(crate) const RAID5: Shape = Shape { create: &["--level=5"], members: 5, data: (4, 1) };
+pub(crate) const RM2: Shape = Shape { create: &["--level=rm2", "--rm2-m=3"], members: 7, data: (14, 3) };
 
 /// A way to serve an array.
 struct Mode {
@@ -227,7 +227,13 @@ impl Running {
 }
 
 /// Creates an array with at least `capacity` bytes; returns its members.
-fn create(shape: &Shape, place: &Path, capacity: u64, uraid: &Path, within: Duration) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn create(
+    shape: &Shape,
+    place: &Path,
+    capacity: u64,
+    uraid: &Path,
+    within: Duration,
+) -> anyhow::Result<Vec<PathBuf>> {
     let members: Vec<PathBuf> = (0..shape.members).map(|slot| place.join(format!("member{slot}"))).collect();
     let mut command = Command::new(uraid);
     command
@@ -239,10 +245,23 @@ fn create(shape: &Shape, place: &Path, capacity: u64, uraid: &Path, within: Dura
     Ok(members)
 }
 
+impl Shape {
+    /// What `capacity` takes of each member.
+    pub(crate) fn share(&self, capacity: u64) -> u64 {
+        let (numerator, denominator) = self.data;
+        (capacity * denominator).div_ceil(numerator)
+    }
+
+    /// What so much of each member gives.
+    pub(crate) fn capacity(&self, share: u64) -> u64 {
+        let (numerator, denominator) = self.data;
+        share * numerator / denominator
+    }
+}
+
 /// Size of each member: its share of the data, the head area of at most 1 MiB + 1/64, and an incomplete stripe.
 fn member_bytes(shape: &Shape, capacity: u64) -> u64 {
-    let (numerator, denominator) = shape.data;
-    let share = (capacity * denominator).div_ceil(numerator);
+    let share = shape.share(capacity);
     (share + share / 32 + 8 * MIB).next_multiple_of(MIB)
 }
 
