@@ -10,6 +10,7 @@ use uraid_layout::{Bytes, Geometry, StripeId};
 use uuid::Uuid;
 
 use crate::buf::Buf;
+use crate::superblock::Epoch;
 
 /// What of a member is written at once: a block, so that members with sectors of that size take it.
 pub const BLOCK_BYTES: Bytes = Bytes(4096);
@@ -36,6 +37,15 @@ pub struct Regions {
     stripes: u64,
     /// Of the stripes of a region the binary logarithm.
     shift: u32,
+}
+
+/// What a bitmap on the members belongs to; what has another seal is not sound.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seal {
+    /// The array.
+    pub array: Uuid,
+    /// Since when not all members have everything, where bits are kept only while that is so; 0 where they always are.
+    pub since: Epoch,
 }
 
 /// A bit for each region.
@@ -174,12 +184,12 @@ impl Bitmap {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// A block's bytes, as every member of `array` has them from [`BLOCK_BYTES`] times its number on in the bitmap's area.
+    /// A block's bytes, as every member has them from [`BLOCK_BYTES`] times its number on in the bitmap's area.
     ///
     /// # Panics
     /// When the bitmap has no such block.
     #[must_use]
-    pub fn encode(&self, array: Uuid, block: usize) -> Buf {
+    pub fn encode(&self, seal: Seal, block: usize) -> Buf {
         assert!(block < self.regions.blocks(), "the bitmap has the block");
         let mut bytes = Buf::zeroed(BLOCK_BYTES);
         let first = block * SECTORS_IN_BLOCK;
@@ -189,19 +199,19 @@ impl Bitmap {
             sector[8..12].copy_from_slice(&self.regions.shift.to_le_bytes());
             let fields = sector[HEADER..].chunks_exact_mut(8);
             fields.zip(words).for_each(|(field, word)| field.copy_from_slice(&word.to_le_bytes()));
-            let checksum = checksum(array, sector);
+            let checksum = checksum(seal, sector);
             sector[..4].copy_from_slice(&checksum.to_le_bytes());
         }
         bytes
     }
 
-    /// Reads a bitmap of `array` from the first bytes of its area, whatever they are: what is no sound sector of it has all bits set.
+    /// Reads a bitmap with a seal from the first bytes of its area, whatever they are: what is no sound sector of it has all bits set.
     #[must_use]
-    pub fn decode(regions: Regions, array: Uuid, bytes: &[u8]) -> Self {
+    pub fn decode(regions: Regions, seal: Seal, bytes: &[u8]) -> Self {
         let mut bitmap = if planted!(BitsDamagedAsClear) { Self::empty(regions) } else { Self::full(regions) };
         let sectors = bitmap.words.chunks_mut(WORDS_IN_SECTOR).zip(bytes.chunks_exact(SECTOR));
         for ((words, sector), index) in sectors.zip(0_u32..) {
-            let is_sound = field(sector, 0) == checksum(array, sector)
+            let is_sound = field(sector, 0) == checksum(seal, sector)
                 && field(sector, 4) == index
                 && field(sector, 8) == regions.shift;
             for (word, field) in words.iter_mut().zip(sector[HEADER..].as_chunks().0).filter(|_| is_sound) {
@@ -225,10 +235,11 @@ fn field(sector: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(*sector[at..].first_chunk().expect("a sector is larger than its header"))
 }
 
-/// CRC32 over the array's UUID and a sector without its checksum: another array's sector is not sound.
-fn checksum(array: Uuid, sector: &[u8]) -> u32 {
+/// CRC32 over the seal and a sector without its checksum: a sector with another seal is not sound.
+fn checksum(seal: Seal, sector: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
-    crc.update(array.as_bytes());
+    crc.update(seal.array.as_bytes());
+    crc.update(&seal.since.0.to_le_bytes());
     crc.update(&sector[4..]);
     crc.finalize()
 }
@@ -238,7 +249,7 @@ mod tests {
     use super::*;
     use uraid_layout::{Level, Rotation, Spec};
 
-    const ARRAY: Uuid = Uuid::from_bytes([7; 16]);
+    const SEAL: Seal = Seal { array: Uuid::from_bytes([7; 16]), since: Epoch(0x0102) };
 
     fn regions(level: Level, members: u8, chunk: u64, member_bytes: u64) -> Regions {
         let member_size = Bytes(member_bytes).whole_sectors();
@@ -324,12 +335,12 @@ mod tests {
     fn a_sector_is_laid_out_as_documented() {
         let regions = regions(Level::Raid1, 2, 4096, 66 << 20);
         let bitmap = with(regions, [0, 9, 65]);
-        let block = bitmap.encode(ARRAY, 0);
+        let block = bitmap.encode(SEAL, 0);
         let bytes = block.as_ref();
         assert_eq!(bytes[4..16], [0, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0], "sector 0, 2^8 stripes, reserved");
         assert_eq!(bytes[16..32], [1, 2, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         assert!(bytes[32..].iter().all(|&byte| byte == 0));
-        let crc = crc32fast::hash(&[&[7; 16], &bytes[4..512]].concat());
+        let crc = crc32fast::hash(&[&[7; 16], &[2, 1, 0, 0, 0, 0, 0, 0][..], &bytes[4..512]].concat());
         assert_eq!(bytes[..4], crc.to_le_bytes());
     }
 
@@ -337,27 +348,25 @@ mod tests {
     fn what_is_damaged_counts_as_set() {
         let regions = many();
         let bitmap = with(regions, [5, 4000]);
-        let block = bitmap.encode(ARRAY, 0);
+        let block = bitmap.encode(SEAL, 0);
         let bytes = block.as_ref().to_vec();
-        assert_eq!(Bitmap::decode(regions, ARRAY, &bytes), bitmap);
+        assert_eq!(Bitmap::decode(regions, SEAL, &bytes), bitmap);
         let first: Vec<RegionId> = (0..3968).map(RegionId).collect();
         for at in 0..512 {
             let mut damaged = bytes.clone();
             damaged[at] ^= 1 << (at % 8);
-            let set: Vec<RegionId> = Bitmap::decode(regions, ARRAY, &damaged).iter().collect();
+            let set: Vec<RegionId> = Bitmap::decode(regions, SEAL, &damaged).iter().collect();
             assert!(set[..3968] == first && set[3968..] == [RegionId(4000)], "byte {at}: the other sector is sound");
         }
         let swapped = [&bytes[512..1024], &bytes[..512]].concat();
         for (bytes, what) in [(&swapped[..], "in the wrong place"), (&[0; 4096], "never written"), (&[], "not there")] {
-            assert_eq!(Bitmap::decode(regions, ARRAY, bytes), Bitmap::full(regions), "{what}");
+            assert_eq!(Bitmap::decode(regions, SEAL, bytes), Bitmap::full(regions), "{what}");
         }
-        assert_eq!(
-            Bitmap::decode(regions, Uuid::from_bytes([8; 16]), &bytes),
-            Bitmap::full(regions),
-            "of another array"
-        );
+        let (other, later) = (Seal { array: Uuid::from_bytes([8; 16]), ..SEAL }, Seal { since: Epoch(0x0103), ..SEAL });
+        assert_eq!(Bitmap::decode(regions, other, &bytes), Bitmap::full(regions), "of another array");
+        assert_eq!(Bitmap::decode(regions, later, &bytes), Bitmap::full(regions), "of another time");
         let larger = self::regions(Level::Raid1, 2, 65536, 40000 << 20);
-        assert_eq!(Bitmap::decode(larger, ARRAY, &bytes), Bitmap::full(larger), "of other regions");
+        assert_eq!(Bitmap::decode(larger, SEAL, &bytes), Bitmap::full(larger), "of other regions");
     }
 
     #[test]
@@ -366,8 +375,8 @@ mod tests {
         let bitmap = with(regions, (0..32768).step_by(37));
         assert_eq!((regions.blocks(), regions.bitmap_bytes()), (2, Bytes(8192)));
         assert_eq!((regions.block(RegionId(31743)), regions.block(RegionId(31744))), (0, 1));
-        let bytes: Vec<u8> = (0..2).flat_map(|block| bitmap.encode(ARRAY, block).as_ref().to_vec()).collect();
-        assert_eq!(Bitmap::decode(regions, ARRAY, &bytes), bitmap);
+        let bytes: Vec<u8> = (0..2).flat_map(|block| bitmap.encode(SEAL, block).as_ref().to_vec()).collect();
+        assert_eq!(Bitmap::decode(regions, SEAL, &bytes), bitmap);
         let mut united = with(regions, [0, 1]);
         united.unite(&bitmap);
         assert_eq!((bitmap.len(), united.len()), (886, 887));

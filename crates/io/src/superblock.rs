@@ -11,7 +11,7 @@ mod store;
 use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec, StripeId};
 use uuid::Uuid;
 
-use crate::bitmap::Regions;
+use crate::bitmap::{Regions, Seal};
 
 pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
 pub(crate) use codec::MAGIC;
@@ -92,7 +92,7 @@ pub enum Consistency {
     None,
     /// A bitmap says where writes may have been under way: parity is computed again there.
     Bitmap,
-    /// A log has every write before it is done: what was under way is done again or never was.
+    /// A log has every write before it is done: what was under way is done again or never was. While members lack something, a bitmap says where.
     Log,
 }
 
@@ -246,6 +246,21 @@ impl Superblock {
         [if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd }, tail]
     }
 
+    /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array without a bitmap, and in one with a log
+    /// while all members have everything.
+    #[must_use]
+    pub fn seal(&self) -> Option<Seal> {
+        let since = match self.consistency {
+            Consistency::None => return None,
+            Consistency::Bitmap => Epoch(0),
+            Consistency::Log => {
+                let lacking = self.slots.iter().filter(|record| record.state != SlotState::Active);
+                lacking.map(|record| record.since).min()?
+            }
+        };
+        Some(Seal { array: self.array, since })
+    }
+
     /// Whether the fields make sense together.
     ///
     /// # Errors
@@ -261,7 +276,7 @@ impl Superblock {
         let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
         require(is_checkable, "integrity without a log")?;
         let needed = Regions::new(&geometry).bitmap_bytes();
-        require(self.consistency != Consistency::Bitmap || self.areas.bitmap.size >= needed, "bitmap area")?;
+        require(self.consistency == Consistency::None || self.areas.bitmap.size >= needed, "bitmap area")?;
         let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.spec.member_size);
         require(has_room, "checksums' area")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;

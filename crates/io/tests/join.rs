@@ -184,6 +184,8 @@ fn a_member_returns_only_where_it_is_known_what_it_lacks() {
     assert!(!bitmap(&own(8)).expect("it missed no round").is_whole);
     assert!(matches!(bitmap(&own(7)), Err(JoinError::Stale { epoch: Epoch(7), since: Epoch(9), .. })));
     assert!(asked(&own(7), Consistency::None).expect("it is made anew").is_whole);
+    assert!(!asked(&own(8), Consistency::Log).expect("it missed no round").is_whole);
+    assert!(asked(&own(7), Consistency::Log).expect("it is made anew").is_whole);
     for epoch in [9, 15] {
         assert!(matches!(bitmap(&own(epoch)), Err(JoinError::SplitBrain { since: Epoch(9), .. })), "{epoch}");
     }

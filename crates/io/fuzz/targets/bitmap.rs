@@ -3,12 +3,13 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uraid_io::bitmap::{Bitmap, RegionId, Regions};
+use uraid_io::bitmap::{Bitmap, RegionId, Regions, Seal};
+use uraid_io::superblock::Epoch;
 use uraid_io_fuzz::Input;
 use uraid_layout::{Bytes, Geometry, Level, Spec};
 use uuid::Uuid;
 
-const ARRAY: Uuid = Uuid::from_bytes([0xa0; 16]);
+const SEAL: Seal = Seal { array: Uuid::from_bytes([0xa0; 16]), since: Epoch(0xa1) };
 const SECTOR: usize = 512;
 /// The bits of a sector.
 const BITS: usize = 3968;
@@ -28,7 +29,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
     }
     let blocks = regions.bitmap_bytes().0 as usize / 4096;
-    let sound: Vec<u8> = (0..blocks).flat_map(|block| bitmap.encode(ARRAY, block).as_ref().to_vec()).collect();
+    let sound: Vec<u8> = (0..blocks).flat_map(|block| bitmap.encode(SEAL, block).as_ref().to_vec()).collect();
     assert_eq!(whole(regions, &sound), bitmap, "what was written is read");
 
     let mut changed = sound.clone();
@@ -61,17 +62,17 @@ fn regions(input: &mut Input<'_>) -> Regions {
 
 /// Reads bytes: all bits that are there can be listed, and written again.
 fn whole(regions: Regions, bytes: &[u8]) -> Bitmap {
-    let bitmap = Bitmap::decode(regions, ARRAY, bytes);
+    let bitmap = Bitmap::decode(regions, SEAL, bytes);
     assert_eq!(bitmap.iter().count(), bitmap.len());
     assert!(bitmap.iter().all(|region| region.index() < regions.count()), "no bit is beyond the last region");
     let blocks = 0..regions.bitmap_bytes().0 as usize / 4096;
-    let again: Vec<u8> = blocks.flat_map(|block| bitmap.encode(ARRAY, block).as_ref().to_vec()).collect();
-    assert_eq!(Bitmap::decode(regions, ARRAY, &again), bitmap, "what was read can be written");
+    let again: Vec<u8> = blocks.flat_map(|block| bitmap.encode(SEAL, block).as_ref().to_vec()).collect();
+    assert_eq!(Bitmap::decode(regions, SEAL, &again), bitmap, "what was read can be written");
     bitmap
 }
 
 /// Puts a sector's checksum right.
 fn seal(sector: &mut [u8]) {
-    let checksum = crc32fast::hash(&[ARRAY.as_bytes(), &sector[4..]].concat());
+    let checksum = crc32fast::hash(&[SEAL.array.as_bytes(), &SEAL.since.0.to_le_bytes()[..], &sector[4..]].concat());
     sector[..4].copy_from_slice(&checksum.to_le_bytes());
 }

@@ -30,7 +30,7 @@ pub struct Assembled<D> {
     /// What is in the log and not in place, where nothing is to be written.
     pub(super) overlay: Overlay,
     pub(super) is_recovered: bool,
-    /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a write-intent bitmap.
+    /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a write-intent bitmap or a log.
     pub(super) bitmap: Option<Bitmap>,
 }
 
@@ -168,7 +168,7 @@ fn is_torn(disk: &mut impl Disk, superblock: &Superblock) -> Result<bool, Error>
     Ok(block.as_ref() != encode(superblock))
 }
 
-/// The bits that are set on any of the members, where the array has a write-intent bitmap. What is clean and whole needs none.
+/// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and whole needs none.
 pub(super) fn bitmap(
     disk: &mut impl Disk,
     geometry: &Geometry,
@@ -176,22 +176,27 @@ pub(super) fn bitmap(
     superblocks: &[Option<Superblock>],
 ) -> Option<Bitmap> {
     let present = || superblocks.iter().flatten();
-    let is_used = geometry.tolerance() > 0 && present().any(|own| own.consistency == Consistency::Bitmap);
+    let any = present().next()?;
     let regions = Regions::new(geometry);
-    let mut bitmap = is_used.then(|| Bitmap::empty(regions))?;
-    let are_whole = |own: &Superblock| own.slots.iter().all(|record| record.state == SlotState::Active);
-    let is_whole = present().count() == geometry.members() && present().all(are_whole);
-    if is_clean && (is_whole || planted!(BitsOfCleanForgotten)) {
+    let mut bitmap =
+        (geometry.tolerance() > 0 && any.consistency != Consistency::None).then(|| Bitmap::empty(regions))?;
+    let is_whole = any.slots.iter().all(|record| record.state == SlotState::Active);
+    let is_complete = is_whole && present().count() == geometry.members();
+    if is_clean && (is_complete || planted!(BitsOfCleanForgotten)) {
         return Some(bitmap);
     }
+    let Some(seal) = any.seal() else {
+        // Up to now every member had everything; after an unclean stop one that is missing may lack what is in the log.
+        return Some(if is_clean || is_complete { bitmap } else { Bitmap::full(regions) });
+    };
     for own in present() {
         let mut bytes = Buf::zeroed(regions.bitmap_bytes());
         let segments = smallvec![bytes.lease_write(0..bytes.len())];
         let (member, offset) = (own.slot, own.areas.bitmap.offset);
         match perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }]) {
             Ok(()) if planted!(BitsUnread) => {}
-            Ok(()) if planted!(BitsOfOneMember) => bitmap = Bitmap::decode(regions, own.array, bytes.as_ref()),
-            Ok(()) => bitmap.unite(&Bitmap::decode(regions, own.array, bytes.as_ref())),
+            Ok(()) if planted!(BitsOfOneMember) => bitmap = Bitmap::decode(regions, seal, bytes.as_ref()),
+            Ok(()) => bitmap.unite(&Bitmap::decode(regions, seal, bytes.as_ref())),
             Err(error) => {
                 tracing::warn!(%member, %error, "the write-intent bitmap can't be read: all of it counts as set");
                 return Some(Bitmap::full(regions));

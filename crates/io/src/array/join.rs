@@ -170,8 +170,8 @@ pub fn join(
     Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4() }))
 }
 
-/// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a write-intent bitmap it is
-/// rebuilt where the bitmap says that it lacks something; without one whole.
+/// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a write-intent bitmap or a log it is
+/// rebuilt where the bitmap says that it lacks something; otherwise, and with checksums, whole.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -214,13 +214,15 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
     }
     // A member that was being made when it was given up may lack anything.
     let was_made = matches!(own.slots[slot.index()].state, SlotState::Rebuilding { is_whole: true, .. });
-    let has_bitmap = truth.consistency == Consistency::Bitmap;
-    if has_bitmap && !was_made && epoch.0 + 1 < since.0 {
+    let is_stale = epoch.0 + 1 < since.0;
+    if truth.consistency == Consistency::Bitmap && !was_made && is_stale {
         return Err(JoinError::Stale { path, epoch, since });
     }
     let superblock = self::own(truth, own.member, slot, own.areas, own.sequence);
     superblock.check().map_err(|source| JoinError::Unfit { path, source })?;
-    let is_whole = was_made || !has_bitmap;
+    // Its checksums are of what it held before.
+    let is_known = truth.consistency != Consistency::None && truth.integrity == Integrity::None;
+    let is_whole = was_made || is_stale || !is_known;
     Ok(Joining { superblock, is_whole, generation: Uuid::new_v4() })
 }
 

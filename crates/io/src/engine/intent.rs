@@ -5,18 +5,20 @@
 //! cleared when nobody has held its region for a while, and a flush has covered what was written there; that is
 //! written when time passes, and nobody waits for it.
 //!
-//! While members are missing or being rebuilt no bit is cleared: the bits say where what they hold is out of date.
+//! While members are missing or being rebuilt no bit is cleared: the bits say where what they hold is out of date. An array with a log has a
+//! bitmap for that alone. As long as every member has everything, its bits are kept in memory only, and nobody waits for them. What is on the members then is of another
+//! [`Seal`], and stands for bits that are all set. When it is on record that a member lacks something, the bits are written under the new seal;
+//! from then on a bit that is set later is waited for.
 //!
 //! One of several engines may be a follower: it writes nothing, and has the keeper hold for it what its jobs hold: see [`super::shard`].
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet};
-use uuid::Uuid;
 
 use super::job::{Job, JobId, Stage, Work};
 use super::run::{Caller, Step};
 use super::{Ask, Engine, EngineError, Record};
-use crate::bitmap::{BLOCK_BYTES, Bitmap, RegionId, Regions};
+use crate::bitmap::{BLOCK_BYTES, Bitmap, RegionId, Regions, Seal};
 use crate::disk::{Disk, DiskOp, OpKind, Segments};
 use crate::superblock::Consistency;
 
@@ -49,10 +51,11 @@ struct Hold {
 #[derive(Debug)]
 pub(super) struct Intent {
     regions: Regions,
-    array: Uuid,
+    /// What the members' bitmap belongs to; none: it is not written.
+    seal: Option<Seal>,
     /// The bits that members are to have.
     wanted: Bitmap,
-    /// Those of them that all present members durably have.
+    /// Those that all present members durably have, and others that what they have stands for.
     durable: Bitmap,
     /// Those that the present round writes.
     flying: Bitmap,
@@ -73,24 +76,25 @@ pub(super) struct Intent {
 }
 
 impl Intent {
-    /// The intent of an array with a bitmap: see [`Engine::with_intent`].
+    /// The intent of an array with a bitmap or a log: see [`Engine::with_intent`].
     pub(super) fn of(geometry: &Geometry, record: &Record) -> Option<Self> {
         let superblock = record.any();
-        let has_bitmap = superblock.consistency == Consistency::Bitmap && geometry.tolerance() > 0;
+        let has_bitmap = superblock.consistency != Consistency::None && geometry.tolerance() > 0;
         let regions = Regions::new(geometry);
         let is_known = record.is_follower() || record.is_clean() && record.is_whole();
         let set = || if is_known { Bitmap::empty(regions) } else { Bitmap::full(regions) };
-        has_bitmap.then(|| Self::new(superblock.array, set(), record.is_follower()))
+        has_bitmap.then(|| Self::new(superblock.seal(), set(), record.is_follower()))
     }
 
     /// The intent of an array in which the bits of `set` have to be taken to be set; what members have is not known.
-    fn new(array: Uuid, set: Bitmap, is_follower: bool) -> Self {
+    fn new(seal: Option<Seal>, set: Bitmap, is_follower: bool) -> Self {
         let regions = set.regions();
         let empty = Bitmap::empty(regions);
+        let is_idle = seal.is_none() && !is_follower;
         Self {
             regions,
-            array,
-            durable: empty.clone(),
+            seal,
+            durable: if is_idle { Bitmap::full(regions) } else { empty.clone() },
             flying: empty,
             wanted: set,
             stale: vec![true; regions.blocks()],
@@ -139,6 +143,11 @@ impl Intent {
         if self.pending > 0 || self.asks.is_some() || self.has_given_up {
             return;
         }
+        let Some(seal) = self.seal else {
+            self.has_news |= self.phase != Phase::Idle;
+            self.phase = Phase::Idle;
+            return;
+        };
         match self.phase {
             Phase::Idle if !self.stale.contains(&true) => {}
             Phase::Idle => {
@@ -148,7 +157,7 @@ impl Intent {
                     if !std::mem::take(&mut self.stale[block]) {
                         continue;
                     }
-                    let bytes = self.wanted.encode(self.array, block);
+                    let bytes = self.wanted.encode(seal, block);
                     for member in present.iter() {
                         let at = Bytes(offset(member).0 + block as u64 * BLOCK_BYTES.0);
                         self.pending += 1;
@@ -181,6 +190,21 @@ impl Intent {
         }
     }
 
+    /// Goes over to another seal when a round of superblock writes is over: what the members have stands for bits that are all set then, or
+    /// counts for nothing. False: it has that seal.
+    fn reseal(&mut self, seal: Option<Seal>) -> bool {
+        if self.asks.is_some() || self.seal == seal {
+            return false;
+        }
+        match seal {
+            Some(_) => self.durable.clone_from(&self.wanted),
+            None => self.durable = Bitmap::full(self.regions),
+        }
+        self.stale.fill(true);
+        (self.seal, self.has_news) = (seal, true);
+        true
+    }
+
     /// The jobs to wake: they look again.
     fn settled(&mut self) -> impl Iterator<Item = JobId> + '_ {
         let is_due = std::mem::take(&mut self.has_news) || self.has_given_up;
@@ -202,7 +226,7 @@ impl Intent {
     /// such regions that it does not cover.
     fn sweep(&mut self, flushed: u64) -> bool {
         let mut needs_flush = false;
-        let Self { wanted, durable, stale, holds, regions, asks, ticks, .. } = self;
+        let Self { wanted, durable, stale, holds, regions, asks, ticks, seal, .. } = self;
         let quiet = |region: &RegionId| {
             let hold = holds[region.index()];
             (hold.holders == 0 || planted!(BitClearedHeld)) && ticks.wrapping_sub(hold.tick) >= QUIET_TICKS
@@ -214,7 +238,9 @@ impl Intent {
                 continue;
             }
             wanted.remove(region);
-            if !planted!(BitClearedCounts) {
+            // What is on the members stands for it all the same where it is of another seal.
+            let is_on_members = seal.is_some() || asks.is_some();
+            if is_on_members && !planted!(BitClearedCounts) {
                 durable.remove(region);
             }
             match asks {
@@ -227,7 +253,7 @@ impl Intent {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// The engine, with the bits that have to be taken to be set where the array has a write-intent bitmap: what was found on the members.
+    /// The engine, with the bits that have to be taken to be set where the array has a write-intent bitmap or a log: what was found on the members.
     /// Without them those of a clean and whole array are none, and those of another all.
     ///
     /// # Panics
@@ -237,12 +263,12 @@ impl<D: Disk, T> Engine<D, T> {
         let Some(set) = set else { return self };
         let intent = self.intent.as_mut().expect("the array has a bitmap");
         assert_eq!(intent.regions, set.regions(), "the bitmap is of this array");
-        *intent = Intent::new(intent.array, set, intent.asks.is_some());
+        *intent = Intent::new(intent.seal, set, intent.asks.is_some());
         self.rebuild.restart(&self.record, Some(intent.wanted()));
         self
     }
 
-    /// The bits that have to be taken to be set on the members, where the array has a write-intent bitmap.
+    /// The bits that have to be taken to be set on the members, where the array has a write-intent bitmap or a log.
     pub fn intent(&self) -> Option<&Bitmap> {
         self.intent.as_ref().map(Intent::wanted)
     }
@@ -304,9 +330,17 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
+    /// Takes note of what is on record now.
+    pub(super) fn reseal_intent(&mut self) {
+        let seal = self.record.any().seal();
+        if self.intent.as_mut().is_some_and(|intent| intent.reseal(seal)) {
+            self.run_intent();
+        }
+    }
+
     /// Has all of the bitmap written again: a member has joined.
     pub(super) fn rewrite_intent(&mut self) {
-        if let Some(intent) = &mut self.intent {
+        if let Some(intent) = self.intent.as_mut().filter(|intent| intent.seal.is_some()) {
             intent.stale.fill(true);
             intent.durable = Bitmap::empty(intent.regions);
         }
@@ -329,7 +363,7 @@ impl<D: Disk, T> Engine<D, T> {
         if !may_clear || intent.phase != Phase::Idle || !intent.ticks.is_multiple_of(SWEEP_TICKS) {
             return;
         }
-        if intent.sweep(self.flusher.flushed()) {
+        if intent.sweep(self.flusher.flushed()) && intent.seal.is_some() {
             self.start(Job::new(None, Work::Sync, Lba(0)..Lba(0)));
         }
         self.run_intent();
@@ -337,7 +371,9 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether bits are set that will be cleared as time passes.
     pub(super) fn is_intent_settling(&self) -> bool {
-        self.may_clear() && self.intent.as_ref().is_some_and(|intent| !intent.wanted.is_empty())
+        // Bits in memory may stay as long as nothing else makes time pass.
+        let is_kept = |intent: &Intent| intent.seal.is_some() && !intent.wanted.is_empty();
+        self.may_clear() && self.intent.as_ref().is_some_and(is_kept)
     }
 
     /// Lets a job wait until the bitmap is not being written; false: it is not.

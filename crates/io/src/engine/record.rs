@@ -230,6 +230,11 @@ impl Record {
         }
     }
 
+    /// Whether no round is under way: what the superblocks say is durable.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
     /// Whether what is durable is what is wanted.
     pub(crate) fn is_settled(&self) -> bool {
         self.is_durable()

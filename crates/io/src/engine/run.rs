@@ -602,6 +602,9 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn run_record(&mut self) {
         self.record.run(|op| self.disk.submit(op));
         self.ready.extend(self.record.settled());
+        if self.record.is_idle() {
+            self.reseal_intent();
+        }
     }
 
     pub(super) fn submit_op(

@@ -46,7 +46,7 @@ fn marked(shape: &Shape, members: &Members) -> Bitmap {
     for bytes in members.iter().flatten() {
         let superblock = superblock(bytes);
         let area = &bytes[size(superblock.areas.bitmap.offset)..][..size(regions.bitmap_bytes())];
-        all.unite(&Bitmap::decode(regions, superblock.array, area));
+        all.unite(&Bitmap::decode(regions, superblock.seal().expect("the array has a bitmap"), area));
     }
     all
 }

@@ -1,19 +1,25 @@
 //! What the members' write-intent bitmaps may hold after a power cut at any moment.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use uraid_io::bitmap::{Bitmap, RegionId, Regions};
+use uraid_io::bitmap::{Bitmap, RegionId, Regions, Seal};
 use uraid_io::disk::{Completion, DiskOp, MemDisk};
 use uraid_io::superblock::{Consistency, Superblock};
 use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, Owner};
-use uuid::Uuid;
 
 use super::size;
 
+/// A bitmap, and what it belongs to; none: nothing that is known.
+#[derive(Clone)]
+struct Version {
+    bits: Bitmap,
+    seal: Option<Seal>,
+}
+
 /// One member's: what is durable, then what was written since, in order.
 struct Versions {
-    all: Vec<Bitmap>,
+    all: Vec<Version>,
     /// The last that is over.
     completed: usize,
     /// The operation whose version is the last.
@@ -24,75 +30,102 @@ struct Versions {
 pub(crate) struct Intents {
     geometry: Geometry,
     regions: Regions,
-    array: Uuid,
     members: Vec<Versions>,
+    /// Where the array has a log: the regions in which some member may lack something.
+    lacking: Option<BTreeSet<RegionId>>,
     /// The version that a flush under way makes durable.
     flushing: HashMap<(u64, MemberIndex), usize>,
 }
 
 impl Intents {
-    /// Of the array that a superblock describes; none without bitmaps, or without anything that they could be for.
-    pub(crate) fn new(superblock: &Superblock, disk: &MemDisk) -> Option<Self> {
+    /// Of the array that a superblock describes; none without bitmaps, or without anything that they could be for. `seals` are what a bitmap on
+    /// the members may belong to.
+    pub(crate) fn new(superblock: &Superblock, disk: &MemDisk, seals: &[Seal]) -> Option<Self> {
         let geometry = Geometry::new(superblock.spec).expect("a test's geometry");
         let regions = Regions::new(&geometry);
-        if superblock.consistency != Consistency::Bitmap || geometry.tolerance() == 0 {
+        if superblock.consistency == Consistency::None || geometry.tolerance() == 0 {
             return None;
         }
         assert!(regions.bitmap_bytes() == Bytes(4096), "one block, so that a version is one write");
         let found = |member: MemberIndex| {
             let bytes = disk.member(member).map_or(&[][..], |bytes| &bytes[size(superblock.areas.bitmap.offset)..]);
-            let now = Bitmap::decode(regions, superblock.array, &bytes[..bytes.len().min(4096)]);
+            let now = Version::read(regions, seals, &bytes[..bytes.len().min(4096)]);
             Versions { all: vec![now], completed: 0, writing: None }
         };
         let members = geometry.all_members().iter().map(found).collect();
-        Some(Self { regions, array: superblock.array, members, flushing: HashMap::new(), geometry })
+        let lacking = (superblock.consistency == Consistency::Log).then(BTreeSet::new);
+        Some(Self { regions, members, flushing: HashMap::new(), geometry, lacking })
+    }
+
+    /// Whether bits count only while some member lacks something.
+    pub(crate) fn has_log(&self) -> bool {
+        self.lacking.is_some()
     }
 
     /// The bits that a power cut may leave on a member: the fewest.
     pub(crate) fn least(&self, member: MemberIndex) -> Vec<RegionId> {
         let all = &self.members[member.index()].all;
-        all[0].iter().filter(|&region| all.iter().all(|version| version.contains(region))).collect()
+        all[0].bits.iter().filter(|&region| all.iter().all(|version| version.bits.contains(region))).collect()
     }
 
     /// One of the versions that a power cut may leave on a member, as it is written.
     pub(crate) fn encoded(&self, member: MemberIndex, pick: impl Fn(usize) -> usize) -> Vec<u8> {
         let all = &self.members[member.index()].all;
-        all[pick(all.len())].encode(self.array, 0).as_ref().to_vec()
+        let Version { bits, seal } = &all[pick(all.len())];
+        seal.map_or(vec![0; 4096], |seal| bits.encode(seal, 0).as_ref().to_vec())
     }
 
-    /// Asserts that the bits of a written range of a member's data are set, whatever a power cut leaves.
-    pub(crate) fn assert_set(&self, active: &[MemberIndex], member: MemberIndex, range: Range<usize>) {
-        let step = size(self.geometry.chunk().bytes());
-        for byte in range.clone().step_by(step).chain([range.end - 1]) {
-            let at = Location { member, sector: DiskSector(byte as u64 / 512) };
-            let stripe = match self.geometry.owner(at) {
-                Some(Owner::Data(lba)) => self.geometry.split(lba).0,
-                Some(Owner::Parity { stripe, .. }) => stripe,
-                None => continue,
-            };
-            let region = self.regions.of(stripe);
-            for &other in active {
-                let is_set = self.members[other.index()].all.iter().all(|version| version.contains(region));
-                assert!(
-                    is_set,
-                    "{stripe:?} is written on member {member}, and {other} may not have the bit of {region:?}"
-                );
+    /// Asserts that the bits of written ranges of members' data are set on those that are `active`, whatever a power cut leaves; where there is a log, those of all that was
+    /// written since some member lacks something. Which bits count is for `seals` to say.
+    pub(crate) fn assert_set<'a>(
+        &mut self,
+        active: &[MemberIndex],
+        seals: &[Seal],
+        written: impl Iterator<Item = (MemberIndex, &'a Range<usize>)>,
+    ) {
+        let written =
+            written.flat_map(|(member, range)| self.regions_of(member, range)).collect::<BTreeSet<RegionId>>();
+        let all = match &mut self.lacking {
+            None => &written,
+            Some(lacking) if seals.is_empty() => return lacking.clear(),
+            Some(lacking) => {
+                lacking.extend(&written);
+                &*lacking
+            }
+        };
+        for &member in active {
+            let versions = &self.members[member.index()].all;
+            for (region, seal) in all.iter().flat_map(|region| seals.iter().map(move |seal| (*region, *seal))) {
+                let is_set = versions.iter().all(|version| version.seal != Some(seal) || version.bits.contains(region));
+                assert!(is_set, "{region:?} is written, and member {member} may not have its bit");
             }
         }
     }
 
+    fn regions_of(&self, member: MemberIndex, range: &Range<usize>) -> Vec<RegionId> {
+        let step = size(self.geometry.chunk().bytes());
+        let region = |byte: usize| {
+            let at = Location { member, sector: DiskSector(byte as u64 / 512) };
+            match self.geometry.owner(at)? {
+                Owner::Data(lba) => Some(self.regions.of(self.geometry.split(lba).0)),
+                Owner::Parity { stripe, .. } => Some(self.regions.of(stripe)),
+            }
+        };
+        range.clone().step_by(step).chain([range.end - 1]).filter_map(region).collect()
+    }
+
     /// Takes note of another member at a slot.
-    pub(crate) fn put(&mut self, member: MemberIndex, disk: &MemDisk, offset: Bytes) {
+    pub(crate) fn put(&mut self, member: MemberIndex, disk: &MemDisk, offset: Bytes, seals: &[Seal]) {
         let bytes = &disk.member(member).expect("it was put there")[size(offset)..][..4096];
-        let now = Bitmap::decode(self.regions, self.array, bytes);
+        let now = Version::read(self.regions, seals, bytes);
         self.members[member.index()] = Versions { all: vec![now], completed: 0, writing: None };
     }
 
-    pub(crate) fn written(&mut self, op: &DiskOp) {
+    pub(crate) fn written(&mut self, op: &DiskOp, seals: &[Seal]) {
         let bytes: Vec<u8> = op.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
         let versions = &mut self.members[op.member.index()];
         assert_eq!(versions.writing.replace(op.tag), None, "one write of a bitmap at a time");
-        versions.all.push(Bitmap::decode(self.regions, self.array, &bytes));
+        versions.all.push(Version::read(self.regions, seals, &bytes));
     }
 
     pub(crate) fn flushing(&mut self, tag: u64, member: MemberIndex) {
@@ -117,5 +150,14 @@ impl Intents {
                 versions.completed = versions.all.len() - 1;
             }
         }
+    }
+}
+
+impl Version {
+    fn read(regions: Regions, seals: &[Seal], bytes: &[u8]) -> Self {
+        let decode = |seal: Seal| Self { bits: Bitmap::decode(regions, seal, bytes), seal: Some(seal) };
+        let all = || Bitmap::full(regions);
+        let known = seals.iter().copied().map(decode).find(|version| version.bits != all());
+        known.unwrap_or_else(|| Self { bits: all(), seal: None })
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use uraid_io::Error;
+use uraid_io::bitmap::Seal;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
 use uraid_io::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
 use uraid_layout::{Bytes, MemberIndex};
@@ -47,6 +48,10 @@ pub(crate) struct Watch {
     reaps: usize,
     /// What the members' write-intent bitmaps may hold, where the array has them.
     pub(crate) intents: Option<Intents>,
+    /// What those may belong to, as far as that is known.
+    seals: Option<Vec<Seal>>,
+    /// Writes of superblocks, which change that.
+    stating: Vec<(u64, MemberIndex)>,
     /// Members may be written that another engine has put on record as failed: what they hold counts for nothing.
     pub(crate) allows_late: bool,
     /// Operations that are not begun until [`Watch::let_go`].
@@ -70,6 +75,8 @@ impl Watch {
             ops: Vec::new(),
             reaps: usize::MAX,
             intents: None,
+            seals: None,
+            stating: Vec::new(),
             allows_late: false,
             on_hold: Vec::new(),
             held: Vec::new(),
@@ -77,7 +84,7 @@ impl Watch {
         };
         watch.durable = (0..members).map(MemberIndex).map(|member| watch.superblock(member)).collect();
         let superblock = watch.durable.iter().flatten().next();
-        watch.intents = superblock.and_then(|superblock| Intents::new(superblock, &watch.inner));
+        watch.intents = superblock.and_then(|superblock| Intents::new(superblock, &watch.inner, &watch.find_seals()));
         watch
     }
 
@@ -154,7 +161,9 @@ impl Watch {
         self.unflushed[slot].clear();
         self.inner.replace(member, Some(bytes));
         self.durable[slot] = self.superblock(member);
-        self.intents.iter_mut().for_each(|intents| intents.put(member, &self.inner, self.areas.bitmap.offset));
+        self.seals = None;
+        let seals = self.seals();
+        self.intents.iter_mut().for_each(|intents| intents.put(member, &self.inner, self.areas.bitmap.offset, &seals));
     }
 
     pub(crate) fn data_mut(&mut self, member: MemberIndex) -> &mut [u8] {
@@ -203,19 +212,38 @@ impl Watch {
         slots.filter(|(_, record)| record.state == SlotState::Active).map(|(slot, _)| slot).collect()
     }
 
+    fn seals(&mut self) -> Vec<Seal> {
+        if self.seals.is_none() || !self.stating.is_empty() {
+            self.seals = Some(self.find_seals());
+        }
+        self.seals.clone().expect("just found")
+    }
+
+    /// What the members' bitmap may belong to after a power cut: by what is durable on record, or was written over it.
+    fn find_seals(&self) -> Vec<Seal> {
+        let newest = self.durable.iter().flatten().max_by_key(|superblock| superblock.epoch);
+        let slots = (0..self.durable.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("few")));
+        let written = slots.filter_map(|member| self.superblock(member));
+        let later = written.filter(|own| newest.is_none_or(|newest| own.epoch > newest.epoch));
+        newest.cloned().into_iter().chain(later).filter_map(|superblock| superblock.seal()).collect()
+    }
+
     /// Whatever a power cut leaves now, what was written and may not be durable is in regions whose bits are set.
-    fn assert_intended(&self) {
-        let Some(intents) = &self.intents else { return };
-        let start = size(self.areas.data.offset);
+    fn assert_intended(&mut self) {
+        let seals = self.seals();
         let active = self.active();
+        let Some(intents) = &mut self.intents else { return };
+        let start = size(self.areas.data.offset);
         let flying = self.writing.iter().flat_map(|((_, member), group)| {
-            group.ranges.iter().filter(|_| group.pending > 0).map(move |range| (*member, range))
+            group.ranges.iter().filter(|_| group.pending > 0).map(move |range| (*member, range.clone()))
         });
         let unflushed = (0..).map(MemberIndex).zip(&self.unflushed);
-        let unflushed = unflushed.flat_map(|(member, writes)| writes.iter().map(move |(_, range)| (member, range)));
-        for (member, range) in flying.chain(unflushed).filter(|(member, _)| active.contains(member)) {
-            intents.assert_set(&active, member, range.start - start..range.end - start);
-        }
+        let unflushed =
+            unflushed.flat_map(|(member, writes)| writes.iter().map(move |(_, range)| (member, range.clone())));
+        let counts = |member: &MemberIndex| active.contains(member) || intents.has_log();
+        let written = flying.chain(unflushed).filter(|(member, _)| counts(member));
+        let written: Vec<_> = written.map(|(member, range)| (member, range.start - start..range.end - start)).collect();
+        intents.assert_set(&active, &seals, written.iter().map(|(member, range)| (*member, range)));
     }
 
     /// Before any data is written that somebody relies on, every member that counts says durably that writes are under way.
@@ -252,9 +280,13 @@ impl Disk for Watch {
                 self.assert_intended();
             }
             OpKind::Write if op.offset == self.areas.bitmap.offset => {
+                let seals = self.seals();
                 let intents = self.intents.as_mut().expect("only an array with a bitmap has its bitmap written");
-                intents.written(&op);
+                intents.written(&op, &seals);
                 self.assert_intended();
+            }
+            OpKind::Write if positions(self.areas.member_size).is_some_and(|all| all.contains(&op.offset)) => {
+                self.stating.push((op.tag, op.member));
             }
             OpKind::Flush => {
                 self.intents.iter_mut().for_each(|intents| intents.flushing(op.tag, op.member));
@@ -285,12 +317,17 @@ impl Disk for Watch {
             let (key, is_ok) = ((completion.tag, completion.member), completion.result.is_ok());
             let slot = completion.member.index();
             self.intents.iter_mut().for_each(|intents| intents.completed(completion));
+            if let Some(place) = self.stating.iter().position(|stating| *stating == key) {
+                self.stating.swap_remove(place);
+                self.seals = None;
+            }
             if let Some((superblock, written)) = self.flushing.remove(&key) {
                 if is_ok {
                     // Of two flushes at once the one that was asked for first may end last.
                     let epoch =
                         |superblock: &Option<Superblock>| superblock.as_ref().map(|superblock| superblock.epoch);
                     if epoch(&superblock) > epoch(&self.durable[slot]) {
+                        self.seals = None;
                         self.durable[slot] = superblock;
                     }
                     let start = size(self.areas.data.offset);
