@@ -2,6 +2,7 @@
 //! holds what an encoder makes of the content.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName, Order};
@@ -58,6 +59,8 @@ pub(crate) struct Storm {
     context: String,
     /// Where a reader that goes through the array in order is, where there is one.
     pub(crate) reader: Option<u64>,
+    /// Where commands are for.
+    window: Range<u64>,
 }
 
 /// Every way to cache; some so small that content is always on its way out.
@@ -97,7 +100,13 @@ impl Storm {
             pool,
             context,
             reader: None,
+            window: 0..sectors as u64,
         }
+    }
+
+    /// Lets commands be for these sectors from now on.
+    pub(crate) fn within(&mut self, window: Range<u64>) {
+        self.window = window;
     }
 
     pub(crate) fn run(&mut self, commands: u64) {
@@ -146,6 +155,11 @@ impl Storm {
         self.is_healthy = false;
     }
 
+    /// How many commands it has submitted.
+    pub(crate) fn next(&self) -> u64 {
+        self.next
+    }
+
     /// Lets what nobody waits for come to its end.
     pub(crate) fn settle(&mut self) {
         let mut replies = Vec::new();
@@ -164,14 +178,14 @@ impl Storm {
     }
 
     fn range(&mut self) -> (usize, usize) {
-        let capacity = self.engine.geometry().capacity().0;
-        let lba = self.random.below(capacity);
+        let Range { start, end } = self.window.clone();
+        let lba = start + self.random.below(end - start);
         let longest = match self.random.below(8) {
-            0 => capacity,
+            0 => end,
             1 | 2 => 64,
             _ => 12,
         };
-        let len = 1 + self.random.below(longest.min(capacity - lba));
+        let len = 1 + self.random.below(longest.min(end - lba));
         // A chunk, and with it the capacity, is whole blocks.
         let (lba, len) = if self.is_checked { (lba / 8 * 8, (lba % 8 + len).next_multiple_of(8)) } else { (lba, len) };
         (usize::try_from(lba).expect("small"), usize::try_from(len).expect("small"))
