@@ -3,6 +3,7 @@
 mod members;
 mod peers;
 mod scrub;
+mod spares;
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;

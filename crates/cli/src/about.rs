@@ -1,4 +1,4 @@
-//! What does not change about an array while it is served, and who its members are.
+//! What does not change about an array while it is served, and who its members and spares are.
 
 use std::cell::RefCell;
 use std::path::{PathBuf, absolute};
@@ -9,6 +9,7 @@ use uraid_layout::{Bytes, MemberIndex};
 use uuid::Uuid;
 
 use crate::shape::{layout_name, level_name};
+use crate::spares::Spare;
 
 /// An array, as it is shown.
 #[derive(Clone, Debug)]
@@ -25,6 +26,8 @@ pub(crate) struct About {
     pub(crate) reactors: u8,
     /// By slot.
     pub(crate) members: RefCell<Vec<Member>>,
+    /// In the order in which they are taken.
+    pub(crate) spares: RefCell<Vec<Spare>>,
 }
 
 /// Who is in a slot, or was.
@@ -37,7 +40,7 @@ pub(crate) struct Member {
 
 impl About {
     /// What is known of an array before it is served at `uri`.
-    pub(crate) fn new(array: &Array, uri: String, is_read_only: bool, reactors: u8) -> Self {
+    pub(crate) fn new(array: &Array, uri: String, is_read_only: bool, reactors: u8, spares: Vec<Spare>) -> Self {
         let level = array.geometry.spec().level;
         let members = array.superblock.slots.iter().zip(&array.paths).map(|(record, path)| {
             let path = path.as_ref().map(|path| absolute(path).unwrap_or_else(|_| path.clone()));
@@ -54,6 +57,7 @@ impl About {
             is_read_only,
             reactors,
             members: RefCell::new(members.collect()),
+            spares: RefCell::new(spares),
         }
     }
 
@@ -78,10 +82,14 @@ impl About {
         Ok(MemberIndex(u8::try_from(slot).expect("slots are small numbers")))
     }
 
-    /// Notes who is in a slot now, and where; `None` leaves the last one's UUID.
-    pub(crate) fn set_path(&self, slot: MemberIndex, uuid: Option<Uuid>, path: Option<PathBuf>) {
-        let member = &mut self.members.borrow_mut()[slot.index()];
-        *member = Member { uuid: uuid.unwrap_or(member.uuid), path };
+    /// Notes who is in a slot now; gives who was.
+    pub(crate) fn set_member(&self, slot: MemberIndex, member: Member) -> Member {
+        std::mem::replace(&mut self.members.borrow_mut()[slot.index()], member)
+    }
+
+    /// Notes where the member of a slot is now.
+    pub(crate) fn set_path(&self, slot: MemberIndex, path: Option<PathBuf>) {
+        self.members.borrow_mut()[slot.index()].path = path;
     }
 
     /// A member's path, or its UUID where it is not known.

@@ -44,7 +44,7 @@ pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
     print(format_args!("{} can be taken away", args.member))
 }
 
-/// `uraid add`: waits until the member has joined, and not until it is rebuilt.
+/// `uraid add`: waits until the member has joined, or is a spare, and not until it is rebuilt.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
     let AddArgs { server, force, size, path } = args;
     let mut client = Client::connect(&server.socket)?;
@@ -52,10 +52,16 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
     client.be_patient()?;
     let request = Request::Add { path: absolute(path)?, force: *force, size_bytes: size.map(|size| size.0) };
     let Added { slot, uuid } = client.ask(&request)?;
-    print(format_args!(
-        "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows how far it is",
-        path.display()
-    ))
+    match (slot, uuid) {
+        (Some(slot), Some(uuid)) => print(format_args!(
+            "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows how far it is",
+            path.display()
+        )),
+        _ => print(format_args!(
+            "no member is missing: {} is a spare now, until the server ends; `uraid serve --spare` makes it one for longer",
+            path.display()
+        )),
+    }
 }
 
 /// `uraid rebuild-limit`.

@@ -50,14 +50,16 @@ pub(crate) enum Command {
     Set(SetArgs),
     /// Give a member of an array up that is being served
     Fail(MemberArgs),
-    /// Let go of a member that has failed, while the array is being served
+    /// Let go of a member that has failed, or of a spare, while the array is being served
     Remove(MemberArgs),
-    /// Take a member in that returns, or a new one, and rebuild it while the array is being served
+    /// Take a member in that returns, or a new one, and rebuild it while the array is being served; a spare if none is missing
     Add(AddArgs),
     /// Limit how fast each member is rebuilt
     RebuildLimit(RebuildLimitArgs),
     /// Compare what the members hold while the array is being served, and repair what is certainly wrong
     Scrub(ScrubArgs),
+    /// Wait until nothing is being rebuilt or scrubbed; succeeds where the array is whole then
+    Wait(ServerArgs),
     /// Stop serving an array, and wait until its members are marked clean
     Stop(ServerArgs),
 }
@@ -155,7 +157,7 @@ pub(crate) struct CreateArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                             on a socket in the first member's directory
-  uraid serve --socket /run/vault.sock --export vault /dev/sd[b-h]
+  uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
   uraid serve --listen 127.0.0.1:10809 --degraded a.img c.img")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
@@ -174,9 +176,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN")]
     pub(crate) busy_poll: BusyPoll,
     /// Threads that share the array between them. More than one pays where many clients keep one core busy, and costs each request that
-    /// is for another thread's part a hop to it [default: 1 on machines of up to 4 cores, else a quarter of them, up to 4]
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), value_name = "N")]
-    pub(crate) reactors: Option<u8>,
+    /// is for another thread's part a hop to it. With more than one, members can't be taken in while the array is served, by spares neither
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
+    pub(crate) reactors: u8,
+    /// File or device that takes the place of a member that fails; may be given several times, and to several servers: who needs it first gets it. It must
+    /// be there and hold nothing. Once taken it is a member, and the same command line serves the array again
+    #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
+    pub(crate) spares: Vec<PathBuf>,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
     #[command(flatten)]
@@ -193,7 +199,7 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
     /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and MEMBER where it is about one. EVENT is started, stopped, member-failed,
-    /// degraded, frozen, rebuild-started, rebuild-finished, recovered, scrub-mismatch or scrub-finished
+    /// degraded, frozen, spare-taken, rebuild-started, rebuild-finished, recovered, scrub-mismatch or scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
     /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can read them

@@ -8,6 +8,7 @@ mod members;
 pub(crate) mod protocol;
 mod scrub;
 mod serve;
+mod spares;
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -23,7 +24,7 @@ use crate::about::About;
 use crate::args::Misuse;
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Answer, Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Status};
+use protocol::{Answer, Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Spare, Status};
 
 pub(crate) use serve::serve;
 
@@ -147,6 +148,7 @@ impl Control {
             health: health(&facts),
             requests: facts.traffic,
             members: self.members(&facts),
+            spares: self.spares(),
             cache_mode: cache_name(facts.cache_mode).to_owned(),
             cache: bytes(facts.cache),
             log: bytes(facts.log),
@@ -158,6 +160,15 @@ impl Control {
             }),
             scrub: facts.scrub.as_ref().map(scrub::scrub),
         })
+    }
+
+    fn spares(&self) -> Vec<Spare> {
+        let spares = self.about.spares.borrow();
+        let spare = |spare: &crate::spares::Spare| Spare {
+            path: spare.path.display().to_string(),
+            problem: spare.problem.clone(),
+        };
+        spares.iter().map(spare).collect()
     }
 
     fn members(&self, facts: &Facts) -> Vec<Member> {

@@ -10,7 +10,7 @@ use uraid_io::superblock::UnixSeconds;
 
 use crate::args::{ConsistencyName, CreateArgs};
 use crate::examine;
-use crate::terminal::{self, print, print_json};
+use crate::terminal::{self, Progress, print, print_json};
 
 /// Runs the command.
 pub(crate) fn run(args: &CreateArgs) -> Result<()> {
@@ -42,12 +42,8 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
 pub(crate) fn make(members: &[PathBuf], options: &CreateOptions) -> Result<()> {
     let mut bar = None;
     array::create(members, options, |done, total| {
-        let bar = bar.get_or_insert_with(|| terminal::progress("initialising", total.0));
-        bar.set_position(done.0);
+        bar.get_or_insert_with(|| Progress::new("initialising", total.0)).set(done.0);
     })?;
-    if let Some(bar) = bar {
-        bar.finish_and_clear();
-    }
     Ok(())
 }
 

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use tokio::sync::Notify;
 use uraid_io::disk::Disk;
 use uraid_io::engine::Engine;
 use uraid_layout::{MemberIndex, MemberSet};
@@ -43,6 +44,8 @@ pub(crate) enum Event {
     Degraded,
     /// More members failed than the level survives.
     Frozen,
+    /// A spare takes the place of a member.
+    SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
     RebuildStarted(MemberIndex),
     /// A member has everything.
@@ -69,6 +72,7 @@ pub(crate) struct Watcher {
     last: Cell<Condition>,
     hook: RefCell<Option<Hook>>,
     notifier: Rc<Notifier>,
+    changed: Notify,
 }
 
 /// The administrator's program.
@@ -96,6 +100,7 @@ impl Event {
             Self::MemberFailed(_) => "member-failed",
             Self::Degraded => "degraded",
             Self::Frozen => "frozen",
+            Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
             Self::Recovered => "recovered",
@@ -106,7 +111,10 @@ impl Event {
 
     fn member(self) -> Option<MemberIndex> {
         match self {
-            Self::MemberFailed(member) | Self::RebuildStarted(member) | Self::RebuildFinished(member) => Some(member),
+            Self::MemberFailed(member)
+            | Self::SpareTaken(member)
+            | Self::RebuildStarted(member)
+            | Self::RebuildFinished(member) => Some(member),
             _ => None,
         }
     }
@@ -116,6 +124,9 @@ impl Event {
         match self {
             Self::MemberFailed(slot) => {
                 tracing::error!(event, array, %slot, member, "a member failed: the array does without it");
+            }
+            Self::SpareTaken(slot) => {
+                tracing::warn!(event, array, %slot, member, "a spare takes the place of a member")
             }
             Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
             Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),
@@ -169,7 +180,7 @@ impl Condition {
 impl Watcher {
     /// Looks out for what happens to an array that is like this, and says that it is served.
     pub(crate) fn new(about: Rc<About>, now: Condition, hook: Option<Hook>, notifier: Rc<Notifier>) -> Self {
-        let watcher = Self { about, last: Cell::new(now), hook: RefCell::new(hook), notifier };
+        let watcher = Self { about, last: Cell::new(now), hook: RefCell::new(hook), notifier, changed: Notify::new() };
         watcher.notify(now);
         watcher.tell(Event::Started);
         watcher
@@ -181,7 +192,13 @@ impl Watcher {
         if last != now {
             last.events(now).into_iter().for_each(|event| self.tell(event));
             self.notify(now);
+            self.changed.notify_one();
         }
+    }
+
+    /// Waits until members are missing or being rebuilt that were not, or the other way round; one can wait at a time.
+    pub(crate) async fn changed(&self) {
+        self.changed.notified().await;
     }
 
     /// Says that the array is not served any more, and waits until the program has been told.

@@ -17,10 +17,12 @@ mod quickstart;
 mod reactor;
 mod serve;
 mod shape;
+mod spares;
 mod spin;
 mod status;
 mod systemd;
 mod terminal;
+mod wait;
 
 use std::io::{self, Write};
 use std::panic;
@@ -31,11 +33,13 @@ use uraid_io::array::{ConfigureError, CreateError};
 use uraid_layout::GeometryError;
 
 use args::{Cli, Command, Misuse};
+use terminal::Closed;
 
 fn main() -> ExitCode {
     abort_on_panic();
     let cli = Cli::parse();
     logging::init(cli.log_format);
+    let serves = matches!(cli.command, Command::Serve(_) | Command::Quickstart(_));
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
@@ -51,10 +55,13 @@ fn main() -> ExitCode {
         Command::Add(args) => administer::add(&args),
         Command::RebuildLimit(args) => administer::rebuild_limit(&args),
         Command::Scrub(args) => administer::scrub(&args),
+        Command::Wait(args) => wait::run(&args),
         Command::Stop(args) => administer::stop(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
+        // What was asked for is done, and whoever stopped reading has seen enough.
+        Err(error) if error.is::<Closed>() && !serves => ExitCode::SUCCESS,
         Err(error) => {
             // Nobody is left to tell where standard error is closed.
             let _ = writeln!(io::stderr(), "uraid: {}", chain(&error));

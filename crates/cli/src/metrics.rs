@@ -83,6 +83,8 @@ fn array(text: &mut Text, facts: &Facts, about: &About) {
         "How many more members may fail, whichever they are, without loss; more where mirrors are lucky.",
     )
     .sample(&[], facts.survives);
+    let ready = about.spares.borrow().iter().filter(|spare| spare.is_ready()).count();
+    text.gauge("uraid_array_spares", "Spares that nothing is known to speak against.").sample(&[], ready);
     text.gauge("uraid_array_frozen", "1 when more members failed than the level survives: every request is refused.")
         .sample(&[], u8::from(facts.is_frozen));
 }

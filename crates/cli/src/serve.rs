@@ -20,8 +20,9 @@ use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::fleet::Fleet;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, Reactor, Settings};
+use crate::spares::{self, Spare};
 use crate::systemd::{self, Notifier};
-use crate::terminal::{self, list, print, quoted};
+use crate::terminal::{self, Progress, list, print, quoted};
 
 /// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
 /// only where no worker thread of the kernel wants the core.
@@ -38,9 +39,12 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
+    let needs_one = args.spares.is_empty() || args.reactors == 1;
+    ensure!(needs_one, Misuse("spares are taken where one reactor serves the array: leave --reactors out".into()));
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let options = OpenOptions { access, allow_degraded: args.degraded, force: args.force };
-    let array = Array::open(&args.members, options)?;
+    let (members, spares) = spares::sort(&there(&args.members), &args.spares)?;
+    let array = Array::open(&members, options)?;
     for (path, reason) in &array.set_aside {
         tracing::warn!("{} is left out: {reason}", path.display());
     }
@@ -49,10 +53,23 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         let noun = if missing.len() == 1 { "member" } else { "members" };
         tracing::warn!("serving without {noun} {}", list(&missing));
     }
+    let spares = spares::at_start(&array, &spares)?;
     let array = agree(array, args)?;
     let info = info(&array, args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, serve(array, info, args))
+    LocalSet::new().block_on(&runtime, serve(array, info, spares, args))
+}
+
+/// The members that can be found at all: those that are gone may have been replaced, and then the same command line serves the array as before.
+fn there(members: &[PathBuf]) -> Vec<PathBuf> {
+    let (there, gone): (Vec<PathBuf>, Vec<PathBuf>) = members.iter().cloned().partition(|path| path.exists());
+    if there.is_empty() {
+        return gone;
+    }
+    for path in gone {
+        tracing::warn!("{} is left out: there is no such file or device", path.display());
+    }
+    there
 }
 
 /// Brings parity into agreement where the last run left it open.
@@ -66,10 +83,8 @@ fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
     if part.0 > 0 {
         tracing::warn!("what is kept twice is computed again for {part_size} of {all_size}");
     }
-    let bar = terminal::progress("recovering", if part.0 > 0 { part.0 } else { all.0 });
-    let array = array.recover(|done| bar.set_position(done.0)).context("the recovery stopped")?;
-    bar.finish_and_clear();
-    Ok(array)
+    let mut bar = Progress::new("recovering", if part.0 > 0 { part.0 } else { all.0 });
+    array.recover(|done| bar.set(done.0)).context("the recovery stopped")
 }
 
 fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
@@ -104,7 +119,7 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
 
 /// How many threads serve the array.
 fn reactors(array: &Array, args: &ServeArgs) -> u8 {
-    let wanted = args.reactors.unwrap_or_else(default_reactors);
+    let wanted = args.reactors;
     let possible = array.engines_max().and_then(|most| u8::try_from(most).ok()).unwrap_or(u8::MAX);
     if possible < wanted {
         tracing::warn!(
@@ -115,7 +130,7 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     wanted.min(possible)
 }
 
-async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
+async fn serve(array: Array, info: ExportInfo, spares: Vec<Spare>, args: &ServeArgs) -> Result<()> {
     let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
     let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let listener = listener(&args.endpoint, &args.members)?;
@@ -126,7 +141,7 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
     };
     let settings = settings(&array, args);
     let reactors = reactors(&array, args);
-    let about = Rc::new(About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors));
+    let about = Rc::new(About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors, spares));
     let service = Service::start(array, &info, settings, reactors).await?;
     let (reactor, connections) = service.parts();
     let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
@@ -143,6 +158,9 @@ async fn serve(array: Array, info: ExportInfo, args: &ServeArgs) -> Result<()> {
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
     reactor.watch(|now| Watcher::new(about, now, hook, Rc::clone(&notifier)));
+    if !args.read_only && reactors == 1 {
+        spawn_local(Rc::clone(&control).keep_whole());
+    }
     let stop = async {
         stopped(&mut signals, &control).await;
         notifier.stopping();
@@ -201,12 +219,6 @@ pub(crate) fn warn_unless(answered: bool) {
     if !answered {
         tracing::warn!("some requests were not answered in time");
     }
-}
-
-/// One core in four serves, so that clients and the kernel have the others.
-fn default_reactors() -> u8 {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    u8::try_from((cores / 4).clamp(1, 4)).expect("at most four")
 }
 
 /// What is cached, and in how much memory.

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::args::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{
-    Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Status,
+    Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Spare, Status,
 };
 use crate::terminal::{list, print, print_json, size};
 
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 }
 
 /// What the members keep safe, in words.
-fn words(health: &Health) -> String {
+pub(crate) fn words(health: &Health) -> String {
     let Health { state, survives, missing, rebuilding } = health;
     let survives = match survives {
         0 => "survives no failure".to_owned(),
@@ -89,6 +89,12 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
     );
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
     text += &table(status, before);
+    for Spare { path, problem } in &status.spares {
+        text += &match problem {
+            None => format!("spare    {path}\n"),
+            Some(problem) => format!("spare    {path}, which can't be taken: {problem}\n"),
+        };
+    }
     text += &format!(
         "\nclients  read {}{}, wrote {}{}, {} flushes",
         size(requests.read_bytes),

@@ -2,17 +2,28 @@
 
 use std::fmt;
 use std::io::{self, Write};
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// Prints a line. A closed pipe is an error like any other, not a panic.
+/// Between two lines that say how far work is.
+const LINE_PERIOD: Duration = Duration::from_secs(10);
+
+/// Nobody reads any more what is printed.
+#[derive(Debug, thiserror::Error)]
+#[error("standard output is closed: nobody reads what is printed")]
+pub(crate) struct Closed;
+
+/// Prints a line.
+///
+/// # Errors
+/// [`Closed`], which ends most commands quietly.
 pub(crate) fn print(line: fmt::Arguments<'_>) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_fmt(line)?;
-    out.write_all(b"\n")?;
-    Ok(out.flush()?)
+    let printed = out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    printed.map_err(|error| if error.kind() == io::ErrorKind::BrokenPipe { Closed.into() } else { error.into() })
 }
 
 /// Prints facts as indented JSON.
@@ -20,12 +31,49 @@ pub(crate) fn print_json(facts: &impl Serialize) -> Result<()> {
     print(format_args!("{}", serde_json::to_string_pretty(facts)?))
 }
 
-/// A bar on standard error that is drawn only on a terminal; `total` in bytes.
-pub(crate) fn progress(what: &'static str, total: u64) -> ProgressBar {
-    let style = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
-    let bar = ProgressBar::new(total).with_message(what);
-    bar.set_style(style.expect("the template is valid"));
-    bar
+/// How far long work is: a bar where standard error is a terminal, otherwise a line every now and then.
+pub(crate) struct Progress {
+    what: &'static str,
+    total: u64,
+    bar: ProgressBar,
+    /// When the next line is due.
+    due: Instant,
+}
+
+impl Progress {
+    /// Of work on `total` bytes.
+    pub(crate) fn new(what: &'static str, total: u64) -> Self {
+        let style = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
+        let bar = ProgressBar::new(total).with_message(what);
+        bar.set_style(style.expect("the template is valid"));
+        Self { what, total, bar, due: Instant::now() + LINE_PERIOD }
+    }
+
+    /// Shows that so many bytes are done.
+    pub(crate) fn set(&mut self, done: u64) {
+        self.bar.set_position(done);
+        if self.bar.is_hidden()
+            && let Some(line) = self.line(done, Instant::now())
+        {
+            // Nobody is left to tell where standard error is closed.
+            let _ = writeln!(io::stderr(), "{line}");
+        }
+    }
+
+    fn line(&mut self, done: u64, now: Instant) -> Option<String> {
+        if now < self.due {
+            return None;
+        }
+        self.due = now + LINE_PERIOD;
+        let per_cent = u128::from(done) * 100 / u128::from(self.total.max(1));
+        Some(format!("{}: {per_cent} % of {}", self.what, size(self.total)))
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
 }
 
 /// `1, 3 and 4`.
@@ -67,7 +115,22 @@ pub(crate) fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{list, size};
+    use super::{LINE_PERIOD, Progress, list, size};
+
+    #[test]
+    fn without_a_terminal_a_line_says_now_and_then_how_far_work_is() {
+        let mut progress = Progress::new("rebuilding", 3 << 30);
+        let start = progress.due - LINE_PERIOD;
+        let mut line = |periods: f64, done| progress.line(done, start + LINE_PERIOD.mul_f64(periods));
+        assert_eq!(line(0.9, 1 << 30), None, "short work says nothing");
+        assert_eq!(line(1.0, 1 << 30).as_deref(), Some("rebuilding: 33 % of 3 GiB"));
+        assert_eq!(line(1.9, 2 << 30), None);
+        assert_eq!(line(2.0, 3 << 30).as_deref(), Some("rebuilding: 100 % of 3 GiB"));
+        assert_eq!(
+            Progress::new("nothing", 0).line(0, start + 3 * LINE_PERIOD).as_deref(),
+            Some("nothing: 0 % of 0 bytes")
+        );
+    }
 
     #[test]
     fn sizes_are_readable() {

@@ -9,6 +9,7 @@ use uraid_layout::Bytes;
 
 use super::Control;
 use super::protocol::Added;
+use crate::about::Member;
 
 impl Control {
     pub(super) async fn fail(&self, name: &str) -> Result<()> {
@@ -18,12 +19,16 @@ impl Control {
 
     pub(super) async fn remove(&self, name: &str) -> Result<()> {
         let _alone = self.changing.lock().await;
+        if self.drop_spare(name) {
+            return Ok(());
+        }
         let slot = self.about.find(name)?;
         self.reactor.take_out(slot)?;
-        self.about.set_path(slot, None, None);
+        self.about.set_path(slot, None);
         Ok(())
     }
 
+    /// Takes a member in, or makes a spare where none is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
         let _alone = self.changing.lock().await;
         // A member that has failed and was not removed is still held, and locked.
@@ -31,9 +36,27 @@ impl Control {
             let _ = self.reactor.take_out(slot);
         }
         let options = JoinOptions { size: size.map(Bytes), allocation: Allocation::Full, force };
-        let joined = self.reactor.admit(path.clone(), options).await;
-        let (slot, uuid) = joined.with_context(|| format!("{} can't be added", path.display()))?;
-        self.about.set_path(slot, Some(uuid), Some(path));
-        Ok(Added { slot: slot.0, uuid })
+        let added = if self.reactor.vacancies().is_empty() {
+            self.add_spare(path.clone(), options).await
+        } else {
+            self.take_in(path.clone(), options).await
+        };
+        added.with_context(|| format!("{} can't be added", path.display()))
+    }
+
+    async fn take_in(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
+        let prepared = self.reactor.prepare(path.clone(), options).await?;
+        let (slot, uuid) = (prepared.slot(), prepared.uuid());
+        let before = self.about.set_member(slot, Member { uuid, path: Some(path.clone()) });
+        match self.reactor.join(prepared).await {
+            Ok(()) => {
+                self.drop_spare(&path.display().to_string());
+                Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
+            }
+            Err(error) => {
+                self.about.set_member(slot, before);
+                Err(error)
+            }
+        }
     }
 }

@@ -23,9 +23,9 @@ pub(crate) enum Request {
     Set { key: String, value: String },
     /// Give a member up, which is named by its slot, path or UUID; answered when that is on record.
     Fail { member: String },
-    /// Let go of a member that the array does without.
+    /// Let go of a member that the array does without, or of a spare.
     Remove { member: String },
-    /// Take in a member that returns, or a new one, and rebuild it: [`Added`].
+    /// Take in a member that returns, or a new one, and rebuild it; a spare where none is missing: [`Added`].
     Add {
         path: PathBuf,
         #[serde(default)]
@@ -97,6 +97,8 @@ pub(crate) struct Status {
     pub(crate) health: Health,
     pub(crate) requests: Traffic,
     pub(crate) members: Vec<Member>,
+    /// In the order in which they are taken.
+    pub(crate) spares: Vec<Spare>,
     /// `writeback`, `writethrough` or `none`.
     pub(crate) cache_mode: String,
     /// What is in memory and still to be written.
@@ -109,11 +111,19 @@ pub(crate) struct Status {
     pub(crate) scrub: Option<Scrub>,
 }
 
-/// A member that was taken in.
+/// A member that was taken in, or a spare, which has neither slot nor UUID yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Added {
-    pub(crate) slot: u8,
-    pub(crate) uuid: Uuid,
+    pub(crate) slot: Option<u8>,
+    pub(crate) uuid: Option<Uuid>,
+}
+
+/// A file or device that takes the place of a member that fails.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Spare {
+    pub(crate) path: String,
+    /// Why it can't be taken, as far as is known.
+    pub(crate) problem: Option<String>,
 }
 
 /// How far rebuilding is.

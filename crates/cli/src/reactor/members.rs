@@ -1,24 +1,37 @@
 //! Members that administrators give up, take out and take in while the array is served.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
-use uraid_io::array::{JoinOptions, join, rejoin};
-use uraid_io::engine::{Command, Joining};
+use uraid_io::array::{JoinError, JoinOptions, join, rejoin};
+use uraid_io::engine::{Command, EngineError, Joining};
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock::{self, Superblock};
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::{Reactor, Token};
 
-/// What a member is to be prepared for.
-struct Place {
-    truth: Superblock,
-    slot: MemberIndex,
+/// A member that is ready to join.
+#[derive(Debug)]
+pub(crate) struct Prepared {
+    member: Member,
+    joining: Joining,
+}
+
+impl Prepared {
+    /// The slot that it is for.
+    pub(crate) fn slot(&self) -> MemberIndex {
+        self.joining.superblock.slot
+    }
+
+    /// Who it is.
+    pub(crate) fn uuid(&self) -> Uuid {
+        self.joining.superblock.member
+    }
 }
 
 impl Reactor {
@@ -29,10 +42,7 @@ impl Reactor {
 
     /// Lets go of a member that the array does without already.
     pub(crate) fn take_out(&self, slot: MemberIndex) -> Result<()> {
-        ensure!(
-            self.peers.is_none(),
-            "members are taken out where one reactor serves the array; serve it with --reactors 1"
-        );
+        self.ensure_alone()?;
         let mut engine = self.engine.borrow_mut();
         ensure!(engine.missing().contains(slot), "the array goes on with member {slot}: fail it first");
         match engine.disk_mut().put(slot, None) {
@@ -42,42 +52,82 @@ impl Reactor {
         }
     }
 
-    /// Takes a member in, which is rebuilt from then on: one that returns, or a new one for a slot without a member. Gives its slot and UUID when
-    /// that is on record. Nothing else may be done with members meanwhile.
-    pub(crate) async fn admit(&self, path: PathBuf, options: JoinOptions) -> Result<(MemberIndex, Uuid)> {
-        ensure!(
-            self.peers.is_none(),
-            "members are rebuilt where one reactor serves the array; serve it with --reactors 1"
-        );
-        let place = {
-            let engine = self.engine.borrow();
-            let slot = engine.missing().iter().next().context("no member is missing")?;
-            Place { truth: engine.superblock().clone(), slot }
-        };
-        let prepared = spawn_blocking(move || prepare(&path, options, &place)).await;
-        let (member, joining) = prepared.context("the member could not be prepared")??;
-        let (slot, uuid) = (joining.superblock.slot, joining.superblock.member);
+    /// Lets go of a member that the array does without, if it has one; false: operations on it are still under way.
+    pub(crate) fn let_go(&self, slot: MemberIndex) -> bool {
+        self.engine.borrow_mut().disk_mut().put(slot, None).is_ok()
+    }
+
+    /// The slots without a member.
+    pub(crate) fn vacancies(&self) -> MemberSet {
+        self.engine.borrow().missing()
+    }
+
+    /// Refuses what only an array can do that one reactor serves, and that is not frozen.
+    pub(crate) fn ensure_can_join(&self) -> Result<()> {
+        self.ensure_alone()?;
+        ensure!(!self.engine.borrow().is_frozen(), EngineError::Frozen);
+        Ok(())
+    }
+
+    /// What the members that are there have on record.
+    pub(crate) fn superblock(&self) -> Superblock {
+        self.engine.borrow().superblock().clone()
+    }
+
+    /// Makes a member ready for a slot without one: one that returns is for its own, a new one for the first. Nothing else may be done with members meanwhile.
+    pub(crate) async fn prepare(&self, path: PathBuf, options: JoinOptions) -> Result<Prepared> {
+        self.ensure_can_join()?;
+        let slot = self.vacancies().iter().next().context("no member is missing")?;
+        let truth = self.superblock();
+        prepare(move || {
+            let returns = !options.force && path.exists() && {
+                let member = Member::open(&path, Access::Inspect)?;
+                superblock::load(&member).is_ok_and(|own| own.array == truth.array)
+            };
+            if returns { rejoin(&path, &truth) } else { join(&path, options, &truth, slot) }
+        })
+        .await
+    }
+
+    /// As [`Reactor::prepare`], a new one for this slot.
+    pub(crate) async fn prepare_new(&self, path: PathBuf, options: JoinOptions, slot: MemberIndex) -> Result<Prepared> {
+        self.ensure_can_join()?;
+        let truth = self.superblock();
+        prepare(move || join(&path, options, &truth, slot)).await
+    }
+
+    /// Takes a member in, which is rebuilt from then on; ready when that is on record.
+    pub(crate) async fn join(&self, prepared: Prepared) -> Result<()> {
+        let slot = prepared.slot();
         {
             let mut engine = self.engine.borrow_mut();
             ensure!(engine.missing().contains(slot), "slot {slot} has a member");
-            if engine.disk_mut().put(slot, Some(Arc::new(member))).is_err() {
+            if engine.disk_mut().put(slot, Some(Arc::new(prepared.member))).is_err() {
                 bail!(
                     "operations on the member that was in slot {slot} are still under way; try again when they have ended"
                 );
             }
         }
-        let joined = self.command(Command::Join(Box::new(joining))).await;
+        let joined = self.command(Command::Join(Box::new(prepared.joining))).await;
         if joined.is_err() {
             // It keeps nothing that an array relies on; where operations are under way it goes with the server.
             let _ = self.engine.borrow_mut().disk_mut().put(slot, None);
         }
-        joined.map(|()| (slot, uuid))
+        joined
     }
 
     /// Limits how fast each member is rebuilt, in bytes a second.
     pub(crate) fn set_rebuild_limit(&self, limit: Option<Bytes>) {
         self.engine.borrow_mut().set_rebuild_limit(limit);
         self.turn();
+    }
+
+    fn ensure_alone(&self) -> Result<()> {
+        ensure!(
+            self.peers.is_none(),
+            "members are taken out and in where one reactor serves the array; serve it with --reactors 1"
+        );
+        Ok(())
     }
 
     async fn command(&self, command: Command) -> Result<()> {
@@ -88,12 +138,8 @@ impl Reactor {
     }
 }
 
-/// Opens a member and makes it ready; blocks.
-fn prepare(path: &Path, options: JoinOptions, place: &Place) -> Result<(Member, Joining)> {
-    let Place { truth, slot } = place;
-    let returns = !options.force && path.exists() && {
-        let member = Member::open(path, Access::Inspect)?;
-        superblock::load(&member).is_ok_and(|own| own.array == truth.array)
-    };
-    Ok(if returns { rejoin(path, truth)? } else { join(path, options, truth, *slot)? })
+/// Makes a member ready on a thread that may block.
+async fn prepare(work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static) -> Result<Prepared> {
+    let (member, joining) = spawn_blocking(work).await.context("the member could not be prepared")??;
+    Ok(Prepared { member, joining })
 }

@@ -41,6 +41,7 @@ fn status() -> Status {
         health: Health { state: HealthState::Whole, survives: 1, missing: Vec::new(), rebuilding: Vec::new() },
         requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
+        spares: Vec::new(),
         cache_mode: "writeback".into(),
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),

@@ -14,7 +14,7 @@ use super::create::zero;
 use crate::Error;
 use crate::engine::Joining;
 use crate::member::{Access, Allocation, Member, MemberError};
-use crate::signature;
+use crate::signature::{self, Signature};
 use crate::superblock::{self, Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock, SuperblockError};
 
 /// How a member may be prepared.
@@ -138,25 +138,11 @@ pub fn join(
     truth: &Superblock,
     slot: MemberIndex,
 ) -> Result<(Member, Joining), JoinError> {
-    let found = path.symlink_metadata().is_ok().then(|| Member::open(path, Access::ReadWrite)).transpose()?;
-    let size = match (&found, options.size) {
-        (Some(member), _) => member.size(),
-        (None, Some(size)) => size,
-        (None, None) => return Err(JoinError::NoSize { path: path.into() }),
-    };
+    let (found, size) = find(path, options)?;
     if let Some(member) = found.as_ref().filter(|_| !options.force) {
-        let signature = signature::detect(member.size(), |offset, len| member.peek(offset, len))?;
-        if let Some(signature) = signature {
-            let (what, offset) = (signature.name, signature.offset);
-            return Err(JoinError::InUse { path: path.into(), what, offset });
-        }
+        refuse_content(member)?;
     }
-    let (needed, log) = (truth.spec.member_size, truth.areas.log.size);
-    let areas = Areas::new(size, log, truth.integrity).filter(|areas| areas.data_sectors() >= needed);
-    let Some(areas) = areas else {
-        let room = Areas::new(size, log, truth.integrity).map_or(Sectors(0), |areas| areas.data_sectors());
-        return Err(JoinError::TooSmall { path: path.into(), room, needed });
-    };
+    let areas = areas(path, size, truth)?;
     let member = match found {
         Some(member) => member,
         None => Member::create(path, size, options.allocation)?,
@@ -168,6 +154,30 @@ pub fn join(
     member.sync()?;
     let own = own(truth, Uuid::new_v4(), slot, areas, Sequence(0));
     Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4() }))
+}
+
+/// Makes a spare of a file or device that nobody uses: blank, and large enough to [`join`]. Holds nothing when it returns.
+///
+/// # Errors
+/// See [`JoinError`].
+pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Result<(), JoinError> {
+    let (found, size) = find(path, options)?;
+    areas(path, size, truth)?;
+    match found {
+        Some(member) if options.force => Ok(superblock::erase(&member)?),
+        Some(member) => refuse_content(&member),
+        None => Ok(drop(Member::create(path, size, options.allocation)?)),
+    }
+}
+
+/// Whether [`join`] would make a new member of what is at `path`, without `force`. Writes nothing and holds nothing, so it may be otherwise by then.
+///
+/// # Errors
+/// See [`JoinError`].
+pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
+    let member = Member::open(path, Access::Inspect)?;
+    areas(path, member.size(), truth)?;
+    refuse_content(&member)
 }
 
 /// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a write-intent bitmap or a log it is
@@ -224,6 +234,33 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
     let is_known = truth.consistency != Consistency::None && truth.integrity == Integrity::None;
     let is_whole = was_made || is_stale || !is_known;
     Ok(Joining { superblock, is_whole, generation: Uuid::new_v4() })
+}
+
+/// The member at `path`, held, or the size of the file that is to be made there.
+fn find(path: &Path, options: JoinOptions) -> Result<(Option<Member>, Bytes), JoinError> {
+    let found = path.symlink_metadata().is_ok().then(|| Member::open(path, Access::ReadWrite)).transpose()?;
+    let size = match (&found, options.size) {
+        (Some(member), _) => member.size(),
+        (None, Some(size)) => size,
+        (None, None) => return Err(JoinError::NoSize { path: path.into() }),
+    };
+    Ok((found, size))
+}
+
+/// Refuses to overwrite what a member holds.
+fn refuse_content(member: &Member) -> Result<(), JoinError> {
+    match signature::detect(member.size(), |offset, len| member.peek(offset, len))? {
+        Some(Signature { name, offset }) => Err(JoinError::InUse { path: member.path().into(), what: name, offset }),
+        None => Ok(()),
+    }
+}
+
+/// How a member of this size is divided.
+fn areas(path: &Path, size: Bytes, truth: &Superblock) -> Result<Areas, JoinError> {
+    let needed = truth.spec.member_size;
+    let areas = Areas::new(size, truth.areas.log.size, truth.integrity);
+    let room = areas.as_ref().map_or(Sectors(0), Areas::data_sectors);
+    areas.filter(|_| room >= needed).ok_or_else(|| JoinError::TooSmall { path: path.into(), room, needed })
 }
 
 fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, sequence: Sequence) -> Superblock {

@@ -17,7 +17,7 @@ mod tables;
 pub use assemble::Assembled;
 pub use configure::ConfigureError;
 pub use create::{CreateError, CreateOptions, create};
-pub use join::{JoinError, JoinOptions, join, rejoin, returning};
+pub use join::{JoinError, JoinOptions, check, join, make_spare, rejoin, returning};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use open::{Array, Follower, OpenError, OpenOptions, candidates, check_presence};
 pub use recover::RecoverError;

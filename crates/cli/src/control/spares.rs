@@ -1,0 +1,145 @@
+//! Spares that take the places of members that are missing.
+//!
+//! One at a time, in the order in which they were named. A spare that was taken is a member, whatever becomes of it; one that could not be taken for
+//! what it is now (held by somebody, not there, full of something) is looked at again later, and one that failed while it was made ready never is. So
+//! every spare is written at most once, and a member that can't be rebuilt makes no endless loop.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::task::spawn_blocking;
+use uraid_io::array::{self, JoinError, JoinOptions};
+use uraid_io::member::Allocation;
+use uraid_layout::MemberIndex;
+
+use super::Control;
+use super::protocol::Added;
+use crate::about::Member;
+use crate::events::Event;
+use crate::spares::Spare;
+
+/// How long to wait before spares that could not be taken are looked at again: twice as long each time.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// What came of filling the slots without a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// There is no more to be done until something changes.
+    Settled,
+    /// A slot is empty, and there is a spare that may become fit for it.
+    Open,
+}
+
+impl Control {
+    /// Has spares take the places of members that are missing or fail, for ever.
+    pub(crate) async fn keep_whole(self: Rc<Self>) {
+        let mut pause = PAUSE_MIN;
+        loop {
+            let outcome = self.fill_slots().await;
+            let Some(watcher) = self.reactor.watcher() else { return };
+            tokio::select! {
+                () = watcher.changed() => pause = PAUSE_MIN,
+                () = tokio::time::sleep(pause), if outcome == Outcome::Open => pause = PAUSE_MAX.min(2 * pause),
+            }
+        }
+    }
+
+    /// Makes a spare of what nobody uses.
+    pub(super) async fn add_spare(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
+        ensure!(!self.about.is_read_only, "the array is open for reading only");
+        self.reactor.ensure_can_join()?;
+        ensure!(self.reactor.geometry().tolerance() > 0, "the array survives no failure: a spare is no use to it");
+        if self.about.spares.borrow().iter().any(|spare| spare.path == path && !spare.is_given_up) {
+            bail!("it is a spare already");
+        }
+        let (truth, spare) = (self.reactor.superblock(), path.clone());
+        let made = spawn_blocking(move || array::make_spare(&spare, options, &truth)).await;
+        made.context("the spare could not be looked at")??;
+        let mut spares = self.about.spares.borrow_mut();
+        spares.retain(|spare| spare.path != path);
+        spares.push(Spare::new(path));
+        Ok(Added { slot: None, uuid: None })
+    }
+
+    /// Forgets a spare; false: it is none.
+    pub(super) fn drop_spare(&self, name: &str) -> bool {
+        let mut spares = self.about.spares.borrow_mut();
+        let count = spares.len();
+        spares.retain(|spare| spare.path.as_os_str() != name);
+        spares.len() < count
+    }
+
+    /// Fills the slots that have no member, as far as there are spares.
+    async fn fill_slots(&self) -> Outcome {
+        let _alone = self.changing.lock().await;
+        for slot in self.reactor.vacancies().iter() {
+            if !self.may_be_filled() || self.reactor.ensure_can_join().is_err() {
+                return Outcome::Settled;
+            }
+            if !self.reactor.let_go(slot) || !self.fill(slot).await {
+                return Outcome::Open;
+            }
+        }
+        Outcome::Settled
+    }
+
+    fn may_be_filled(&self) -> bool {
+        self.about.spares.borrow().iter().any(|spare| !spare.is_given_up)
+    }
+
+    /// Has the first spare that can take a slot; false: there is none now.
+    async fn fill(&self, slot: MemberIndex) -> bool {
+        let paths: Vec<PathBuf> = {
+            let spares = self.about.spares.borrow();
+            spares.iter().filter(|spare| !spare.is_given_up).map(|spare| spare.path.clone()).collect()
+        };
+        for path in paths {
+            match self.take_spare(&path, slot).await {
+                Ok(()) => return true,
+                Err(error) => self.note_problem(&path, &error),
+            }
+        }
+        false
+    }
+
+    async fn take_spare(&self, path: &Path, slot: MemberIndex) -> Result<()> {
+        let options = JoinOptions { size: None, allocation: Allocation::Full, force: false };
+        let prepared = self.reactor.prepare_new(path.into(), options, slot).await?;
+        self.about.spares.borrow_mut().retain(|spare| spare.path != path);
+        let taken = Member { uuid: prepared.uuid(), path: Some(path.into()) };
+        let before = self.about.set_member(slot, taken);
+        if let Some(watcher) = self.reactor.watcher() {
+            watcher.tell(Event::SpareTaken(slot));
+        }
+        let joined = self.reactor.join(prepared).await;
+        if joined.is_err() {
+            self.about.set_member(slot, before);
+            self.about.spares.borrow_mut().push(Spare::new(path.into()));
+        }
+        joined
+    }
+
+    fn note_problem(&self, path: &Path, error: &anyhow::Error) {
+        let problem = crate::chain(error);
+        let mut spares = self.about.spares.borrow_mut();
+        let Some(spare) = spares.iter_mut().find(|spare| spare.path == path) else { return };
+        spare.is_given_up |= !is_untouched(error);
+        if spare.problem.as_ref() != Some(&problem) {
+            tracing::warn!(spare = %path.display(), "a spare can't be taken: {problem}");
+            spare.problem = Some(problem);
+        }
+    }
+}
+
+/// Whether a spare was refused before anything was written to it.
+fn is_untouched(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(
+            JoinError::Member(_) | JoinError::NoSize { .. } | JoinError::InUse { .. } | JoinError::TooSmall { .. },
+        ) => true,
+        Some(_) | None => false,
+    }
+}
