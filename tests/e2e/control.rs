@@ -4,6 +4,7 @@ mod members;
 mod peers;
 mod scrub;
 mod spares;
+mod upkeep;
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;

@@ -5,8 +5,9 @@ mod page;
 use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use uraid_tests::array::Array;
@@ -218,6 +219,42 @@ fn who_the_array_is_and_how_it_stands() {
     assert_eq!(standing(&page), [4.0, 1.0, 0.0, 0.0], "the copy of what is missing must not fail, too");
     assert_eq!(page.value("uraid_member_present", &[("member", "1")]), 0.0);
     assert_eq!(page.value("uraid_member_present", &[("member", "0")]), 1.0);
+    let _ = watched.server.stop();
+}
+
+/// Four blocks of a member are overwritten behind the server's back; then the member is given up, and a spare takes its place.
+#[test]
+fn scrubs_rebuilds_and_spares_are_seen_from_outside() {
+    let array = Array::create(&shape::raid5_of_3());
+    let spare = array.path("spare");
+    std::fs::File::create_new(&spare).unwrap().set_len(shape::MEMBER_BYTES as u64).unwrap();
+    let watched = Watched::start(&array, &["--spare", spare.to_str().unwrap()]);
+    let socket = array.socket();
+    let uraid = |words: &[&str]| binary::uraid([words, &["--socket", socket.to_str().unwrap()]].concat());
+    let value = |page: &Page, name: &str| page.value(name, &[]);
+    let page = watched.page();
+    for name in ["uraid_rebuild_bytes_total", "uraid_scrub_bytes_total", "uraid_scrub_finished_timestamp_seconds"] {
+        assert_eq!(value(&page, name), 0.0, "{name}");
+    }
+    assert_eq!(value(&page, "uraid_array_spares"), 1.0);
+    let file = std::fs::File::options().write(true).open(&array.members()[1]).unwrap();
+    file.write_all_at(&[0xA5; 4 * 4096], array.facts()[1].data_offset as u64).unwrap();
+    let _ = uraid(&["scrub", "start", "--wait"]).code_is(1);
+    let size = array.expected_size() as f64;
+    let page = watched.page();
+    assert_eq!(page.value("uraid_scrub_mismatched_bytes_total", &[("certainty", "unknown")]), 4.0 * 4096.0);
+    assert_eq!(page.value("uraid_scrub_mismatched_bytes_total", &[("certainty", "certain")]), 0.0);
+    assert_eq!((value(&page, "uraid_scrub_bytes_total"), value(&page, "uraid_scrub_done_bytes")), (size, size));
+    assert_eq!((value(&page, "uraid_scrub_running"), value(&page, "uraid_scrub_repaired_bytes_total")), (0.0, 0.0));
+
+    let _ = uraid(&["fail", "1"]).success();
+    let _ = uraid(&["wait"]).success();
+    let page = watched.page();
+    assert_eq!((value(&page, "uraid_array_spares"), value(&page, "uraid_rebuild_members")), (0.0, 0.0));
+    assert_eq!((value(&page, "uraid_rebuild_bytes_total"), value(&page, "uraid_rebuild_done_bytes")), (size, 0.0));
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
+    let finished = value(&page, "uraid_scrub_finished_timestamp_seconds");
+    assert!((since - 3600.0..since + 1.0).contains(&finished), "{finished}");
     let _ = watched.server.stop();
 }
 

@@ -5,6 +5,7 @@ use std::path::{PathBuf, absolute};
 
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
+use uraid_io::superblock::UnixSeconds;
 use uraid_layout::{Bytes, MemberIndex};
 use uuid::Uuid;
 
@@ -18,6 +19,7 @@ pub(crate) struct About {
     pub(crate) uuid: Uuid,
     pub(crate) level: &'static str,
     pub(crate) layout: &'static str,
+    pub(crate) created: UnixSeconds,
     pub(crate) size: Bytes,
     pub(crate) chunk: Bytes,
     /// Where clients find it.
@@ -51,6 +53,7 @@ impl About {
             uuid: array.superblock.array,
             level: level_name(level),
             layout: layout_name(level),
+            created: array.superblock.created,
             size: array.geometry.capacity().bytes(),
             chunk: array.geometry.chunk().bytes(),
             uri,

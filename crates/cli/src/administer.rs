@@ -2,15 +2,16 @@
 
 use std::path::absolute;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::args::{AddArgs, MemberArgs, RebuildLimitArgs, ScrubAction, ScrubArgs, ServerArgs, SetArgs};
+use crate::args::{AddArgs, MemberArgs, RateArgs, ScrubAction, ScrubArgs, ServerArgs, SetArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Added, Certainty, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
 use crate::status;
 use crate::terminal::{print, print_json, size};
+use crate::wait;
 
 /// `uraid stop`: waits until the members are marked clean.
 pub(crate) fn stop(args: &ServerArgs) -> Result<()> {
@@ -65,12 +66,22 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 }
 
 /// `uraid rebuild-limit`.
-pub(crate) fn rebuild_limit(args: &RebuildLimitArgs) -> Result<()> {
+pub(crate) fn rebuild_limit(args: &RateArgs) -> Result<()> {
     let request = Request::RebuildLimit { bytes_per_second: args.rate.0.map(|rate| rate.0) };
     let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
     match args.rate.0 {
         Some(rate) => print(format_args!("each member is rebuilt by at most {} a second", size(rate.0))),
         None => print(format_args!("members are rebuilt as fast as they go")),
+    }
+}
+
+/// `uraid scrub-limit`.
+pub(crate) fn scrub_limit(args: &RateArgs) -> Result<()> {
+    let request = Request::ScrubLimit { bytes_per_second: args.rate.0.map(|rate| rate.0) };
+    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
+    match args.rate.0 {
+        Some(rate) => print(format_args!("scrubs read at most {} a second of each member", size(rate.0))),
+        None => print(format_args!("scrubs read as fast as they go")),
     }
 }
 
@@ -85,14 +96,24 @@ fn name(word: &str) -> Result<String> {
 /// `uraid scrub`.
 pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
     match args.action {
-        ScrubAction::Start { ref server, repair, repair_suspects, dry_run: _ } => {
+        ScrubAction::Start { ref server, repair, repair_suspects, dry_run: _, wait } => {
             let mode = match (repair, repair_suspects) {
                 (_, true) => ScrubMode::RepairSuspects,
                 (true, false) => ScrubMode::Repair,
                 (false, false) => ScrubMode::Check,
             };
-            let scrub: Scrub = Client::connect(&server.socket)?.ask(&Request::ScrubStart { mode })?;
-            print(format_args!("{}", status::scrub_line(&scrub)))
+            let mut client = Client::connect(&server.socket)?;
+            let scrub: Scrub = client.ask(&Request::ScrubStart { mode })?;
+            if !wait {
+                return print(format_args!("{}", status::scrub_line(&scrub)));
+            }
+            wait::until_scrubbed(&mut client)?;
+            let report: ScrubReport = client.ask(&Request::ScrubStatus {})?;
+            show(&report)?;
+            let Scrub { done_bytes, total_bytes, mismatched_bytes, repaired_bytes, .. } = report.scrub;
+            ensure!(done_bytes == total_bytes, "the scrub was stopped");
+            ensure!(mismatched_bytes == repaired_bytes, "the members do not agree");
+            Ok(())
         }
         ScrubAction::Stop { ref server } => {
             let scrub: Scrub = Client::connect(&server.socket)?.ask(&Request::ScrubStop {})?;

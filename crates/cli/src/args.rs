@@ -55,7 +55,9 @@ pub(crate) enum Command {
     /// Take a member in that returns, or a new one, and rebuild it while the array is being served; a spare if none is missing
     Add(AddArgs),
     /// Limit how fast each member is rebuilt
-    RebuildLimit(RebuildLimitArgs),
+    RebuildLimit(RateArgs),
+    /// Limit how fast scrubs read each member
+    ScrubLimit(RateArgs),
     /// Compare what the members hold while the array is being served, and repair what is certainly wrong
     Scrub(ScrubArgs),
     /// Wait until nothing is being rebuilt or scrubbed; succeeds where the array is whole then
@@ -183,6 +185,9 @@ pub(crate) struct ServeArgs {
     /// be there and hold nothing. Once taken it is a member, and the same command line serves the array again
     #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
     pub(crate) spares: Vec<PathBuf>,
+    /// Compare what the members hold when so much has passed since that was last done: a number of days (d), weeks (w), hours (h), minutes (m) or seconds (s)
+    #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
+    pub(crate) scrub_every: Option<Duration>,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
     #[command(flatten)]
@@ -260,9 +265,9 @@ pub(crate) struct AddArgs {
     pub(crate) path: PathBuf,
 }
 
-/// Arguments of `uraid rebuild-limit`.
+/// Arguments of `uraid rebuild-limit` and `uraid scrub-limit`.
 #[derive(Debug, Args)]
-pub(crate) struct RebuildLimitArgs {
+pub(crate) struct RateArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Bytes a second, such as 50M; none: as fast as members go and clients leave room for
@@ -302,6 +307,9 @@ pub(crate) enum ScrubAction {
         /// Write nothing; this is the default
         #[arg(long, conflicts_with_all = ["repair", "repair_suspects"])]
         dry_run: bool,
+        /// Wait for its end and say what it has found; succeeds where all of it is right then
+        #[arg(long)]
+        wait: bool,
     },
     /// Stop the one that runs
     Stop {
@@ -539,6 +547,22 @@ fn rate(text: &str) -> Result<Rate, String> {
         (_, Ok(rate)) if rate.0 > 0 => Ok(Rate(Some(rate))),
         _ => Err(format!("'{text}' is not none, nor bytes a second such as 50M")),
     }
+}
+
+/// A time such as `30d`.
+fn period(text: &str) -> Result<Duration, String> {
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = text.split_at(digits);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 86400,
+        "w" => 7 * 86400,
+        _ => 0,
+    };
+    let period = number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).filter(|&period| period > 0);
+    period.map(Duration::from_secs).ok_or_else(|| format!("'{text}' is not a time; write for example 30d, 4w or 12h"))
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {

@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use tokio::sync::{Mutex, Notify, watch};
+use uraid_io::disk::OpName;
 use uraid_io::engine::CacheMode;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::Connections;
@@ -24,7 +25,7 @@ use crate::about::About;
 use crate::args::Misuse;
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Answer, Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Spare, Status};
+use protocol::{Answer, Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Request, Spare, Status};
 
 pub(crate) use serve::serve;
 
@@ -40,6 +41,7 @@ pub(crate) struct Control {
     stop: Notify,
     /// Held while a member is given up, taken out or taken in.
     changing: Mutex<()>,
+    scrubs: scrub::Followed,
     /// How closing the array ended.
     ended: watch::Sender<Option<Result<(), String>>>,
 }
@@ -55,6 +57,7 @@ impl Control {
             started: Instant::now(),
             stop: Notify::new(),
             changing: Mutex::new(()),
+            scrubs: scrub::Followed::default(),
             ended,
         }
     }
@@ -92,6 +95,10 @@ impl Control {
             }
             Request::ScrubStart { mode } => self.start_scrub(mode).await.map(Answer::Scrub),
             Request::ScrubStop {} => self.stop_scrub().await.map(Answer::Scrub),
+            Request::ScrubLimit { bytes_per_second } => {
+                self.reactor.set_scrub_limit(bytes_per_second.map(Bytes));
+                Ok(Answer::Done {})
+            }
             Request::ScrubStatus {} => self.scrub().await.map(Answer::ScrubReport),
             Request::Set { key, value } => {
                 self.set(&key, &value)?;
@@ -159,6 +166,7 @@ impl Control {
                 stuck_stripe: progress.stuck.map(|stripe| stripe.0),
             }),
             scrub: facts.scrub.as_ref().map(scrub::scrub),
+            scrub_finished_s: facts.scrub_record.finished.map(|at| at.0),
         })
     }
 
@@ -195,6 +203,8 @@ impl Control {
                 written_bytes: counters.written_bytes,
                 log_bytes: counters.log_bytes,
                 flushes: counters.flushes,
+                read_latency: Latency::of(facts.latencies.of(index, OpName::Read)),
+                write_latency: Latency::of(facts.latencies.of(index, OpName::Write)),
             }
         };
         (0..).zip(&*self.about.members.borrow()).map(member).collect()

@@ -126,7 +126,7 @@ impl Event {
                 tracing::error!(event, array, %slot, member, "a member failed: the array does without it");
             }
             Self::SpareTaken(slot) => {
-                tracing::warn!(event, array, %slot, member, "a spare takes the place of a member")
+                tracing::warn!(event, array, %slot, member, "a spare takes the place of a member");
             }
             Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
             Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),

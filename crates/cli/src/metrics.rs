@@ -12,7 +12,7 @@ use std::rc::Rc;
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use uraid_io::disk::OpName;
-use uraid_io::engine::{Counters, Fill, MemberCounters};
+use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
 use uraid_layout::MemberIndex;
 
 use crate::about::About;
@@ -65,6 +65,8 @@ fn page(facts: &Facts, about: &About) -> String {
     operations(&mut text, &facts.counters);
     latencies(&mut text, facts);
     logs(&mut text, &facts.logs);
+    rebuilds(&mut text, facts);
+    scrubs(&mut text, facts);
     text.finish()
 }
 
@@ -246,6 +248,41 @@ fn logs(text: &mut Text, logs: &[Option<Fill>]) {
             }
         }
     }
+}
+
+fn rebuilds(text: &mut Text, facts: &Facts) {
+    let members = facts.rebuild.map_or(0, |progress| progress.members.len());
+    let done = facts.rebuild.map_or(0, |progress| progress.done.bytes().0);
+    text.gauge("uraid_rebuild_members", "Members that are being rebuilt.").sample(&[], members);
+    text.gauge("uraid_rebuild_done_bytes", "What of the array they have; 0 when none is being rebuilt.")
+        .sample(&[], done);
+    let made = facts.counters.rebuilt_bytes();
+    text.counter("uraid_rebuild_bytes_total", "What of the array was made for them.").sample(&[], made);
+}
+
+fn scrubs(text: &mut Text, facts: &Facts) {
+    let ScrubCounters { compared, certain, suspected, unknown, repaired, unchecked } = facts.counters.scrubs();
+    let scrub = facts.scrub.as_ref();
+    let is_running = scrub.is_some_and(|scrub| scrub.is_running);
+    text.gauge("uraid_scrub_running", "1 while a scrub goes on.").sample(&[], u8::from(is_running));
+    let done = scrub.map_or(0, |scrub| scrub.done.bytes().0);
+    text.gauge("uraid_scrub_done_bytes", "What of the array the last scrub has compared.").sample(&[], done);
+    let finished = facts.scrub_record.finished.map_or(0, |at| at.0);
+    text.gauge(
+        "uraid_scrub_finished_timestamp_seconds",
+        "When a scrub was last finished that compared everything, before the server was started, too; 0: never.",
+    )
+    .sample(&[], finished);
+    text.counter("uraid_scrub_bytes_total", "What of the array scrubs have compared.").sample(&[], compared);
+    let mut mismatched = text.counter(
+        "uraid_scrub_mismatched_bytes_total",
+        "What scrubs found wrong, by whether it is known to be so: units, or of parity groups where the unit is not known.",
+    );
+    for (certainty, bytes) in [("certain", certain), ("suspected", suspected), ("unknown", unknown)] {
+        mismatched.sample(&[("certainty", certainty)], bytes);
+    }
+    text.counter("uraid_scrub_repaired_bytes_total", "What of that was made right.").sample(&[], repaired);
+    text.counter("uraid_scrub_unchecked_bytes_total", "Parity that scrubs could not check.").sample(&[], unchecked);
 }
 
 fn slots(count: usize) -> Vec<(MemberIndex, String)> {

@@ -50,6 +50,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         busy_poll: BusyPoll::Auto,
         reactors: 1,
         spares: Vec::new(),
+        scrub_every: None,
         cache: CacheArgs::default(),
         watch: WatchArgs::default(),
         members,

@@ -208,6 +208,7 @@ impl Reactor {
     pub(crate) fn close(&self) -> Result<()> {
         let mut engine = self.engine.borrow_mut();
         let mut replies = Vec::new();
+        engine.wind_down();
         // What clients left behind still runs to its end.
         while engine.in_flight() > 0 {
             engine.turn(&mut replies)?;

@@ -158,12 +158,17 @@ async fn serve(array: Array, info: ExportInfo, spares: Vec<Spare>, args: &ServeA
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
     reactor.watch(|now| Watcher::new(about, now, hook, Rc::clone(&notifier)));
+    if !args.read_only {
+        control.resume_scrub();
+    }
+    spawn_local(Rc::clone(&control).look_after_scrubs(args.scrub_every));
     if !args.read_only && reactors == 1 {
         spawn_local(Rc::clone(&control).keep_whole());
     }
     let stop = async {
         stopped(&mut signals, &control).await;
         notifier.stopping();
+        Box::pin(control.end_scrub()).await;
     };
     let served = service.serve(listener, stop).await;
     let closed = served

@@ -8,8 +8,9 @@ use anyhow::Result;
 use crate::args::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{
-    Fill, Health, HealthState, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Spare, Status,
+    Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Spare, Status,
 };
+use crate::create::now;
 use crate::terminal::{list, print, print_json, size};
 
 /// Between two looks.
@@ -124,6 +125,9 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
         let before = before.filter(|_| scrub.running);
         text += &format!("\n{}{}", scrub_line(scrub), rest(status, before, scrub.done_bytes, then, scrub.total_bytes));
     }
+    if let (Some(finished), Ok(now)) = (status.scrub_finished_s, now()) {
+        text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
+    }
     text
 }
 
@@ -161,7 +165,8 @@ fn rest(status: &Status, before: Option<&Status>, done: u64, then: u64, total: u
 
 /// A row for each member.
 fn table(status: &Status, before: Option<&Status>) -> String {
-    let head = ["", "member", "state", "read", "written", "operations", "errors", "repaired"].map(str::to_owned);
+    let head = ["", "member", "state", "read", "written", "operations", "read ms", "write ms", "errors", "repaired"];
+    let head = head.map(str::to_owned);
     let row = |(index, member): (usize, &Member)| {
         let Member { slot, path, uuid, state, errors, mismatches, repaired, unrepairable, .. } = member;
         let state = match state {
@@ -181,12 +186,14 @@ fn table(status: &Status, before: Option<&Status>) -> String {
             moved(member.read_bytes, |member| member.read_bytes),
             moved(member.written_bytes + member.log_bytes, |member| member.written_bytes + member.log_bytes),
             (member.reads + member.writes).to_string(),
+            latency(&member.read_latency, then.map(|(_, then)| &then.read_latency)),
+            latency(&member.write_latency, then.map(|(_, then)| &then.write_latency)),
             (errors + mismatches).to_string(),
             if *unrepairable > 0 { format!("{repaired}, not {unrepairable}") } else { repaired.to_string() },
         ]
     };
     let rows: Vec<_> = std::iter::once(head).chain(status.members.iter().enumerate().map(row)).collect();
-    let widths: [usize; 8] =
+    let widths: [usize; 10] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default());
     let mut text = String::new();
     for row in rows {
@@ -198,6 +205,16 @@ fn table(status: &Status, before: Option<&Status>) -> String {
         text.push('\n');
     }
     text
+}
+
+/// How long operations took, since the last look where there was one: the mean, and what 99 of 100 took at most, in milliseconds.
+fn latency(now: &Latency, then: Option<&Latency>) -> String {
+    let then = then.and_then(Latency::histogram).unwrap_or_default();
+    let took = now.histogram().map(|now| now.since(&then));
+    match took.and_then(|took| Some((took.mean()?, took.quantile(990)?))) {
+        Some((mean, most)) => format!("{:.2} / {:.1}", mean.as_secs_f64() * 1e3, most.as_secs_f64() * 1e3),
+        None => "-".to_owned(),
+    }
 }
 
 /// The most important on one line.

@@ -15,17 +15,23 @@ const PERIOD: Duration = Duration::from_millis(200);
 
 /// Waits until nothing is being rebuilt or scrubbed any more; succeeds where the array is whole then.
 pub(crate) fn run(args: &ServerArgs) -> Result<()> {
-    let health = until_idle(&mut Client::connect(&args.socket)?)?.health;
+    let health =
+        until_none(&mut Client::connect(&args.socket)?, &[Work::Replacing, Work::Rebuilding, Work::Scrubbing])?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
     print(format_args!("{}", words(&health)))
 }
 
-/// Waits, and shows how far the server is; gives how it is in the end.
-pub(crate) fn until_idle(client: &mut Client) -> Result<Status> {
+/// Waits for the end of a scrub.
+pub(crate) fn until_scrubbed(client: &mut Client) -> Result<Status> {
+    until_none(client, &[Work::Scrubbing])
+}
+
+/// Waits for the end of such works, and shows how far the server is; gives how it is then.
+fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
     let mut shown: Option<(Work, Progress)> = None;
     loop {
         let status: Status = client.ask(&Request::Status {})?;
-        let Some((work, done, total)) = under_way(&status) else { return Ok(status) };
+        let Some((work, done, total)) = under_way(&status, works) else { return Ok(status) };
         match &mut shown {
             Some((last, progress)) if *last == work => progress.set(done),
             _ => shown = Some((work, Progress::new(work.name(), total))),
@@ -52,17 +58,19 @@ impl Work {
     }
 }
 
-/// What a server is at, how far that is, and how much it is in bytes.
-fn under_way(status: &Status) -> Option<(Work, u64, u64)> {
+/// The first of `works` that a server is at, how far it is, and how much it is in bytes.
+fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
     let Status { rebuild, scrub, health, spares, .. } = status;
-    let is_about_to_be = health.state == HealthState::Degraded && !health.missing.is_empty();
-    match (rebuild, scrub.as_ref().filter(|scrub| scrub.running)) {
-        (Some(rebuild), _) => Some((Work::Rebuilding, rebuild.done_bytes, rebuild.total_bytes)),
+    let progress = |work| match work {
         // What fits is taken at once.
-        _ if is_about_to_be && spares.iter().any(|spare| spare.problem.is_none()) => {
-            Some((Work::Replacing, 0, status.size_bytes))
+        Work::Replacing => {
+            let is_empty = health.state == HealthState::Degraded && !health.missing.is_empty();
+            (is_empty && spares.iter().any(|spare| spare.problem.is_none())).then_some((0, status.size_bytes))
         }
-        (None, Some(scrub)) => Some((Work::Scrubbing, scrub.done_bytes, scrub.total_bytes)),
-        (None, None) => None,
-    }
+        Work::Rebuilding => rebuild.as_ref().map(|rebuild| (rebuild.done_bytes, rebuild.total_bytes)),
+        Work::Scrubbing => {
+            scrub.as_ref().filter(|scrub| scrub.running).map(|scrub| (scrub.done_bytes, scrub.total_bytes))
+        }
+    };
+    works.iter().find_map(|&work| progress(work).map(|(done, total)| (work, done, total)))
 }

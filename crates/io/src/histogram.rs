@@ -54,6 +54,45 @@ impl Histogram {
         Duration::from_nanos(self.sum_nanos)
     }
 
+    /// A histogram of what is in each bucket, by bound and last what is beyond them all.
+    #[must_use]
+    pub fn of_buckets(buckets: [u64; BOUNDS + 1], sum: Duration) -> Self {
+        Self { buckets, sum_nanos: u64::try_from(sum.as_nanos()).unwrap_or(u64::MAX) }
+    }
+
+    /// What is in each bucket, as [`Histogram::of_buckets`] takes it.
+    #[must_use]
+    pub fn buckets(&self) -> &[u64; BOUNDS + 1] {
+        &self.buckets
+    }
+
+    /// What came since this was as `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let buckets = std::array::from_fn(|index| self.buckets[index].saturating_sub(earlier.buckets[index]));
+        Self { buckets, sum_nanos: self.sum_nanos.saturating_sub(earlier.sum_nanos) }
+    }
+
+    /// How long they took on average; none without any.
+    #[must_use]
+    pub fn mean(&self) -> Option<Duration> {
+        self.sum_nanos.checked_div(self.count()).map(Duration::from_nanos)
+    }
+
+    /// What so many of a thousand took at most, as far as bounds tell; the last bound where it is beyond them all. None without any.
+    ///
+    /// # Panics
+    /// When it is more than a thousand.
+    #[must_use]
+    pub fn quantile(&self, of_thousand: u64) -> Option<Duration> {
+        assert!(of_thousand <= 1000, "a part of them");
+        let count = self.count();
+        let rank = (u128::from(count) * u128::from(of_thousand)).div_ceil(1000);
+        let found = self.cumulative().position(|below| u128::from(below) >= rank);
+        let bound = Self::bounds().nth(found.unwrap_or(BOUNDS - 1));
+        bound.filter(|_| count > 0)
+    }
+
     /// Adds what another one has counted.
     pub fn add(&mut self, other: &Self) {
         self.buckets.iter_mut().zip(other.buckets).for_each(|(sum, count)| *sum += count);
@@ -88,6 +127,34 @@ mod tests {
             assert_eq!(first, expected(took), "{took:?}");
             assert_eq!((histogram.count(), histogram.sum()), (1, took));
         }
+    }
+
+    #[test]
+    fn quantiles_are_the_bounds_of_the_buckets_that_they_are_in() {
+        let mut histogram = Histogram::default();
+        assert_eq!((histogram.quantile(990), histogram.mean()), (None, None));
+        let micros = Duration::from_micros;
+        for took in [10, 20, 30, 40, 50, 60, 70, 80, 90, 1000] {
+            histogram.record(micros(took));
+        }
+        let quantiles = [0, 100, 101, 500, 800, 900, 901, 1000].map(|part| histogram.quantile(part).unwrap());
+        assert_eq!(quantiles, [16, 16, 32, 64, 128, 128, 1024, 1024].map(micros));
+        assert_eq!(histogram.mean(), Some(micros(145)));
+        histogram.record(Duration::from_secs(100));
+        assert_eq!(histogram.quantile(1000), Histogram::bounds().last());
+    }
+
+    #[test]
+    fn what_came_since_is_what_was_recorded_since() {
+        let mut before = Histogram::default();
+        before.record(Duration::from_micros(100));
+        let (mut now, mut since) = (before, Histogram::default());
+        for histogram in [&mut now, &mut since] {
+            histogram.record(Duration::from_millis(3));
+            histogram.record(Duration::from_secs(60));
+        }
+        assert_eq!(now.since(&before), since);
+        assert_eq!(Histogram::of_buckets(*now.buckets(), now.sum()), now);
     }
 
     #[test]

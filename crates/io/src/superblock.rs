@@ -6,6 +6,7 @@
 
 mod areas;
 mod codec;
+mod scrub;
 mod store;
 
 use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec, StripeId};
@@ -16,6 +17,7 @@ use crate::bitmap::{Regions, Seal};
 pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
+pub use scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
 pub use store::{erase, load, newest, store};
 
 /// The size of an encoded superblock.
@@ -69,6 +71,8 @@ pub struct Superblock {
     pub sequence: Sequence,
     /// Whether the array was stopped cleanly: no write was under way.
     pub is_clean: bool,
+    /// Where a scrub is, and when the last one was finished.
+    pub scrub: ScrubRecord,
     /// Every member of the array in slot order, this one too.
     pub slots: Vec<SlotRecord>,
 }
@@ -233,6 +237,7 @@ impl Superblock {
             epoch: Epoch(1),
             sequence: Sequence(0),
             is_clean: true,
+            scrub: ScrubRecord::default(),
             slots: slots.clone(),
         };
         members.iter().enumerate().map(one).collect()
@@ -290,6 +295,8 @@ impl Superblock {
             SlotState::Active | SlotState::Failed => true,
         };
         require(self.slots.iter().all(exists), "slot table's progress")?;
+        let is_within = |run: ScrubRun| run.position <= StripeId(geometry.stripes().0);
+        require(self.scrub.run.is_none_or(is_within), "scrub")?;
         let mut uuids: Vec<Uuid> = self.slots.iter().map(|record| record.member).collect();
         uuids.sort_unstable();
         require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")

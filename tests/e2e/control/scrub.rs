@@ -71,7 +71,7 @@ fn scrub(array: &Array, events: &Events, words: &[&str]) -> (Value, Vec<String>)
 }
 
 /// Inverts some of a member, from `row` chunks into its data area on.
-fn damage(array: &Array, row: usize) {
+pub(super) fn damage(array: &Array, row: usize) {
     let member = &array.facts()[SLOT];
     let file = std::fs::File::options().read(true).write(true).open(&array.members()[SLOT]).unwrap();
     let at = (member.data_offset + row * array.shape.chunk_bytes()) as u64;

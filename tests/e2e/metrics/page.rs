@@ -95,7 +95,8 @@ impl Family {
             self.kind == Kind::Counter,
             "{name}: counters, and only they, end in _total"
         );
-        assert_eq!(name.ends_with("_seconds"), self.kind == Kind::Histogram, "{name}");
+        let is_duration = name.ends_with("_seconds") && !name.ends_with("_timestamp_seconds");
+        assert_eq!(is_duration, self.kind == Kind::Histogram, "{name}");
         let mut seen = BTreeSet::new();
         for (full, labels, value) in &self.samples {
             assert!(seen.insert((full, labels)), "{full} {labels:?} comes once");

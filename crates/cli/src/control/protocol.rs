@@ -3,9 +3,11 @@
 //! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the server does not know are errors.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uraid_io::histogram::Histogram;
 use uuid::Uuid;
 
 /// The longest line, its end counted.
@@ -40,6 +42,8 @@ pub(crate) enum Request {
     ScrubStart { mode: ScrubMode },
     /// Go no further with it: [`Scrub`].
     ScrubStop {},
+    /// Have scrubs read each member no faster than this.
+    ScrubLimit { bytes_per_second: Option<u64> },
     /// How the last one is: [`ScrubReport`].
     ScrubStatus {},
 }
@@ -109,6 +113,8 @@ pub(crate) struct Status {
     pub(crate) rebuild: Option<Rebuild>,
     /// The last scrub.
     pub(crate) scrub: Option<Scrub>,
+    /// When the last one was finished that compared everything, in seconds since 1970.
+    pub(crate) scrub_finished_s: Option<u64>,
 }
 
 /// A member that was taken in, or a spare, which has neither slot nor UUID yet.
@@ -237,6 +243,21 @@ pub(crate) struct Member {
     pub(crate) written_bytes: u64,
     pub(crate) log_bytes: u64,
     pub(crate) flushes: u64,
+    pub(crate) read_latency: Latency,
+    pub(crate) write_latency: Latency,
+}
+
+/// How long a member's operations took, in microseconds.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Latency {
+    /// None without operations.
+    pub(crate) mean_us: Option<u64>,
+    /// What 99 of 100 took at most, as far as buckets tell.
+    pub(crate) p99_us: Option<u64>,
+    /// All together.
+    pub(crate) sum_us: u64,
+    /// How many took so long: bounds are powers of two from 16 us on; what is beyond the last one is last.
+    pub(crate) buckets: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -255,6 +276,25 @@ pub(crate) enum MemberState {
 pub(crate) struct Fill {
     pub(crate) used_bytes: u64,
     pub(crate) limit_bytes: u64,
+}
+
+impl Latency {
+    /// What a histogram says.
+    pub(crate) fn of(histogram: &Histogram) -> Self {
+        let us = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        Self {
+            mean_us: histogram.mean().map(us),
+            p99_us: histogram.quantile(990).map(us),
+            sum_us: us(histogram.sum()),
+            buckets: histogram.buckets().to_vec(),
+        }
+    }
+
+    /// The histogram, where a server of this version has said it.
+    pub(crate) fn histogram(&self) -> Option<Histogram> {
+        let buckets = self.buckets.as_slice().try_into().ok()?;
+        Some(Histogram::of_buckets(buckets, Duration::from_micros(self.sum_us)))
+    }
 }
 
 impl Request {

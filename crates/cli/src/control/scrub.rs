@@ -1,25 +1,58 @@
-//! Scrubs as administrators start them and see them, of all reactors together.
+//! Scrubs as administrators and the calendar start them, of all reactors together.
+//!
+//! Where a scrub is goes on record now and then, and is looked up when the server starts: so it goes on, over a crash too. What was found is told once.
 
+use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
+use tokio::sync::Notify;
 use uraid_io::engine::{Blame, Mismatch, ScrubMode, ScrubStatus};
-use uraid_layout::{Geometry, MemberIndex};
+use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun, UnixSeconds};
+use uraid_layout::{Geometry, MemberIndex, StripeId};
 
 use super::Control;
 use super::protocol::{self, Certainty, Scrub, ScrubFault, ScrubReport};
+use crate::create::now;
 use crate::events::Event;
 
 /// How often it is looked whether a scrub has found something or has ended.
 const PERIOD: Duration = Duration::from_millis(250);
 
+/// How often a scrub's position goes on record for its own sake, from its start to its end.
+const RECORDS: u64 = 128;
+
+/// How often it is looked whether a scrub is due.
+const LOOK_MIN: Duration = Duration::from_secs(60);
+const LOOK_MAX: Duration = Duration::from_secs(3600);
+
+/// How long the parts under way of a scrub that is stopped may take, and how often it is looked whether they have ended.
+const PATIENCE: Duration = Duration::from_secs(5);
+const STEP: Duration = Duration::from_millis(5);
+
 /// Faults that a report lists.
 const LISTED_MAX: usize = 1024;
 
+/// What was told of the present scrub, and is on record of it.
+#[derive(Debug, Default)]
+pub(super) struct Followed {
+    /// There is one, and its end was not noted yet.
+    is_on: Cell<bool>,
+    begun: Notify,
+    has_told: Cell<bool>,
+    /// The position that was last put on record for its own sake.
+    saved: Cell<StripeId>,
+    /// When an administrator stopped one.
+    stopped: Cell<Option<UnixSeconds>>,
+    is_stopped: Cell<bool>,
+    /// The server ends: none begins any more.
+    is_closed: Cell<bool>,
+}
+
 impl Control {
-    /// Starts a scrub in all reactors, and looks after it.
-    pub(super) async fn start_scrub(self: &Rc<Self>, mode: protocol::ScrubMode) -> Result<Scrub> {
+    /// Starts a scrub in all reactors.
+    pub(super) async fn start_scrub(&self, mode: protocol::ScrubMode) -> Result<Scrub> {
         let mode = match mode {
             protocol::ScrubMode::Check => ScrubMode::Check,
             protocol::ScrubMode::Repair => ScrubMode::Repair,
@@ -29,14 +62,14 @@ impl Control {
         if is_running {
             bail!("a scrub is running already: see `uraid scrub status`, or stop it first");
         }
-        self.reactor.start_scrub(mode)?;
-        let control = Rc::clone(self);
-        tokio::task::spawn_local(async move { control.follow_scrub().await });
+        self.begin(whole(mode))?;
         self.scrub().await.map(|report| report.scrub)
     }
 
-    /// Begins no more of a scrub; none may be running.
+    /// Begins no more of a scrub, which will not be gone on with; none may be running.
     pub(super) async fn stop_scrub(&self) -> Result<Scrub> {
+        self.scrubs.is_stopped.set(true);
+        self.scrubs.stopped.set(now().ok());
         self.reactor.stop_scrub();
         self.scrub().await.map(|report| report.scrub)
     }
@@ -49,23 +82,133 @@ impl Control {
         }
     }
 
-    /// Tells what happens to a scrub until it ends.
-    async fn follow_scrub(&self) {
-        let mut has_told = false;
+    /// Goes on with the scrub that is on record, if there is one.
+    pub(crate) fn resume_scrub(&self) {
+        let Some(mut run) = self.reactor.scrub_record().run else { return };
+        if run.mode == ScrubMode::RepairSuspects {
+            tracing::warn!(
+                "the scrub that was under way goes on, and repairs only what is certain: what is suspected is repaired on an administrator's word"
+            );
+            run.mode = ScrubMode::Repair;
+        }
+        if let Err(error) = self.begin(run) {
+            tracing::warn!(%error, "the scrub that was under way does not go on");
+        }
+    }
+
+    /// Tells what happens to scrubs and has it recorded, and begins one when `every` has passed since one was finished, for ever.
+    pub(crate) async fn look_after_scrubs(self: Rc<Self>, every: Option<Duration>) {
         loop {
-            tokio::time::sleep(PERIOD).await;
-            let Ok(Some(status)) = self.reactor.all_facts().await.map(|facts| facts.scrub) else { return };
-            let Some(watcher) = self.reactor.watcher() else { return };
-            if status.mismatched.0 > 0 && !std::mem::replace(&mut has_told, true) {
-                watcher.tell(Event::ScrubMismatch);
+            let pause = every.map(|every| self.begin_if_due(every));
+            tokio::select! {
+                () = self.scrubs.begun.notified() => {}
+                () = tokio::time::sleep(pause.unwrap_or(LOOK_MAX)), if pause.is_some() => {}
             }
-            if !status.is_running {
-                if status.done == status.total {
-                    watcher.tell(Event::ScrubFinished);
-                }
-                return;
+            while self.scrubs.is_on.get() {
+                tokio::time::sleep(PERIOD).await;
+                self.look_at_scrub().await;
             }
         }
+    }
+
+    /// Stops a scrub as the server ends: tells what has not been told, and has it recorded where it is.
+    pub(crate) async fn end_scrub(&self) {
+        self.scrubs.is_closed.set(true);
+        if self.scrubs.is_on.get() {
+            self.reactor.stop_scrub();
+        }
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            self.look_at_scrub().await;
+            if !self.scrubs.is_on.get() || Instant::now() > deadline {
+                return;
+            }
+            tokio::time::sleep(STEP).await;
+        }
+    }
+
+    fn begin(&self, run: ScrubRun) -> Result<()> {
+        ensure!(!self.scrubs.is_closed.get(), "the server is stopping");
+        self.reactor.start_scrub(run)?;
+        let Followed { is_on, begun, has_told, saved, is_stopped, .. } = &self.scrubs;
+        is_on.set(true);
+        is_stopped.set(false);
+        has_told.set(run.found.mismatched.0 > 0);
+        saved.set(run.position);
+        self.keep(Some(run), true);
+        begun.notify_one();
+        Ok(())
+    }
+
+    /// Begins a scrub that writes nothing, where one is due; how long it is until that should be looked at again.
+    fn begin_if_due(&self, every: Duration) -> Duration {
+        let Ok(now) = now() else { return LOOK_MAX };
+        let last = self.reactor.scrub_record().finished.unwrap_or(self.about.created);
+        let left = left_until_due(every, last.max(self.scrubs.stopped.get().unwrap_or_default()), now);
+        if left.is_zero() && !self.scrubs.is_on.get() && self.reactor.is_whole() {
+            match self.begin(whole(ScrubMode::Check)) {
+                Ok(()) => tracing::info!("a scrub is due and begins"),
+                Err(error) => tracing::warn!(%error, "a scrub is due and can't begin"),
+            }
+        }
+        // The clock may be set, and the machine may sleep.
+        left.clamp(LOOK_MIN.min(every), LOOK_MAX)
+    }
+
+    async fn look_at_scrub(&self) {
+        let Ok(Some(status)) = self.reactor.all_facts().await.map(|facts| facts.scrub) else { return };
+        if self.scrubs.is_on.get() {
+            self.note(&status);
+        }
+    }
+
+    /// Tells and records how the present scrub is.
+    fn note(&self, status: &ScrubStatus) {
+        let Followed { is_on, has_told, saved, is_stopped, .. } = &self.scrubs;
+        let tell = |event| self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(event));
+        if status.mismatched.0 > 0 && !has_told.replace(true) {
+            tell(Event::ScrubMismatch);
+        }
+        let &ScrubStatus { mode, position, mismatched, repaired, unchecked, .. } = status;
+        let run = ScrubRun { mode, position, found: ScrubFound { mismatched, repaired, unchecked } };
+        if status.is_running || status.parts > 0 {
+            let is_due = position.0.saturating_sub(saved.get().0) >= self.scrub_step();
+            if is_due {
+                saved.set(position);
+            }
+            return self.keep(Some(run), is_due);
+        }
+        is_on.set(false);
+        if status.done == status.total {
+            let finished = now().ok().or(self.reactor.scrub_record().finished);
+            self.reactor.keep_scrub(ScrubRecord { finished, run: None }, true);
+            tell(Event::ScrubFinished);
+        } else {
+            self.keep(Some(run).filter(|_| !is_stopped.get()), true);
+        }
+    }
+
+    fn keep(&self, run: Option<ScrubRun>, at_once: bool) {
+        let record = self.reactor.scrub_record();
+        self.reactor.keep_scrub(ScrubRecord { run, ..record }, at_once);
+    }
+
+    /// After how many parity stripes a scrub's position is recorded for its own sake.
+    fn scrub_step(&self) -> u64 {
+        (self.reactor.geometry().stripes().0 / RECORDS).max(1)
+    }
+}
+
+/// A scrub of everything.
+fn whole(mode: ScrubMode) -> ScrubRun {
+    ScrubRun { mode, position: StripeId(0), found: ScrubFound::default() }
+}
+
+/// How long it is until a scrub is due, the last of which was at `last`. What was finished in the future was finished by a clock that was wrong.
+fn left_until_due(every: Duration, last: UnixSeconds, now: UnixSeconds) -> Duration {
+    match now.0.checked_sub(last.0) {
+        Some(passed) => every.saturating_sub(Duration::from_secs(passed)),
+        None => Duration::ZERO,
     }
 }
 
@@ -106,5 +249,21 @@ fn fault(geometry: &Geometry, mismatch: &Mismatch) -> ScrubFault {
         sectors: mismatch.len.0,
         blocks: mismatch.lbas(geometry).map(|lbas| [lbas.start.0, lbas.end.0]).collect(),
         repaired: mismatch.is_repaired,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrub_is_due_when_so_much_has_passed_since_the_last_one() {
+        let day = Duration::from_secs(86400);
+        let left = |last, now| left_until_due(30 * day, UnixSeconds(last), UnixSeconds(now));
+        assert_eq!(left(1_000_000, 1_000_000), 30 * day);
+        assert_eq!(left(1_000_000, 1_000_000 + 29 * 86400), day);
+        assert_eq!(left(1_000_000, 1_000_000 + 30 * 86400), Duration::ZERO);
+        assert_eq!(left(0, u64::MAX), Duration::ZERO);
+        assert_eq!(left(1_000_001, 1_000_000), Duration::ZERO, "nobody has scrubbed in the future");
     }
 }

@@ -7,8 +7,9 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
-use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, ScrubMode, ScrubStatus};
-use uraid_layout::{Bytes, Geometry, MemberSet, Sectors, StripeId};
+use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, ScrubStatus};
+use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun};
+use uraid_layout::{Bytes, Geometry, MemberSet, Sectors};
 use uraid_nbd::Command;
 
 use super::Reactor;
@@ -36,6 +37,7 @@ pub(crate) struct Facts {
     /// By slot.
     pub(crate) logs: Vec<Option<Fill>>,
     pub(crate) scrub: Option<ScrubStatus>,
+    pub(crate) scrub_record: ScrubRecord,
     pub(crate) rebuild: Option<Progress>,
 }
 
@@ -64,13 +66,14 @@ impl Reactor {
         self.engine.borrow_mut().set_cache_mode(mode)
     }
 
-    /// Starts a scrub of the whole array, in all reactors.
+    /// Starts a scrub in all reactors, or goes on with one.
     ///
     /// # Errors
     /// As [`uraid_io::engine::Engine::start_scrub`].
-    pub(crate) fn start_scrub(&self, mode: ScrubMode) -> Result<(), EngineError> {
-        self.engine.borrow_mut().start_scrub(mode, StripeId(0))?;
-        self.post_all(|| Message::StartScrub(mode));
+    pub(crate) fn start_scrub(&self, run: ScrubRun) -> Result<(), EngineError> {
+        self.engine.borrow_mut().resume_scrub(run)?;
+        // What was found before is counted once.
+        self.post_all(|| Message::StartScrub(ScrubRun { found: ScrubFound::default(), ..run }));
         self.turn();
         Ok(())
     }
@@ -80,6 +83,32 @@ impl Reactor {
         self.engine.borrow_mut().stop_scrub();
         self.post_all(|| Message::StopScrub);
         self.turn();
+    }
+
+    /// Limits how fast scrubs read each member, in bytes a second, by all reactors together.
+    pub(crate) fn set_scrub_limit(&self, limit: Option<Bytes>) {
+        let reactors = self.peers.as_ref().map_or(1, |peers| peers.bands.shards().count() as u64);
+        let limit = limit.map(|limit| Bytes((limit.0 / reactors).max(1)));
+        self.post_all(|| Message::ScrubLimit(limit));
+        self.engine.borrow_mut().set_scrub_limit(limit);
+        self.turn();
+    }
+
+    /// How scrubs are on record, or about to be.
+    pub(crate) fn scrub_record(&self) -> ScrubRecord {
+        self.engine.borrow().scrub_record()
+    }
+
+    /// Has it recorded how scrubs are, at once or with what is recorded next.
+    pub(crate) fn keep_scrub(&self, record: ScrubRecord, at_once: bool) {
+        self.engine.borrow_mut().keep_scrub(record, at_once);
+        self.turn();
+    }
+
+    /// Whether every member is there and has everything.
+    pub(crate) fn is_whole(&self) -> bool {
+        let engine = self.engine.borrow();
+        engine.missing().is_empty() && engine.rebuilding().is_none() && !engine.is_frozen()
     }
 
     /// The array's geometry.
@@ -111,6 +140,7 @@ impl Reactor {
             log: engine.log_fill(),
             logs: engine.geometry().all_members().iter().map(|member| engine.log_fill_of(member)).collect(),
             scrub: engine.scrub().cloned(),
+            scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
         }
     }
@@ -184,6 +214,7 @@ impl CacheUse {
 fn add_scrub(scrub: &mut ScrubStatus, other: &ScrubStatus) {
     let add = |sum: &mut Sectors, more: Sectors| sum.0 += more.0;
     scrub.is_running |= other.is_running;
+    scrub.parts += other.parts;
     scrub.position = scrub.position.min(other.position);
     add(&mut scrub.done, other.done);
     add(&mut scrub.total, other.total);

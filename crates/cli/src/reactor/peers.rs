@@ -11,7 +11,7 @@ use uraid_io::bands::{Bands, Shard};
 use uraid_io::bitmap::RegionId;
 use uraid_io::buf::Buf;
 use uraid_io::engine::{self, Ask, EngineError, Standing};
-use uraid_layout::{Lba, MemberSet, StripeId};
+use uraid_layout::{Lba, MemberSet};
 use uraid_nbd::NbdError;
 
 use super::meter::Request;
@@ -111,6 +111,7 @@ impl Reactor {
     /// Flushes what this reactor's engine has, when no client has anything under way any more; the record is the keeper's to close.
     pub(crate) async fn stop(&self) -> Result<()> {
         self.is_stopping.set(true);
+        self.engine.borrow_mut().wind_down();
         while self.engine.borrow().in_flight() > 0 {
             self.turned.notified().await;
         }
@@ -225,11 +226,12 @@ impl Reactor {
             Message::CacheMode(mode) => {
                 engine().set_cache_mode(mode);
             }
-            Message::StartScrub(mode) => {
-                if let Err(error) = engine().start_scrub(mode, StripeId(0)) {
+            Message::StartScrub(run) => {
+                if let Err(error) = engine().resume_scrub(run) {
                     tracing::warn!(%error, "a part of the array is not scrubbed");
                 }
             }
+            Message::ScrubLimit(limit) => engine().set_scrub_limit(limit),
             Message::StopScrub => engine().stop_scrub(),
         }
     }

@@ -12,8 +12,9 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::{Notify, oneshot};
 use uraid_io::bands::{Bands, Shard};
 use uraid_io::bitmap::RegionId;
-use uraid_io::engine::{Ask, CacheMode, ScrubMode, Standing};
-use uraid_layout::{Lba, MemberSet, Sectors};
+use uraid_io::engine::{Ask, CacheMode, Standing};
+use uraid_io::superblock::ScrubRun;
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uraid_nbd::NbdError;
 
 use super::Facts;
@@ -43,8 +44,10 @@ pub(super) enum Message {
     Look(oneshot::Sender<Facts>),
     /// From the keeper: writes that come from now on are replied to as this says.
     CacheMode(CacheMode),
-    /// From the keeper: scrub what is yours.
-    StartScrub(ScrubMode),
+    /// From the keeper: scrub what is yours, from there on.
+    StartScrub(ScrubRun),
+    /// From the keeper: of each member, in bytes a second.
+    ScrubLimit(Option<Bytes>),
     /// From the keeper.
     StopScrub,
 }

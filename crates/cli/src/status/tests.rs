@@ -1,5 +1,6 @@
 //! What people read, for an array that is described here.
 
+use uraid_io::histogram::Histogram;
 use uuid::Uuid;
 
 use super::*;
@@ -21,7 +22,15 @@ fn member(slot: u8, state: MemberState) -> Member {
         written_bytes: 512 << 10,
         log_bytes: 512 << 10,
         flushes: 1,
+        read_latency: latency(&[]),
+        write_latency: latency(&[100, 300, 3000]),
     }
+}
+
+fn latency(micros: &[u64]) -> Latency {
+    let mut histogram = Histogram::default();
+    micros.iter().for_each(|&micros| histogram.record(Duration::from_micros(micros)));
+    Latency::of(&histogram)
 }
 
 fn status() -> Status {
@@ -47,6 +56,7 @@ fn status() -> Status {
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
         rebuild: None,
         scrub: None,
+        scrub_finished_s: None,
     }
 }
 
@@ -62,10 +72,10 @@ nbd+unix:///vault?socket=/srv/uraid.sock
 up 3 min 12 s, 2 clients
 degraded: member 2 is missing; survives no failure
 
-   member                                state     read  written  operations  errors  repaired
-0  /srv/d0                               active   1 MiB    1 MiB          15       0         0
-1  /srv/d1                               active   1 MiB    1 MiB          15       3  3, not 1
-2  00000000-0000-0000-0000-000000000002  missing  1 MiB    1 MiB          15       0         0
+   member                                state     read  written  operations  read ms    write ms  errors  repaired
+0  /srv/d0                               active   1 MiB    1 MiB          15        -  1.13 / 4.1       0         0
+1  /srv/d1                               active   1 MiB    1 MiB          15        -  1.13 / 4.1       3  3, not 1
+2  00000000-0000-0000-0000-000000000002  missing  1 MiB    1 MiB          15        -  1.13 / 4.1       0         0
 
 clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
@@ -80,10 +90,12 @@ fn between_two_looks_rates_are_shown() {
     now.uptime_ms += 2000;
     now.requests.read_bytes += 30 << 20;
     now.members[0].read_bytes += 10 << 20;
+    now.members[0].read_latency = latency(&[10, 16, 16]);
     let text = screen(&now, Some(&before));
     assert!(text.contains("read 34 MiB (15 MiB/s), wrote 2 MiB (0 bytes/s)"), "{text}");
     let row = text.lines().find(|line| line.contains("/srv/d0")).expect("a row for each member");
     assert!(row.contains("5 MiB/s"), "{row}");
+    assert!(row.contains("  0.02 / 0.0  ") && row.contains("  -  "), "latencies between the two: {row}");
     assert_eq!(
         line(&now, Some(&before)),
         "vault: whole: survives 1 more failure; 2 clients, read 15 MiB/s, written 0 bytes/s, cache 25 %, log 0 %"

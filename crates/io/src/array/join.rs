@@ -166,7 +166,10 @@ pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Resu
     match found {
         Some(member) if options.force => Ok(superblock::erase(&member)?),
         Some(member) => refuse_content(&member),
-        None => Ok(drop(Member::create(path, size, options.allocation)?)),
+        None => {
+            Member::create(path, size, options.allocation)?;
+            Ok(())
+        }
     }
 }
 

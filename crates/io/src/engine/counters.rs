@@ -58,6 +58,25 @@ pub struct Counters {
     methods: MethodCounts,
     cache_hit: Bytes,
     cache_missed: Bytes,
+    rebuilt: Bytes,
+    scrub: ScrubCounters,
+}
+
+/// What scrubs have compared and found, those before the present one among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScrubCounters {
+    /// What of the array was compared.
+    pub compared: Bytes,
+    /// What was certainly wrong.
+    pub certain: Bytes,
+    /// What was likely to be.
+    pub suspected: Bytes,
+    /// What did not agree, of which it can't be told who is wrong.
+    pub unknown: Bytes,
+    /// What of all that was made right.
+    pub repaired: Bytes,
+    /// Parity that could not be checked.
+    pub unchecked: Bytes,
 }
 
 impl Counters {
@@ -67,6 +86,8 @@ impl Counters {
             methods: MethodCounts::default(),
             cache_hit: Bytes(0),
             cache_missed: Bytes(0),
+            rebuilt: Bytes(0),
+            scrub: ScrubCounters::default(),
         }
     }
 
@@ -92,6 +113,24 @@ impl Counters {
         self.methods += other.methods;
         self.cache_hit.0 += other.cache_hit.0;
         self.cache_missed.0 += other.cache_missed.0;
+        self.rebuilt.0 += other.rebuilt.0;
+        let ScrubCounters { compared, certain, suspected, unknown, repaired, unchecked } = &mut self.scrub;
+        compared.0 += other.scrub.compared.0;
+        certain.0 += other.scrub.certain.0;
+        suspected.0 += other.scrub.suspected.0;
+        unknown.0 += other.scrub.unknown.0;
+        repaired.0 += other.scrub.repaired.0;
+        unchecked.0 += other.scrub.unchecked.0;
+    }
+
+    /// What of the array was made for members that are being rebuilt.
+    pub fn rebuilt_bytes(&self) -> Bytes {
+        self.rebuilt
+    }
+
+    /// What scrubs have done.
+    pub fn scrubs(&self) -> ScrubCounters {
+        self.scrub
     }
 
     /// How many members the array has.
@@ -120,6 +159,14 @@ impl Counters {
         let (Bytes(len), Bytes(missed)) = (len.bytes(), missed.bytes());
         self.cache_hit.0 += len - missed;
         self.cache_missed.0 += missed;
+    }
+
+    pub(super) fn rebuilt(&mut self, len: Sectors) {
+        self.rebuilt.0 += len.bytes().0;
+    }
+
+    pub(super) fn scrubs_mut(&mut self) -> &mut ScrubCounters {
+        &mut self.scrub
     }
 
     pub(super) fn read(&mut self, member: MemberIndex, len: Sectors) {

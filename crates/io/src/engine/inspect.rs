@@ -63,6 +63,12 @@ impl<D: Disk, T> Engine<D, T> {
         self.log.as_ref()?.fill_of(member)
     }
 
+    /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something. What is under way still ends.
+    pub fn wind_down(&mut self) {
+        self.stop_scrub();
+        self.rebuild.close();
+    }
+
     /// The fullest member's log, within this engine's part of it.
     pub fn log_fill(&self) -> Option<Fill> {
         self.log.as_ref().and_then(|log| log.fill(self.record.missing()))

@@ -25,6 +25,7 @@ mod job;
 mod join;
 mod locks;
 mod log;
+mod rate;
 mod rebuild;
 mod record;
 mod run;
@@ -40,14 +41,16 @@ use uraid_layout::plan::{Planner, Queue};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
-pub use counters::{Counters, MemberCounters};
+pub use counters::{Counters, MemberCounters, ScrubCounters};
 pub use error::EngineError;
 pub use inspect::Fill;
 pub use join::Joining;
 pub use rebuild::Progress;
 pub use record::Record;
-pub use scrub::{Blame, Mismatch, ScrubMode, ScrubStatus};
+pub use scrub::{Blame, Mismatch, ScrubStatus};
 pub use shard::{Ask, Standing};
+
+pub use crate::superblock::ScrubMode;
 
 use crate::array::Overlay;
 use crate::buf::{Buf, Lease, Pool};

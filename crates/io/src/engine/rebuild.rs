@@ -14,11 +14,11 @@
 use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
 
 use super::job::{Job, JobId, Stage, Work};
+use super::rate::Rate;
 use super::record::{Rebuilding, Record};
 use super::run::Step;
 use super::{Engine, EngineError};
 use crate::bitmap::Bitmap;
-use crate::cache::TICK;
 use crate::disk::Disk;
 use crate::superblock::Superblock;
 
@@ -78,9 +78,8 @@ pub(super) struct Rebuild {
     step: Option<StripeId>,
     /// What may be begun in this turn.
     quantum: u64,
-    limit: Option<Bytes>,
-    /// What the limit still allows, of each member.
-    tokens: i64,
+    /// Of each member.
+    rate: Rate,
     /// Ticks since a client's last command.
     quiet: u32,
 }
@@ -179,7 +178,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave room for.
     pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
-        (self.rebuild.limit, self.rebuild.tokens) = (limit, 0);
+        self.rebuild.rate.set(limit);
     }
 
     /// The members that can't be read in all parity stripes.
@@ -199,14 +198,10 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Notes that time has passed.
     pub(super) fn tick_rebuild(&mut self) {
-        let Rebuild { quiet, retry, limit, tokens, .. } = &mut self.rebuild;
+        let Rebuild { quiet, retry, rate, .. } = &mut self.rebuild;
         *quiet = quiet.saturating_add(1);
         *retry = retry.saturating_sub(1);
-        if let Some(limit) = limit {
-            let second = i64::try_from(limit.0).unwrap_or(i64::MAX / 4).min(i64::MAX / 4);
-            let part = i64::try_from(TICK.as_millis()).expect("a short time");
-            *tokens = second.min(tokens.saturating_add((second / 1000).saturating_mul(part).max(1)));
-        }
+        rate.tick();
     }
 
     /// Begins what there is room for.
@@ -216,10 +211,9 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let cost = self.geometry.chunk().bytes().0 * self.geometry.rows() as u64;
         while self.rebuild.under_way < self.rebuild.most() && self.rebuild.quantum > 0 {
-            let is_limited = self.rebuild.limit.is_some() && self.rebuild.tokens <= 0;
-            let Some(stripe) = (if is_limited { None } else { self.next_to_rebuild() }) else { break };
+            let Some(stripe) = (if self.rebuild.rate.allows() { self.next_to_rebuild() } else { None }) else { break };
             self.rebuild.quantum = self.rebuild.quantum.saturating_sub(cost);
-            self.rebuild.tokens = self.rebuild.tokens.saturating_sub_unsigned(cost);
+            self.rebuild.rate.take(Bytes(cost));
             self.rebuild.under_way += 1;
             let columns = Lba(0)..Lba(self.geometry.chunk().0);
             self.start(Job::new(None, Work::Rebuild { stripe }, columns));
@@ -268,6 +262,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.rebuild.under_way -= 1;
         match error {
             None => {
+                self.counters.rebuilt(self.geometry.stripe_sectors());
                 self.rebuild.finished.push(stripe);
                 self.rebuild.advance(self.record.progress(), end);
             }

@@ -19,7 +19,7 @@ use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
 use crate::superblock::{
-    Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState, Superblock, encode,
+    Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, ScrubRecord, Sequence, SlotRecord, SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -31,6 +31,8 @@ struct State {
     missing: MemberSet,
     /// The members that do not have all of their content yet.
     rebuilding: Vec<Rebuilding>,
+    /// How scrubs are.
+    scrub: ScrubRecord,
 }
 
 /// A member whose content is being made: see [`SlotState::Rebuilding`].
@@ -66,6 +68,8 @@ pub struct Record {
     /// The members can't be written any more.
     has_given_up: bool,
     waiters: Vec<JobId>,
+    /// How scrubs are, for the next round: that alone is no reason for one.
+    scrub: ScrubRecord,
     following: Option<Following>,
 }
 
@@ -92,10 +96,12 @@ impl Record {
             SlotState::Rebuilding { upto, is_whole } => Some(Rebuilding { member: MemberIndex(slot), upto, is_whole }),
             SlotState::Active | SlotState::Failed => None,
         });
-        let durable = State { is_clean: any.is_clean, missing: recorded, rebuilding: rebuilding.collect() };
+        let durable =
+            State { is_clean: any.is_clean, missing: recorded, rebuilding: rebuilding.collect(), scrub: any.scrub };
         let mut wanted = State { missing, ..durable.clone() };
         wanted.rebuilding.retain(|one| !missing.contains(one.member));
         Self {
+            scrub: any.scrub,
             durable,
             wanted,
             superblocks,
@@ -173,6 +179,19 @@ impl Record {
     /// Has it recorded that they durably have everything.
     pub(super) fn complete(&mut self) {
         self.wanted.rebuilding.clear();
+    }
+
+    /// How scrubs are, as it is to be on record.
+    pub(super) fn scrub(&self) -> ScrubRecord {
+        self.scrub
+    }
+
+    /// Has it recorded how scrubs are: at once, or with the next round, whatever that is for.
+    pub(super) fn keep_scrub(&mut self, scrub: ScrubRecord, at_once: bool) {
+        self.scrub = scrub;
+        if at_once {
+            self.wanted.scrub = scrub;
+        }
     }
 
     /// Has it recorded that they have nothing: what they had can't be relied on after a stop that nothing makes good.
@@ -376,6 +395,7 @@ impl Record {
         match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle if self.durable == self.wanted => {}
             Phase::Idle => {
+                self.wanted.scrub = self.scrub;
                 self.phase = Phase::Writing(self.wanted.clone());
                 self.write_superblocks(&mut submit);
             }
@@ -458,7 +478,7 @@ impl Record {
 fn advance(superblock: &mut Superblock, state: &State) {
     superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
     superblock.sequence = Sequence(superblock.sequence.0 + 1);
-    superblock.is_clean = state.is_clean;
+    (superblock.is_clean, superblock.scrub) = (state.is_clean, state.scrub);
     for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
         let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);
         let next = match rebuilding {

@@ -8,9 +8,12 @@
 //! read again, for what else is wrong with it. So pieces are repaired one at a time, in order, and each is tried once.
 //!
 //! Invariants:
-//! - [`ScrubMode::Check`] writes nothing.
+//! - [`ScrubMode::Check`] writes no content.
 //! - What is not certain is not written, unless [`ScrubMode::RepairSuspects`] says so.
 //! - Everything before [`ScrubStatus::position`] was compared, or lies before the start.
+//!
+//! Where a scrub is and when one was finished is on record as far as the caller says so ([`Engine::keep_scrub`]): it has the clock, and knows of the other engines
+//! where this is one of several.
 //!
 //! It knows no time: [`Engine::tick`] says when clients have been away for a while, and hands out what the limit allows.
 
@@ -24,10 +27,12 @@ use uraid_layout::{Bytes, Cell, DiskSector, Geometry, GroupId, Lba, Location, Me
 
 use super::heal::Damage;
 use super::job::{Job, JobId, Slot, Stage, Work};
+use super::rate::Rate;
 use super::run::{BLOCK, Step};
 use super::{Engine, EngineError};
 use crate::disk::Disk;
 use crate::sums::Sum;
+use crate::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
 
 /// Parts under way when clients have been away for [`QUIET_TICKS`].
 const PARTS_MAX: usize = 8;
@@ -46,18 +51,6 @@ const BYTES_MAX: Bytes = Bytes(4 << 20);
 
 /// Mismatches that are listed.
 const MISMATCHES_MAX: usize = 1024;
-
-/// What a scrub does about what it finds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ScrubMode {
-    /// Nothing: it writes nothing at all.
-    Check,
-    /// Repairs what is certainly wrong ([`Blame::Certain`]).
-    Repair,
-    /// Repairs data that two parity units speak against, too ([`Blame::Suspected`]). Where such a unit was wrong and was then overwritten in part of a
-    /// stripe, this undoes the overwriting: for arrays that were only read since they were found wrong.
-    RepairSuspects,
-}
 
 /// Who is to blame for a mismatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,6 +86,8 @@ pub struct ScrubStatus {
     pub mode: ScrubMode,
     /// Whether it goes on. After it was stopped parts may be under way for a while.
     pub is_running: bool,
+    /// Parts under way.
+    pub parts: usize,
     /// The first parity stripe that is not done; a later scrub can start there.
     pub position: StripeId,
     /// What of the array lies before that, as far as it is this engine's.
@@ -115,10 +110,8 @@ pub struct ScrubStatus {
 #[derive(Debug, Default)]
 pub(super) struct Scrubber {
     run: Option<Run>,
-    /// What may be read in a tick; none: as much as there is room for.
-    limit: Option<Bytes>,
-    /// What may still be read in this one; a part that was larger is paid back.
-    tokens: i64,
+    /// Of each member.
+    rate: Rate,
     /// Ticks since the last command.
     quiet: u32,
     /// Parts that may still begin in this turn.
@@ -194,8 +187,7 @@ impl Scrubber {
     /// Notes that time has passed.
     pub(super) fn tick(&mut self) {
         self.quiet = self.quiet.saturating_add(1);
-        let limit = self.limit.map_or(0, signed);
-        self.tokens = self.tokens.saturating_add(limit).min(limit);
+        self.rate.tick();
     }
 
     /// Whether it depends on time passing.
@@ -224,7 +216,7 @@ impl Scrubber {
         let parts = if self.quiet < QUIET_TICKS { PARTS_BESIDE_CLIENTS } else { PARTS_MAX };
         let bytes = (count + 1).saturating_mul(part_bytes(geometry).0);
         let is_within = run.under_way.len() < parts && (count == 0 || bytes <= BYTES_MAX.0);
-        is_within && run.next.0.0 < geometry.stripes().0 && (self.limit.is_none() || self.tokens > 0)
+        is_within && run.next.0.0 < geometry.stripes().0 && self.rate.allows()
     }
 }
 
@@ -251,6 +243,7 @@ impl<D: Disk, T> Engine<D, T> {
         let status = ScrubStatus {
             mode,
             is_running: true,
+            parts: 0,
             position: from,
             done: Sectors(0),
             total: self.own_below(self.geometry.capacity()),
@@ -262,9 +255,38 @@ impl<D: Disk, T> Engine<D, T> {
         };
         let next = (self.own_from(from), Sectors(0));
         self.scrubber.run = Some(Run { status, next, under_way: SmallVec::new() });
-        self.scrubber.tokens = self.scrubber.limit.map_or(0, signed);
         self.note_position();
         Ok(())
+    }
+
+    /// Goes on with a scrub that is on record.
+    ///
+    /// # Errors
+    /// As [`Engine::start_scrub`].
+    pub fn resume_scrub(&mut self, run: ScrubRun) -> Result<(), EngineError> {
+        self.start_scrub(run.mode, run.position)?;
+        let status = &mut self.scrubber.run.as_mut().expect("it was started").status;
+        let ScrubFound { mismatched, repaired, unchecked } = run.found;
+        (status.mismatched, status.repaired, status.unchecked) = (mismatched, repaired, unchecked);
+        Ok(())
+    }
+
+    /// How scrubs are, as it is on record or about to be.
+    pub fn scrub_record(&self) -> ScrubRecord {
+        self.record.scrub()
+    }
+
+    /// Has the members' superblocks say how scrubs are: at once, or when they are written next. Nothing is written to an array that is read only.
+    ///
+    /// # Panics
+    /// When a scrub's position is beyond the last parity stripe.
+    pub fn keep_scrub(&mut self, record: ScrubRecord, at_once: bool) {
+        let is_within = record.run.is_none_or(|run| run.position.0 <= self.geometry.stripes().0);
+        assert!(is_within, "a scrub is within the array");
+        if !self.is_read_only && !self.is_frozen {
+            self.record.keep_scrub(record, at_once);
+            self.run_record();
+        }
     }
 
     /// Begins no more parts; those under way still end. [`ScrubStatus::position`] says where to go on.
@@ -279,10 +301,9 @@ impl<D: Disk, T> Engine<D, T> {
         self.scrubber.run.as_ref().map(|run| &run.status)
     }
 
-    /// Limits what scrubs read from all members together in a [`TICK`](crate::cache::TICK), on average; none: what there is room for beside the clients.
+    /// Limits what scrubs read of each member, in bytes a second; none: what there is room for beside the clients.
     pub fn set_scrub_limit(&mut self, limit: Option<Bytes>) {
-        self.scrubber.limit = limit;
-        self.scrubber.tokens = limit.map_or(0, signed);
+        self.scrubber.rate.set(limit);
     }
 
     /// Begins as many parts as there is room for.
@@ -297,13 +318,14 @@ impl<D: Disk, T> Engine<D, T> {
             let (stripe, start) = run.next;
             let len = Sectors((chunk.0 - start.0).min(columns.0));
             run.under_way.push(stripe);
+            run.status.parts = run.under_way.len();
             run.next = (stripe, Sectors(start.0 + len.0));
             if run.next.1 == chunk {
                 let next = self.own_from(StripeId(stripe.0 + 1));
                 self.scrubber.run.as_mut().expect("the same").next = (next, Sectors(0));
             }
             self.scrubber.quantum -= 1;
-            self.scrubber.tokens -= signed(part_bytes(&self.geometry));
+            self.scrubber.rate.take(Bytes(columns.bytes().0 * self.geometry.rows() as u64));
             self.start(Job::new(None, Work::Scrub { stripe, start }, Lba(0)..Lba(len.0)));
         }
     }
@@ -331,6 +353,7 @@ impl<D: Disk, T> Engine<D, T> {
         findings.iter().for_each(|finding| self.note_mismatch(stripe, finding, false));
         if let Some(run) = &mut self.scrubber.run {
             run.status.unchecked.0 += unchecked.0;
+            self.counters.scrubs_mut().unchecked.0 += unchecked.bytes().0;
         }
         Step::To(Stage::PartDone)
     }
@@ -428,6 +451,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Job { work, .. } = self.jobs.remove(id);
         let Work::Scrub { stripe, .. } = work else { unreachable!("only a scrub ends here") };
         let run = self.scrubber.run.as_mut().expect("a part is of a scrub");
+        let before = run.status.done;
         let place = run.under_way.iter().position(|&other| other == stripe).expect("a part that ends was under way");
         run.under_way.swap_remove(place);
         if let Some(error) = error {
@@ -436,6 +460,8 @@ impl<D: Disk, T> Engine<D, T> {
             run.next = run.next.min((stripe, Sectors(0)));
         }
         self.note_position();
+        let done = self.scrub().expect("the same").done;
+        self.counters.scrubs_mut().compared.0 += Sectors(done.0 - before.0).bytes().0;
         self.wake_closers();
     }
 
@@ -446,6 +472,7 @@ impl<D: Disk, T> Engine<D, T> {
         let done = self.own_below(end.min(self.geometry.capacity()));
         let run = self.scrubber.run.as_mut().expect("the same");
         (run.status.position, run.status.done) = (position, done);
+        run.status.parts = run.under_way.len();
         if position.0 >= self.geometry.stripes().0 {
             run.status.is_running = false;
         }
@@ -459,6 +486,14 @@ impl<D: Disk, T> Engine<D, T> {
             Fault::Judged(Verdict::Suspect(cell)) => Blame::Suspected(at(cell)),
             Fault::Judged(Verdict::Unknown(group)) => Blame::Unknown(group),
         };
+        let counters = self.counters.scrubs_mut();
+        let kind = match blame {
+            Blame::Certain(_) => &mut counters.certain,
+            Blame::Suspected(_) => &mut counters.suspected,
+            Blame::Unknown(_) => &mut counters.unknown,
+        };
+        kind.0 += len.bytes().0;
+        counters.repaired.0 += if is_repaired { len.bytes().0 } else { 0 };
         let Some(Run { status, .. }) = &mut self.scrubber.run else { return };
         status.mismatched.0 += len.0;
         status.repaired.0 += if is_repaired { len.0 } else { 0 };
@@ -573,8 +608,4 @@ fn part_columns(geometry: &Geometry) -> Sectors {
 /// What a part reads at most.
 fn part_bytes(geometry: &Geometry) -> Bytes {
     Sectors(part_columns(geometry).0 * geometry.maps()[0].cells() as u64).bytes()
-}
-
-fn signed(bytes: Bytes) -> i64 {
-    i64::try_from(bytes.0).unwrap_or(i64::MAX)
 }

@@ -4,8 +4,8 @@ use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec
 use uuid::Uuid;
 
 use super::{
-    Area, Areas, Consistency, Epoch, Integrity, NAME_BYTES_MAX, SUPERBLOCK_BYTES, Sequence, SlotRecord, SlotState,
-    Superblock, SuperblockError, UnixSeconds,
+    Area, Areas, Consistency, Epoch, Integrity, NAME_BYTES_MAX, SUPERBLOCK_BYTES, ScrubFound, ScrubMode, ScrubRecord,
+    ScrubRun, Sequence, SlotRecord, SlotState, Superblock, SuperblockError, UnixSeconds,
 };
 
 /// No text, so that no text file is taken for a member; the line ends tell of a transfer that changed them.
@@ -47,6 +47,12 @@ mod at {
     pub(super) const SEQUENCE: usize = 224;
     pub(super) const SUMS: usize = 232;
     pub(super) const GENERATION: usize = 248;
+    pub(super) const SCRUB_MODE: usize = 264;
+    pub(super) const SCRUB_POSITION: usize = 272;
+    pub(super) const SCRUB_MISMATCHED: usize = 280;
+    pub(super) const SCRUB_REPAIRED: usize = 288;
+    pub(super) const SCRUB_UNCHECKED: usize = 296;
+    pub(super) const SCRUB_FINISHED: usize = 304;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -88,6 +94,14 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     }
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::SEQUENCE, &superblock.sequence.0.to_le_bytes());
+    if let Some(ScrubRun { mode, position, found }) = superblock.scrub.run {
+        put(at::SCRUB_MODE, &[mode.code()]);
+        put(at::SCRUB_POSITION, &position.0.to_le_bytes());
+        put(at::SCRUB_MISMATCHED, &found.mismatched.0.to_le_bytes());
+        put(at::SCRUB_REPAIRED, &found.repaired.0.to_le_bytes());
+        put(at::SCRUB_UNCHECKED, &found.unchecked.0.to_le_bytes());
+    }
+    put(at::SCRUB_FINISHED, &superblock.scrub.finished.map_or(0, |at| at.0).to_le_bytes());
     for (slot, record) in superblock.slots.iter().enumerate() {
         let start = at::TABLE + slot * at::ENTRY_BYTES;
         let (code, is_whole, upto) = state_fields(record.state);
@@ -156,6 +170,10 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
+        scrub: ScrubRecord {
+            finished: Some(UnixSeconds(u64_at(bytes, at::SCRUB_FINISHED))).filter(|&at| at != UnixSeconds(0)),
+            run: scrub_run(bytes)?,
+        },
         slots: slot_table(bytes, members)?,
     };
     superblock.check()?;
@@ -226,6 +244,21 @@ fn state_fields(state: SlotState) -> (u8, bool, StripeId) {
         SlotState::Active => (1, false, StripeId(0)),
         SlotState::Failed => (2, false, StripeId(0)),
         SlotState::Rebuilding { upto, is_whole } => (3, is_whole, upto),
+    }
+}
+
+fn scrub_run(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Option<ScrubRun>, SuperblockError> {
+    let sectors = |at| Sectors(u64_at(bytes, at));
+    let found = ScrubFound {
+        mismatched: sectors(at::SCRUB_MISMATCHED),
+        repaired: sectors(at::SCRUB_REPAIRED),
+        unchecked: sectors(at::SCRUB_UNCHECKED),
+    };
+    let (code, position) = (bytes[at::SCRUB_MODE], StripeId(u64_at(bytes, at::SCRUB_POSITION)));
+    match ScrubMode::of_code(code) {
+        Some(mode) => Ok(Some(ScrubRun { mode, position, found })),
+        None if code == 0 && position == StripeId(0) && found == ScrubFound::default() => Ok(None),
+        None => Err(SuperblockError::Field { field: "scrub" }),
     }
 }
 

@@ -35,6 +35,14 @@ fn sample() -> Superblock {
         epoch: Epoch(5),
         sequence: Sequence(8),
         is_clean: true,
+        scrub: ScrubRecord {
+            finished: Some(UnixSeconds(0x6543_2101)),
+            run: Some(ScrubRun {
+                mode: ScrubMode::Repair,
+                position: StripeId(0x82),
+                found: ScrubFound { mismatched: Sectors(24), repaired: Sectors(16), unchecked: Sectors(9) },
+            }),
+        },
         slots: vec![
             entry(0xb0, SlotState::Active, 1),
             entry(0xb1, SlotState::Rebuilding { upto: StripeId(0x81), is_whole: true }, 4),
@@ -47,7 +55,7 @@ fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x8b, 0xe7, 0xec, 0x08,   1, 0, 0, 0,
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x6d, 0xd0, 0x45, 0x15,   1, 0, 0, 0,
         2, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,           // incompatible features: log
     ];
     bytes.extend([0xa0; 16]);
@@ -72,6 +80,12 @@ fn sample_head() -> Vec<u8> {
         0, 0, 0, 0, 0, 0, 0, 0,
     ]);
     bytes.extend([0xc0; 16]);
+    bytes.extend([
+        2, 0, 0, 0, 0, 0, 0, 0,                     // a scrub that repairs
+        0x82, 0, 0, 0, 0, 0, 0, 0,                  // and is at stripe 130
+        24, 0, 0, 0, 0, 0, 0, 0,   16, 0, 0, 0, 0, 0, 0, 0,   9, 0, 0, 0, 0, 0, 0, 0,
+        0x01, 0x21, 0x43, 0x65, 0, 0, 0, 0,         // the last one's end
+    ]);
     bytes
 }
 
@@ -159,6 +173,29 @@ fn what_a_program_must_know_of_is_an_incompatible_feature() {
 }
 
 #[test]
+fn a_scrub_is_on_record_in_every_mode_or_not_at_all() {
+    let run = sample().scrub.run.unwrap();
+    let modes = [(ScrubMode::Check, 1), (ScrubMode::Repair, 2), (ScrubMode::RepairSuspects, 3)];
+    for (mode, code) in modes {
+        for finished in [None, Some(UnixSeconds(7))] {
+            let scrub = ScrubRecord { finished, run: Some(ScrubRun { mode, ..run }) };
+            let bytes = encode(&Superblock { scrub, ..sample() });
+            assert_eq!((bytes[264], decode(&bytes).unwrap().scrub), (code, scrub));
+        }
+    }
+    let none = Superblock { scrub: ScrubRecord::default(), ..sample() };
+    let bytes = encode(&none);
+    assert_eq!(bytes[264..312], [0; 48]);
+    assert_eq!(decode(&bytes), Ok(none));
+    // What belongs to a scrub is nothing without one.
+    for at in [272, 280, 288, 296] {
+        let mut bytes = bytes;
+        bytes[at] = 1;
+        assert_eq!(decode(&sealed(bytes)), Err(SuperblockError::Field { field: "scrub" }), "byte {at}");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_told_apart() {
     let bytes = encode(&sample());
     assert_eq!(decode(&bytes[..SUPERBLOCK_BYTES - 1]), Err(SuperblockError::NoMagic));
@@ -201,6 +238,10 @@ fn what_is_wrong_is_told_apart() {
         (216, &[0; 8], "epoch"),
         (216, &[0xff; 8], "epoch"),
         (224, &[0xff; 8], "sequence"),
+        (264, &[0], "scrub"),
+        (264, &[4], "scrub"),
+        (272, &[240], "scrub"),
+        (272, &[0xff; 8], "scrub"),
         (1024, &[0xb1; 16], "slot table's UUIDs"),
         (1120, &[0; 16], "slot table's UUIDs"),
         (1040, &[0], "slot table's state"),

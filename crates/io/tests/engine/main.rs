@@ -14,3 +14,4 @@ mod scrub;
 mod shards;
 mod sums;
 mod support;
+mod upkeep;

@@ -19,7 +19,7 @@ use crate::support::{
 };
 
 /// An engine that rebuilds, with content on its members.
-fn filled(shape: Shape, order: Order) -> (TestEngine, Vec<u8>) {
+pub(crate) fn filled(shape: Shape, order: Order) -> (TestEngine, Vec<u8>) {
     let mut engine = shape.engine(MemberSet::EMPTY, order).with_rebuild();
     let content = noise(2, engine.geometry().capacity().0);
     write(&mut engine, 0, &content).expect("written");
@@ -27,7 +27,7 @@ fn filled(shape: Shape, order: Order) -> (TestEngine, Vec<u8>) {
 }
 
 /// Puts a new member in at a slot, whose data is anything, and says how it joins.
-fn new_member(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
+pub(crate) fn new_member(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
     let superblock = shape.superblocks().swap_remove(slot.index());
     let mut bytes = vec![0; size(superblock.areas.member_size)];
     let data = size(superblock.areas.data.offset);

@@ -615,7 +615,8 @@ fn several_engines_scrub_the_array_together() {
 fn a_limited_scrub_reads_no_more_than_it_may() {
     let shape = Shape { chunks: 60, ..small(RAID5, 5) };
     let (mut engine, _) = filled(shape);
-    engine.set_scrub_limit(Some(Bytes(50_000)));
+    // In a tenth of a second, of five members together.
+    engine.set_scrub_limit(Some(Bytes(10 * 10_000)));
     engine.start_scrub(ScrubMode::Check, StripeId(0)).expect("started");
     let before = engine.counters().total().read_bytes;
     let mut replies = Vec::new();

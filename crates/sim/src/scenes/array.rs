@@ -8,7 +8,8 @@ use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Engine, Reply};
 use uraid_io::member::Access;
 use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, MEMBER_MIN, Sequence, SlotRecord, SlotState, Superblock, UnixSeconds,
+    Areas, Consistency, Epoch, Integrity, MEMBER_MIN, ScrubRecord, Sequence, SlotRecord, SlotState, Superblock,
+    UnixSeconds,
 };
 use uraid_layout::{Bytes, Geometry, Level, Location, MemberIndex, MemberSet, Rotation, SECTOR_BYTES, Sectors, Spec};
 use uuid::Uuid;
@@ -72,6 +73,7 @@ impl Array {
             epoch: Epoch(1),
             sequence: Sequence(0),
             is_clean: true,
+            scrub: ScrubRecord::default(),
             slots: slots.clone(),
         };
         let superblocks: Vec<Superblock> = (0..members).map(superblock).collect();
