@@ -11,8 +11,9 @@ use uraid_layout::MemberIndex;
 use uuid::Uuid;
 
 use crate::args::ExamineArgs;
+use crate::create::now;
 use crate::shape::{consistency_name, integrity_name, layout_name, level_name};
-use crate::terminal::{list, print, print_json, size};
+use crate::terminal::{duration, list, print, print_json, size};
 
 /// An array, as its members describe it. Sizes are in bytes.
 #[derive(Debug, Serialize)]
@@ -36,6 +37,8 @@ pub(crate) struct Report {
     /// How content is checked: `crc32` or `none`.
     integrity: &'static str,
     size: u64,
+    /// When a scrub was last finished that compared everything, in seconds since 1970.
+    scrub_finished_s: Option<u64>,
     /// How many members may fail, whichever they are.
     tolerance: usize,
     /// Slots whose member was not named or does not count.
@@ -91,6 +94,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         consistency: consistency_name(superblock.consistency),
         integrity: integrity_name(superblock.integrity),
         size: geometry.capacity().bytes().0,
+        scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
         tolerance: geometry.tolerance(),
         missing,
         members,
@@ -141,6 +145,12 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     match missing.as_slice() {
         [] => print(format_args!("  whole: survives {survives} more failure{}", if survives == 1 { "" } else { "s" }))?,
         missing => print(format_args!("  missing here: slots {}", list(missing)))?,
+    }
+    match (report.scrub_finished_s, now()) {
+        (Some(finished), Ok(now)) => {
+            print(format_args!("  scrubbed {} ago", duration(now.0.saturating_sub(finished))))?
+        }
+        _ => print(format_args!("  never scrubbed"))?,
     }
     for member in members {
         let MemberReport { path, uuid, slot, state, data_offset, data_size, .. } = member;

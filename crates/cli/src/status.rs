@@ -11,7 +11,7 @@ use crate::control::protocol::{
     Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Spare, Status,
 };
 use crate::create::now;
-use crate::terminal::{list, print, print_json, size};
+use crate::terminal::{duration, list, print, print_json, size};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -212,7 +212,7 @@ fn latency(now: &Latency, then: Option<&Latency>) -> String {
     let then = then.and_then(Latency::histogram).unwrap_or_default();
     let took = now.histogram().map(|now| now.since(&then));
     match took.and_then(|took| Some((took.mean()?, took.quantile(990)?))) {
-        Some((mean, most)) => format!("{:.2} / {:.1}", mean.as_secs_f64() * 1e3, most.as_secs_f64() * 1e3),
+        Some((mean, most)) => format!("{:.2} / {:.2}", mean.as_secs_f64() * 1e3, most.as_secs_f64() * 1e3),
         None => "-".to_owned(),
     }
 }
@@ -272,16 +272,6 @@ fn bar(fill: Fill) -> String {
     let full = share(fill, BAR);
     let bar: String = (0..BAR).map(|at| if at < full { '#' } else { '.' }).collect();
     format!("[{bar}] {} of {}", size(fill.used_bytes), size(fill.limit_bytes))
-}
-
-/// `2 d 3 h`, `4 min 5 s`.
-fn duration(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86400, seconds / 3600 % 24),
-    }
 }
 
 #[cfg(test)]

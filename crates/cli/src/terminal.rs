@@ -113,9 +113,19 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
 }
 
+/// A time for people: `2 d 3 h`, `4 min 5 s`.
+pub(crate) fn duration(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{} d {} h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::{LINE_PERIOD, Progress, list, size};
+    use super::{LINE_PERIOD, Progress, duration, list, size};
 
     #[test]
     fn without_a_terminal_a_line_says_now_and_then_how_far_work_is() {
@@ -136,6 +146,12 @@ mod tests {
     fn sizes_are_readable() {
         let shown = [0, 512, 1536, 65536, 3 << 30, u64::MAX].map(size);
         assert_eq!(shown, ["0 bytes", "512 bytes", "1.50 KiB", "64 KiB", "3 GiB", "16384.00 PiB"]);
+    }
+
+    #[test]
+    fn durations_are_readable() {
+        let shown = [0, 59, 60, 3599, 3660, 90_000].map(duration);
+        assert_eq!(shown, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 1 min", "1 d 1 h"]);
     }
 
     #[test]

@@ -71,6 +71,7 @@ fn an_interrupted_scrub_goes_on_where_it_was_and_keeps_what_it_has_found() {
         assert!(sum(&now, "read_bytes") < all as u64 * 95 / 100, "killed: {is_killed}: {now:#}");
         let finished = now["scrub_finished_s"].as_u64().unwrap();
         let _ = server.stop();
+        assert_eq!(array.examine()["scrub_finished_s"], finished);
 
         let (server, events) = served(&array, &["--scrub-every", "1d"]);
         let now = status(&array);

@@ -72,10 +72,10 @@ nbd+unix:///vault?socket=/srv/uraid.sock
 up 3 min 12 s, 2 clients
 degraded: member 2 is missing; survives no failure
 
-   member                                state     read  written  operations  read ms    write ms  errors  repaired
-0  /srv/d0                               active   1 MiB    1 MiB          15        -  1.13 / 4.1       0         0
-1  /srv/d1                               active   1 MiB    1 MiB          15        -  1.13 / 4.1       3  3, not 1
-2  00000000-0000-0000-0000-000000000002  missing  1 MiB    1 MiB          15        -  1.13 / 4.1       0         0
+   member                                state     read  written  operations  read ms     write ms  errors  repaired
+0  /srv/d0                               active   1 MiB    1 MiB          15        -  1.13 / 4.10       0         0
+1  /srv/d1                               active   1 MiB    1 MiB          15        -  1.13 / 4.10       3  3, not 1
+2  00000000-0000-0000-0000-000000000002  missing  1 MiB    1 MiB          15        -  1.13 / 4.10       0         0
 
 clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
@@ -95,7 +95,7 @@ fn between_two_looks_rates_are_shown() {
     assert!(text.contains("read 34 MiB (15 MiB/s), wrote 2 MiB (0 bytes/s)"), "{text}");
     let row = text.lines().find(|line| line.contains("/srv/d0")).expect("a row for each member");
     assert!(row.contains("5 MiB/s"), "{row}");
-    assert!(row.contains("  0.02 / 0.0  ") && row.contains("  -  "), "latencies between the two: {row}");
+    assert!(row.contains("  0.01 / 0.02  ") && row.contains("  -  "), "latencies between the two: {row}");
     assert_eq!(
         line(&now, Some(&before)),
         "vault: whole: survives 1 more failure; 2 clients, read 15 MiB/s, written 0 bytes/s, cache 25 %, log 0 %"
@@ -136,12 +136,6 @@ fn health_is_said_in_words() {
     assert_eq!(words(HealthState::Degraded, 1, &[4]), "degraded: member 4 is missing; survives 1 more failure");
     assert_eq!(words(HealthState::Degraded, 0, &[1, 4]), "degraded: members 1 and 4 are missing; survives no failure");
     assert!(words(HealthState::Frozen, 0, &[1, 4]).starts_with("frozen"));
-}
-
-#[test]
-fn durations_are_readable() {
-    let shown = [0, 59, 60, 3599, 3660, 90_000].map(duration);
-    assert_eq!(shown, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 1 min", "1 d 1 h"]);
 }
 
 #[test]

@@ -146,6 +146,7 @@ fn every_level_survives_the_round_trip() {
         superblock.slots = (0..7)
             .map(|slot| SlotRecord { member: uuid(0xb0 + slot), state: SlotState::Active, since: Epoch(1) })
             .collect();
+        superblock.scrub.run = None;
         superblock.name = "ü".repeat(32);
         superblock.is_clean = false;
         let bytes = encode(&superblock);
