@@ -112,7 +112,7 @@ impl Pool {
     /// Whether a buffer's memory came from this pool and counts against its budget.
     #[must_use]
     pub fn owns(&self, buf: &Buf) -> bool {
-        std::ptr::eq(buf.hold.block.home().as_ptr(), Rc::as_ptr(&self.shared))
+        buf.hold.block.home().is_some_and(|home| Rc::ptr_eq(&home, &self.shared))
     }
 
     /// The bytes on loan, in whole size classes.
@@ -174,6 +174,11 @@ impl Shared {
         }
     }
 
+    /// Takes a block out of the account that does not come back.
+    fn disown(&self, bytes: usize) {
+        self.in_use.set(self.in_use.get() - bytes);
+    }
+
     fn put_back(&self, block: Rc<Block>) {
         let class = Class::of(block.bytes()).expect("a block has its class's size");
         self.free_list(class).push(block);
@@ -185,7 +190,7 @@ impl Shared {
 impl Drop for Hold {
     fn drop(&mut self) {
         if Rc::strong_count(&self.block) == 1
-            && let Some(home) = self.block.home().upgrade()
+            && let Some(home) = self.block.home()
         {
             home.put_back(Rc::clone(&self.block));
         }
@@ -220,6 +225,26 @@ impl Buf {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Whether a device operation may be using the memory.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        self.hold.block.is_leased_in(&(0..self.hold.block.bytes()))
+    }
+
+    /// Whether a device operation may be filling the memory.
+    #[must_use]
+    pub fn is_being_filled(&self) -> bool {
+        self.hold.block.is_filled_in(&(0..self.hold.block.bytes()))
+    }
+
+    /// Gives the buffer up to operations that may keep it for ever: it counts against no budget from now on, and the memory is freed with the last
+    /// lease.
+    pub fn disown(self) {
+        if let Some(home) = self.hold.block.disown() {
+            home.disown(self.hold.block.bytes());
+        }
     }
 
     /// The bytes of a range.

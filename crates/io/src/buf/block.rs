@@ -4,7 +4,7 @@
 //! The memory of pools is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every page that it aligns.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
@@ -34,6 +34,8 @@ pub(super) enum Access {
 pub(super) struct Block {
     /// The pool that it goes back to.
     home: Weak<Shared>,
+    /// It does not go back.
+    is_disowned: Cell<bool>,
     region: Rc<Region>,
     start: usize,
     bytes: usize,
@@ -67,7 +69,14 @@ impl Block {
     /// A block of zeros; `bytes` is a positive multiple of a page.
     pub(super) fn zeroed(bytes: usize) -> Self {
         let region = if bytes <= ALLOCATED_MAX { Region::allocate(bytes) } else { Region::map(bytes) };
-        Self { home: Weak::new(), region: Rc::new(region), start: 0, bytes, loans: RefCell::default() }
+        Self {
+            home: Weak::new(),
+            is_disowned: Cell::new(false),
+            region: Rc::new(region),
+            start: 0,
+            bytes,
+            loans: RefCell::default(),
+        }
     }
 
     /// `count` blocks of zeros that are neighbours in one mapping; `bytes`, of each, is a positive multiple of a page.
@@ -75,6 +84,7 @@ impl Block {
         let (region, home) = (Rc::new(Region::map(bytes * count)), Weak::clone(home));
         let block = move |index| Self {
             home: Weak::clone(&home),
+            is_disowned: Cell::new(false),
             region: Rc::clone(&region),
             start: index * bytes,
             bytes,
@@ -83,8 +93,16 @@ impl Block {
         (0..count).map(block)
     }
 
-    pub(super) fn home(&self) -> &Weak<Shared> {
-        &self.home
+    /// The pool that it goes back to, if that is still there.
+    pub(super) fn home(&self) -> Option<Rc<Shared>> {
+        if self.is_disowned.get() { None } else { self.home.upgrade() }
+    }
+
+    /// Takes the block away from its pool, which is returned.
+    pub(super) fn disown(&self) -> Option<Rc<Shared>> {
+        let home = self.home();
+        self.is_disowned.set(true);
+        home
     }
 
     pub(super) fn bytes(&self) -> usize {

@@ -11,9 +11,12 @@
 //!
 //! A disk knows nothing of chunks, stripes or parity.
 
+mod deadline;
 mod latency;
 mod mem;
 mod uring;
+
+use std::time::Duration;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -22,6 +25,7 @@ use uraid_layout::{Bytes, MemberIndex};
 use crate::buf::Lease;
 use crate::error::Error;
 
+pub(crate) use deadline::{Deadline, Pending};
 pub use latency::Latencies;
 pub use mem::{Counters, Fault, MemDisk, Order};
 pub use uring::{DEFAULT_DEPTH, UringDisk};
@@ -146,6 +150,12 @@ pub enum DiskError {
         /// The operation.
         op: OpInfo,
     },
+    /// The operation took longer than it may. It may still be under way, and do all or a part of what it was to do.
+    #[error("{op} took too long and was given up")]
+    TimedOut {
+        /// The operation.
+        op: OpInfo,
+    },
 }
 
 /// The members of one array as one asynchronous device; see the module's contract.
@@ -172,6 +182,20 @@ pub trait Disk {
     /// # Errors
     /// As [`Disk::kick`].
     fn wait(&mut self) -> Result<(), Error>;
+
+    /// As [`Disk::wait`], but no longer than `time`, where the disk's operations take time of their own.
+    ///
+    /// # Errors
+    /// As [`Disk::kick`].
+    fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
+        let _ = time;
+        self.wait()
+    }
+
+    /// Notes that nobody waits any more for the operations with this tag. They complete as ever, some of them sooner.
+    fn abandon(&mut self, tag: u64) {
+        let _ = tag;
+    }
 
     /// How many operations were submitted and not yet reaped.
     fn in_flight(&self) -> usize;

@@ -6,7 +6,10 @@
 //! - A short transfer goes back to the kernel for the remainder.
 //! - A member in memory (tmpfs) has nothing to wait for, and the kernel would hand each operation to a worker thread:
 //!   small transfers on it are done at once, in the same call that would have sent them.
-//! - Dropping the disk first waits for everything that the kernel has.
+//! - Dropping the disk first waits for everything that the kernel has and somebody waits for, for a while. What the kernel still has then stays
+//!   its own for good: the memory, and the open files with their locks.
+//! - An operation that was abandoned stays in its slot until the kernel is done with it, with the file that it is on, whoever has its member's
+//!   place by then.
 //!
 //! Files are not registered with the ring: that was measured and made no difference beyond noise, and a ring that is being
 //! taken apart would keep devices in use. The ring never has DEFER_TASKRUN, whose completions an event loop that polls
@@ -19,9 +22,10 @@ mod slot;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use io_uring::IoUring;
+use io_uring::types::{SubmitArgs, Timespec};
 use uraid_layout::{Bytes, MemberIndex};
 
 use super::{Completion, Disk, DiskError, DiskOp, Latencies};
@@ -35,6 +39,9 @@ pub const DEFAULT_DEPTH: u32 = 256;
 /// Transfers of up to this are done at once on members in memory, among them the log records of a full queue of small writes; longer ones
 /// are worth a worker thread.
 const AT_ONCE_MAX: Bytes = Bytes(128 << 10);
+
+/// How long dropping the disk waits for what the kernel has.
+const DROP_WAIT: Duration = Duration::from_secs(10);
 
 /// The members of an array behind one io_uring; belongs to one thread.
 ///
@@ -99,10 +106,10 @@ impl UringDisk {
     }
 
     /// Puts a member in at a slot, or takes it out with `None`; returns the one that was there. The new one's size is what operations are checked
-    /// against from now on.
+    /// against from now on. Abandoned operations on the old one go on there, and keep it open.
     ///
     /// # Errors
-    /// The member that was to be put in, while operations on that slot are in flight: try again when they have completed.
+    /// The member that was to be put in, while operations on that slot are in flight that were not abandoned: try again when they have completed.
     ///
     /// # Panics
     /// When the disk has no such slot.
@@ -112,11 +119,16 @@ impl UringDisk {
         member: Option<Arc<Member>>,
     ) -> Result<Option<Arc<Member>>, Option<Arc<Member>>> {
         let is_of_slot = |op: &DiskOp| op.member == slot;
-        let is_in_flight = self.slots.iter().filter_map(Slot::op).chain(&self.waiting).any(is_of_slot);
-        if is_in_flight {
+        let is_awaited = |taken: &Slot| taken.op().is_some_and(is_of_slot) && !taken.is_abandoned();
+        if self.slots.iter().any(is_awaited) || self.waiting.iter().any(is_of_slot) {
             return Err(member);
         }
-        Ok(std::mem::replace(&mut self.members[slot.index()], member))
+        let former = std::mem::replace(&mut self.members[slot.index()], member);
+        if let Some(former) = &former {
+            let is_left = |taken: &&mut Slot| taken.op().is_some_and(is_of_slot) && !taken.has_former();
+            self.slots.iter_mut().filter(is_left).for_each(|taken| taken.keep(Arc::clone(former)));
+        }
+        Ok(former)
     }
 
     /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.
@@ -192,6 +204,30 @@ impl UringDisk {
         }
     }
 
+    fn wait_for_some(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
+        self.kick()?;
+        let has_some = !self.refused.is_empty() || !self.answered.is_empty();
+        if !has_some && self.with_kernel > 0 && self.ring.completion().is_empty() {
+            self.enters += 1;
+            let waited = match at_most {
+                None => self.ring.submit_and_wait(1).map(drop).or_else(ring::transient),
+                Some(time) => self.enter_at_most(time),
+            };
+            self.note(waited);
+        }
+        self.check_broken("wait for completions")
+    }
+
+    /// Waits in the kernel for a completion.
+    fn enter_at_most(&self, time: Duration) -> std::io::Result<()> {
+        let time = Timespec::from(time);
+        let entered = self.ring.submitter().submit_with_args(1, &SubmitArgs::new().timespec(&time)).map(drop);
+        entered.or_else(|error| match error.raw_os_error() {
+            Some(libc::ETIME) => Ok(()),
+            _ => ring::transient(error),
+        })
+    }
+
     fn note(&mut self, result: std::io::Result<()>) {
         if let Err(error) = result {
             self.broken.get_or_insert(error);
@@ -244,9 +280,11 @@ impl Disk for UringDisk {
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
             match self.slots[index].advance(answer) {
                 Progress::More => self.again.push_back(index),
-                Progress::Done(completion, name, began) => {
-                    let now = *now.get_or_insert_with(Instant::now);
-                    self.latencies.ended(completion.member, name, began, now);
+                Progress::Done(completion, timed) => {
+                    if let Some((name, began)) = timed {
+                        let now = *now.get_or_insert_with(Instant::now);
+                        self.latencies.ended(completion.member, name, began, now);
+                    }
                     self.vacant.push(index);
                     completions.push(completion);
                 }
@@ -260,14 +298,26 @@ impl Disk for UringDisk {
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        self.kick()?;
-        let has_some = !self.refused.is_empty() || !self.answered.is_empty();
-        if !has_some && self.with_kernel > 0 && self.ring.completion().is_empty() {
-            self.enters += 1;
-            let waited = self.ring.submit_and_wait(1).map(drop);
-            self.note(waited.or_else(ring::transient));
+        self.wait_for_some(None)
+    }
+
+    fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
+        self.wait_for_some(Some(time))
+    }
+
+    fn abandon(&mut self, tag: u64) {
+        if let Some(place) = self.waiting.iter().position(|op| op.tag == tag) {
+            let op = self.waiting.remove(place).expect("it was just found");
+            let info = op.info();
+            self.refused.push(op.complete(Err(DiskError::TimedOut { op: info })));
         }
-        self.check_broken("wait for completions")
+        let Some(index) = self.slots.iter().position(|slot| slot.op().is_some_and(|op| op.tag == tag)) else { return };
+        self.slots[index].abandon();
+        if let Some(place) = self.again.iter().position(|&again| again == index) {
+            self.again.remove(place);
+            self.refused.push(self.slots[index].end());
+            self.vacant.push(index);
+        }
     }
 
     fn in_flight(&self) -> usize {
@@ -283,14 +333,24 @@ impl AsFd for UringDisk {
 
 impl Drop for UringDisk {
     fn drop(&mut self) {
+        let until = Instant::now() + DROP_WAIT;
+        let abandoned = self.slots.iter().filter(|slot| slot.is_abandoned()).count();
         let mut result = Ok(());
-        while self.with_kernel > 0 && result.is_ok() {
-            result = self.ring.submit_and_wait(1).map(drop).or_else(ring::transient);
+        while self.with_kernel > abandoned && result.is_ok() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            result = self.enter_at_most(left);
             self.with_kernel -= self.ring.completion().count();
         }
-        if let Err(error) = result {
-            tracing::error!(%error, operations = self.with_kernel, "the kernel keeps memory that is never freed now");
+        if self.with_kernel > 0 {
+            let error = result.err().map(tracing::field::display);
+            let operations = self.with_kernel;
+            tracing::error!(error, operations, "operations on members have not ended: the kernel keeps their memory");
+            // The locks of members that are being written stay, too.
             std::mem::forget(std::mem::take(&mut self.slots));
+            std::mem::forget(std::mem::take(&mut self.members));
         }
     }
 }

@@ -24,6 +24,8 @@ pub struct MemberCounters {
     pub log_bytes: u64,
     /// Operations that failed.
     pub errors: u64,
+    /// Operations that took longer than they may, and were given up.
+    pub overdue: u64,
     /// Blocks that were read and are not what was written there, and pages of checksums that are damaged.
     pub mismatches: u64,
     /// Pieces that could not be read and were computed from the others and written back.
@@ -44,6 +46,7 @@ impl MemberCounters {
             log_records: self.log_records + member.log_records,
             log_bytes: self.log_bytes + member.log_bytes,
             errors: self.errors + member.errors,
+            overdue: self.overdue + member.overdue,
             mismatches: self.mismatches + member.mismatches,
             repaired: self.repaired + member.repaired,
             unrepairable: self.unrepairable + member.unrepairable,
@@ -207,6 +210,10 @@ impl Counters {
 
     pub(super) fn unrepairable(&mut self, member: MemberIndex) {
         self.members[member.index()].unrepairable += 1;
+    }
+
+    pub(super) fn overdue(&mut self, member: MemberIndex) {
+        self.members[member.index()].overdue += 1;
     }
 
     pub(super) fn error(&mut self, member: MemberIndex) {

@@ -35,7 +35,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
         let is_background = self.scrubber.wants_ticks() || self.is_rebuild_waiting();
-        self.is_dirty() || self.is_intent_settling() || is_background
+        self.is_dirty() || self.is_intent_settling() || is_background || self.disk.wants_ticks()
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
@@ -46,7 +46,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by the next turns,
-    /// and what nobody writes any more is taken out of the write-intent bitmap; a scrub may read on.
+    /// and what nobody writes any more is taken out of the write-intent bitmap; a scrub may read on, and what is overdue is given up.
     pub fn tick(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.tick();
@@ -54,6 +54,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.tick_intent();
         self.scrubber.tick();
         self.tick_rebuild();
+        self.tick_deadlines();
     }
 
     /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes, and what there is no

@@ -130,6 +130,12 @@ pub enum EngineError {
         /// What of it.
         field: &'static str,
     },
+    /// A member that is to return has not ended what it was given before.
+    #[error("operations on member {member} that took too long have not ended; until they have, it can't return. Try again, or restart the machine that it is attached to")]
+    Lingering {
+        /// Its slot.
+        member: MemberIndex,
+    },
     /// A member failed while it joined.
     #[error("member {member} failed before it had joined; the array goes on without it")]
     JoinFailed {

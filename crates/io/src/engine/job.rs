@@ -1,6 +1,7 @@
 //! What the engine is doing for one command.
 
 use std::ops::Range;
+use std::rc::Rc;
 
 use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
@@ -46,7 +47,11 @@ pub(super) struct Job<T> {
     pub(super) pending: u32,
     /// Members that failed a read of this part, and how to do without them and the missing ones.
     pub(super) unreadable: MemberSet,
-    pub(super) detour: Option<Box<Repair>>,
+    pub(super) detour: Option<Rc<Repair>>,
+    /// Members that took too long for a read of the present phase.
+    pub(super) overdue: MemberSet,
+    /// A page of checksums takes too long: the reads are planned without its member.
+    pub(super) is_replanned: bool,
     /// What exactly they failed, to be healed when the job has done without it.
     pub(super) damage: Vec<Damage>,
     /// The pages of checksums that the present part needs.
@@ -259,6 +264,8 @@ impl<T> Job<T> {
             pending: 0,
             unreadable: MemberSet::EMPTY,
             detour: None,
+            overdue: MemberSet::EMPTY,
+            is_replanned: false,
             damage: Vec::new(),
             pins: Pins::new(),
             heals: None,
@@ -283,14 +290,31 @@ impl<T> Job<T> {
         Sectors(self.end.0 - self.start.0).bytes().max(PLACING_MIN)
     }
 
-    /// Finds how to do without the members that failed a read of this part and without those that are lost by now.
-    pub(super) fn find_detour(&mut self, geometry: &Geometry, lost: MemberSet) -> Result<(), EngineError> {
-        let without = self.unreadable.union(lost);
-        if self.unreadable.is_empty() {
-            self.detour = None;
-        } else if self.detour.as_ref().is_none_or(|detour| detour.failed() != without) {
-            let detour = Repair::new(geometry, without).ok().or_else(|| self.partial_detour(geometry, without));
-            self.detour = Some(Box::new(detour.ok_or_else(|| self.unreadable_error())?));
+    /// Finds how to do without the members that failed a read of this part and without those that are lost by now, and, where that can be, without
+    /// those that are `slow`, too. `last` is the detour that was found last.
+    pub(super) fn find_detour(
+        &mut self,
+        geometry: &Geometry,
+        lost: MemberSet,
+        slow: MemberSet,
+        last: &mut Option<Rc<Repair>>,
+    ) -> Result<(), EngineError> {
+        self.detour = None;
+        let needed = self.unreadable.union(lost);
+        let wanted = needed.union(slow);
+        let find = |without| match &*last {
+            Some(last) if last.failed() == without => Some(Rc::clone(last)),
+            _ => Repair::new(geometry, without).ok().map(Rc::new),
+        };
+        if wanted != lost {
+            self.detour = find(wanted);
+        }
+        if self.detour.is_none() && needed != lost {
+            let detour = find(needed).or_else(|| self.partial_detour(geometry, needed).map(Rc::new));
+            self.detour = Some(detour.ok_or_else(|| self.unreadable_error())?);
+        }
+        if self.detour.is_some() {
+            last.clone_from(&self.detour);
         }
         Ok(())
     }

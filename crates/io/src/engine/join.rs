@@ -73,6 +73,11 @@ impl<D: Disk, T> Engine<D, T> {
         if truth.slots.iter().enumerate().any(|(index, other)| index != slot.index() && other.member == *member) {
             return Err(EngineError::Unsuited { member: *slot, field: "UUID" });
         }
+        // What is still under way on the one that was given up could land after it was rebuilt.
+        let returns = truth.slots[slot.index()].member == *member;
+        if self.disk.is_awaited(*slot) || returns && self.disk.abandoned(*slot) > 0 {
+            return Err(EngineError::Lingering { member: *slot });
+        }
         let mut own = Superblock { member: *member, slot: *slot, areas: *areas, ..truth.clone() };
         own.slots[slot.index()].member = *member;
         own.check().map_err(|_| EngineError::Unsuited { member: *slot, field: "place for what the array has" })?;
@@ -168,6 +173,7 @@ impl<D: Disk, T> Engine<D, T> {
         };
         let Ok(detour) = Repair::new(&self.geometry, lost) else { return Step::Fail(EngineError::Frozen) };
         tracing::info!(member = %slot, uuid = %superblock.member, is_whole, "a member joins, and is rebuilt");
+        self.disk.forget(slot);
         self.record.join(&superblock, is_whole || self.intent.is_none(), generation);
         (self.repair, self.repair_lost) = (repair, Some(detour));
         if self.log.is_some() {

@@ -15,6 +15,7 @@
 
 mod ahead;
 mod counters;
+mod deadline;
 mod destage;
 mod error;
 mod flush;
@@ -36,12 +37,14 @@ mod sums;
 mod transfer;
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use uraid_layout::plan::{Planner, Queue};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 pub use counters::{Counters, MemberCounters, ScrubCounters};
+pub use deadline::Deadlines;
 pub use error::EngineError;
 pub use inspect::Fill;
 pub use join::Joining;
@@ -55,10 +58,11 @@ pub use crate::superblock::ScrubMode;
 use crate::array::Overlay;
 use crate::buf::{Buf, Lease, Pool};
 use crate::cache::{Cache, Mark};
-use crate::disk::{Completion, Disk};
+use crate::disk::{Completion, Deadline, Disk};
 use crate::log::record::Lane;
 use crate::superblock::Consistency;
 use ahead::ReadAhead;
+use deadline::Patience;
 use flush::Flusher;
 use heal::Heals;
 use intent::Intent;
@@ -165,9 +169,12 @@ pub struct Reply<T> {
 /// Runs commands on the members behind `D`; `T` is what the caller wants back with a reply.
 #[derive(Debug)]
 pub struct Engine<D, T> {
-    disk: D,
+    disk: Deadline<D>,
+    patience: Patience,
     geometry: Geometry,
     planner: Planner,
+    /// The last detour, which is often the next.
+    detour: Option<Rc<Repair>>,
     /// How to do without the missing members.
     repair: Repair,
     /// How to do without those that are being rebuilt, too.
@@ -242,7 +249,9 @@ impl<D: Disk, T> Engine<D, T> {
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
         let log = has_log.then(|| Log::new(record.superblocks(), &geometry, Lane(0), 1)).transpose()?;
         Ok(Self {
-            disk,
+            disk: Deadline::new(disk, geometry.members()),
+            patience: Patience::default(),
+            detour: None,
             planner: Planner::new(),
             repair,
             repair_lost,
@@ -325,12 +334,12 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// The members, for waiting on them.
     pub fn disk(&self) -> &D {
-        &self.disk
+        self.disk.inner()
     }
 
     /// The members, for what only their kind knows.
     pub fn disk_mut(&mut self) -> &mut D {
-        &mut self.disk
+        self.disk.inner_mut()
     }
 
     /// Whether every member can zero a range without being sent zeros, as far as is known.
@@ -354,7 +363,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// When commands are in flight.
     pub fn into_parts(self) -> (D, Geometry, Record) {
         assert_eq!(self.in_flight(), 0, "an engine that is taken apart is idle");
-        (self.disk, self.geometry, self.record)
+        (self.disk.into_inner(), self.geometry, self.record)
     }
 
     /// Commands that have no reply yet, and destaging, read-ahead, healing and parts of a scrub under way.
@@ -430,6 +439,7 @@ impl<D: Disk, T> Engine<D, T> {
                 self.completed(completion);
             }
             self.completions = completions;
+            self.note_slow();
             if is_idle && self.ready.is_empty() {
                 replies.append(&mut self.replies);
                 return Ok(());

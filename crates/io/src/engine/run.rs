@@ -51,7 +51,7 @@ impl Caller {
         }
     }
 
-    fn of(tag: u64) -> Self {
+    pub(super) fn of(tag: u64) -> Self {
         let low = u32::try_from(tag & u64::from(u32::MAX)).expect("the lower half");
         match tag >> 32 {
             0 => Self::Job(JobId(low)),
@@ -256,12 +256,13 @@ impl<D: Disk, T> Engine<D, T> {
             return Err(EngineError::Frozen);
         }
         self.consult_cache(id);
-        let lost = self.lost(id);
-        let Self { geometry, planner, repair, repair_lost, record, jobs, queues, rebuild, .. } = self;
+        let (lost, slow) = (self.lost(id), self.slow());
+        let Self { geometry, planner, repair, repair_lost, record, jobs, queues, rebuild, detour, .. } = self;
         let repair = repair_lost.as_ref().filter(|_| lost != record.missing()).unwrap_or(repair);
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        job.find_detour(geometry, lost)?;
+        let slow = if let Work::Resync { .. } = job.work { MemberSet::EMPTY } else { slow };
+        job.find_detour(geometry, lost, slow, detour)?;
         let repair = job.detour.as_deref().unwrap_or(repair);
         let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
         let planned = match job.work {
@@ -382,7 +383,15 @@ impl<D: Disk, T> Engine<D, T> {
         if !self.take_pages(id) {
             return Step::Wait(Stage::StartReads);
         }
-        self.jobs.job(id).failed = MemberSet::EMPTY;
+        let missing = self.record.missing();
+        let Slot { job, plan, .. } = self.jobs.slot(id);
+        let job = job.as_mut().expect("the slot has a job");
+        // Who failed, or is slow, since the plan was made is gone around.
+        let is_gone = plan.reads().iter().any(|io| missing.contains(io.member));
+        if std::mem::take(&mut job.is_replanned) || is_gone {
+            return self.plan_again(id);
+        }
+        (job.failed, job.overdue) = (MemberSet::EMPTY, MemberSet::EMPTY);
         self.issue_reads(id);
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Reads) } else { Step::Wait(Stage::Reads) }
     }
@@ -391,6 +400,9 @@ impl<D: Disk, T> Engine<D, T> {
     fn reads_done(&mut self, id: JobId) -> Step {
         self.leave(id);
         let job = self.jobs.job(id);
+        if !std::mem::take(&mut job.overdue).is_empty() {
+            return self.go_around(id);
+        }
         if matches!(job.work, Work::Scrub { .. }) {
             return self.compared(id);
         }
@@ -431,6 +443,18 @@ impl<D: Disk, T> Engine<D, T> {
         self.drop_scratch(id);
         self.leave_pages(id);
         Step::To(Stage::Lock(self.span(id)))
+    }
+
+    /// Some of the job's reads took too long: begins the part again, in other memory, without the members that failed them.
+    fn go_around(&mut self, id: JobId) -> Step {
+        self.renew_memory(id);
+        let job = self.jobs.job(id);
+        job.unreadable = job.unreadable.union(job.failed);
+        if let Work::Scrub { .. } = job.work {
+            // What else it found it finds again.
+            job.damage.clear();
+        }
+        self.do_without(id)
     }
 
     /// Begins the part again without the members that failed to give what they hold.
@@ -582,7 +606,13 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     pub(super) fn drop_scratch(&mut self, id: JobId) {
-        if self.jobs.job(id).scratch.take().is_some() {
+        if let Some(scratch) = self.jobs.job(id).scratch.take() {
+            if scratch.is_lent() {
+                // An operation that was given up keeps it, and nobody else is to wait for that.
+                scratch.disown();
+            } else {
+                drop(scratch);
+            }
             self.feed_starved();
         }
     }
@@ -654,6 +684,7 @@ impl<D: Disk, T> Engine<D, T> {
         match &result {
             Ok(()) => {}
             Err(DiskError::Unsupported { .. }) => tracing::debug!(%member, "zeros are written: {result:?}"),
+            Err(error @ DiskError::TimedOut { .. }) => tracing::debug!(%member, %error, "the others go on"),
             Err(error) => {
                 self.counters.error(member);
                 tracing::warn!(%member, %error, "disk operation failed");

@@ -109,6 +109,18 @@ impl Sums {
         self.dirty.retain(|id| id.member != own.slot);
     }
 
+    /// Whether a page is in memory.
+    fn has(&self, id: PageId) -> bool {
+        self.pages.get(&id).is_some_and(|held| held.state != State::Reading)
+    }
+
+    /// Takes memory back, unless an operation that was given up keeps it.
+    fn put_back(&mut self, bytes: Buf) {
+        if !bytes.is_lent() {
+            self.spare.push(bytes);
+        }
+    }
+
     fn table(&self, member: MemberIndex) -> &Table {
         self.tables[member.index()].as_ref().expect("a member that is used is present")
     }
@@ -179,16 +191,18 @@ impl<D: Disk, T> Engine<D, T> {
         if !job.pins.is_empty() {
             return true;
         }
-        let touched = plan.reads().iter().chain(plan.writes()).map(|io| (io.member, io.sector, io.len));
-        let recovered = plan.recovered().iter().map(|piece| (piece.member, piece.sector, piece.content.len));
-        for (member, sector, len) in touched.chain(recovered) {
+        let touched = plan.reads().iter().chain(plan.writes()).map(|io| (io.member, io.sector, io.len, true));
+        let recovered = plan.recovered().iter().map(|piece| (piece.member, piece.sector, piece.content.len, false));
+        for (member, sector, len, is_needed) in touched.chain(recovered) {
             if record.missing().contains(member) {
                 continue;
             }
             let (first, last) = (block_at(sector).place().0, block_at(DiskSector(sector.0 + len.0 - 1)).place().0);
             for number in (first.0..=last.0).map(PageNumber) {
                 let page = PageId { member, number };
-                if !job.pins.contains(&page) {
+                // What a slow member should hold is not worth waiting for: everything that it is computed from is checked itself.
+                let is_wanted = is_needed || !disk.slow().contains(member) || sums.has(page);
+                if is_wanted && !job.pins.contains(&page) {
                     job.pins.push(page);
                 }
             }
@@ -271,6 +285,10 @@ impl<D: Disk, T> Engine<D, T> {
                 let sum = sums.table(piece.member).tag.sum(block, content);
                 // Where the member holds just what the others say, it is the checksum that was lost; what the log has may be newer than either.
                 let is_logged = overlay.touches(piece.member, sector, BLOCK);
+                let page = PageId { member: piece.member, number: block.place().0 };
+                if !job.pins.contains(&page) {
+                    return true;
+                }
                 let known = sums.known(piece.member, block);
                 known.agrees(sum) || known == Sum::LOST || is_logged || job.has_found(piece.member, sector, sum)
             })
@@ -364,9 +382,25 @@ impl<D: Disk, T> Engine<D, T> {
         self.wake_closers();
     }
 
+    /// Has those planned without a slow member that only read, and wait for a page of its checksums.
+    pub(super) fn go_around_page(&mut self, member: MemberIndex, number: PageNumber) {
+        let Self { sums, jobs, ready, .. } = self;
+        let Some(held) = sums.as_mut().and_then(|sums| sums.pages.get_mut(&PageId { member, number })) else { return };
+        held.present.retain(|&id| {
+            let Slot { job, plan, .. } = jobs.slot(id);
+            let job = job.as_mut().expect("the slot has a job");
+            let goes_around = plan.writes().is_empty();
+            if goes_around {
+                job.is_replanned = true;
+                finish_one(job, id, ready);
+            }
+            !goes_around
+        });
+    }
+
     /// Takes in the end of an operation on a page.
     pub(super) fn page_completed(&mut self, member: MemberIndex, number: PageNumber, is_failed: bool) {
-        let Self { sums, jobs, flusher, counters, ready, .. } = self;
+        let Self { sums, jobs, flusher, counters, ready, record, .. } = self;
         let sums = sums.as_mut().expect("pages are of checksums");
         let id = PageId { member, number };
         let tag = sums.table(member).tag;
@@ -376,7 +410,7 @@ impl<D: Disk, T> Engine<D, T> {
         if was == State::Reading {
             let (page, damaged) =
                 if is_failed { (Page::lost(), 1) } else { Page::decode(&tag, number, bytes.as_ref()) };
-            if damaged > 0 {
+            if damaged > 0 && !record.missing().contains(member) {
                 counters.mismatch(member);
                 tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the others when they are read");
             }
@@ -402,7 +436,7 @@ impl<D: Disk, T> Engine<D, T> {
             finish_one(job, id, ready);
         }
         held.present = present;
-        sums.spare.push(bytes);
+        sums.put_back(bytes);
         self.wake_closers();
     }
 }

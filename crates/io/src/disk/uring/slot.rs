@@ -1,6 +1,7 @@
 //! One operation with the kernel: its leases, its iovecs, and how far it has come.
 
 use std::os::fd::RawFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use io_uring::opcode::{Fallocate, Fsync, Read, Readv, Write, Writev};
@@ -10,6 +11,7 @@ use rustix::io::Errno;
 use uraid_layout::Bytes;
 
 use super::super::{Completion, DiskError, DiskOp, OpKind, OpName};
+use crate::member::Member;
 
 /// How often the kernel may say "again" to one operation before that is an error.
 const RETRIES_MAX: u32 = 64;
@@ -28,13 +30,17 @@ pub(super) struct Slot {
     first: usize,
     done: u64,
     retries: u32,
+    /// Nobody waits for it.
+    is_abandoned: bool,
+    /// Its member, where another has its place since.
+    former: Option<Arc<Member>>,
 }
 
 pub(super) enum Progress {
     /// The operation goes back to the kernel.
     More,
-    /// It has ended, and the slot is vacant; what it was, and when it was started.
-    Done(Completion, OpName, Instant),
+    /// It has ended, and the slot is vacant; what it was, and when it was started, unless nobody waited for it.
+    Done(Completion, Option<(OpName, Instant)>),
 }
 
 impl Slot {
@@ -52,7 +58,36 @@ impl Slot {
         );
         (self.first, self.done, self.retries) = (0, 0, 0);
         self.file = file;
+        self.is_abandoned = false;
         self.op = Some((op, now));
+    }
+
+    /// Whether it has an operation that nobody waits for.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned && self.op.is_some()
+    }
+
+    /// Notes that nobody waits for its operation.
+    pub(super) fn abandon(&mut self) {
+        self.is_abandoned = true;
+    }
+
+    /// Whether its operation is on a member whose place another has.
+    pub(super) fn has_former(&self) -> bool {
+        self.former.is_some()
+    }
+
+    /// Keeps its operation's member open until it ends.
+    pub(super) fn keep(&mut self, member: Arc<Member>) {
+        self.former = Some(member);
+    }
+
+    /// Ends an operation of which nothing is with the kernel.
+    pub(super) fn end(&mut self) -> Completion {
+        let (op, _) = self.op.take().expect("a taken slot has an operation");
+        self.former = None;
+        let info = op.info();
+        op.complete(Err(DiskError::TimedOut { op: info }))
     }
 
     /// The entry for what is left of the operation. The kernel may use the slot's memory once the entry is pushed.
@@ -104,6 +139,14 @@ impl Slot {
 
     /// Takes the kernel's answer: a count of bytes or a negative error number.
     pub(super) fn advance(&mut self, answer: i32) -> Progress {
+        let progress = self.take_in(answer);
+        if self.is_abandoned && matches!(progress, Progress::More) {
+            return Progress::Done(self.end(), None);
+        }
+        progress
+    }
+
+    fn take_in(&mut self, answer: i32) -> Progress {
         let (op, _) = self.op.as_ref().expect("a taken slot has an operation");
         let len = op.len().0;
         let result = match (u64::try_from(answer), op.kind) {
@@ -131,8 +174,9 @@ impl Slot {
             }
         };
         let (op, began) = self.op.take().expect("a taken slot has an operation");
-        let name = op.kind.name();
-        Progress::Done(op.complete(result), name, began)
+        self.former = None;
+        let timed = (!self.is_abandoned).then(|| (op.kind.name(), began));
+        Progress::Done(op.complete(result), timed)
     }
 
     /// Moves past bytes that are done.
