@@ -120,9 +120,9 @@ impl<D: Disk> Deadline<D> {
         self.now += 1;
     }
 
-    /// Whether it depends on time passing.
-    pub(crate) fn wants_ticks(&self) -> bool {
-        self.live > 0 || !self.slow.is_empty()
+    /// Whether operations are under way that somebody waits for, and that can be given up.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.live > 0
     }
 
     /// What has not ended, on the members that are in the slots now.

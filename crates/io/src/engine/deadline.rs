@@ -90,6 +90,11 @@ impl<D: Disk, T> Engine<D, T> {
         self.disk.abandoned(member)
     }
 
+    /// Whether something becomes overdue as time passes.
+    pub(super) fn is_patient(&self) -> bool {
+        self.disk.is_busy() || !self.slow().is_empty()
+    }
+
     /// Notes that time has passed.
     pub(super) fn tick_deadlines(&mut self) {
         self.disk.tick();

@@ -35,7 +35,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
         let is_background = self.scrubber.wants_ticks() || self.is_rebuild_waiting();
-        self.is_dirty() || self.is_intent_settling() || is_background || self.disk.wants_ticks()
+        self.is_dirty() || self.is_intent_settling() || is_background || self.is_patient()
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.

@@ -50,6 +50,8 @@ pub(super) struct Job<T> {
     pub(super) detour: Option<Rc<Repair>>,
     /// Members that took too long for a read of the present phase.
     pub(super) overdue: MemberSet,
+    /// The members that were slow when it was planned.
+    pub(super) slow: MemberSet,
     /// A page of checksums takes too long: the reads are planned without its member.
     pub(super) is_replanned: bool,
     /// What exactly they failed, to be healed when the job has done without it.
@@ -265,6 +267,7 @@ impl<T> Job<T> {
             unreadable: MemberSet::EMPTY,
             detour: None,
             overdue: MemberSet::EMPTY,
+            slow: MemberSet::EMPTY,
             is_replanned: false,
             damage: Vec::new(),
             pins: Pins::new(),
@@ -299,7 +302,7 @@ impl<T> Job<T> {
         slow: MemberSet,
         last: &mut Option<Rc<Repair>>,
     ) -> Result<(), EngineError> {
-        self.detour = None;
+        (self.detour, self.slow) = (None, slow);
         let needed = self.unreadable.union(lost);
         let wanted = needed.union(slow);
         let find = |without| match &*last {

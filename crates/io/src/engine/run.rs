@@ -383,11 +383,12 @@ impl<D: Disk, T> Engine<D, T> {
         if !self.take_pages(id) {
             return Step::Wait(Stage::StartReads);
         }
-        let missing = self.record.missing();
+        let (missing, slow) = (self.record.missing(), self.slow());
         let Slot { job, plan, .. } = self.jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        // Who failed, or is slow, since the plan was made is gone around.
-        let is_gone = plan.reads().iter().any(|io| missing.contains(io.member));
+        // Who has failed or become slow since the plan was made is gone around.
+        let gone = if let Work::Resync { .. } = job.work { missing } else { missing.union(slow.minus(job.slow)) };
+        let is_gone = !gone.is_empty() && plan.reads().iter().any(|io| gone.contains(io.member));
         if std::mem::take(&mut job.is_replanned) || is_gone {
             return self.plan_again(id);
         }
@@ -476,6 +477,8 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     pub(super) fn plan_again(&mut self, id: JobId) -> Step {
+        // Who has a share of the members has its working memory: nobody waits for memory with a share.
+        self.leave(id);
         self.drop_scratch(id);
         self.leave_pages(id);
         Step::To(if self.jobs.job(id).work.is_write() { Stage::Plan } else { Stage::PlanRead })

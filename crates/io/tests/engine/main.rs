@@ -12,6 +12,7 @@ mod record;
 mod recovery;
 mod scrub;
 mod shards;
+mod slow;
 mod sums;
 mod support;
 mod upkeep;

@@ -34,7 +34,7 @@ impl Random {
 }
 
 /// What a test's array is made of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) level: Level,
     pub(crate) members: u8,

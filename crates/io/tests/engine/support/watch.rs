@@ -57,6 +57,9 @@ pub(crate) struct Watch {
     /// Operations that are not begun until [`Watch::let_go`].
     on_hold: Vec<(MemberIndex, OpName)>,
     held: Vec<DiskOp>,
+    /// Operations that are held on a member whose place another has.
+    elsewhere: Vec<DiskOp>,
+    ended: Vec<Completion>,
 }
 
 impl Watch {
@@ -80,6 +83,8 @@ impl Watch {
             allows_late: false,
             on_hold: Vec::new(),
             held: Vec::new(),
+            elsewhere: Vec::new(),
+            ended: Vec::new(),
             inner,
         };
         watch.durable = (0..members).map(MemberIndex).map(|member| watch.superblock(member)).collect();
@@ -105,6 +110,24 @@ impl Watch {
             std::mem::take(&mut self.held).into_iter().partition(|op| (op.member, op.kind.name()) == (member, name));
         self.held = held;
         Vec::into_iter(gone).for_each(|op| self.inner.submit(op));
+    }
+
+    /// Takes what is held of a member away with it; what is put in its place is not held.
+    pub(crate) fn release_elsewhere(&mut self, member: MemberIndex) {
+        self.on_hold.retain(|&(held, _)| held != member);
+        self.elsewhere.extend(self.held.extract_if(.., |op| op.member == member));
+    }
+
+    /// Ends what was taken away, on the member that is not here.
+    pub(crate) fn end_elsewhere(&mut self) {
+        for mut op in self.elsewhere.drain(..) {
+            for segment in op.segments.iter_mut().filter(|segment| segment.is_writable()) {
+                segment.copy_from(&vec![0xDD; segment.len()]);
+            }
+            let key = (op.tag, op.member);
+            (self.flushing.remove(&key), self.writing.remove(&key));
+            self.ended.push(op.complete(Ok(())));
+        }
     }
 
     /// How many operations are held.
@@ -311,6 +334,7 @@ impl Disk for Watch {
             return;
         }
         self.reaps -= 1;
+        completions.append(&mut self.ended);
         let before = completions.len();
         self.inner.reap(completions);
         for completion in &completions[before..] {
@@ -358,6 +382,6 @@ impl Disk for Watch {
     }
 
     fn in_flight(&self) -> usize {
-        self.inner.in_flight() + self.held.len()
+        self.inner.in_flight() + self.held.len() + self.elsewhere.len() + self.ended.len()
     }
 }
