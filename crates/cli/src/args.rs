@@ -8,6 +8,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
 
+use crate::patience::PatienceArgs;
+
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
 
@@ -190,6 +192,8 @@ pub(crate) struct ServeArgs {
     pub(crate) scrub_every: Option<Duration>,
     #[command(flatten)]
     pub(crate) cache: CacheArgs,
+    #[command(flatten)]
+    pub(crate) patience: PatienceArgs,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     /// The array's members, in any order

@@ -127,9 +127,17 @@ impl Control {
                 Ok(())
             }
             "log" => logging::set(value),
-            _ => bail!(
-                "nothing is called '{key}'; there is cache (writeback, writethrough) and log (error, warn, info, debug, trace, off)"
-            ),
+            _ => match self.reactor.patience().with(key, value) {
+                Some(patience) => {
+                    self.reactor.set_patience(patience?);
+                    tracing::info!(key, value, "set");
+                    Ok(())
+                }
+                None => bail!(
+                    "nothing is called '{key}'; there is cache (writeback, writethrough), log (error, warn, info, debug, trace, off), read-deadline and \
+                     write-deadline (2s, 500ms, off) and max-errors (20, off)"
+                ),
+            },
         }
     }
 
@@ -193,7 +201,9 @@ impl Control {
                 uuid: known.uuid,
                 path: known.path.as_ref().map(|path| path.display().to_string()),
                 state,
+                slow: facts.slow.contains(index),
                 errors: counters.errors,
+                overdue: counters.overdue,
                 mismatches: counters.mismatches,
                 repaired: counters.repaired,
                 unrepairable: counters.unrepairable,

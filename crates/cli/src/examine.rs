@@ -148,7 +148,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     }
     match (report.scrub_finished_s, now()) {
         (Some(finished), Ok(now)) => {
-            print(format_args!("  scrubbed {} ago", duration(now.0.saturating_sub(finished))))?
+            print(format_args!("  scrubbed {} ago", duration(now.0.saturating_sub(finished))))?;
         }
         _ => print(format_args!("  never scrubbed"))?,
     }

@@ -13,6 +13,7 @@ mod layout;
 mod logging;
 mod map;
 mod metrics;
+mod patience;
 mod quickstart;
 mod reactor;
 mod serve;

@@ -193,10 +193,11 @@ fn operations(text: &mut Text, counters: &Counters) {
             }
         }
     }
-    let plain: [(&str, &str, Value); 6] = [
+    let plain: [(&str, &str, Value); 7] = [
         ("uraid_member_log_records_total", "Records written to a member's log.", |member| member.log_records),
         ("uraid_member_log_bytes_total", "What they took.", |member| member.log_bytes),
         ("uraid_member_errors_total", "Operations that failed.", |member| member.errors),
+        ("uraid_member_overdue_total", "Operations that took too long and were given up.", |member| member.overdue),
         (
             "uraid_member_checksum_mismatches_total",
             "Blocks that a member gave and that are not what was written there.",

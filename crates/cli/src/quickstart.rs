@@ -9,6 +9,7 @@ use uraid_io::superblock::Integrity;
 use uraid_layout::{Bytes, Level, Rotation};
 
 use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs, WatchArgs};
+use crate::patience::PatienceArgs;
 use crate::terminal::print;
 use crate::{create, serve};
 
@@ -52,6 +53,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         spares: Vec::new(),
         scrub_every: None,
         cache: CacheArgs::default(),
+        patience: PatienceArgs::default(),
         watch: WatchArgs::default(),
         members,
     })

@@ -12,6 +12,7 @@ mod meter;
 mod parts;
 mod peers;
 mod post;
+mod stop;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
@@ -25,19 +26,21 @@ use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
-use uraid_io::disk::{Disk, UringDisk};
+use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
 
 use crate::control::protocol::Traffic;
 use crate::events::{Condition, Watcher};
+use crate::patience::{FORGIVEN_AFTER, Patience};
 use crate::spin::Spinner;
 pub(crate) use facts::{CacheUse, Facts};
 pub(crate) use meter::Asked;
 use meter::{Meter, Request};
 use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
+use stop::StopClock;
 
 /// Request memory that is kept for reuse, by all reactors together; what clients have in flight beyond it comes from the allocator.
 const KEPT: Bytes = Bytes(16 << 20);
@@ -59,6 +62,8 @@ pub(crate) struct Settings {
     pub(crate) busy_poll: Duration,
     /// By all reactors together.
     pub(crate) caching: Option<Caching>,
+    /// Of each reactor.
+    pub(crate) patience: Patience,
 }
 
 /// An array as an export.
@@ -118,6 +123,8 @@ impl Reactor {
         if let Some(Address { bands, shard, .. }) = address {
             engine = engine.with_bands(bands, shard)?;
         }
+        engine.set_deadlines(settings.patience.deadlines);
+        engine.set_max_errors(settings.patience.max_errors);
         let standing = engine.standing();
         Ok(Self {
             engine: RefCell::new(engine),
@@ -157,6 +164,8 @@ impl Reactor {
     pub(crate) fn spawn(self: &Rc<Self>) -> JoinHandle<Result<()>> {
         let (aging, destaging, spinning) = (Rc::clone(self), Rc::clone(self), Rc::clone(self));
         tokio::task::spawn_local(async move { aging.age().await });
+        let forgiving = Rc::clone(self);
+        tokio::task::spawn_local(async move { forgiving.forgive().await });
         tokio::task::spawn_local(async move { destaging.go_on().await });
         if self.spinner.spins() {
             tokio::task::spawn_local(async move { spinning.spinner.run().await });
@@ -195,6 +204,14 @@ impl Reactor {
         }
     }
 
+    /// Forgives members their errors as time passes.
+    async fn forgive(&self) {
+        loop {
+            tokio::time::sleep(FORGIVEN_AFTER).await;
+            self.engine.borrow_mut().forgive_errors();
+        }
+    }
+
     /// Goes on with what one turn leaves to the next, between the clients' commands.
     async fn go_on(&self) {
         loop {
@@ -204,16 +221,18 @@ impl Reactor {
         }
     }
 
-    /// Flushes and marks the members clean; blocks. Nothing else may be in flight.
+    /// Flushes and marks the members clean; blocks. Nothing else may be in flight. Members that do not answer are given up on the way; one that the
+    /// array can't do without ends the attempt.
     pub(crate) fn close(&self) -> Result<()> {
         let mut engine = self.engine.borrow_mut();
         let mut replies = Vec::new();
         engine.wind_down();
+        let mut clock = StopClock::new(&engine);
         // What clients left behind still runs to its end.
         while engine.in_flight() > 0 {
             engine.turn(&mut replies)?;
             if engine.in_flight() > 0 {
-                engine.disk_mut().wait()?;
+                clock.wait(&mut engine)?;
             }
         }
         engine.submit(Token::Close, engine::Command::Close);
@@ -224,7 +243,7 @@ impl Reactor {
                 reply.result?;
                 return Ok(());
             }
-            engine.disk_mut().wait()?;
+            clock.wait(&mut engine)?;
         }
     }
 

@@ -114,7 +114,7 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
         ReadAhead::Auto => READ_AHEAD,
     };
     let caching = caching(args).map(|(mode, size)| Caching { mode, size, read_ahead });
-    Settings { busy_poll, caching }
+    Settings { busy_poll, caching, patience: args.patience.into() }
 }
 
 /// How many threads serve the array.

@@ -168,8 +168,9 @@ fn table(status: &Status, before: Option<&Status>) -> String {
     let head = ["", "member", "state", "read", "written", "operations", "read ms", "write ms", "errors", "repaired"];
     let head = head.map(str::to_owned);
     let row = |(index, member): (usize, &Member)| {
-        let Member { slot, path, uuid, state, errors, mismatches, repaired, unrepairable, .. } = member;
+        let Member { slot, path, uuid, state, slow, errors, overdue, mismatches, repaired, unrepairable, .. } = member;
         let state = match state {
+            MemberState::Active if *slow => "slow",
             MemberState::Active => "active",
             MemberState::Missing => "missing",
             MemberState::Rebuilding => "rebuilding",
@@ -188,7 +189,7 @@ fn table(status: &Status, before: Option<&Status>) -> String {
             (member.reads + member.writes).to_string(),
             latency(&member.read_latency, then.map(|(_, then)| &then.read_latency)),
             latency(&member.write_latency, then.map(|(_, then)| &then.write_latency)),
-            (errors + mismatches).to_string(),
+            (errors + mismatches + overdue).to_string(),
             if *unrepairable > 0 { format!("{repaired}, not {unrepairable}") } else { repaired.to_string() },
         ]
     };

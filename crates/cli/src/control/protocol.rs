@@ -230,8 +230,14 @@ pub(crate) struct Member {
     pub(crate) uuid: Uuid,
     pub(crate) path: Option<String>,
     pub(crate) state: MemberState,
+    /// It does not answer in time: the others are read instead.
+    #[serde(default)]
+    pub(crate) slow: bool,
     /// Operations that failed.
     pub(crate) errors: u64,
+    /// Operations that were not done in time and were given up.
+    #[serde(default)]
+    pub(crate) overdue: u64,
     /// Blocks that were not what was written there.
     pub(crate) mismatches: u64,
     /// Pieces that were computed from the others and written back.

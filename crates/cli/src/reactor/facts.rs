@@ -16,6 +16,7 @@ use super::Reactor;
 use super::meter::ServedByKind;
 use super::post::Message;
 use crate::control::protocol::Traffic;
+use crate::patience::Patience;
 
 /// How long a reactor may take to say how it is.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -28,6 +29,8 @@ pub(crate) struct Facts {
     pub(crate) served: ServedByKind,
     pub(crate) latencies: Latencies,
     pub(crate) missing: MemberSet,
+    /// Members whose reads are overdue.
+    pub(crate) slow: MemberSet,
     pub(crate) is_frozen: bool,
     pub(crate) survives: usize,
     pub(crate) cache_mode: Option<CacheMode>,
@@ -64,6 +67,25 @@ impl Reactor {
     pub(crate) fn set_cache_mode(&self, mode: CacheMode) -> bool {
         self.post_all(|| Message::CacheMode(mode));
         self.engine.borrow_mut().set_cache_mode(mode)
+    }
+
+    /// What members may get away with.
+    pub(crate) fn patience(&self) -> Patience {
+        let engine = self.engine.borrow();
+        Patience { deadlines: engine.deadlines(), max_errors: engine.max_errors() }
+    }
+
+    /// Changes it from now on, in all reactors.
+    pub(crate) fn set_patience(&self, patience: Patience) {
+        self.post_all(|| Message::Patience(patience));
+        self.be_patient(patience);
+    }
+
+    /// Changes it in this reactor.
+    pub(super) fn be_patient(&self, Patience { deadlines, max_errors }: Patience) {
+        let mut engine = self.engine.borrow_mut();
+        engine.set_deadlines(deadlines);
+        engine.set_max_errors(max_errors);
     }
 
     /// Starts a scrub in all reactors, or goes on with one.
@@ -132,6 +154,7 @@ impl Reactor {
             served: self.meter.served(),
             latencies: engine.disk().latencies().clone(),
             missing: engine.missing(),
+            slow: engine.slow(),
             is_frozen: engine.is_frozen(),
             survives: engine.survives(),
             cache_mode: engine.cache_mode(),
@@ -186,6 +209,7 @@ impl Facts {
         self.counters.add(&other.counters);
         self.traffic = self.traffic.plus(other.traffic);
         self.is_frozen |= other.is_frozen;
+        self.slow = self.slow.union(other.slow);
         self.cache = sum(self.cache, other.cache);
         if let (Some(one), Some(other)) = (&mut self.cache_use, &other.cache_use) {
             one.add(other);

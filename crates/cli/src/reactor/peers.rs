@@ -226,6 +226,7 @@ impl Reactor {
             Message::CacheMode(mode) => {
                 engine().set_cache_mode(mode);
             }
+            Message::Patience(patience) => self.be_patient(patience),
             Message::StartScrub(run) => {
                 if let Err(error) = engine().resume_scrub(run) {
                     tracing::warn!(%error, "a part of the array is not scrubbed");

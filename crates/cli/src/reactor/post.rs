@@ -18,6 +18,7 @@ use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uraid_nbd::NbdError;
 
 use super::Facts;
+use crate::patience::Patience;
 
 /// Messages that an inbox holds.
 const INBOX: usize = 1024;
@@ -44,6 +45,8 @@ pub(super) enum Message {
     Look(oneshot::Sender<Facts>),
     /// From the keeper: writes that come from now on are replied to as this says.
     CacheMode(CacheMode),
+    /// From the keeper: what members may get away with from now on.
+    Patience(Patience),
     /// From the keeper: scrub what is yours, from there on.
     StartScrub(ScrubRun),
     /// From the keeper: of each member, in bytes a second.

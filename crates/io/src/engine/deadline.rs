@@ -69,7 +69,8 @@ impl<D: Disk, T> Engine<D, T> {
     /// Limits how long operations on members may take, from now on; at first there are no limits. Time is [`Engine::tick`].
     pub fn set_deadlines(&mut self, deadlines: Deadlines) {
         // An operation may be submitted just before a tick.
-        let ticks = |time: Duration| u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX - 1) + 1;
+        let ticks =
+            |time: Duration| u64::try_from(time.as_nanos().div_ceil(TICK.as_nanos())).unwrap_or(u64::MAX - 1) + 1;
         self.patience.deadlines = deadlines;
         (self.patience.read, self.patience.write) = (deadlines.read.map(ticks), deadlines.write.map(ticks));
         self.disk.set_on(deadlines != Deadlines::default());
@@ -130,8 +131,8 @@ impl<D: Disk, T> Engine<D, T> {
         for member in hung.iter() {
             tracing::error!(%member, deadline = ?self.patience.deadlines.write, "the member does not answer");
         }
-        if self.fail_members(hung).is_ok() && !self.is_read_only {
-            self.run_record();
+        if self.fail_members(hung).is_ok() {
+            self.put_on_record();
         }
     }
 

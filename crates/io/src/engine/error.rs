@@ -131,7 +131,9 @@ pub enum EngineError {
         field: &'static str,
     },
     /// A member that is to return has not ended what it was given before.
-    #[error("operations on member {member} that took too long have not ended; until they have, it can't return. Try again, or restart the machine that it is attached to")]
+    #[error(
+        "operations on member {member} that took too long have not ended; until they have, it can't return. Try again, or restart the machine that it is attached to"
+    )]
     Lingering {
         /// Its slot.
         member: MemberIndex,

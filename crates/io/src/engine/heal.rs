@@ -153,13 +153,14 @@ impl<D: Disk, T> Engine<D, T> {
         let scratch = job.scratch.as_ref().expect("what is healed was computed");
         let mut at = 0;
         let has_failed = !job.failed.is_empty();
-        let is_same = !has_failed && plan.slices(io).iter().all(|slice| {
-            assert_eq!(slice.buffer, Buffer::Scratch, "what is healed was computed");
-            let written = scratch.bytes(super::transfer::range(slice, Sectors(0)));
-            let same = back.bytes(at..at + written.len()) == written;
-            at += written.len();
-            same
-        });
+        let is_same = !has_failed
+            && plan.slices(io).iter().all(|slice| {
+                assert_eq!(slice.buffer, Buffer::Scratch, "what is healed was computed");
+                let written = scratch.bytes(super::transfer::range(slice, Sectors(0)));
+                let same = back.bytes(at..at + written.len()) == written;
+                at += written.len();
+                same
+            });
         let member = io.member;
         let is_healed = is_same || planted!(HealUnchecked);
         job.is_healed = is_healed;
@@ -180,6 +181,7 @@ impl<D: Disk, T> Engine<D, T> {
         if is_healed {
             self.counters.repaired(member);
             tracing::info!(%member, %stripe, %start, "content was computed from the others and written back");
+            self.note_corrected(member);
         } else {
             self.counters.unrepairable(member);
             tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be written back");

@@ -174,6 +174,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Ok(detour) = Repair::new(&self.geometry, lost) else { return Step::Fail(EngineError::Frozen) };
         tracing::info!(member = %slot, uuid = %superblock.member, is_whole, "a member joins, and is rebuilt");
         self.disk.forget(slot);
+        self.errors.forget(slot);
         self.record.join(&superblock, is_whole || self.intent.is_none(), generation);
         (self.repair, self.repair_lost) = (repair, Some(detour));
         if self.log.is_some() {

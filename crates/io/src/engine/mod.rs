@@ -18,6 +18,7 @@ mod counters;
 mod deadline;
 mod destage;
 mod error;
+mod errors;
 mod flush;
 mod heal;
 mod inspect;
@@ -63,6 +64,7 @@ use crate::log::record::Lane;
 use crate::superblock::Consistency;
 use ahead::ReadAhead;
 use deadline::Patience;
+use errors::Errors;
 use flush::Flusher;
 use heal::Heals;
 use intent::Intent;
@@ -171,6 +173,7 @@ pub struct Reply<T> {
 pub struct Engine<D, T> {
     disk: Deadline<D>,
     patience: Patience,
+    errors: Errors,
     geometry: Geometry,
     planner: Planner,
     /// The last detour, which is often the next.
@@ -251,6 +254,7 @@ impl<D: Disk, T> Engine<D, T> {
         Ok(Self {
             disk: Deadline::new(disk, geometry.members()),
             patience: Patience::default(),
+            errors: Errors::new(geometry.members()),
             detour: None,
             planner: Planner::new(),
             repair,

@@ -66,6 +66,11 @@ impl Place {
     pub(super) fn is_shared(&self) -> bool {
         self.bands.shards().count() > 1
     }
+
+    /// Asks something of the keeper.
+    pub(super) fn ask(&mut self, ask: Ask) {
+        self.asks.push(ask);
+    }
 }
 
 impl<D: Disk, T> Engine<D, T> {

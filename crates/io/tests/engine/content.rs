@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName, Order};
-use uraid_io::engine::{CacheMode, Command};
+use uraid_io::engine::{CacheMode, Command, Deadlines};
 use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
@@ -55,6 +55,8 @@ pub(crate) struct Storm {
     is_checked: bool,
     /// What may be made wrong behind the engine's back.
     rotten: MemberSet,
+    /// Who stops and goes on, operations of some kind at a time; with deadlines.
+    hanging: Option<MemberIndex>,
     pool: Pool,
     context: String,
     /// Where a reader that goes through the array in order is, where there is one.
@@ -97,6 +99,7 @@ impl Storm {
             is_logged,
             is_checked,
             rotten: MemberSet::EMPTY,
+            hanging: None,
             pool,
             context,
             reader: None,
@@ -125,6 +128,7 @@ impl Storm {
                 self.engine.tick();
             }
             self.rot();
+            self.hang();
             assert!(!is_stuck, "{}: {in_flight} commands wait for nothing after {moved} operations", self.context);
             for reply in replies.drain(..) {
                 self.reply(reply.token, &reply.result.map_err(|error| error.to_string()));
@@ -148,6 +152,21 @@ impl Storm {
         let used = self.engine.geometry().used_sectors().bytes().0;
         let byte = usize::try_from(self.random.below(used)).expect("small");
         self.engine.disk_mut().data_mut(member)[byte] ^= 1 << self.random.below(8);
+    }
+
+    /// Stops the member that hangs, or lets it go on, now and then.
+    fn hang(&mut self) {
+        let Some(member) = self.hanging else { return };
+        let names = [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush];
+        match self.random.below(40) {
+            0 => {
+                // Reads more often than others: what else hangs long enough ends in the member's failure.
+                let name = names[usize::try_from(self.random.below(8)).expect("small").saturating_sub(4)];
+                self.engine.disk_mut().hold(member, name);
+            }
+            1 => names.iter().for_each(|&name| self.engine.disk_mut().let_go(member, name)),
+            _ => {}
+        }
     }
 
     /// Members come and go: what is durable is not on all of them all the time.
@@ -429,6 +448,45 @@ fn members_die_under_load() {
             storm.finish();
         }
     }
+}
+
+/// A member stops and goes on under load, for one kind of operation or another; on some seeds for so long that it is given up.
+#[test]
+fn members_hang_under_load() {
+    let tick = uraid_io::cache::TICK;
+    let (mut overdue, mut failed, mut back) = (0, 0, 0);
+    for (index, shape) in (0..).zip(shapes()).filter(|(_, shape)| shape.geometry().tolerance() > 0) {
+        for seed in 0..24_u64 {
+            let consistency = if seed % 3 == 0 { Consistency::Log } else { Consistency::None };
+            let shape = if seed % 4 == 3 { shape.checked() } else { Shape { consistency, ..shape } };
+            let order = Order::Seeded(seed);
+            let mut storm = Storm::new(shape, MemberSet::EMPTY, order, 60_000 + index * 100 + seed, caching(seed / 4));
+            let member = MemberIndex(u8::try_from(seed % u64::from(shape.members)).expect("small"));
+            let write = tick * u32::try_from(8 + seed % 5 * 40).expect("small");
+            storm.engine.set_deadlines(Deadlines { read: Some(tick * 2), write: Some(write) });
+            storm.hanging = Some(member);
+            storm.run(200);
+            for name in [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush] {
+                storm.engine.disk_mut().let_go(member, name);
+            }
+            // What is swallowed is nothing to a turn.
+            (0..100).for_each(|_| storm.settle());
+            let counters = storm.engine.counters().total();
+            assert_eq!((counters.mismatches, counters.repaired, counters.errors), (0, 0, 0), "{}", storm.context);
+            assert!(storm.engine.missing().minus(MemberSet::EMPTY.with(member)).is_empty(), "{}", storm.context);
+            assert_eq!(
+                (storm.engine.lingering(member), storm.engine.slow()),
+                (0, MemberSet::EMPTY),
+                "{}",
+                storm.context
+            );
+            overdue += counters.overdue;
+            failed += u32::from(!storm.engine.missing().is_empty());
+            back += u32::from(storm.engine.missing().is_empty() && counters.overdue > 0);
+            storm.finish();
+        }
+    }
+    assert!(overdue > 500 && failed > 15 && back > 100, "{overdue} overdue, {failed} given up, {back} came back");
 }
 
 /// More members die than the level survives: errors, and never content that nobody wrote.

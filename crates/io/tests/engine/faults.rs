@@ -4,9 +4,11 @@ use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Command, EngineError};
 use uraid_io::superblock::{Consistency, SlotState};
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
-use crate::support::{RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, run, run_all, shapes, small, write};
+use crate::support::{
+    RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, run_all, shapes, small, write,
+};
 
 fn fail(engine: &mut TestEngine, member: u8, name: OpName, after: u64, count: u64) {
     let fault = Fault { member: MemberIndex(member), name, after, count, errno: Errno::IO };
@@ -412,4 +414,58 @@ fn a_member_that_does_not_heal_is_given_up() {
         assert_eq!(engine.counters().member(MemberIndex(0)).unrepairable, 1);
         assert!(read(&mut engine, 0, shape.geometry().capacity().0).expect("read") == content, "{name}");
     }
+}
+
+/// Makes a sector of the first chunk of data on member 0 unreadable, and has it made good.
+pub(crate) fn correct(engine: &mut TestEngine, number: u64) {
+    let is_there = |&lba: &u64| engine.geometry().locate(Lba(lba)).member == MemberIndex(0);
+    let lba = (0..).step_by(8).find(is_there).expect("every member has data") + number % 8;
+    let sector = engine.geometry().locate(Lba(lba)).sector.0;
+    let start = engine.disk().data_start();
+    engine.disk_mut().inner.spoil(MemberIndex(0), Bytes(start.0 + sector * 512), Bytes(512));
+    read(engine, lba, 1).expect("the others have it");
+    run(engine, Command::Flush).expect("flushed");
+}
+
+#[test]
+fn a_member_with_too_many_corrected_errors_is_given_up() {
+    for (shape, missing) in [
+        (small(RAID5, 5), MemberSet::EMPTY),
+        (Shape { consistency: Consistency::Log, ..small(RAID5, 5) }, MemberSet::EMPTY),
+        (small(rm2(3, Placement::Adjacent), 7), MemberSet::EMPTY.with(MemberIndex(3))),
+        (small(Level::Raid1, 2), MemberSet::EMPTY),
+    ] {
+        let (mut engine, content) = filled(shape);
+        engine.set_max_errors(Some(5));
+        for member in missing.iter() {
+            drop(run(&mut engine, Command::Fail { member }).expect("given up"));
+        }
+        for number in 0..5 {
+            correct(&mut engine, number);
+            assert_eq!(engine.missing(), missing, "{shape:?}: {number} are forgiven");
+        }
+        // An hour goes by: 5 become 2.
+        engine.forgive_errors();
+        for number in 5..8 {
+            correct(&mut engine, number);
+            assert_eq!(engine.missing(), missing, "{shape:?}: {number} are forgiven");
+        }
+        correct(&mut engine, 8);
+        let failed = missing.with(MemberIndex(0));
+        assert_eq!(engine.missing(), failed, "{shape:?}");
+        assert_recorded(&engine, failed, &format!("{shape:?}"));
+        assert_eq!(engine.counters().member(MemberIndex(0)).repaired, 9);
+        let capacity = engine.geometry().capacity().0;
+        assert!(read(&mut engine, 0, capacity).expect("read") == content, "{shape:?}");
+    }
+}
+
+#[test]
+fn errors_without_number_are_forgiven_unless_there_is_a_limit() {
+    let (mut engine, _) = filled(small(RAID5, 5));
+    (0..100).for_each(|number| correct(&mut engine, number));
+    assert_eq!(engine.missing(), MemberSet::EMPTY);
+    engine.set_max_errors(Some(0));
+    correct(&mut engine, 0);
+    assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(0)));
 }

@@ -10,6 +10,7 @@ use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberS
 use uuid::Uuid;
 
 use crate::content::Storm;
+use crate::faults::correct;
 use crate::recovery::{Members, assembled, superblock};
 use crate::support::model::Model;
 use crate::support::watch::Watch;
@@ -509,4 +510,28 @@ fn a_crash_at_any_moment_goes_on_from_the_record() {
         late += u64::from(rest == 0);
     }
     assert!(midway > 60 && late > 5, "{midway} were midway, {late} over");
+}
+
+/// Who makes errors while another is being rebuilt is needed more than ever.
+#[test]
+fn nobody_is_given_up_for_corrected_errors_while_another_is_rebuilt() {
+    for shape in [small(rm2(3, Placement::Adjacent), 7), small(rm2(2, Placement::Adjacent), 5)] {
+        let (mut engine, content) = filled(shape, Order::Fifo);
+        engine.set_max_errors(Some(3));
+        drop(run(&mut engine, fail(MemberIndex(2))).expect("given up"));
+        engine.set_rebuild_limit(Some(Bytes(1)));
+        let join = new_member(&mut engine, &shape, MemberIndex(2), 2);
+        drop(run(&mut engine, join).expect("joined"));
+        assert!(engine.rebuilding().is_some(), "{shape:?}");
+        (0..10).for_each(|number| correct(&mut engine, number));
+        assert_eq!(engine.missing(), MemberSet::EMPTY, "{shape:?}");
+        engine.set_rebuild_limit(None);
+        assert!(read(&mut engine, 0, 8).expect("read") == content[..4096], "{shape:?}");
+        while engine.rebuilding().is_some() {
+            engine.tick();
+            read(&mut engine, 0, 8).expect("read");
+        }
+        correct(&mut engine, 0);
+        assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(0)), "{shape:?}: now it can be spared");
+    }
 }

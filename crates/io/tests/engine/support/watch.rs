@@ -125,7 +125,8 @@ impl Watch {
                 segment.copy_from(&vec![0xDD; segment.len()]);
             }
             let key = (op.tag, op.member);
-            (self.flushing.remove(&key), self.writing.remove(&key));
+            self.flushing.remove(&key);
+            self.writing.remove(&key);
             self.ended.push(op.complete(Ok(())));
         }
     }
@@ -138,6 +139,11 @@ impl Watch {
     /// Whether a byte of a member is in its data area.
     pub(crate) fn is_data(&self, at: Bytes) -> bool {
         at >= self.areas.data.offset && at.0 < self.areas.data.end().expect("fits").0
+    }
+
+    /// Where the members' data areas begin.
+    pub(crate) fn data_start(&self) -> Bytes {
+        self.areas.data.offset
     }
 
     /// The first bytes of a member's data area.

@@ -1,0 +1,138 @@
+//! How much members may get away with: how long they take, and how many errors they make.
+
+use std::time::Duration;
+
+use anyhow::{Result, anyhow};
+use clap::Args;
+use uraid_io::engine::Deadlines;
+
+/// How long a forgiven error counts before it counts half.
+pub(crate) const FORGIVEN_AFTER: Duration = Duration::from_secs(60 * 60);
+
+/// The longest deadline.
+const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The shortest: what the engine counts in.
+const DEADLINE_MIN: Duration = uraid_io::cache::TICK;
+
+const READ_DEADLINE: &str = "2s";
+const WRITE_DEADLINE: &str = "30s";
+const MAX_ERRORS: &str = "20";
+
+/// As it was asked for on the command line.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct PatienceArgs {
+    /// Compute what a member does not give within this time from the other members, and read around it until it answers; off: wait.
+    /// With a unit: 2s, 500ms
+    #[arg(long, value_parser = deadline, default_value = READ_DEADLINE, value_name = "TIME|off")]
+    pub(crate) read_deadline: Limit<Duration>,
+    /// Give a member up that does not finish a write, a flush or a read within this time, where the array survives that; off: wait
+    #[arg(long, value_parser = deadline, default_value = WRITE_DEADLINE, value_name = "TIME|off")]
+    pub(crate) write_deadline: Limit<Duration>,
+    /// Give a member up with more corrected errors than this, where nothing is endangered by that; every hour halves them. off: never
+    #[arg(long, value_parser = errors, default_value = MAX_ERRORS, value_name = "N|off")]
+    pub(crate) max_errors: Limit<u32>,
+}
+
+impl Default for PatienceArgs {
+    fn default() -> Self {
+        Self {
+            read_deadline: deadline(READ_DEADLINE).expect("a time"),
+            write_deadline: deadline(WRITE_DEADLINE).expect("a time"),
+            max_errors: errors(MAX_ERRORS).expect("a number"),
+        }
+    }
+}
+
+/// A limit, or none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit<T>(pub(crate) Option<T>);
+
+/// As the reactors have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Patience {
+    pub(crate) deadlines: Deadlines,
+    /// Of each reactor's.
+    pub(crate) max_errors: Option<u32>,
+}
+
+impl From<PatienceArgs> for Patience {
+    fn from(args: PatienceArgs) -> Self {
+        let PatienceArgs { read_deadline, write_deadline, max_errors } = args;
+        Self { deadlines: Deadlines { read: read_deadline.0, write: write_deadline.0 }, max_errors: max_errors.0 }
+    }
+}
+
+impl Patience {
+    /// The same with another value of what is called `key`; none: nothing is.
+    ///
+    /// # Errors
+    /// What is wrong with the value.
+    pub(crate) fn with(mut self, key: &str, value: &str) -> Option<Result<Self>> {
+        let set = match key {
+            "read-deadline" => deadline(value).map(|limit| self.deadlines.read = limit.0),
+            "write-deadline" => deadline(value).map(|limit| self.deadlines.write = limit.0),
+            "max-errors" => errors(value).map(|limit| self.max_errors = limit.0),
+            _ => return None,
+        };
+        Some(set.map(|()| self).map_err(|error| anyhow!("{key}: {error}")))
+    }
+}
+
+fn deadline(text: &str) -> Result<Limit<Duration>, String> {
+    if text == "off" {
+        return Ok(Limit(None));
+    }
+    let digits = text.len() - text.trim_start_matches(|digit: char| digit.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let milliseconds = match unit {
+        "ms" => Some(1),
+        "s" => Some(1000),
+        "m" | "min" => Some(60 * 1000),
+        _ => None,
+    };
+    let time = number.parse::<u64>().ok().zip(milliseconds).and_then(|(number, unit)| number.checked_mul(unit));
+    let time = time.ok_or("a time is a number with a unit, such as 2s, 500ms or 1m, or it is off")?;
+    let time = Duration::from_millis(time);
+    if time < DEADLINE_MIN || time > DEADLINE_MAX {
+        return Err(format!("a deadline is between {DEADLINE_MIN:?} and 24 hours, or off"));
+    }
+    Ok(Limit(Some(time)))
+}
+
+fn errors(text: &str) -> Result<Limit<u32>, String> {
+    if text == "off" {
+        return Ok(Limit(None));
+    }
+    text.parse().map(|most| Limit(Some(most))).map_err(|_| "it is a number, or off".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        for (text, milliseconds) in
+            [("2s", 2000), ("500ms", 500), ("100ms", 100), ("1m", 60_000), ("24000s", 24_000_000)]
+        {
+            assert_eq!(deadline(text), Ok(Limit(Some(Duration::from_millis(milliseconds)))), "{text}");
+        }
+        assert_eq!(deadline("off"), Ok(Limit(None)));
+        for text in ["", "2", "s", "-1s", "2 s", "1.5s", "99ms", "0s", "86401s", "18446744073709551615m", "never"] {
+            assert!(deadline(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_what_was_named() {
+        let none = Patience { deadlines: Deadlines::default(), max_errors: None };
+        let set = |key, value| none.with(key, value).expect("there is such a thing");
+        assert_eq!(set("read-deadline", "1s").unwrap().deadlines.read, Some(Duration::from_secs(1)));
+        assert_eq!(set("write-deadline", "1s").unwrap().deadlines.write, Some(Duration::from_secs(1)));
+        assert_eq!(set("max-errors", "7").unwrap().max_errors, Some(7));
+        assert_eq!(set("max-errors", "off").unwrap(), none);
+        assert!(set("read-deadline", "soon").unwrap_err().to_string().contains("read-deadline"));
+        assert!(none.with("cache", "writeback").is_none());
+    }
+}

@@ -1,0 +1,50 @@
+//! Time while an array is closed: nothing else counts it then, and members may not answer.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use uraid_io::cache::TICK;
+use uraid_io::disk::{Disk, UringDisk};
+use uraid_io::engine::Engine;
+
+/// What is waited for at the least, where there is a limit at all.
+const WAIT_MIN: Duration = Duration::from_secs(30);
+
+/// Counts the time of an engine that is waited for.
+pub(super) struct StopClock {
+    ticked: Instant,
+    /// When something ended last, and what was under way then.
+    moved: Instant,
+    under_way: (usize, usize),
+    /// How long nothing may end; none: for ever.
+    limit: Option<Duration>,
+}
+
+impl StopClock {
+    pub(super) fn new<T>(engine: &Engine<UringDisk, T>) -> Self {
+        let now = Instant::now();
+        // By then members that can be given up are.
+        let limit = engine.deadlines().write.map(|write| (write * 2).max(WAIT_MIN));
+        Self { ticked: now, moved: now, under_way: (0, 0), limit }
+    }
+
+    /// Waits for a completion or a tick.
+    ///
+    /// # Errors
+    /// When the ring is broken, or nothing has ended for too long.
+    pub(super) fn wait<T>(&mut self, engine: &mut Engine<UringDisk, T>) -> Result<()> {
+        engine.disk_mut().wait_at_most(TICK)?;
+        let now = Instant::now();
+        if now - self.ticked >= TICK {
+            self.ticked = now;
+            engine.tick();
+        }
+        let under_way = (engine.in_flight(), engine.disk().in_flight());
+        if under_way != self.under_way {
+            (self.moved, self.under_way) = (now, under_way);
+        }
+        let is_late = self.limit.is_some_and(|limit| now - self.moved >= limit);
+        ensure!(!is_late, "members that the array can't do without do not answer");
+        Ok(())
+    }
+}
