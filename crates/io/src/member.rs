@@ -131,6 +131,15 @@ pub enum MemberError {
 }
 
 impl Member {
+    /// A member on something that is no file: a pipe hangs.
+    #[cfg(test)]
+    pub(crate) fn of(file: File, size: Bytes) -> Self {
+        let alignment = alignment(&file, false);
+        let (path, access) = (PathBuf::from("pipe"), Access::ReadWrite);
+        let id = FileId { device: 0, inode: 0 };
+        Self { file, path, id, access, size, alignment, is_direct: false, is_device: false, is_in_memory: false }
+    }
+
     /// Opens and locks one member.
     ///
     /// # Errors

@@ -58,3 +58,90 @@ fn a_disk_with_nothing_to_do_stays_out_of_the_kernel() {
     }
     assert_eq!((disk.enters(), completions.len()), (0, 0));
 }
+
+/// A member that hangs: a pipe that nobody writes to, and the end that would let it go on.
+fn hung() -> (Arc<Member>, std::fs::File) {
+    let (reader, writer) = std::io::pipe().unwrap();
+    let file = |end: OwnedFd| std::fs::File::from(end);
+    (Arc::new(Member::of(file(reader.into()), Bytes(1 << 20))), file(writer.into()))
+}
+
+fn read_of(tag: u64, buf: &mut Buf) -> DiskOp {
+    let segments = Segments::from_iter([buf.lease_write(0..512)]);
+    DiskOp { tag, member: FIRST, kind: OpKind::Read, offset: Bytes(0), segments }
+}
+
+#[test]
+fn a_member_that_hangs_is_replaced_and_what_it_does_late_is_not_its_successor_s() {
+    use std::io::Write;
+    let directory = tempfile::tempdir().unwrap();
+    let (member, mut other_end) = hung();
+    let hung_file = Arc::downgrade(&member);
+    let mut disk = UringDisk::new(vec![Some(member)], 8).unwrap();
+    let mut buf = Buf::zeroed(Bytes(512));
+    disk.submit(read_of(7, &mut buf));
+    disk.kick().unwrap();
+    let successor = || {
+        let path = directory.path().join("successor");
+        let _ = std::fs::remove_file(&path);
+        Some(Arc::new(Member::create(&path, Bytes(1 << 20), Allocation::Full).unwrap()))
+    };
+    let refused = disk.put(FIRST, successor()).unwrap_err();
+    drop(refused);
+    disk.abandon(7);
+    drop(disk.put(FIRST, successor()).expect("nobody waits for it"));
+    assert!(hung_file.upgrade().is_some(), "the file stays open, and locked, while the kernel has an operation on it");
+    // The new member is read; the old operation is still out.
+    let mut own = Buf::zeroed(Bytes(512));
+    disk.submit(read_of(8, &mut own));
+    let mut completions = Vec::new();
+    while completions.is_empty() {
+        disk.wait_at_most(Duration::from_secs(1)).unwrap();
+        disk.reap(&mut completions);
+    }
+    assert_eq!((completions[0].tag, completions.len(), disk.in_flight()), (8, 1, 1));
+    assert!(buf.is_being_filled(), "its memory is its own");
+    let timed = disk.latencies().of(FIRST, super::super::OpName::Read).count();
+    other_end.write_all(&[5; 512]).unwrap();
+    completions.clear();
+    while completions.is_empty() {
+        disk.wait_at_most(Duration::from_secs(1)).unwrap();
+        disk.reap(&mut completions);
+    }
+    assert_eq!((completions[0].tag, disk.in_flight()), (7, 0), "it ends once, whenever that is");
+    assert!(hung_file.upgrade().is_none() && !buf.is_being_filled());
+    assert_eq!(disk.latencies().of(FIRST, super::super::OpName::Read).count(), timed, "how long it took says nothing");
+}
+
+#[test]
+fn what_is_abandoned_before_the_kernel_has_it_never_gets_there() {
+    let (member, _other_end) = hung();
+    let mut disk = UringDisk::new(vec![Some(member)], 8).unwrap();
+    let mut buffers: Vec<Buf> = (0..40).map(|_| Buf::zeroed(Bytes(512))).collect();
+    (0..).zip(&mut buffers).for_each(|(tag, buf)| disk.submit(read_of(tag, buf)));
+    disk.kick().unwrap();
+    (0..40).for_each(|tag| disk.abandon(tag));
+    let mut completions = Vec::new();
+    disk.reap(&mut completions);
+    let with_kernel = disk.in_flight();
+    assert!(with_kernel >= 8 && completions.len() == 40 - with_kernel, "{with_kernel} are with the kernel");
+    let is_given_up = |completion: &Completion| matches!(completion.result, Err(DiskError::TimedOut { .. }));
+    assert!(completions.iter().all(is_given_up));
+    assert_eq!(buffers.iter().filter(|buf| buf.is_being_filled()).count(), with_kernel);
+}
+
+/// It ends, and the memory of what hangs is not freed: whether it is, a sanitizer would say.
+#[test]
+fn a_disk_of_a_member_that_hangs_can_be_dropped() {
+    let (member, other_end) = hung();
+    let hung_file = Arc::downgrade(&member);
+    let mut disk = UringDisk::new(vec![Some(member)], 8).unwrap();
+    let mut buf = Buf::zeroed(Bytes(512));
+    disk.submit(read_of(1, &mut buf));
+    disk.kick().unwrap();
+    disk.abandon(1);
+    drop(disk);
+    assert!(buf.is_being_filled(), "the kernel keeps it");
+    assert!(hung_file.upgrade().is_some(), "and the file");
+    drop(other_end);
+}
