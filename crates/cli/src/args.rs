@@ -338,7 +338,7 @@ pub(crate) enum ScrubAction {
 pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// cache=writeback|writethrough, log=error|warn|info|debug|trace|off
+    /// cache=writeback|writethrough, log=error|warn|info|debug|trace|off, read-deadline=TIME|off, write-deadline=TIME|off, max-errors=N|off
     #[arg(required = true, value_parser = setting, value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<(String, String)>,
 }

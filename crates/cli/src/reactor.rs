@@ -123,6 +123,7 @@ impl Reactor {
         if let Some(Address { bands, shard, .. }) = address {
             engine = engine.with_bands(bands, shard)?;
         }
+        engine.disk_mut().set_waits_for_room(true);
         engine.set_deadlines(settings.patience.deadlines);
         engine.set_max_errors(settings.patience.max_errors);
         let standing = engine.standing();
@@ -167,6 +168,10 @@ impl Reactor {
         let forgiving = Rc::clone(self);
         tokio::task::spawn_local(async move { forgiving.forgive().await });
         tokio::task::spawn_local(async move { destaging.go_on().await });
+        if self.peers.as_ref().is_none_or(Peers::is_keeper) {
+            let missing = Rc::clone(self);
+            tokio::task::spawn_local(async move { missing.miss_deleted().await });
+        }
         if self.spinner.spins() {
             tokio::task::spawn_local(async move { spinning.spinner.run().await });
         }

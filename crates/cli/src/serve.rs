@@ -57,7 +57,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let array = agree(array, args)?;
     let info = info(&array, args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    LocalSet::new().block_on(&runtime, serve(array, info, spares, args))
+    let served = LocalSet::new().block_on(&runtime, serve(array, info, spares, args));
+    // A file system that hangs is not waited for.
+    runtime.shutdown_background();
+    served
 }
 
 /// The members that can be found at all: those that are gone may have been replaced, and then the same command line serves the array as before.

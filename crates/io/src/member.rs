@@ -140,6 +140,12 @@ impl Member {
         Self { file, path, id, access, size, alignment, is_direct: false, is_device: false, is_in_memory: false }
     }
 
+    /// Whether its file was deleted: what it holds is gone when it is closed. May block.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+
     /// Opens and locks one member.
     ///
     /// # Errors

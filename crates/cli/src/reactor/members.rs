@@ -2,18 +2,23 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin};
-use uraid_io::engine::{Command, EngineError, Joining};
+use uraid_io::disk::UringDisk;
+use uraid_io::engine::{Command, Engine, EngineError, Joining};
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock::{self, Superblock};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::{Reactor, Token};
+
+/// How often members' files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// A member that is ready to join.
 #[derive(Debug)]
@@ -130,11 +135,41 @@ impl Reactor {
         Ok(())
     }
 
+    /// Gives members up whose files were deleted, for ever: what they hold ends with the server.
+    pub(super) async fn miss_deleted(&self) {
+        let mut said = MemberSet::EMPTY;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let look = deleted(&self.engine.borrow());
+            let deleted = spawn_blocking(look).await.unwrap_or_default();
+            let missing = self.engine.borrow().missing();
+            for member in deleted.minus(said).minus(missing).iter() {
+                tracing::error!(%member, "the member's file was deleted");
+                said = said.with(member);
+                if let Err(error) = self.fail_member(member).await {
+                    tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy what the array holds");
+                }
+            }
+        }
+    }
+
     async fn command(&self, command: Command) -> Result<()> {
         let (sender, reply) = oneshot::channel();
         self.engine.borrow_mut().submit(Token::Administrator(sender), command);
         self.turn();
         Ok(reply.await.context("the server is stopping")??)
+    }
+}
+
+/// Finds members whose files were deleted; blocks.
+fn deleted(engine: &Engine<UringDisk, Token>) -> impl FnOnce() -> MemberSet + Send + 'static {
+    let members = engine.disk().members().to_vec();
+    move || {
+        let slots = (0..).map(MemberIndex).zip(members);
+        slots
+            .filter(|(_, member)| member.as_ref().is_some_and(|member| member.is_deleted()))
+            .map(|(slot, _)| slot)
+            .collect()
     }
 }
 

@@ -78,6 +78,11 @@ impl Peers {
         self.bands.first(&range) == (self.shard, range)
     }
 
+    /// Whether this reactor keeps the array's record.
+    pub(super) fn is_keeper(&self) -> bool {
+        self.shard == KEEPER
+    }
+
     /// Tells the others what the engine has put on record, before they get any answer that relies on it.
     pub(super) fn announce(&self, standing: Standing) {
         if self.shard == KEEPER && self.standing.replace(standing) != standing {

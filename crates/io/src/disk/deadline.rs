@@ -4,7 +4,7 @@
 //! that is given up ends at once for whoever submitted it, with [`DiskError::TimedOut`]; the device still has it, and its memory, and when
 //! it ends there nobody is told.
 //!
-//! Time is [`Deadline::tick`]. What is too long, and what may be given up, is for the engine to say.
+//! Time is [`Disk::tick`]. What is too long, and what may be given up, is for the engine to say.
 
 use std::time::Duration;
 
@@ -113,16 +113,6 @@ impl<D: Disk> Deadline<D> {
     /// Whether operations that are submitted from now on can be given up.
     pub(crate) fn set_on(&mut self, is_on: bool) {
         self.is_on = is_on;
-    }
-
-    /// Notes that time has passed.
-    pub(crate) fn tick(&mut self) {
-        self.now += 1;
-    }
-
-    /// Whether operations are under way that somebody waits for, and that can be given up.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.live > 0
     }
 
     /// What has not ended, on the members that are in the slots now.
@@ -263,6 +253,15 @@ impl<D: Disk> Disk for Deadline<D> {
 
     fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
         if self.given_up.is_empty() { self.inner.wait_at_most(time) } else { self.inner.kick() }
+    }
+
+    fn tick(&mut self) {
+        self.now += 1;
+        self.inner.tick();
+    }
+
+    fn wants_ticks(&self) -> bool {
+        self.live > 0 || self.inner.wants_ticks()
     }
 
     fn in_flight(&self) -> usize {

@@ -192,6 +192,14 @@ pub trait Disk {
         self.wait()
     }
 
+    /// Notes that time has passed: operations that wait for it go on with the next kick.
+    fn tick(&mut self) {}
+
+    /// Whether operations wait for time to pass.
+    fn wants_ticks(&self) -> bool {
+        false
+    }
+
     /// Notes that nobody waits any more for the operations with this tag. They complete as ever, some of them sooner.
     fn abandon(&mut self, tag: u64) {
         let _ = tag;

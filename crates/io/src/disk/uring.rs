@@ -3,6 +3,7 @@
 //! - An operation moves from the queue into a slot, is described to the kernel, and stays in the slot until its completion
 //!   has been taken off the ring. Slots, iovecs and queues are reused: a steady load allocates nothing.
 //! - No more operations are with the kernel than the completion ring holds, so that it can't overflow; the rest waits.
+//! - A write that finds no room can be made to wait for it: what it brings is nowhere else yet.
 //! - A short transfer goes back to the kernel for the remainder.
 //! - A member in memory (tmpfs) has nothing to wait for, and the kernel would hand each operation to a worker thread:
 //!   small transfers on it are done at once, in the same call that would have sent them.
@@ -56,6 +57,9 @@ pub struct UringDisk {
     vacant: Vec<usize>,
     /// Slots whose operation is to be described to the kernel again: remainders of short transfers.
     again: VecDeque<usize>,
+    /// Slots whose operation waits for room on its member's file system.
+    roomless: Vec<usize>,
+    waits_for_room: bool,
     /// Operations that have no slot yet.
     waiting: VecDeque<DiskOp>,
     /// Slots whose operation was done at once, and what the ring would have answered.
@@ -90,6 +94,8 @@ impl UringDisk {
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             vacant: (0..capacity).rev().collect(),
             again: VecDeque::with_capacity(capacity),
+            roomless: Vec::new(),
+            waits_for_room: false,
             waiting: VecDeque::new(),
             answered: Vec::new(),
             refused: Vec::new(),
@@ -97,6 +103,12 @@ impl UringDisk {
             enters: 0,
             broken: None,
         })
+    }
+
+    /// Whether a write that finds no room on its member's file system waits until there is some, and is tried again with each tick. Otherwise, as at
+    /// first, that is its error.
+    pub fn set_waits_for_room(&mut self, waits: bool) {
+        self.waits_for_room = waits;
     }
 
     /// The members by slot.
@@ -207,7 +219,8 @@ impl UringDisk {
     fn wait_for_some(&mut self, at_most: Option<Duration>) -> Result<(), Error> {
         self.kick()?;
         let has_some = !self.refused.is_empty() || !self.answered.is_empty();
-        if !has_some && self.with_kernel > 0 && self.ring.completion().is_empty() {
+        let has_any = self.with_kernel > 0 || at_most.is_some() && !self.roomless.is_empty();
+        if !has_some && has_any && self.ring.completion().is_empty() {
             self.enters += 1;
             let waited = match at_most {
                 None => self.ring.submit_and_wait(1).map(drop).or_else(ring::transient),
@@ -278,6 +291,17 @@ impl Disk for UringDisk {
         });
         let mut now = None;
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
+            if self.waits_for_room && self.slots[index].lacks_room(answer) {
+                if self.roomless.is_empty() {
+                    let op = self.slots[index].op().map(DiskOp::info);
+                    tracing::error!(
+                        op = op.map(tracing::field::display),
+                        "there is no room for it: waiting until there is"
+                    );
+                }
+                self.roomless.push(index);
+                continue;
+            }
             match self.slots[index].advance(answer) {
                 Progress::More => self.again.push_back(index),
                 Progress::Done(completion, timed) => {
@@ -305,6 +329,14 @@ impl Disk for UringDisk {
         self.wait_for_some(Some(time))
     }
 
+    fn tick(&mut self) {
+        self.again.extend(self.roomless.drain(..));
+    }
+
+    fn wants_ticks(&self) -> bool {
+        !self.roomless.is_empty()
+    }
+
     fn abandon(&mut self, tag: u64) {
         if let Some(place) = self.waiting.iter().position(|op| op.tag == tag) {
             let op = self.waiting.remove(place).expect("it was just found");
@@ -313,15 +345,21 @@ impl Disk for UringDisk {
         }
         let Some(index) = self.slots.iter().position(|slot| slot.op().is_some_and(|op| op.tag == tag)) else { return };
         self.slots[index].abandon();
-        if let Some(place) = self.again.iter().position(|&again| again == index) {
-            self.again.remove(place);
+        let again = self.again.iter().position(|&again| again == index).and_then(|place| self.again.remove(place));
+        let roomless = self.roomless.iter().position(|&roomless| roomless == index);
+        if again.or_else(|| roomless.map(|place| self.roomless.swap_remove(place))).is_some() {
             self.refused.push(self.slots[index].end());
             self.vacant.push(index);
         }
     }
 
     fn in_flight(&self) -> usize {
-        self.with_kernel + self.again.len() + self.waiting.len() + self.answered.len() + self.refused.len()
+        self.with_kernel
+            + self.again.len()
+            + self.roomless.len()
+            + self.waiting.len()
+            + self.answered.len()
+            + self.refused.len()
     }
 }
 

@@ -93,7 +93,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether something becomes overdue as time passes.
     pub(super) fn is_patient(&self) -> bool {
-        self.disk.is_busy() || !self.slow().is_empty()
+        self.disk.wants_ticks() || !self.slow().is_empty()
     }
 
     /// Notes that time has passed.

@@ -137,6 +137,12 @@ impl Slot {
         i32::try_from(done).expect("a small transfer")
     }
 
+    /// Whether the kernel's answer says that its file system has no room for what the operation brings, which somebody waits for.
+    pub(super) fn lacks_room(&self, answer: i32) -> bool {
+        let is_write = self.op().is_some_and(|op| matches!(op.kind, OpKind::Write | OpKind::Zero { .. }));
+        is_write && !self.is_abandoned && matches!(-answer, libc::ENOSPC | libc::EDQUOT)
+    }
+
     /// Takes the kernel's answer: a count of bytes or a negative error number.
     pub(super) fn advance(&mut self, answer: i32) -> Progress {
         let progress = self.take_in(answer);

@@ -145,3 +145,69 @@ fn a_disk_of_a_member_that_hangs_can_be_dropped() {
     assert!(hung_file.upgrade().is_some(), "and the file");
     drop(other_end);
 }
+
+fn write_of(tag: u64, buf: &Buf) -> DiskOp {
+    let segments = Segments::from_iter([buf.lease_read(0..512)]);
+    DiskOp { tag, member: FIRST, kind: OpKind::Write, offset: Bytes(0), segments }
+}
+
+/// A member on a full file system, until its file is exchanged under it.
+#[test]
+fn a_write_waits_for_room() {
+    let directory = tempfile::tempdir().unwrap();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let member = Arc::new(Member::of(full, Bytes(1 << 20)));
+    let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
+    let buf = Buf::zeroed(Bytes(512));
+    let mut completions = Vec::new();
+    let mut look = |disk: &mut UringDisk| {
+        disk.wait_at_most(Duration::from_millis(10)).unwrap();
+        disk.reap(&mut completions);
+        completions.pop()
+    };
+    disk.submit(write_of(1, &buf));
+    let error = std::iter::repeat_with(|| look(&mut disk)).flatten().next().unwrap().result.unwrap_err();
+    assert!(matches!(error, DiskError::Io { errno: rustix::io::Errno::NOSPC, .. }), "{error}");
+    assert!(!disk.wants_ticks());
+
+    disk.set_waits_for_room(true);
+    disk.submit(write_of(2, &buf));
+    for _ in 0..3 {
+        while !disk.wants_ticks() {
+            assert!(look(&mut disk).is_none());
+        }
+        assert_eq!(disk.in_flight(), 1);
+        disk.tick();
+        disk.kick().unwrap();
+    }
+    let path = directory.path().join("room");
+    std::fs::write(&path, [7; 1024]).unwrap();
+    let room = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // SAFETY: both descriptors are open, and the one that is replaced stays its owner's.
+    assert!(unsafe { libc::dup2(room.as_raw_fd(), member.as_fd().as_raw_fd()) } >= 0);
+    let done = std::iter::repeat_with(|| {
+        disk.tick();
+        look(&mut disk)
+    });
+    let done = done.flatten().next().unwrap();
+    assert_eq!((done.tag, done.result, disk.in_flight()), (2, Ok(()), 0));
+    assert_eq!(std::fs::read(&path).unwrap(), [[0; 512], [7; 512]].concat());
+}
+
+#[test]
+fn a_write_that_waits_for_room_can_be_abandoned() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut disk = UringDisk::new(vec![Some(Arc::new(Member::of(full, Bytes(1 << 20))))], 8).unwrap();
+    disk.set_waits_for_room(true);
+    let buf = Buf::zeroed(Bytes(512));
+    disk.submit(write_of(1, &buf));
+    let mut completions = Vec::new();
+    while !disk.wants_ticks() {
+        disk.wait_at_most(Duration::from_millis(10)).unwrap();
+        disk.reap(&mut completions);
+    }
+    assert!(completions.is_empty());
+    disk.abandon(1);
+    disk.reap(&mut completions);
+    assert_eq!((completions.len(), disk.in_flight(), buf.is_lent()), (1, 0, false));
+}
