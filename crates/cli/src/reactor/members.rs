@@ -143,6 +143,8 @@ impl Reactor {
             let look = deleted(&self.engine.borrow());
             let deleted = spawn_blocking(look).await.unwrap_or_default();
             let missing = self.engine.borrow().missing();
+            // Another member may have the slot by now.
+            said = said.iter().filter(|&member| deleted.contains(member)).collect();
             for member in deleted.minus(said).minus(missing).iter() {
                 tracing::error!(%member, "the member's file was deleted");
                 said = said.with(member);
