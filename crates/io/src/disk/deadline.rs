@@ -83,7 +83,7 @@ pub(crate) struct Pending {
 }
 
 impl<D: Disk> Deadline<D> {
-    /// A disk of so many slots; off.
+    /// A disk of so many slots and one seat more; off.
     pub(crate) fn new(inner: D, members: usize) -> Self {
         Self {
             inner,
@@ -92,7 +92,7 @@ impl<D: Disk> Deadline<D> {
             entries: Vec::new(),
             vacant: Vec::new(),
             live: 0,
-            members: vec![Lag::default(); members],
+            members: vec![Lag::default(); members + 1],
             slow: MemberSet::EMPTY,
             given_up: Vec::new(),
         }
@@ -266,5 +266,11 @@ impl<D: Disk> Disk for Deadline<D> {
 
     fn in_flight(&self) -> usize {
         self.inner.in_flight() + self.given_up.len()
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.forget(one);
+        self.forget(other);
+        self.inner.exchange(one, other);
     }
 }

@@ -44,6 +44,11 @@ impl Latencies {
         }
     }
 
+    /// Makes room for so many members.
+    pub(super) fn grow(&mut self, members: usize) {
+        self.members.resize(members.max(self.members.len()), [Histogram::default(); 4]);
+    }
+
     /// Notes an operation's end.
     pub(super) fn ended(&mut self, member: MemberIndex, name: OpName, began: Instant, now: Instant) {
         self.members[member.index()][kind(name)].record(now.saturating_duration_since(began));

@@ -143,8 +143,15 @@ impl MemDisk {
         self.members[member.index()].as_mut()
     }
 
-    /// Puts a member in, or takes it out with `None`; returns the one that was there.
+    /// Puts a member in, or takes it out with `None`; returns the one that was there. There may be one seat more than there were.
+    ///
+    /// # Panics
+    /// When there is no such seat.
     pub fn replace(&mut self, member: MemberIndex, bytes: Option<Vec<u8>>) -> Option<Vec<u8>> {
+        if member.index() == self.members.len() {
+            self.members.push(None);
+            self.counters.push(Counters::default());
+        }
         std::mem::replace(&mut self.members[member.index()], bytes)
     }
 
@@ -272,6 +279,18 @@ impl Disk for MemDisk {
 
     fn in_flight(&self) -> usize {
         self.queued.len() + self.flying.len()
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.members.swap(one.index(), other.index());
+        self.counters.swap(one.index(), other.index());
+        let moved = |at: MemberIndex| match at {
+            at if at == one => other,
+            at if at == other => one,
+            at => at,
+        };
+        self.faults.iter_mut().for_each(|fault| fault.member = moved(fault.member));
+        self.spoilt.iter_mut().for_each(|(member, _)| *member = moved(*member));
     }
 }
 

@@ -207,6 +207,14 @@ pub trait Disk {
 
     /// How many operations were submitted and not yet reaped.
     fn in_flight(&self) -> usize;
+
+    /// Lets the members at two seats change places. Nothing is in flight on either but what was abandoned.
+    ///
+    /// # Panics
+    /// When there is no such seat. This one always: a disk whose members are not replaced has nothing to do here.
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        panic!("members {one} and {other} keep their places on this disk");
+    }
 }
 
 impl OpKind {

@@ -118,7 +118,8 @@ impl UringDisk {
     }
 
     /// Puts a member in at a slot, or takes it out with `None`; returns the one that was there. The new one's size is what operations are checked
-    /// against from now on. Abandoned operations on the old one go on there, and keep it open.
+    /// against from now on. Abandoned operations on the old one go on there, and keep it open. There is one seat beyond the slots, for a member that is to take another
+    /// one's place.
     ///
     /// # Errors
     /// The member that was to be put in, while operations on that slot are in flight that were not abandoned: try again when they have completed.
@@ -135,12 +136,19 @@ impl UringDisk {
         if self.slots.iter().any(is_awaited) || self.waiting.iter().any(is_of_slot) {
             return Err(member);
         }
-        let former = std::mem::replace(&mut self.members[slot.index()], member);
-        if let Some(former) = &former {
-            let is_left = |taken: &&mut Slot| taken.op().is_some_and(is_of_slot) && !taken.has_former();
-            self.slots.iter_mut().filter(is_left).for_each(|taken| taken.keep(Arc::clone(former)));
+        if slot.index() == self.members.len() {
+            self.members.push(None);
+            self.latencies.grow(self.members.len());
         }
-        Ok(former)
+        self.keep_open(slot);
+        Ok(std::mem::replace(&mut self.members[slot.index()], member))
+    }
+
+    /// Has operations on a slot's member keep it open, which another is going to replace.
+    fn keep_open(&mut self, slot: MemberIndex) {
+        let Some(former) = &self.members[slot.index()] else { return };
+        let is_left = |taken: &&mut Slot| taken.op().is_some_and(|op| op.member == slot) && !taken.has_former();
+        self.slots.iter_mut().filter(is_left).for_each(|taken| taken.keep(Arc::clone(former)));
     }
 
     /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.
@@ -360,6 +368,12 @@ impl Disk for UringDisk {
             + self.waiting.len()
             + self.answered.len()
             + self.refused.len()
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.keep_open(one);
+        self.keep_open(other);
+        self.members.swap(one.index(), other.index());
     }
 }
 

@@ -54,7 +54,7 @@ impl MemberCounters {
     }
 }
 
-/// The operations on members' data areas and logs; superblocks are not in them.
+/// The operations on members' data areas and logs; superblocks are not in them, nor is what is copied to a member that is to take another one's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     members: Vec<MemberCounters>,
@@ -180,14 +180,14 @@ impl Counters {
     }
 
     pub(super) fn write(&mut self, member: MemberIndex, len: Sectors) {
-        let Bytes(bytes) = len.bytes();
-        let member = &mut self.members[member.index()];
-        member.writes += 1;
-        member.written_bytes += bytes;
+        if let Some(member) = self.members.get_mut(member.index()) {
+            member.writes += 1;
+            member.written_bytes += len.bytes().0;
+        }
     }
 
     pub(super) fn zero(&mut self, member: MemberIndex) {
-        self.members[member.index()].zeroes += 1;
+        self.members.get_mut(member.index()).into_iter().for_each(|member| member.zeroes += 1);
     }
 
     pub(super) fn flush(&mut self, member: MemberIndex) {

@@ -104,7 +104,11 @@ impl<D: Disk, T> Engine<D, T> {
         self.patience.stuck = self.patience.stuck.minus(MemberSet::all(64).minus(members(&pending)));
         self.give_up_hung(&pending);
         for op in pending.drain(..) {
-            if self.is_of_lost(&op) {
+            if self.is_seat(op.member) {
+                if self.patience.is_hung(&op) {
+                    self.disk.give_up(op.id);
+                }
+            } else if self.is_of_lost(&op) {
                 self.expire(&op);
             } else if self.patience.is_due(&op) {
                 self.read_is_late(&op);
@@ -118,7 +122,8 @@ impl<D: Disk, T> Engine<D, T> {
     fn give_up_hung(&mut self, pending: &[Pending]) {
         let missing = self.record.missing();
         let of = |is: &dyn Fn(&Pending) -> bool| -> MemberSet {
-            pending.iter().filter(|op| is(op)).map(|op| op.member).collect::<MemberSet>().minus(missing)
+            let of_slots = pending.iter().filter(|op| is(op) && !self.is_seat(op.member));
+            of_slots.map(|op| op.member).collect::<MemberSet>().minus(missing)
         };
         let hung = of(&|op| self.patience.is_hung(op));
         if hung.is_empty() {

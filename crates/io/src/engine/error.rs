@@ -144,6 +144,19 @@ pub enum EngineError {
         /// Its slot.
         member: MemberIndex,
     },
+    /// A member is being copied to another one already, or this one's place is being taken.
+    #[error("a member is being replaced; wait for its end, or stop it by failing the new member")]
+    Replacing,
+    /// There is no place for one more.
+    #[error(
+        "an array of 64 members has no room for another one beside them: fail the member, remove it, and add the new one"
+    )]
+    NoSeat,
+    /// The array was not stopped cleanly, and redundancy may not agree.
+    #[error(
+        "the array was not stopped cleanly, and its redundancy could not be made to agree since: bring missing members back, and serve it again"
+    )]
+    Suspect,
     /// The engine is one of several.
     #[error("members are rebuilt where one reactor serves the array; serve it with --reactors 1")]
     Shared,

@@ -11,6 +11,7 @@ use super::EngineError;
 use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::log::PLACING_MIN;
+use super::replace::cells_of;
 use super::scrub::Rest;
 use super::shares::Class;
 use super::sums::Pins;
@@ -110,13 +111,18 @@ pub(super) enum Work {
     Rebuild {
         stripe: StripeId,
     },
+    /// Copy what a member has of a parity stripe to the one that is to take its place; the job's range are the columns.
+    Copy {
+        stripe: StripeId,
+        member: MemberIndex,
+    },
     /// Put on record how far members are rebuilt.
     SaveRebuild,
     /// Give a member up.
     Fail {
         member: MemberIndex,
     },
-    /// Take a member in.
+    /// Take a member in, or put one in another one's place.
     Join {
         member: MemberIndex,
     },
@@ -331,6 +337,9 @@ impl<T> Job<T> {
                 detour.has(geometry, stripe, geometry.map(stripe).cell(unit))
             }),
             Work::Heal { stripe, cell, .. } => detour.has(geometry, stripe, cell),
+            Work::Copy { stripe, member } => {
+                cells_of(geometry, stripe, member).all(|cell| detour.has(geometry, stripe, cell))
+            }
             _ => false,
         };
         is_whole.then_some(detour)
@@ -357,6 +366,7 @@ impl Work {
                 | Self::Resync { .. }
                 | Self::Heal { .. }
                 | Self::Rebuild { .. }
+                | Self::Copy { .. }
                 | Self::Destage
         )
     }
@@ -373,7 +383,7 @@ impl Work {
             Self::Read | Self::Ahead => Class::Read,
             Self::Destage | Self::Heal { .. } => Class::Background,
             Self::Scrub { .. } => Class::Scrub,
-            Self::Rebuild { .. } => Class::Rebuild,
+            Self::Rebuild { .. } | Self::Copy { .. } => Class::Rebuild,
             _ => Class::Write,
         }
     }

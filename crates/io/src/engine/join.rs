@@ -1,6 +1,6 @@
 //! Members that an administrator gives up, and members that join, while clients go on.
 //!
-//! A join changes what every plan relies on: who is written, where checksums are, which run of the log counts. So it waits until nothing is under way, and
+//! A join, as every change of who is there, changes what every plan relies on: who is written, where checksums are, which run of the log counts. So it waits until nothing is under way, and
 //! holds back what comes meanwhile; that is as long as what the members are doing takes, a flush and a round of superblock writes. With a log
 //! a new run of it begins then: what is in the old one is in place and durable, and nothing that the member may hold of it, or lacks, matters.
 
@@ -30,13 +30,26 @@ pub struct Joining {
     pub generation: Uuid,
 }
 
-/// What a join holds back.
+/// What nothing may be under way for.
+#[derive(Debug)]
+pub(super) enum Change {
+    /// A member joins.
+    Join(Joining),
+    /// A member that was to take another one's place, which failed, joins in that.
+    Promote(Joining),
+    /// A member is to be copied to this one.
+    Replace(Joining),
+    /// The copy takes the member's place.
+    Switch { slot: MemberIndex },
+}
+
+/// A change of who is there, and what it holds back.
 #[derive(Debug)]
 pub(super) struct Barrier<T> {
     id: JobId,
-    joining: Box<Joining>,
+    change: Box<Change>,
     held: Vec<(T, Command)>,
-    /// The join waits until nothing else is under way.
+    /// The change waits until nothing else is under way.
     is_waiting: bool,
 }
 
@@ -44,6 +57,25 @@ impl<T> Barrier<T> {
     /// How many commands it holds back.
     pub(super) fn len(&self) -> usize {
         self.held.len()
+    }
+
+    /// Its job.
+    pub(super) fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// Whether a copy is taking a member's place.
+    pub(super) fn is_switch(&self) -> bool {
+        matches!(*self.change, Change::Switch { .. })
+    }
+}
+
+impl Change {
+    fn slot(&self) -> MemberIndex {
+        match self {
+            Self::Join(joining) | Self::Promote(joining) | Self::Replace(joining) => joining.superblock.slot,
+            Self::Switch { slot } => *slot,
+        }
     }
 }
 
@@ -62,21 +94,31 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether a member can join.
     pub(super) fn check_join(&self, joining: &Joining) -> Result<(), EngineError> {
-        let Superblock { member, slot, areas, .. } = &joining.superblock;
-        let truth = self.record.any();
+        let slot = joining.superblock.slot;
         if self.place.as_ref().is_some_and(Place::is_shared) {
             return Err(EngineError::Shared);
         }
-        if !self.record.missing().contains(*slot) {
-            return Err(EngineError::NotMissing { member: *slot });
+        if self.replacing.as_ref().is_some_and(|replacing| replacing.slot == slot) {
+            return Err(EngineError::Replacing);
         }
-        if truth.slots.iter().enumerate().any(|(index, other)| index != slot.index() && other.member == *member) {
-            return Err(EngineError::Unsuited { member: *slot, field: "UUID" });
+        if !self.record.missing().contains(slot) {
+            return Err(EngineError::NotMissing { member: slot });
         }
         // What is still under way on the one that was given up could land after it was rebuilt.
-        let returns = truth.slots[slot.index()].member == *member;
-        if self.disk.is_awaited(*slot) || returns && self.disk.abandoned(*slot) > 0 {
-            return Err(EngineError::Lingering { member: *slot });
+        let returns = self.record.any().slots[slot.index()].member == joining.superblock.member;
+        if self.disk.is_awaited(slot) || returns && self.disk.abandoned(slot) > 0 {
+            return Err(EngineError::Lingering { member: slot });
+        }
+        self.check_suits(joining)?;
+        self.check_changes()
+    }
+
+    /// Whether a member is as the array needs one in its slot.
+    pub(super) fn check_suits(&self, joining: &Joining) -> Result<(), EngineError> {
+        let Superblock { member, slot, areas, .. } = &joining.superblock;
+        let truth = self.record.any();
+        if truth.slots.iter().enumerate().any(|(index, other)| index != slot.index() && other.member == *member) {
+            return Err(EngineError::Unsuited { member: *slot, field: "UUID" });
         }
         let mut own = Superblock { member: *member, slot: *slot, areas: *areas, ..truth.clone() };
         own.slots[slot.index()].member = *member;
@@ -87,10 +129,10 @@ impl<D: Disk, T> Engine<D, T> {
         if truth.integrity != Integrity::None && self.sums.is_none() {
             return Err(EngineError::Unsuited { member: *slot, field: "checksums" });
         }
-        self.check_changes()
+        Ok(())
     }
 
-    fn check_changes(&self) -> Result<(), EngineError> {
+    pub(super) fn check_changes(&self) -> Result<(), EngineError> {
         match () {
             () if self.is_frozen => Err(EngineError::Frozen),
             () if self.is_read_only => Err(EngineError::ReadOnly),
@@ -106,12 +148,11 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Begins a join: from now on commands wait.
-    pub(super) fn begin_join(&mut self, token: T, joining: Box<Joining>) {
-        let member = joining.superblock.slot;
-        let job = Job { stage: Stage::Quiesce, ..Job::new(Some(token), Work::Join { member }, Lba(0)..Lba(0)) };
-        let id = self.jobs.insert(job);
-        self.barrier = Some(Barrier { id, joining, held: Vec::new(), is_waiting: false });
+    /// Begins a change of who is there: from now on commands wait.
+    pub(super) fn begin_change(&mut self, token: Option<T>, change: Change) {
+        let job = Job::new(token, Work::Join { member: change.slot() }, Lba(0)..Lba(0));
+        let id = self.jobs.insert(Job { stage: Stage::Quiesce, ..job });
+        self.barrier = Some(Barrier { id, change: Box::new(change), held: Vec::new(), is_waiting: false });
         self.forget_heals();
         self.ready.push_back(id);
     }
@@ -153,7 +194,7 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(Stage::Join)
     }
 
-    /// Takes the member in.
+    /// Does what nothing may be under way for.
     pub(super) fn join(&mut self, id: JobId) -> Step {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
@@ -164,8 +205,20 @@ impl<D: Disk, T> Engine<D, T> {
         if self.await_intent(id) || self.log.as_mut().is_some_and(|log| log.await_commit(id)) {
             return Step::Wait(Stage::Join);
         }
-        let Some(Barrier { joining, .. }) = &self.barrier else { unreachable!("a join has a barrier") };
-        let Joining { superblock, is_whole, generation } = (**joining).clone();
+        let Some(Barrier { change, .. }) = &self.barrier else { unreachable!("a join has a barrier") };
+        match &**change {
+            Change::Join(joining) => self.take_in(joining.clone()),
+            Change::Promote(joining) => self.promote(id, joining.clone()),
+            Change::Replace(joining) => {
+                self.begin_replacing(joining.clone());
+                Step::To(Stage::Done)
+            }
+            Change::Switch { .. } => self.switch(id),
+        }
+    }
+
+    /// Takes a member in.
+    pub(super) fn take_in(&mut self, Joining { superblock, is_whole, generation }: Joining) -> Step {
         let slot = superblock.slot;
         let lost = self.record.lost().with(slot);
         let Ok(repair) = Repair::new(&self.geometry, self.record.missing().without(slot)) else {
@@ -177,6 +230,14 @@ impl<D: Disk, T> Engine<D, T> {
         self.errors.forget(slot);
         self.record.join(&superblock, is_whole || self.intent.is_none(), generation);
         (self.repair, self.repair_lost) = (repair, Some(detour));
+        self.cannot_zero = self.cannot_zero.without(slot);
+        self.renew_member(slot);
+        self.rebuild.restart(&self.record, self.intent.as_ref().map(super::intent::Intent::wanted));
+        Step::To(Stage::Settle)
+    }
+
+    /// What rests on who is in a slot.
+    pub(super) fn renew_member(&mut self, slot: MemberIndex) {
         if self.log.is_some() {
             let log = Log::new(self.record.superblocks(), &self.geometry, Lane(0), 1);
             let log = log.expect("every log has room for a lane: that was checked when it was asked for");
@@ -186,10 +247,7 @@ impl<D: Disk, T> Engine<D, T> {
         if let (Some(sums), Some(own)) = (&mut self.sums, self.record.superblocks().nth(slot.index()).flatten()) {
             sums.replace(own);
         }
-        self.cannot_zero = self.cannot_zero.without(slot);
         self.rewrite_intent();
-        self.rebuild.restart(&self.record, self.intent.as_ref().map(super::intent::Intent::wanted));
-        Step::To(Stage::Settle)
     }
 
     /// Ends a join: what was held back goes on.

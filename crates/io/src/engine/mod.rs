@@ -30,11 +30,13 @@ mod log;
 mod rate;
 mod rebuild;
 mod record;
+mod replace;
 mod run;
 mod scrub;
 mod shard;
 mod shares;
 mod sums;
+mod sweep;
 mod transfer;
 
 use std::collections::VecDeque;
@@ -51,6 +53,7 @@ pub use inspect::Fill;
 pub use join::Joining;
 pub use rebuild::Progress;
 pub use record::Record;
+pub use replace::Replacement;
 pub use scrub::{Blame, Mismatch, ScrubStatus};
 pub use shard::{Ask, Standing};
 
@@ -69,10 +72,11 @@ use flush::Flusher;
 use heal::Heals;
 use intent::Intent;
 use job::{Job, JobId, Jobs, Work};
-use join::Barrier;
+use join::{Barrier, Change};
 use locks::LockTable;
 use log::Log;
 use rebuild::Rebuild;
+use replace::Replacing;
 use scrub::Scrubber;
 use shard::Place;
 use shares::Shares;
@@ -154,6 +158,10 @@ pub enum Command {
     /// Take in a member that the caller has put at its slot of the [`Disk`], which was missing: it is written from now on, and rebuilt. Replied
     /// to when that is on record. What comes meanwhile waits. Refused where the engine is one of several.
     Join(Box<Joining>),
+    /// Copy the member in a slot to one that the caller has put at [`Engine::seat`], and which takes its place when it has everything. Replied to when that has
+    /// begun; [`Engine::replacement`] says how far it is. At the end the members have changed places on the [`Disk`]: who is at the seat then can be taken out. Refused
+    /// where the engine is one of several.
+    Replace(Box<Joining>),
     /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed again since. A later
     /// write marks them dirty again.
     Close,
@@ -183,7 +191,9 @@ pub struct Engine<D, T> {
     /// How to do without those that are being rebuilt, too.
     repair_lost: Option<Repair>,
     rebuild: Rebuild,
-    /// A member joins.
+    /// A member is being copied to another one.
+    replacing: Option<Box<Replacing>>,
+    /// Who is there changes.
     barrier: Option<Barrier<T>>,
     record: Record,
     /// Where writes may be under way, in an array with a write-intent bitmap.
@@ -214,7 +224,7 @@ pub struct Engine<D, T> {
     closers: Vec<JobId>,
     /// Flushes that wait until what was replied to is written out.
     drainers: Vec<(JobId, Mark)>,
-    /// How busy each member is.
+    /// How busy each member is, and one that is to take another's place.
     queues: Vec<Queue>,
     /// A stretch of zeros to write from.
     zeroes: Buf,
@@ -260,6 +270,7 @@ impl<D: Disk, T> Engine<D, T> {
             repair,
             repair_lost,
             rebuild,
+            replacing: None,
             barrier: None,
             intent: Intent::of(&geometry, &record),
             jobs: Jobs::new(),
@@ -281,7 +292,7 @@ impl<D: Disk, T> Engine<D, T> {
             placing: Bytes(0),
             closers: Vec::new(),
             drainers: Vec::new(),
-            queues: vec![Queue { depth: 0, head: DiskSector(0) }; geometry.members()],
+            queues: vec![Queue { depth: 0, head: DiskSector(0) }; geometry.members() + 1],
             zeroes: Buf::zeroed(run::ZEROES_BYTES),
             cannot_zero: MemberSet::EMPTY,
             is_frozen: false,
@@ -383,11 +394,11 @@ impl<D: Disk, T> Engine<D, T> {
             self.rebuild.note_activity();
         }
         match self.admit(&command) {
-            Ok(Some((Work::Join { .. }, ..))) => {
-                if let Command::Join(joining) = command {
-                    self.begin_join(token, joining);
-                }
-            }
+            Ok(Some((Work::Join { .. }, ..))) => match command {
+                Command::Join(joining) => self.begin_change(Some(token), Change::Join(*joining)),
+                Command::Replace(joining) => self.begin_change(Some(token), Change::Replace(*joining)),
+                _ => unreachable!("no other command changes who is there"),
+            },
             Ok(Some((work, lba, len))) => {
                 let buf = match command {
                     Command::Read { buf, .. } | Command::Write { buf, .. } => Some(buf),
@@ -467,6 +478,10 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Join(ref joining) => {
                 let member = joining.superblock.slot;
                 return self.check_join(joining).map(|()| Some((Work::Join { member }, Lba(0), Sectors(0))));
+            }
+            Command::Replace(ref joining) => {
+                let member = joining.superblock.slot;
+                return self.check_replace(joining).map(|()| Some((Work::Join { member }, Lba(0), Sectors(0))));
             }
             Command::Resync { stripe, start, len } => {
                 let capacity = self.geometry.capacity();

@@ -17,6 +17,7 @@ use super::job::{Job, JobId, Stage, Work};
 use super::rate::Rate;
 use super::record::{Rebuilding, Record};
 use super::run::Step;
+use super::sweep::Sweep;
 use super::{Engine, EngineError};
 use crate::bitmap::Bitmap;
 use crate::disk::Disk;
@@ -30,9 +31,6 @@ const IDLE_MAX: usize = 16;
 
 /// Ticks without a client's command after which nobody does.
 const QUIET_TICKS: u32 = 2;
-
-/// Ticks after which a stripe that could not be computed is tried again.
-const RETRY_TICKS: u32 = 100;
 
 /// What is begun in one turn, of each member.
 const QUANTUM: Bytes = Bytes(2 << 20);
@@ -62,15 +60,8 @@ pub(super) struct Rebuild {
     is_closed: bool,
     /// Where members lack something that are not rebuilt whole.
     regions: Option<Bitmap>,
-    /// The next stripe to begin.
-    next: StripeId,
-    /// The watermark.
-    done: StripeId,
-    /// What is done beyond it.
-    finished: Vec<StripeId>,
-    /// What could not be computed, and the ticks until it is tried again.
-    stuck: Vec<StripeId>,
-    retry: u32,
+    sweep: Sweep,
+    /// Stripes that are being computed, or copied.
     under_way: usize,
     /// Up to where the members durably have everything.
     saved: StripeId,
@@ -89,16 +80,15 @@ impl Rebuild {
     pub(super) fn restart(&mut self, record: &Record, set: Option<&Bitmap>) {
         let start = record.progress().iter().map(|one| one.upto).min().unwrap_or_default();
         assert_eq!(self.under_way, 0, "a rebuild that begins again is not under way");
-        (self.next, self.done, self.saved) = (start, start, start);
-        self.finished.clear();
-        self.stuck.clear();
+        self.sweep.restart(start);
+        self.saved = start;
         self.regions = set.cloned();
         self.quiet = QUIET_TICKS;
     }
 
     /// The watermark.
     pub(super) fn done(&self) -> StripeId {
-        self.done
+        self.sweep.done()
     }
 
     /// Whether a stripe is being computed, or the watermark being recorded.
@@ -123,34 +113,29 @@ impl Rebuild {
 
     /// Whether a member lacks a stripe.
     pub(super) fn lacks(&self, one: &Rebuilding, stripe: StripeId) -> bool {
-        let is_set = |set: &Bitmap| set.contains(set.regions().of(stripe));
-        one.upto <= stripe && (one.is_whole || self.regions.as_ref().is_none_or(is_set))
-    }
-
-    /// The first stripe from `from` on that some member lacks; `end` when there is none.
-    fn first_lacking(&self, members: &[Rebuilding], mut from: StripeId, end: StripeId) -> StripeId {
-        while from < end && !members.iter().any(|one| self.lacks(one, from)) {
-            let later = members.iter().map(|one| one.upto).filter(|&upto| upto > from);
-            let region = self.regions.as_ref().map(|set| set.regions().stripes(set.regions().of(from)).end);
-            from = later.chain(region).min().unwrap_or(end).min(end);
-        }
-        from.min(end)
-    }
-
-    /// Moves the watermark over what is done.
-    fn advance(&mut self, members: &[Rebuilding], end: StripeId) {
-        loop {
-            self.done = self.first_lacking(members, self.done, end);
-            let Some(place) = self.finished.iter().position(|&stripe| stripe == self.done) else { return };
-            self.finished.swap_remove(place);
-            self.done.0 += 1;
-        }
+        lacks(self.regions.as_ref(), one, stripe)
     }
 
     /// How many stripes may be under way.
     fn most(&self) -> usize {
         if self.quiet < QUIET_TICKS { 1 } else { IDLE_MAX }
     }
+}
+
+/// Whether a member lacks a stripe; `set` are the regions where one that is not rebuilt whole may.
+fn lacks(set: Option<&Bitmap>, one: &Rebuilding, stripe: StripeId) -> bool {
+    let is_set = |set: &Bitmap| set.contains(set.regions().of(stripe));
+    one.upto <= stripe && (one.is_whole || set.is_none_or(is_set))
+}
+
+/// The first stripe from `from` on that some member lacks; `end` when there is none.
+fn first_lacking(set: Option<&Bitmap>, members: &[Rebuilding], mut from: StripeId, end: StripeId) -> StripeId {
+    while from < end && !members.iter().any(|one| lacks(set, one, from)) {
+        let later = members.iter().map(|one| one.upto).filter(|&upto| upto > from);
+        let region = set.map(|set| set.regions().stripes(set.regions().of(from)).end);
+        from = later.chain(region).min().unwrap_or(end).min(end);
+    }
+    from.min(end)
 }
 
 impl<D: Disk, T> Engine<D, T> {
@@ -169,11 +154,15 @@ impl<D: Disk, T> Engine<D, T> {
     /// How far rebuilding has come, where something is to be rebuilt.
     pub fn rebuilding(&self) -> Option<Progress> {
         let members = self.record.rebuilding();
+        (!members.is_empty()).then(|| self.progress(members, &self.rebuild.sweep))
+    }
+
+    /// How far a sweep for members has come.
+    pub(super) fn progress(&self, members: MemberSet, sweep: &Sweep) -> Progress {
         let (stripes, total) = (self.geometry.stripes().0, self.geometry.capacity());
-        let done = u128::from(total.0) * u128::from(self.rebuild.done.0) / u128::from(stripes.max(1));
+        let done = u128::from(total.0) * u128::from(sweep.done().0) / u128::from(stripes.max(1));
         let done = Sectors(u64::try_from(done).expect("a part of the array"));
-        let stuck = self.rebuild.stuck.iter().min().copied();
-        (!members.is_empty()).then_some(Progress { members, done, total, stuck })
+        Progress { members, done, total, stuck: sweep.stuck() }
     }
 
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave room for.
@@ -183,12 +172,13 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// The members that can't be read in all parity stripes.
     pub(super) fn unready(&self) -> MemberSet {
-        if self.rebuild.done < self.last() { self.record.rebuilding() } else { MemberSet::EMPTY }
+        if self.rebuild.done() < self.last() { self.record.rebuilding() } else { MemberSet::EMPTY }
     }
 
-    /// Whether rebuilding goes on when time passes.
+    /// Whether rebuilding or copying goes on when time passes.
     pub(super) fn is_rebuild_waiting(&self) -> bool {
-        self.rebuild.is_on && !self.rebuild.is_closed && !self.is_frozen && !self.record.rebuilding().is_empty()
+        let is_wanted = !self.record.rebuilding().is_empty() || self.replacing.is_some();
+        self.rebuild.is_on && !self.rebuild.is_closed && !self.is_frozen && is_wanted
     }
 
     /// Whether the next turn begins more.
@@ -198,10 +188,11 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Notes that time has passed.
     pub(super) fn tick_rebuild(&mut self) {
-        let Rebuild { quiet, retry, rate, .. } = &mut self.rebuild;
+        let Rebuild { quiet, sweep, rate, .. } = &mut self.rebuild;
         *quiet = quiet.saturating_add(1);
-        *retry = retry.saturating_sub(1);
+        sweep.tick();
         rate.tick();
+        self.replacing.iter_mut().for_each(|replacing| replacing.sweep.tick());
     }
 
     /// Begins what there is room for.
@@ -211,32 +202,30 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let cost = self.geometry.chunk().bytes().0 * self.geometry.rows() as u64;
         while self.rebuild.under_way < self.rebuild.most() && self.rebuild.quantum > 0 {
-            let Some(stripe) = (if self.rebuild.rate.allows() { self.next_to_rebuild() } else { None }) else { break };
+            let Some(work) = (if self.rebuild.rate.allows() { self.next_to_make() } else { None }) else { break };
             self.rebuild.quantum = self.rebuild.quantum.saturating_sub(cost);
             self.rebuild.rate.take(Bytes(cost));
             self.rebuild.under_way += 1;
             let columns = Lba(0)..Lba(self.geometry.chunk().0);
-            self.start(Job::new(None, Work::Rebuild { stripe }, columns));
+            self.start(Job::new(None, work, columns));
         }
-        self.save_progress();
+        if self.record.rebuilding().is_empty() { self.end_copying() } else { self.save_progress() }
     }
 
     /// What is beyond the last parity stripe.
-    fn last(&self) -> StripeId {
+    pub(super) fn last(&self) -> StripeId {
         StripeId(self.geometry.stripes().0)
     }
 
-    fn next_to_rebuild(&mut self) -> Option<StripeId> {
+    /// What is next: members that lack something come before one that is only copied.
+    fn next_to_make(&mut self) -> Option<Work> {
         let end = self.last();
-        let rebuild = &mut self.rebuild;
-        if !rebuild.stuck.is_empty() {
-            return if rebuild.retry == 0 { rebuild.stuck.pop() } else { None };
+        if self.record.rebuilding().is_empty() {
+            return self.next_to_copy(end);
         }
-        rebuild.next = rebuild.first_lacking(self.record.progress(), rebuild.next, end);
-        rebuild.advance(self.record.progress(), end);
-        let stripe = rebuild.next;
-        rebuild.next.0 += u64::from(stripe < end);
-        (stripe < end).then_some(stripe)
+        let Self { rebuild: Rebuild { sweep, regions, .. }, record, .. } = self;
+        let wanted = |from| first_lacking(regions.as_ref(), record.progress(), from, end);
+        sweep.begin(end, wanted).map(|stripe| Work::Rebuild { stripe })
     }
 
     /// The cells of a stripe that are to be computed.
@@ -260,28 +249,36 @@ impl<D: Disk, T> Engine<D, T> {
         let Work::Rebuild { stripe } = work else { unreachable!("only a job that rebuilds ends here") };
         let end = self.last();
         self.rebuild.under_way -= 1;
+        let Self { rebuild: Rebuild { sweep, regions, .. }, record, .. } = self;
         match error {
             None => {
                 self.counters.rebuilt(self.geometry.stripe_sectors());
-                self.rebuild.finished.push(stripe);
-                self.rebuild.advance(self.record.progress(), end);
+                sweep.finish(stripe, |from| first_lacking(regions.as_ref(), record.progress(), from, end));
             }
             Some(error) => {
                 tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of it can't be read");
-                self.rebuild.stuck.push(stripe);
-                self.rebuild.retry = RETRY_TICKS;
+                sweep.fail(stripe);
             }
         }
-        if self.record.rebuilding().is_empty() {
+        if record.rebuilding().is_empty() {
             // All of them have failed.
-            self.rebuild.stuck.clear();
+            sweep.forget_stuck();
         }
+        self.wake_closers();
+    }
+
+    /// Takes note of the end of a stripe that was copied.
+    pub(super) fn copied(&mut self, id: JobId, error: Option<&EngineError>) {
+        let Job { work, .. } = self.jobs.remove(id);
+        let Work::Copy { stripe, .. } = work else { unreachable!("only a job that copies ends here") };
+        self.rebuild.under_way -= 1;
+        self.note_copied(stripe, error);
         self.wake_closers();
     }
 
     /// Begins to put the watermark on record, when it has come far enough since the last time.
     fn save_progress(&mut self) {
-        let (end, done) = (self.last(), self.rebuild.done);
+        let (end, done) = (self.last(), self.rebuild.done());
         let on_member = self.geometry.chunk().bytes().0 * self.geometry.rows() as u64;
         let step = (end.0 / STEPS).min(STEP_MAX.0 / on_member).max(1);
         let is_due = done == end || done.0 - self.rebuild.saved.0 >= step;
@@ -317,8 +314,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Has recorded at the end how far it has come; everything is flushed.
     pub(super) fn close_rebuild(&mut self) {
-        self.record.advance(self.rebuild.done);
-        self.rebuild.saved = self.rebuild.done;
+        self.record.advance(self.rebuild.done());
+        self.rebuild.saved = self.rebuild.done();
     }
 
     /// Waits until the record is as it is wanted.

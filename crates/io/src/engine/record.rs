@@ -33,6 +33,8 @@ struct State {
     rebuilding: Vec<Rebuilding>,
     /// How scrubs are.
     scrub: ScrubRecord,
+    /// How often a member has taken another one's place.
+    replaced: u32,
 }
 
 /// A member whose content is being made: see [`SlotState::Rebuilding`].
@@ -96,8 +98,13 @@ impl Record {
             SlotState::Rebuilding { upto, is_whole } => Some(Rebuilding { member: MemberIndex(slot), upto, is_whole }),
             SlotState::Active | SlotState::Failed => None,
         });
-        let durable =
-            State { is_clean: any.is_clean, missing: recorded, rebuilding: rebuilding.collect(), scrub: any.scrub };
+        let durable = State {
+            is_clean: any.is_clean,
+            missing: recorded,
+            rebuilding: rebuilding.collect(),
+            scrub: any.scrub,
+            replaced: 0,
+        };
         let mut wanted = State { missing, ..durable.clone() };
         wanted.rebuilding.retain(|one| !missing.contains(one.member));
         Self {
@@ -213,6 +220,30 @@ impl Record {
         }
         self.wanted.missing = self.wanted.missing.without(slot);
         self.wanted.rebuilding.push(Rebuilding { member: slot, upto: StripeId(0), is_whole });
+    }
+
+    /// The superblock with which a member that is to take another one's place says so, ahead of the others' next round. Of its epoch it is the first version: where
+    /// the others begin that round without it, they count.
+    pub(super) fn sealed(&self, own: &Superblock, generation: Uuid) -> Superblock {
+        let &Superblock { member, slot, areas, .. } = own;
+        let truth = self.any();
+        let epoch = Epoch(truth.epoch.0 + 1);
+        let mut sealed = Superblock { member, slot, areas, generation, epoch, sequence: Sequence(0), ..truth.clone() };
+        sealed.slots[slot.index()] = SlotRecord { member, state: SlotState::Active, since: epoch };
+        sealed
+    }
+
+    /// Lets a member take the place of the one in its slot, with the next round, and a new run of the log. The member has its own superblock of that round
+    /// already.
+    pub(super) fn replace(&mut self, sealed: Superblock) {
+        let Superblock { slot, generation, .. } = sealed;
+        let epoch = self.any().epoch;
+        for superblock in self.superblocks.iter_mut().flatten() {
+            superblock.generation = generation;
+            superblock.slots[slot.index()] = sealed.slots[slot.index()];
+        }
+        self.superblocks[slot.index()] = Some(Superblock { epoch, ..sealed });
+        self.wanted.replaced += 1;
     }
 
     /// Whether the members are durably marked clean.

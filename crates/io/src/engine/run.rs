@@ -10,6 +10,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
 use super::rebuild::COLUMNS;
+use super::replace::cells_of;
 use super::{Engine, EngineError, PART, Reply, scrub};
 use crate::buf::{Buf, Pool};
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
@@ -29,6 +30,7 @@ pub(super) enum Caller {
     Record,
     Intent,
     Log,
+    Seal,
     Sums(PageNumber),
 }
 
@@ -47,7 +49,8 @@ impl Caller {
             Self::Record => 2 << 32,
             Self::Intent => 3 << 32,
             Self::Log => 4 << 32,
-            Self::Sums(page) => 5 << 32 | u64::from(page.0),
+            Self::Seal => 5 << 32,
+            Self::Sums(page) => 6 << 32 | u64::from(page.0),
         }
     }
 
@@ -59,6 +62,7 @@ impl Caller {
             2 => Self::Record,
             3 => Self::Intent,
             4 => Self::Log,
+            5 => Self::Seal,
             _ => Self::Sums(PageNumber(low)),
         }
     }
@@ -87,7 +91,7 @@ impl<D: Disk, T> Engine<D, T> {
             job.len = Sectors(job.end.0 - job.at.0);
             return Stage::Lock(Span::new(stripe, stripe));
         }
-        if let Work::Rebuild { stripe } = job.work {
+        if let Work::Rebuild { stripe } | Work::Copy { stripe, .. } = job.work {
             job.len = Sectors(COLUMNS.0.min(job.end.0 - job.at.0));
             job.unreadable = MemberSet::EMPTY;
             return Stage::Lock(Span::new(stripe, stripe));
@@ -127,7 +131,8 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Resync { stripe, .. }
             | Work::Heal { stripe, .. }
             | Work::Scrub { stripe, .. }
-            | Work::Rebuild { stripe } => stripe,
+            | Work::Rebuild { stripe }
+            | Work::Copy { stripe, .. } => stripe,
             _ => self.geometry.split(Lba(job.at.0 + job.len.0 - 1)).0,
         }
     }
@@ -220,7 +225,7 @@ impl<D: Disk, T> Engine<D, T> {
                 let job = self.jobs.job(id);
                 job.guard = Some(guard);
                 Step::To(match job.work {
-                    Work::Rebuild { .. } => Stage::Plan,
+                    Work::Rebuild { .. } | Work::Copy { .. } => Stage::Plan,
                     work if work.is_write() => Stage::Mark,
                     _ => Stage::PlanRead,
                 })
@@ -288,6 +293,13 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Rebuild { stripe } => {
                 let cells = Self::lacking_cells(rebuild, record, geometry, stripe);
                 planner.rebuild(plan, &view, stripe, cells, (Sectors(job.at.0), job.len))
+            }
+            Work::Copy { stripe, member } => {
+                if record.missing().contains(member) {
+                    return Err(job.unreadable_error());
+                }
+                let cells = cells_of(geometry, stripe, member);
+                planner.copy(plan, &view, stripe, cells, (Sectors(job.at.0), job.len))
             }
             Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
             Work::SaveRebuild | Work::Fail { .. } | Work::Join { .. } => unreachable!("it has no plan"),
@@ -425,7 +437,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.heal_later(id);
         Step::To(match self.jobs.job(id).work {
-            Work::Rebuild { .. } => Stage::StartWrites,
+            Work::Rebuild { .. } | Work::Copy { .. } => Stage::StartWrites,
             work if !work.is_write() => Stage::PartDone,
             _ if self.log.is_some() => Stage::Log,
             _ => Stage::StartWrites,
@@ -597,6 +609,7 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Heal { .. } => return self.healed(id, error.as_ref()),
             Work::Scrub { .. } => return self.scrubbed(id, error.as_ref()),
             Work::Rebuild { .. } => return self.rebuilt(id, error.as_ref()),
+            Work::Copy { .. } => return self.copied(id, error.as_ref()),
             Work::SaveRebuild => return self.progress_saved(id, error.as_ref()),
             _ => self.placed(id, error.as_ref()),
         }
@@ -687,6 +700,7 @@ impl<D: Disk, T> Engine<D, T> {
         match &result {
             Ok(()) => {}
             Err(DiskError::Unsupported { .. }) => tracing::debug!(%member, "zeros are written: {result:?}"),
+            Err(error) if self.is_seat(member) => self.give_up_replacing(error),
             Err(error @ DiskError::TimedOut { .. }) => tracing::debug!(%member, %error, "the others go on"),
             Err(error) => {
                 self.counters.error(member);
@@ -703,6 +717,7 @@ impl<D: Disk, T> Engine<D, T> {
             Caller::Flusher => self.flush_completed(member, result.is_err()),
             Caller::Sums(page) => self.page_completed(member, page, result.is_err()),
             Caller::Log => self.log_written(member, result.is_err()),
+            Caller::Seal => self.seal_completed(),
             Caller::Intent => self.intent_completed(member, result.is_err()),
             Caller::Record => {
                 if self.record.completed(member, result.is_err()) {

@@ -41,7 +41,7 @@ pub(super) type Pins = SmallVec<[PageId; 8]>;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Sums {
-    /// By slot; none for members that are missing from the start.
+    /// By slot; none for members that are missing from the start. The seat of a member that is to take another one's place may be one more.
     tables: Vec<Option<Table>>,
     pages: BTreeMap<PageId, Held>,
     /// Pages to be written, in the order in which they changed.
@@ -101,9 +101,12 @@ impl Sums {
         self.writing > 0 || !self.dirty.is_empty()
     }
 
-    /// Takes another member at a slot: nothing is known yet of what it holds.
+    /// Takes another member at a slot, or at the seat beyond them: its table is read when it is needed. Nobody has pages of the one before it.
     pub(super) fn replace(&mut self, own: &Superblock) {
         let table = Table { tag: Tag::new(own.array, own.member), offset: own.areas.sums.offset };
+        if own.slot.index() == self.tables.len() {
+            self.tables.push(None);
+        }
         self.tables[own.slot.index()] = Some(table);
         self.pages.retain(|id, _| id.member != own.slot);
         self.dirty.retain(|id| id.member != own.slot);
@@ -184,7 +187,7 @@ impl Sums {
 impl<D: Disk, T> Engine<D, T> {
     /// Takes the pages of what the job's plan reads and writes into memory, and keeps them there; false: the job waits for some.
     pub(super) fn take_pages(&mut self, id: JobId) -> bool {
-        let Self { sums, jobs, disk, record, .. } = self;
+        let Self { sums, jobs, disk, record, replacing, .. } = self;
         let Some(sums) = sums else { return true };
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
@@ -193,7 +196,11 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let touched = plan.reads().iter().chain(plan.writes()).map(|io| (io.member, io.sector, io.len, true));
         let recovered = plan.recovered().iter().map(|piece| (piece.member, piece.sector, piece.content.len, false));
-        for (member, sector, len, is_needed) in touched.chain(recovered) {
+        let twin = replacing.as_deref();
+        let twins = plan.writes().iter().filter_map(|io| {
+            twin.filter(|twin| twin.slot == io.member).map(|twin| (twin.seat, io.sector, io.len, true))
+        });
+        for (member, sector, len, is_needed) in touched.chain(recovered).chain(twins) {
             if record.missing().contains(member) {
                 continue;
             }
@@ -301,16 +308,19 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Fail(super::EngineError::Frozen);
         }
         self.note_sums(id, true);
-        let Self { sums, jobs, record, .. } = self;
+        let Self { sums, jobs, record, replacing, .. } = self;
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         job.failed = MemberSet::EMPTY;
         let Some(sums) = sums.as_mut().filter(|_| !planted!(SumNotAwaited)) else { return self.sums_written(id) };
+        let is_copy = matches!(job.work, Work::Copy { .. });
+        let twin = replacing.as_deref();
         let is_written = |page: &&PageId| {
             let touches = |io: &DiskIo| {
                 let last = DiskSector(io.sector.0 + io.len.0 - 1);
                 let numbers = block_at(io.sector).place().0..=block_at(last).place().0;
-                io.member == page.member && numbers.contains(&page.number)
+                let is_twin = twin.is_some_and(|twin| twin.slot == io.member && twin.seat == page.member);
+                (is_twin || io.member == page.member && !is_copy) && numbers.contains(&page.number)
             };
             !record.missing().contains(page.member) && plan.writes().iter().any(touches)
         };
@@ -334,19 +344,25 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Notes what the blocks hold that the job has written, or that nothing is known of them any more.
     pub(super) fn note_sums(&mut self, id: JobId, is_known: bool) {
-        let Self { sums, jobs, record, zeroes, .. } = self;
+        let Self { sums, jobs, record, zeroes, replacing, .. } = self;
         let Some(sums) = sums else { return };
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        for io in plan.writes().iter().filter(|io| !record.missing().contains(io.member)) {
+        let is_copy = matches!(job.work, Work::Copy { .. });
+        let twin = replacing.as_deref();
+        let places = plan.writes().iter().filter(|io| !record.missing().contains(io.member)).flat_map(|io| {
+            let twin = twin.filter(|twin| twin.slot == io.member).map(|twin| twin.seat);
+            (!is_copy).then_some(io.member).into_iter().chain(twin).map(move |member| (member, io))
+        });
+        for (member, io) in places {
             let mut block = block_at(io.sector);
-            let tag = sums.table(io.member).tag;
+            let tag = sums.table(member).tag;
             for slice in plan.slices(io) {
                 for_each_lease(job, contents, zeroes, *slice, |lease| {
                     for content in lease.bytes().chunks_exact(BLOCK_LEN) {
                         let sum = if is_known { tag.sum(block, content) } else { Sum::UNKNOWN };
                         if !planted!(SumNotUpdated) {
-                            sums.set(io.member, block, sum);
+                            sums.set(member, block, sum);
                         }
                         block.0 += 1;
                     }
@@ -400,7 +416,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Takes in the end of an operation on a page.
     pub(super) fn page_completed(&mut self, member: MemberIndex, number: PageNumber, is_failed: bool) {
-        let Self { sums, jobs, flusher, counters, ready, record, .. } = self;
+        let Self { sums, jobs, flusher, counters, ready, record, geometry, .. } = self;
+        let is_seat = member.index() >= geometry.members();
         let sums = sums.as_mut().expect("pages are of checksums");
         let id = PageId { member, number };
         let tag = sums.table(member).tag;
@@ -410,14 +427,16 @@ impl<D: Disk, T> Engine<D, T> {
         if was == State::Reading {
             let (page, damaged) =
                 if is_failed { (Page::lost(), 1) } else { Page::decode(&tag, number, bytes.as_ref()) };
-            if damaged > 0 && !record.missing().contains(member) {
+            if damaged > 0 && !is_seat && !record.missing().contains(member) {
                 counters.mismatch(member);
                 tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the others when they are read");
             }
             held.page = page;
         } else {
             sums.writing -= 1;
-            if is_failed {
+            if is_seat {
+                // What it lacks then nobody relies on.
+            } else if is_failed {
                 // Where the array can't do without the member, what is in memory is nowhere else.
                 held.pins += 1;
             } else {
@@ -430,7 +449,7 @@ impl<D: Disk, T> Engine<D, T> {
         let mut present = std::mem::take(&mut held.present);
         for id in present.drain(..) {
             let job = jobs.job(id);
-            if was == State::Writing && is_failed {
+            if was == State::Writing && is_failed && !is_seat {
                 job.failed = job.failed.with(member);
             }
             finish_one(job, id, ready);

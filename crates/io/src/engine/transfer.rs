@@ -37,9 +37,10 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Submits the plan's writes.
     pub(super) fn issue_writes(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, .. } = self;
+        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, replacing, .. } = self;
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
+        let is_copy = matches!(job.work, Work::Copy { .. });
         assert!(job.guard.is_some() || planted!(UnlockAtCommit), "a stripe is written under its lock");
         let tag = Caller::Job(id).tag();
         for io in plan.writes() {
@@ -47,24 +48,28 @@ impl<D: Disk, T> Engine<D, T> {
                 // It failed after the plan was made; the others hold what it misses.
                 continue;
             }
-            let offset = record.offset(io.member, io.sector);
-            let may_zero = io.len >= ZERO_OPERATION_MIN && !cannot_zero.contains(io.member);
-            if may_zero && plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes) {
-                let may_punch = matches!(job.work, Work::Zero { may_punch: true, .. });
-                let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
-                job.pending +=
-                    Transfer::new(tag, io.member, kind, offset, end(io)).finish(queues, |op| disk.submit(op));
-                counters.zero(io.member);
-                continue;
+            let twin = replacing.as_deref().filter(|replacing| replacing.slot == io.member);
+            let twin = twin.map(|replacing| (replacing.seat, replacing.offset(io.sector)));
+            let own = (!is_copy).then(|| (io.member, record.offset(io.member, io.sector)));
+            for (member, offset) in own.into_iter().chain(twin) {
+                let may_zero = io.len >= ZERO_OPERATION_MIN && !cannot_zero.contains(member);
+                if may_zero && plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes) {
+                    let may_punch = matches!(job.work, Work::Zero { may_punch: true, .. });
+                    let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
+                    job.pending +=
+                        Transfer::new(tag, member, kind, offset, end(io)).finish(queues, |op| disk.submit(op));
+                    counters.zero(member);
+                    continue;
+                }
+                let mut transfer = Transfer::new(tag, member, OpKind::Write, offset, end(io));
+                for slice in plan.slices(io) {
+                    for_each_lease(job, contents, zeroes, *slice, |lease| {
+                        transfer.push(lease, spare, |op| disk.submit(op));
+                    });
+                }
+                job.pending += transfer.finish(queues, |op| disk.submit(op));
+                counters.write(member, io.len);
             }
-            let mut transfer = Transfer::new(tag, io.member, OpKind::Write, offset, end(io));
-            for slice in plan.slices(io) {
-                for_each_lease(job, contents, zeroes, *slice, |lease| {
-                    transfer.push(lease, spare, |op| disk.submit(op));
-                });
-            }
-            job.pending += transfer.finish(queues, |op| disk.submit(op));
-            counters.write(io.member, io.len);
         }
     }
 
@@ -97,7 +102,7 @@ impl<D: Disk, T> Engine<D, T> {
                 (Work::Write { .. }, Some(buf)) => Source::Request(buf, bytes(job.base(Buffer::Request))),
                 // What was read of a unit that is wrong without anybody knowing may be in memory.
                 (Work::Heal { stripe, .. }, _) if job.rest.is_some() => return cache.forget_clean(stripe),
-                (Work::Heal { .. } | Work::Rebuild { .. }, _) => return,
+                (Work::Heal { .. } | Work::Rebuild { .. } | Work::Copy { .. }, _) => return,
                 (Work::Resync { stripe, .. }, _) => return cache.forget_clean(stripe),
                 _ => Source::Zeroes(zeroes),
             };
@@ -130,12 +135,13 @@ impl<D: Disk, T> Engine<D, T> {
         job.pending -= 1;
         self.queues[member.index()].depth -= 1;
         match result {
-            Ok(()) if is_write => self.flusher.wrote(member),
+            Ok(()) if is_write && member.index() < self.geometry.members() => self.flusher.wrote(member),
             Ok(()) => {}
             Err(DiskError::Unsupported { op }) if op.name == OpName::Zero => {
                 self.cannot_zero = self.cannot_zero.with(member);
                 job.again = true;
             }
+            Err(_) if member.index() >= self.geometry.members() => {}
             Err(_) if is_write && planted!(WriteErrorIgnored) => {}
             Err(error) => {
                 job.failed = job.failed.with(member);

@@ -10,6 +10,7 @@ mod log;
 mod rebuild;
 mod record;
 mod recovery;
+mod replace;
 mod scrub;
 mod shards;
 mod slow;

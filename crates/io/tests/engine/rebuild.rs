@@ -53,12 +53,12 @@ fn returning(shape: &Shape, slot: MemberIndex, engine: &TestEngine) -> Command {
     Command::Join(Box::new(Joining { superblock, is_whole: false, generation: Uuid::from_bytes([250; 16]) }))
 }
 
-fn fail(member: MemberIndex) -> Command {
+pub(crate) fn fail(member: MemberIndex) -> Command {
     Command::Fail { member }
 }
 
 /// The states that every member has durably on record.
-fn states(engine: &TestEngine) -> Vec<SlotState> {
+pub(crate) fn states(engine: &TestEngine) -> Vec<SlotState> {
     let newest = engine.disk().newest();
     for member in engine.geometry().all_members().minus(engine.missing()).iter() {
         let own = engine.disk().durable(member).expect("a present member has a superblock");
@@ -68,16 +68,16 @@ fn states(engine: &TestEngine) -> Vec<SlotState> {
     newest.slots.iter().map(|record| record.state).collect()
 }
 
-fn assert_whole(engine: &TestEngine, context: &str) {
+pub(crate) fn assert_whole(engine: &TestEngine, context: &str) {
     assert!(engine.missing().is_empty() && engine.rebuilding().is_none(), "{context}: {:?}", engine.rebuilding());
     assert!(states(engine).iter().all(|&state| state == SlotState::Active), "{context}: {:?}", states(engine));
 }
 
-fn logged(shape: Shape) -> Shape {
+pub(crate) fn logged(shape: Shape) -> Shape {
     Shape { consistency: Consistency::Log, ..shape }
 }
 
-fn redundant() -> impl Iterator<Item = Shape> {
+pub(crate) fn redundant() -> impl Iterator<Item = Shape> {
     shapes().into_iter().filter(|shape| shape.geometry().tolerance() > 0)
 }
 

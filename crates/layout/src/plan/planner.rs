@@ -216,6 +216,27 @@ impl Planner {
         Ok(())
     }
 
+    /// Plans the reading of cells of a stripe, or their computation where their member can't be read, and their writing in place, in the columns
+    /// `start..+len` of each chunk: a member is copied by running the writes on another one. Cells that the array does not use are left out.
+    ///
+    /// # Errors
+    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
+    pub fn copy(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        stripe: StripeId,
+        cells: impl IntoIterator<Item = Cell>,
+        (start, len): (Sectors, Sectors),
+    ) -> Result<(), PlanError> {
+        check_columns(view.geometry, stripe, start, len)?;
+        self.clear(plan);
+        let cells = cells.into_iter().filter(|&cell| view.geometry.uses(stripe, cell));
+        self.grid.rebuild(plan, view, stripe, cells, (start, len), &mut self.out);
+        self.out.finish(plan);
+        Ok(())
+    }
+
     /// Plans the comparison of a stripe's units, in the columns `start..+len` of each chunk: every cell that can be read is read, once, and the
     /// XOR of each group of which all can be is computed. [`Plan::differences`] says where it is; groups with a cell that can't be read, or that
     /// the array does not use, are not there.

@@ -118,7 +118,14 @@ impl Intents {
     pub(crate) fn put(&mut self, member: MemberIndex, disk: &MemDisk, offset: Bytes, seals: &[Seal]) {
         let bytes = &disk.member(member).expect("it was put there")[size(offset)..][..4096];
         let now = Version::read(self.regions, seals, bytes);
+        if member.index() == self.members.len() {
+            self.members.push(Versions { all: Vec::new(), completed: 0, writing: None });
+        }
         self.members[member.index()] = Versions { all: vec![now], completed: 0, writing: None };
+    }
+
+    pub(crate) fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.members.swap(one.index(), other.index());
     }
 
     pub(crate) fn written(&mut self, op: &DiskOp, seals: &[Seal]) {

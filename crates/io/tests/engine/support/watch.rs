@@ -182,9 +182,14 @@ impl Watch {
         members
     }
 
-    /// Puts another member in at a slot, of which all is durable.
+    /// Puts another member in at a slot, or at the seat beyond them; all of it is durable.
     pub(crate) fn put(&mut self, member: MemberIndex, bytes: Vec<u8>) {
         let (slot, start) = (member.index(), size(self.areas.data.offset));
+        if slot == self.image.len() {
+            self.image.push(None);
+            self.unflushed.push(Vec::new());
+            self.durable.push(None);
+        }
         let used = self.image.iter().flatten().map(Vec::len).next().expect("some member is there");
         self.image[slot] = Some(bytes[start..][..used].to_vec());
         self.unflushed[slot].clear();
@@ -219,7 +224,8 @@ impl Watch {
 
     /// The newest durable superblock.
     pub(crate) fn newest(&self) -> &Superblock {
-        self.durable.iter().flatten().max_by_key(|superblock| superblock.epoch).expect("some member has one")
+        let key = |superblock: &&Superblock| (superblock.epoch, superblock.sequence);
+        self.durable.iter().flatten().max_by_key(key).expect("some member has one")
     }
 
     /// The writes of data that have completed so far.
@@ -278,7 +284,7 @@ impl Watch {
     /// Before any data is written that somebody relies on, every member that counts says durably that writes are under way.
     fn assert_marked(&self, op: &DiskOp) {
         let newest = self.newest();
-        if newest.slots[op.member.index()].state.is_rebuilding() {
+        if newest.slots.get(op.member.index()).is_none_or(|record| record.state.is_rebuilding()) {
             // Nobody relies on it yet, or the others are written with it.
             return;
         }
@@ -389,5 +395,18 @@ impl Disk for Watch {
 
     fn in_flight(&self) -> usize {
         self.inner.in_flight() + self.held.len() + self.elsewhere.len() + self.ended.len()
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        let is_free = |member: MemberIndex| {
+            let is_flushed = self.flushing.keys().all(|&(_, on)| on != member);
+            is_flushed && self.writing.iter().all(|(&(_, on), group)| on != member || group.pending == 0)
+        };
+        assert!(is_free(one) && is_free(other), "nothing is in flight on members that change places");
+        self.inner.exchange(one, other);
+        self.image.swap(one.index(), other.index());
+        self.unflushed.swap(one.index(), other.index());
+        self.durable.swap(one.index(), other.index());
+        self.intents.iter_mut().for_each(|intents| intents.exchange(one, other));
     }
 }
