@@ -2,6 +2,7 @@
 
 mod members;
 mod peers;
+mod replace;
 mod scrub;
 mod spares;
 mod upkeep;

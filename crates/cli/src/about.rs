@@ -1,7 +1,7 @@
 //! What does not change about an array while it is served, and who its members and spares are.
 
 use std::cell::RefCell;
-use std::path::{PathBuf, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
@@ -40,14 +40,23 @@ pub(crate) struct Member {
     pub(crate) path: Option<PathBuf>,
 }
 
+impl Member {
+    /// A member that is open, or was.
+    pub(crate) fn new(uuid: Uuid, path: Option<&Path>) -> Self {
+        Self { uuid, path: path.map(|path| absolute(path).unwrap_or_else(|_| path.to_owned())) }
+    }
+}
+
 impl About {
     /// What is known of an array before it is served at `uri`.
     pub(crate) fn new(array: &Array, uri: String, is_read_only: bool, reactors: u8, spares: Vec<Spare>) -> Self {
         let level = array.geometry.spec().level;
-        let members = array.superblock.slots.iter().zip(&array.paths).map(|(record, path)| {
-            let path = path.as_ref().map(|path| absolute(path).unwrap_or_else(|_| path.clone()));
-            Member { uuid: record.member, path }
-        });
+        let members = array
+            .superblock
+            .slots
+            .iter()
+            .zip(&array.paths)
+            .map(|(record, path)| Member::new(record.member, path.as_deref()));
         Self {
             name: array.superblock.name.clone(),
             uuid: array.superblock.array,
@@ -85,14 +94,14 @@ impl About {
         Ok(MemberIndex(u8::try_from(slot).expect("slots are small numbers")))
     }
 
-    /// Notes who is in a slot now; gives who was.
-    pub(crate) fn set_member(&self, slot: MemberIndex, member: Member) -> Member {
-        std::mem::replace(&mut self.members.borrow_mut()[slot.index()], member)
+    /// Notes who is about to be in a slot.
+    pub(crate) fn set_member(&self, slot: MemberIndex, member: Member) {
+        self.members.borrow_mut()[slot.index()] = member;
     }
 
-    /// Notes where the member of a slot is now.
-    pub(crate) fn set_path(&self, slot: MemberIndex, path: Option<PathBuf>) {
-        self.members.borrow_mut()[slot.index()].path = path;
+    /// Notes who is in the slots now, and where.
+    pub(crate) fn learn(&self, members: Vec<Member>) {
+        *self.members.borrow_mut() = members;
     }
 
     /// A member's path, or its UUID where it is not known.

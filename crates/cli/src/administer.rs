@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::args::{AddArgs, MemberArgs, RateArgs, ScrubAction, ScrubArgs, ServerArgs, SetArgs};
+use crate::args::{AddArgs, MemberArgs, RateArgs, ReplaceArgs, ScrubAction, ScrubArgs, ServerArgs, SetArgs};
 use crate::control::client::Client;
-use crate::control::protocol::{Added, Certainty, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
+use crate::control::protocol::{Added, Certainty, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
 use crate::status;
 use crate::terminal::{print, print_json, size};
 use crate::wait;
@@ -63,6 +63,30 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
             path.display()
         )),
     }
+}
+
+/// `uraid replace`: waits until the copy has begun.
+pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
+    let ReplaceArgs { server, force, size, old, new } = args;
+    let mut client = Client::connect(&server.socket)?;
+    // A new member's areas are zeroed first.
+    client.be_patient()?;
+    let request = Request::Replace {
+        member: name(old)?,
+        path: absolute(new)?,
+        force: *force,
+        size_bytes: size.map(|size| size.0),
+    };
+    let Replaced { slot, uuid, rebuilding } = client.ask(&request)?;
+    let new = new.display();
+    if rebuilding {
+        return print(format_args!(
+            "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows how far it is"
+        ));
+    }
+    print(format_args!(
+        "{old} is being copied to {new} ({uuid}), which takes its place in slot {slot} then; `uraid status` shows how far it is"
+    ))
 }
 
 /// `uraid rebuild-limit`.

@@ -56,6 +56,8 @@ pub(crate) enum Command {
     Remove(MemberArgs),
     /// Take a member in that returns, or a new one, and rebuild it while the array is being served; a spare if none is missing
     Add(AddArgs),
+    /// Copy a member to a new one, which takes its place, while the array is being served
+    Replace(ReplaceArgs),
     /// Limit how fast each member is rebuilt
     RebuildLimit(RateArgs),
     /// Limit how fast scrubs read each member
@@ -208,7 +210,8 @@ pub(crate) struct WatchArgs {
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
     /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and MEMBER where it is about one. EVENT is started, stopped, member-failed,
-    /// degraded, frozen, spare-taken, rebuild-started, rebuild-finished, recovered, scrub-mismatch or scrub-finished
+    /// degraded, frozen, spare-taken, rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, recovered, scrub-mismatch or
+    /// scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
     /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can read them
@@ -267,6 +270,29 @@ pub(crate) struct AddArgs {
     /// File or block device
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
+}
+
+/// Arguments of `uraid replace`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid replace d3.img --size 1G new.img                    a new file
+  uraid replace --socket /run/vault.sock 3 /dev/sdf         a device, for the member in slot 3
+  uraid fail new.img                                        goes no further with it")]
+pub(crate) struct ReplaceArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Make a new member of NEW, whatever it holds
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Size of a file that does not exist yet
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) size: Option<Bytes>,
+    /// The member's slot, path or UUID
+    #[arg(value_name = "OLD")]
+    pub(crate) old: String,
+    /// File or block device
+    #[arg(value_name = "NEW")]
+    pub(crate) new: PathBuf,
 }
 
 /// Arguments of `uraid rebuild-limit` and `uraid scrub-limit`.

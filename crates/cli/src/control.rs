@@ -25,7 +25,9 @@ use crate::about::About;
 use crate::args::Misuse;
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Answer, Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Request, Spare, Status};
+use protocol::{
+    Answer, Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Spare, Status,
+};
 
 pub(crate) use serve::serve;
 
@@ -89,6 +91,9 @@ impl Control {
             Request::Fail { member } => self.fail(&member).await.map(|()| Answer::Done {}),
             Request::Remove { member } => self.remove(&member).await.map(|()| Answer::Done {}),
             Request::Add { path, force, size_bytes } => self.add(path, force, size_bytes).await.map(Answer::Added),
+            Request::Replace { member, path, force, size_bytes } => {
+                self.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
+            }
             Request::RebuildLimit { bytes_per_second } => {
                 self.reactor.set_rebuild_limit(bytes_per_second.map(Bytes));
                 Ok(Answer::Done {})
@@ -172,6 +177,14 @@ impl Control {
                 done_bytes: progress.done.bytes().0,
                 total_bytes: progress.total.bytes().0,
                 stuck_stripe: progress.stuck.map(|stripe| stripe.0),
+            }),
+            replace: facts.replacement.map(|(replacement, member)| Replace {
+                slot: replacement.slot.0,
+                uuid: replacement.member,
+                path: member.path.map(|path| path.display().to_string()),
+                done_bytes: replacement.progress.done.bytes().0,
+                total_bytes: replacement.progress.total.bytes().0,
+                stuck_stripe: replacement.progress.stuck.map(|stripe| stripe.0),
             }),
             scrub: facts.scrub.as_ref().map(scrub::scrub),
             scrub_finished_s: facts.scrub_record.finished.map(|at| at.0),

@@ -21,7 +21,7 @@ use uraid_io::disk::Disk;
 use uraid_io::engine::Engine;
 use uraid_layout::{MemberIndex, MemberSet};
 
-use crate::about::About;
+use crate::about::{About, Member};
 use crate::systemd::Notifier;
 use crate::terminal::list;
 
@@ -50,6 +50,12 @@ pub(crate) enum Event {
     RebuildStarted(MemberIndex),
     /// A member has everything.
     RebuildFinished(MemberIndex),
+    /// A member is being copied to another one.
+    ReplaceStarted(MemberIndex),
+    /// That has taken its place.
+    ReplaceFinished(MemberIndex),
+    /// It does not take its place.
+    ReplaceStopped(MemberIndex),
     /// Every member is there again, and has everything.
     Recovered,
     /// A scrub has found something.
@@ -63,6 +69,10 @@ pub(crate) enum Event {
 pub(crate) struct Condition {
     missing: MemberSet,
     rebuilding: MemberSet,
+    /// Who is being copied.
+    replacing: Option<MemberIndex>,
+    /// Whose place was taken last, and how many were.
+    replaced: Option<(MemberIndex, u32)>,
     is_frozen: bool,
 }
 
@@ -103,6 +113,9 @@ impl Event {
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
+            Self::ReplaceStarted(_) => "replace-started",
+            Self::ReplaceFinished(_) => "replace-finished",
+            Self::ReplaceStopped(_) => "replace-stopped",
             Self::Recovered => "recovered",
             Self::ScrubMismatch => "scrub-mismatch",
             Self::ScrubFinished => "scrub-finished",
@@ -114,7 +127,10 @@ impl Event {
             Self::MemberFailed(member)
             | Self::SpareTaken(member)
             | Self::RebuildStarted(member)
-            | Self::RebuildFinished(member) => Some(member),
+            | Self::RebuildFinished(member)
+            | Self::ReplaceStarted(member)
+            | Self::ReplaceFinished(member)
+            | Self::ReplaceStopped(member) => Some(member),
             _ => None,
         }
     }
@@ -130,6 +146,15 @@ impl Event {
             }
             Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
             Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),
+            Self::ReplaceStarted(slot) => {
+                tracing::info!(event, array, %slot, member, "a member is being copied to another one");
+            }
+            Self::ReplaceFinished(slot) => {
+                tracing::info!(event, array, %slot, member, "a member has taken another one's place");
+            }
+            Self::ReplaceStopped(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member is not copied any further: no other one takes its place");
+            }
             Self::Frozen => tracing::error!(event, array, "more members failed than the array survives: it is frozen"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(event, array, "a scrub finds members that do not agree"),
@@ -152,7 +177,13 @@ impl Condition {
     /// How an engine's array is.
     pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
         let rebuilding = engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
-        Self { missing: engine.missing(), rebuilding, is_frozen: engine.is_frozen() }
+        Self {
+            missing: engine.missing(),
+            rebuilding,
+            replacing: engine.replacement().map(|replacement| replacement.slot),
+            replaced: engine.replaced(),
+            is_frozen: engine.is_frozen(),
+        }
     }
 
     fn lost(self) -> MemberSet {
@@ -161,7 +192,8 @@ impl Condition {
 
     /// What has happened on the way to `now`, causes first.
     fn events(self, now: Self) -> Vec<Event> {
-        let mut events: Vec<Event> = now.missing.minus(self.missing).iter().map(Event::MemberFailed).collect();
+        let mut events = self.replacements(now);
+        events.extend(now.missing.minus(self.missing).iter().map(Event::MemberFailed));
         events.extend(now.rebuilding.minus(self.rebuilding).iter().map(Event::RebuildStarted));
         events.extend(self.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
         if self.lost().is_empty() && !now.lost().is_empty() {
@@ -177,6 +209,18 @@ impl Condition {
     }
 }
 
+impl Condition {
+    /// What has become of copies on the way to `now`.
+    fn replacements(self, now: Self) -> Vec<Event> {
+        let taken = now.replaced.filter(|_| now.replaced != self.replaced).map(|(slot, _)| slot);
+        let began = now.replacing.or(taken).filter(|_| self.replacing.is_none());
+        let stopped = self.replacing.filter(|_| now.replacing.is_none() && taken.is_none());
+        let started = began.map(Event::ReplaceStarted);
+        let ended = taken.map(Event::ReplaceFinished).or(stopped.map(Event::ReplaceStopped));
+        started.into_iter().chain(ended).collect()
+    }
+}
+
 impl Watcher {
     /// Looks out for what happens to an array that is like this, and says that it is served.
     pub(crate) fn new(about: Rc<About>, now: Condition, hook: Option<Hook>, notifier: Rc<Notifier>) -> Self {
@@ -186,10 +230,16 @@ impl Watcher {
         watcher
     }
 
-    /// Looks at how the array is.
-    pub(crate) fn look(&self, now: Condition) {
+    /// Notes who is in the slots now, and where.
+    pub(crate) fn learn(&self, members: Vec<Member>) {
+        self.about.learn(members);
+    }
+
+    /// Looks at how the array is; `members` says who is in the slots now, and where.
+    pub(crate) fn look(&self, now: Condition, members: impl FnOnce() -> Vec<Member>) {
         let last = self.last.replace(now);
         if last != now {
+            self.learn(members());
             last.events(now).into_iter().for_each(|event| self.tell(event));
             self.notify(now);
             self.changed.notify_one();
@@ -207,7 +257,7 @@ impl Watcher {
         self.hook.take().into_iter().for_each(Hook::end);
     }
 
-    fn notify(&self, Condition { missing, rebuilding, is_frozen }: Condition) {
+    fn notify(&self, Condition { missing, rebuilding, is_frozen, .. }: Condition) {
         let array = self.about.title();
         let rebuilding: Vec<_> = rebuilding.iter().collect();
         let missing: Vec<_> = missing.iter().collect();
@@ -315,7 +365,7 @@ mod tests {
 
     fn condition(missing: &[u8], is_frozen: bool) -> Condition {
         let missing = missing.iter().map(|&slot| MemberIndex(slot)).collect();
-        Condition { missing, rebuilding: MemberSet::EMPTY, is_frozen }
+        Condition { missing, rebuilding: MemberSet::EMPTY, replacing: None, replaced: None, is_frozen }
     }
 
     #[test]
@@ -328,6 +378,23 @@ mod tests {
         assert_eq!(rebuilding.events(whole), [Event::RebuildFinished(member), Event::Recovered]);
         assert_eq!(rebuilding.events(degraded), [Event::MemberFailed(member)]);
         assert_eq!(whole.events(rebuilding), [Event::RebuildStarted(member), Event::Degraded]);
+    }
+
+    #[test]
+    fn a_copy_is_told_from_its_start_to_its_end() {
+        let member = MemberIndex(2);
+        let whole = condition(&[], false);
+        let copying = Condition { replacing: Some(member), replaced: Some((MemberIndex(1), 4)), ..whole };
+        let before = Condition { replacing: None, ..copying };
+        let done = Condition { replaced: Some((member, 5)), ..before };
+        let missing = Condition { missing: MemberSet::EMPTY.with(member), ..before };
+        let (started, finished) = (Event::ReplaceStarted(member), Event::ReplaceFinished(member));
+        let stopped = Event::ReplaceStopped(member);
+        assert_eq!(before.events(copying), [started]);
+        assert_eq!(copying.events(done), [finished]);
+        assert_eq!(before.events(done), [started, finished]);
+        assert_eq!(copying.events(before), [stopped]);
+        assert_eq!(copying.events(missing), [stopped, Event::MemberFailed(member), Event::Degraded]);
     }
 
     #[test]

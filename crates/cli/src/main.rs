@@ -54,6 +54,7 @@ fn main() -> ExitCode {
         Command::Fail(args) => administer::fail(&args),
         Command::Remove(args) => administer::remove(&args),
         Command::Add(args) => administer::add(&args),
+        Command::Replace(args) => administer::replace(&args),
         Command::RebuildLimit(args) => administer::rebuild_limit(&args),
         Command::ScrubLimit(args) => administer::scrub_limit(&args),
         Command::Scrub(args) => administer::scrub(&args),

@@ -75,6 +75,8 @@ pub(crate) struct Reactor {
     spinner: Spinner,
     /// What clients asked for.
     traffic: Cell<Traffic>,
+    /// A member is at the seat for which nothing has begun yet.
+    begins_replacing: Cell<bool>,
     /// Is shown how the array is, if anybody is.
     watcher: OnceCell<Watcher>,
     meter: Rc<Meter>,
@@ -134,6 +136,7 @@ impl Reactor {
             pool,
             spinner: Spinner::new(settings.busy_poll),
             traffic: Cell::default(),
+            begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
             meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),
@@ -255,9 +258,7 @@ impl Reactor {
     fn turn(&self) {
         let mut replies = self.replies.take();
         let turned = self.engine.borrow_mut().turn(&mut replies);
-        if let Some(watcher) = self.watcher.get() {
-            watcher.look(Condition::of(&self.engine.borrow()));
-        }
+        self.look();
         if let Some(peers) = &self.peers {
             peers.announce(self.engine.borrow().standing());
         }

@@ -8,7 +8,7 @@ use anyhow::Result;
 use crate::args::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{
-    Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Request, Scrub, ScrubMode, Spare, Status,
+    Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status,
 };
 use crate::create::now;
 use crate::terminal::{duration, list, print, print_json, size};
@@ -118,6 +118,17 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
         text += &format!("\nrebuild  {done}{}", rest(status, before, done_bytes, then, total_bytes));
         if let Some(stripe) = stuck_stripe {
             text += &format!("; stripe {stripe} can't be computed: the other members can't be read there");
+        }
+    }
+    if let Some(replace) = &status.replace {
+        let Replace { slot, uuid, ref path, done_bytes, total_bytes, stuck_stripe } = *replace;
+        let then = before.and_then(|before| before.replace.as_ref()).map_or(0, |replace| replace.done_bytes);
+        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
+        let new = path.clone().unwrap_or_else(|| uuid.to_string());
+        let rest = rest(status, before, done_bytes, then, total_bytes);
+        text += &format!("\nreplace  {done}{rest}, member {slot} to {new}");
+        if let Some(stripe) = stuck_stripe {
+            text += &format!("; stripe {stripe} can't be copied: nobody can read what is there");
         }
     }
     if let Some(scrub) = &status.scrub {

@@ -5,15 +5,20 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use uraid_io::array::JoinOptions;
 use uraid_io::member::Allocation;
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberIndex};
 
 use super::Control;
-use super::protocol::Added;
-use crate::about::Member;
+use super::protocol::{Added, Replaced};
 
 impl Control {
     pub(super) async fn fail(&self, name: &str) -> Result<()> {
         let _alone = self.changing.lock().await;
+        if let Some((replacement, member)) = self.reactor.replacement() {
+            let is_path = member.path.is_some_and(|path| path.as_os_str() == name);
+            if is_path || replacement.member.to_string() == name {
+                return self.reactor.stop_replacing();
+            }
+        }
         self.reactor.fail_member(self.about.find(name)?).await
     }
 
@@ -24,39 +29,54 @@ impl Control {
         }
         let slot = self.about.find(name)?;
         self.reactor.take_out(slot)?;
-        self.about.set_path(slot, None);
+        self.reactor.tell_members();
         Ok(())
     }
 
     /// Takes a member in, or makes a spare where none is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
         let _alone = self.changing.lock().await;
+        self.take_in(path, force, size, None).await
+    }
+
+    pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
+        let _alone = self.changing.lock().await;
+        let slot = self.about.find(name)?;
+        if self.reactor.vacancies().contains(slot)
+            && let Added { slot: Some(slot), uuid: Some(uuid) } =
+                self.take_in(path.clone(), force, size, Some(slot)).await?
+        {
+            return Ok(Replaced { slot, uuid, rebuilding: true });
+        }
+        let replaced = self.reactor.replace(slot, path.clone(), options(force, size)).await;
+        let uuid = replaced.with_context(|| format!("{} can't take the place of {name}", path.display()))?;
+        Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
+    }
+
+    /// Takes a member in, a new one in this slot, or in the first one without a member; a spare where there is none.
+    async fn take_in(&self, path: PathBuf, force: bool, size: Option<u64>, slot: Option<MemberIndex>) -> Result<Added> {
         // A member that has failed and was not removed is still held, and locked.
         if let Ok(slot) = self.about.find(&path.display().to_string()) {
             let _ = self.reactor.take_out(slot);
         }
-        let options = JoinOptions { size: size.map(Bytes), allocation: Allocation::Full, force };
-        let added = if self.reactor.vacancies().is_empty() {
+        let options = options(force, size);
+        let added = if slot.is_none() && self.reactor.vacancies().is_empty() {
             self.add_spare(path.clone(), options).await
         } else {
-            self.take_in(path.clone(), options).await
+            self.rebuild_on(path.clone(), options, slot).await
         };
         added.with_context(|| format!("{} can't be added", path.display()))
     }
 
-    async fn take_in(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
-        let prepared = self.reactor.prepare(path.clone(), options).await?;
+    async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
+        let prepared = self.reactor.prepare(path.clone(), options, slot).await?;
         let (slot, uuid) = (prepared.slot(), prepared.uuid());
-        let before = self.about.set_member(slot, Member { uuid, path: Some(path.clone()) });
-        match self.reactor.join(prepared).await {
-            Ok(()) => {
-                self.drop_spare(&path.display().to_string());
-                Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
-            }
-            Err(error) => {
-                self.about.set_member(slot, before);
-                Err(error)
-            }
-        }
+        self.reactor.join(prepared).await?;
+        self.drop_spare(&path.display().to_string());
+        Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
     }
+}
+
+fn options(force: bool, size: Option<u64>) -> JoinOptions {
+    JoinOptions { size: size.map(Bytes), allocation: Allocation::Full, force }
 }

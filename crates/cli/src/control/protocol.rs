@@ -36,7 +36,18 @@ pub(crate) enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
-    /// Rebuild each member no faster than this.
+    /// Copy a member, which is named by its slot, path or UUID, to a new one, which takes its place then; one that is missing is rebuilt there:
+    /// [`Replaced`].
+    Replace {
+        member: String,
+        path: PathBuf,
+        #[serde(default)]
+        force: bool,
+        /// Of a file that does not exist yet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        size_bytes: Option<u64>,
+    },
+    /// Rebuild or copy each member no faster than this.
     RebuildLimit { bytes_per_second: Option<u64> },
     /// Compare what the members hold: [`Scrub`].
     ScrubStart { mode: ScrubMode },
@@ -79,6 +90,7 @@ pub(crate) enum Answer {
     Scrub(Scrub),
     ScrubReport(ScrubReport),
     Added(Added),
+    Replaced(Replaced),
     Done {},
 }
 
@@ -111,6 +123,8 @@ pub(crate) struct Status {
     pub(crate) log: Option<Fill>,
     /// What is being rebuilt.
     pub(crate) rebuild: Option<Rebuild>,
+    /// What is being copied.
+    pub(crate) replace: Option<Replace>,
     /// The last scrub.
     pub(crate) scrub: Option<Scrub>,
     /// When the last one was finished that compared everything, in seconds since 1970.
@@ -139,6 +153,29 @@ pub(crate) struct Rebuild {
     pub(crate) done_bytes: u64,
     pub(crate) total_bytes: u64,
     /// A parity stripe that can't be computed, as the other members can't be read there.
+    pub(crate) stuck_stripe: Option<u64>,
+}
+
+/// A member that was taken in beside another one, or in its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Replaced {
+    pub(crate) slot: u8,
+    pub(crate) uuid: Uuid,
+    /// The slot had no member: the new one is rebuilt.
+    pub(crate) rebuilding: bool,
+}
+
+/// How far copying a member is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Replace {
+    /// Whose place is taken.
+    pub(crate) slot: u8,
+    /// By whom.
+    pub(crate) uuid: Uuid,
+    pub(crate) path: Option<String>,
+    pub(crate) done_bytes: u64,
+    pub(crate) total_bytes: u64,
+    /// A parity stripe of which nobody can read what the member holds.
     pub(crate) stuck_stripe: Option<u64>,
 }
 

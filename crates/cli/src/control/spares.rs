@@ -110,13 +110,12 @@ impl Control {
         let prepared = self.reactor.prepare_new(path.into(), options, slot).await?;
         self.about.spares.borrow_mut().retain(|spare| spare.path != path);
         let taken = Member { uuid: prepared.uuid(), path: Some(path.into()) };
-        let before = self.about.set_member(slot, taken);
+        self.about.set_member(slot, taken);
         if let Some(watcher) = self.reactor.watcher() {
             watcher.tell(Event::SpareTaken(slot));
         }
         let joined = self.reactor.join(prepared).await;
         if joined.is_err() {
-            self.about.set_member(slot, before);
             self.about.spares.borrow_mut().push(Spare::new(path.into()));
         }
         joined

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
-use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, ScrubStatus};
+use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
 use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun};
 use uraid_layout::{Bytes, Geometry, MemberSet, Sectors};
 use uraid_nbd::Command;
@@ -15,6 +15,7 @@ use uraid_nbd::Command;
 use super::Reactor;
 use super::meter::ServedByKind;
 use super::post::Message;
+use crate::about::Member;
 use crate::control::protocol::Traffic;
 use crate::patience::Patience;
 
@@ -42,6 +43,8 @@ pub(crate) struct Facts {
     pub(crate) scrub: Option<ScrubStatus>,
     pub(crate) scrub_record: ScrubRecord,
     pub(crate) rebuild: Option<Progress>,
+    /// Where it goes, too.
+    pub(crate) replacement: Option<(Replacement, Member)>,
 }
 
 /// What the cache holds, written out or not, and what went through it.
@@ -165,6 +168,7 @@ impl Reactor {
             scrub: engine.scrub().cloned(),
             scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
+            replacement: self.replacement(),
         }
     }
 

@@ -4,18 +4,20 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin};
 use uraid_io::disk::UringDisk;
-use uraid_io::engine::{Command, Engine, EngineError, Joining};
+use uraid_io::engine::{Command, Engine, EngineError, Joining, Replacement};
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock::{self, Superblock};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::{Reactor, Token};
+use crate::about;
+use crate::events::Condition;
 
 /// How often members' files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -79,10 +81,15 @@ impl Reactor {
         self.engine.borrow().superblock().clone()
     }
 
-    /// Makes a member ready for a slot without one: one that returns is for its own, a new one for the first. Nothing else may be done with members meanwhile.
-    pub(crate) async fn prepare(&self, path: PathBuf, options: JoinOptions) -> Result<Prepared> {
+    /// Makes a member ready for a slot without one: one that returns is for its own, a new one for this or the first. Nothing else may be done with members meanwhile.
+    pub(crate) async fn prepare(
+        &self,
+        path: PathBuf,
+        options: JoinOptions,
+        slot: Option<MemberIndex>,
+    ) -> Result<Prepared> {
         self.ensure_can_join()?;
-        let slot = self.vacancies().iter().next().context("no member is missing")?;
+        let slot = slot.or_else(|| self.vacancies().iter().next()).context("no member is missing")?;
         let truth = self.superblock();
         prepare(move || {
             let returns = !options.force && path.exists() && {
@@ -114,11 +121,87 @@ impl Reactor {
             }
         }
         let joined = self.command(Command::Join(Box::new(prepared.joining))).await;
-        if joined.is_err() {
+        let mut engine = self.engine.borrow_mut();
+        if joined.is_err() && engine.missing().contains(slot) {
             // It keeps nothing that an array relies on; where operations are under way it goes with the server.
-            let _ = self.engine.borrow_mut().disk_mut().put(slot, None);
+            let _ = engine.disk_mut().put(slot, None);
         }
+        drop(engine);
+        self.tell_members();
         joined
+    }
+
+    /// Copies the member in a slot to a new one, which takes its place then; ready when that has begun. Gives the new one's UUID. Nothing else may be done with members
+    /// meanwhile.
+    pub(crate) async fn replace(&self, slot: MemberIndex, path: PathBuf, options: JoinOptions) -> Result<Uuid> {
+        let seat = {
+            let engine = self.engine.borrow();
+            engine.check_replaceable(slot)?;
+            engine.seat().context("there is no room for it")?
+        };
+        let truth = self.superblock();
+        let Prepared { member, joining } = prepare(move || join(&path, options, &truth, slot)).await?;
+        let uuid = joining.superblock.member;
+        self.begins_replacing.set(true);
+        let put = self.engine.borrow_mut().disk_mut().put(seat, Some(Arc::new(member)));
+        let begun = match put {
+            Ok(_) => self.command(Command::Replace(Box::new(joining))).await,
+            Err(_) => Err(anyhow!(
+                "operations on the last member that was there are still under way; try again when they have ended"
+            )),
+        };
+        self.begins_replacing.set(false);
+        self.turn();
+        begun.map(|()| uuid)
+    }
+
+    /// Goes no further with a copy.
+    pub(crate) fn stop_replacing(&self) -> Result<()> {
+        let was_stopped = self.engine.borrow_mut().stop_replacing();
+        self.turn();
+        ensure!(was_stopped, "it takes the place just now");
+        Ok(())
+    }
+
+    /// The copy under way, and where it goes.
+    pub(crate) fn replacement(&self) -> Option<(Replacement, about::Member)> {
+        let engine = self.engine.borrow();
+        let replacement = engine.replacement()?;
+        let member = engine.seat().and_then(|seat| engine.disk().members().get(seat.index())?.as_ref());
+        let path = member.map(|member| member.path());
+        Some((replacement, about::Member::new(replacement.member, path)))
+    }
+
+    /// Who is in the slots, and where.
+    fn members(&self) -> Vec<about::Member> {
+        let engine = self.engine.borrow();
+        let slots = engine.superblock().slots.iter().zip(engine.disk().members());
+        slots
+            .map(|(slot, member)| about::Member::new(slot.member, member.as_ref().map(|member| member.path())))
+            .collect()
+    }
+
+    /// Says who is there now.
+    pub(crate) fn tell_members(&self) {
+        self.watcher.get().into_iter().for_each(|watcher| watcher.learn(self.members()));
+    }
+
+    /// Lets go of a member whose place was taken, or that was to take one, and looks at what has happened.
+    pub(super) fn look(&self) {
+        let condition = Condition::of(&self.engine.borrow());
+        if let Some(watcher) = self.watcher.get() {
+            watcher.look(condition, || self.members());
+        }
+        let mut engine = self.engine.borrow_mut();
+        let Some(seat) = engine.seat().filter(|_| !self.begins_replacing.get() && engine.replacement().is_none())
+        else {
+            return;
+        };
+        let is_taken = engine.disk().members().get(seat.index()).is_some_and(Option::is_some);
+        // While anything of it is under way, the next turn tries again.
+        if is_taken && let Ok(Some(member)) = engine.disk_mut().put(seat, None) {
+            tracing::info!(path = %member.path().display(), "it is not needed any more, and can be taken away");
+        }
     }
 
     /// Limits how fast each member is rebuilt, in bytes a second.

@@ -72,7 +72,7 @@ impl Peers {
             engine::Command::WriteZeroes { lba, len, .. } | engine::Command::Trim { lba, len, .. } => (*lba, len.0),
             engine::Command::Flush | engine::Command::Resync { .. } | engine::Command::Close => return false,
             // What is given up at one is given up at all.
-            engine::Command::Fail { .. } | engine::Command::Join(_) => return true,
+            engine::Command::Fail { .. } | engine::Command::Join(_) | engine::Command::Replace(_) => return true,
         };
         let range = lba..Lba(lba.0 + sectors);
         self.bands.first(&range) == (self.shard, range)

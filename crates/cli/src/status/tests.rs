@@ -57,6 +57,7 @@ fn status() -> Status {
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
         rebuild: None,
+        replace: None,
         scrub: None,
         scrub_finished_s: None,
     }

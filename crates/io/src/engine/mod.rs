@@ -193,6 +193,8 @@ pub struct Engine<D, T> {
     rebuild: Rebuild,
     /// A member is being copied to another one.
     replacing: Option<Box<Replacing>>,
+    /// The last slot in which one has taken a member's place, and how many have.
+    replaced: Option<(MemberIndex, u32)>,
     /// Who is there changes.
     barrier: Option<Barrier<T>>,
     record: Record,
@@ -271,6 +273,7 @@ impl<D: Disk, T> Engine<D, T> {
             repair_lost,
             rebuild,
             replacing: None,
+            replaced: None,
             barrier: None,
             intent: Intent::of(&geometry, &record),
             jobs: Jobs::new(),

@@ -90,9 +90,16 @@ impl<D: Disk, T> Engine<D, T> {
         replacing.is_some()
     }
 
-    /// Whether a member can be replaced.
-    pub(super) fn check_replace(&self, joining: &Joining) -> Result<(), EngineError> {
-        let slot = joining.superblock.slot;
+    /// The slot of the last member whose place was taken by a copy, and how many were.
+    pub fn replaced(&self) -> Option<(MemberIndex, u32)> {
+        self.replaced
+    }
+
+    /// Whether the member in a slot can be copied to another one now.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub fn check_replaceable(&self, slot: MemberIndex) -> Result<(), EngineError> {
         if self.place.as_ref().is_some_and(Place::is_shared) {
             return Err(EngineError::Shared);
         }
@@ -108,8 +115,13 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_suspect {
             return Err(EngineError::Suspect);
         }
-        self.check_suits(joining)?;
         self.check_changes()
+    }
+
+    /// Whether a member can be copied to this one.
+    pub(super) fn check_replace(&self, joining: &Joining) -> Result<(), EngineError> {
+        self.check_replaceable(joining.superblock.slot)?;
+        self.check_suits(joining)
     }
 
     /// Begins the copy; nothing is under way.
@@ -210,6 +222,7 @@ impl<D: Disk, T> Engine<D, T> {
             self.cannot_zero = self.cannot_zero.with(slot).without(seat);
         }
         self.renew_member(slot);
+        self.replaced = Some((slot, self.replaced.map_or(1, |(_, count)| count + 1)));
         Step::To(Stage::Settle)
     }
 

@@ -484,23 +484,28 @@ impl Load {
     }
 }
 
+/// One of four levels, kept consistent in one of its ways.
+fn shape_of(seed: u64) -> Shape {
+    let levels =
+        [small(RAID5, 4), small(Level::Raid0, 3), small(Level::Raid1, 2), small(rm2(3, Placement::Adjacent), 7)];
+    let shape = Shape { chunks: 9, ..levels[size(Bytes(seed % 4))] };
+    let bitmap = Shape { consistency: Consistency::Bitmap, ..shape };
+    let ways = if shape.level == Level::Raid0 {
+        [shape, logged(shape), shape, logged(shape)]
+    } else {
+        [shape, logged(shape), bitmap, shape.checked()]
+    };
+    ways[size(Bytes(seed / 4 % 4))]
+}
+
 /// The power goes at any moment of a copy and of the switch at its end. Just one of both members has the slot then, with all that was written; if the array
 /// goes on with the old one instead, the new one is not taken for its member later.
 #[test]
 fn the_power_goes_at_any_moment() {
-    let levels =
-        [small(RAID5, 4), small(Level::Raid0, 3), small(Level::Raid1, 2), small(rm2(3, Placement::Adjacent), 7)];
     let (mut before, mut sealed, mut within, mut after) = (0, 0, 0, 0);
-    for seed in 0..960 {
+    for seed in 0..320 {
         let mut random = Random(seed);
-        let shape = Shape { chunks: 18, ..levels[size(Bytes(seed % 4))] };
-        let bitmap = Shape { consistency: Consistency::Bitmap, ..shape };
-        let ways = if shape.level == Level::Raid0 {
-            [shape, logged(shape), shape, logged(shape)]
-        } else {
-            [shape, logged(shape), bitmap, shape.checked()]
-        };
-        let shape = ways[size(Bytes(seed / 4 % 4))];
+        let shape = shape_of(seed);
         let slot = MemberIndex(u8::try_from(random.below(u64::from(shape.members))).expect("small"));
         let context = format!("seed {seed}: {shape:?}, member {slot}");
         let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(seed)).with_rebuild();
@@ -511,26 +516,38 @@ fn the_power_goes_at_any_moment() {
         load.model.replied(all, true);
         settle(&mut engine);
         let replace = replacement(&mut engine, &shape, slot, 1);
+        let seat = engine.seat().expect("a seat");
         engine.submit(1, replace);
-        // A third of them near the switch.
-        if random.below(3) > 0 {
-            while engine.replacement().is_none_or(|one| one.progress.done < one.progress.total) {
+        // Most of them near the switch: from a moment before the new member has a superblock, just after, or when others know it.
+        let moment = random.below(4);
+        if moment > 0 {
+            let others = engine.geometry().all_members().minus(MemberSet::EMPTY.with(slot));
+            let knows = |engine: &TestEngine, other| {
+                engine.disk().superblock(other).is_some_and(|own| own.slots[slot.index()].member == uuid(1))
+            };
+            let is_there = |engine: &TestEngine| match moment {
+                1 => engine.replacement().is_none_or(|one| one.progress.done == one.progress.total),
+                2 => engine.disk().superblock(seat).is_some() || engine.replacement().is_none(),
+                _ => others.iter().any(|other| knows(engine, other)),
+            };
+            load.run(&mut engine, &mut random, 3);
+            while !is_there(&engine) {
                 load.run(&mut engine, &mut random, 1);
             }
-            load.run(&mut engine, &mut random, random_steps(seed));
+            let steps = random.below(if moment == 3 { 2 } else { 12 });
+            load.run(&mut engine, &mut random, steps);
         } else {
-            let steps = random.below(90);
+            let steps = random.below(60);
             load.run(&mut engine, &mut random, steps);
         }
         load.flights.clear();
         let mut left: Vec<Vec<u8>> = engine.disk().cut(&mut random).into_iter().flatten().collect();
-        let seat = left.len() - 1;
         let (old, new) = match left.iter().position(|bytes| is_member(bytes) && superblock(bytes).member == uuid(1)) {
-            Some(new) => (if new == slot.index() { seat } else { slot.index() }, Some(new)),
+            Some(new) => (if new == slot.index() { seat.index() } else { slot.index() }, Some(new)),
             None => (slot.index(), None),
         };
         if new.is_none() {
-            left.truncate(seat);
+            left.truncate(seat.index());
         }
         let owner = judged(&left, &context)[slot.index()].expect("somebody has the slot");
         assert!(owner == old || Some(owner) == new, "{context}");
@@ -564,9 +581,5 @@ fn the_power_goes_at_any_moment() {
         load.assert_held(&mut again, &context);
     }
     let counts = [before, sealed, within, after];
-    assert!(counts.iter().all(|&count| count > 40), "{counts:?}");
-}
-
-fn random_steps(seed: u64) -> u64 {
-    Random(seed ^ 0xC0FFEE).below(40)
+    assert!(counts.iter().all(|&count| count > 25), "{counts:?}");
 }
