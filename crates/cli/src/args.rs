@@ -40,6 +40,8 @@ pub(crate) enum Command {
     Examine(ExamineArgs),
     /// Change settings of an array that is not being served
     Configure(ConfigureArgs),
+    /// Have an array that is not being served use more of its members, after they were enlarged
+    Grow(GrowArgs),
     /// Show where a block lives, and what reading and writing it takes
     Map(MapArgs),
     /// Draw how a level places data and parity
@@ -478,6 +480,26 @@ pub(crate) struct ConfigureArgs {
     pub(crate) members: Vec<PathBuf>,
 }
 
+/// Arguments of `uraid grow`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  truncate --size 2G a.img b.img c.img && uraid grow a.img b.img c.img")]
+pub(crate) struct GrowArgs {
+    /// How much data of each member the array is to use, or max: all that the smallest has room for
+    #[arg(long, value_parser = bytes_or_max, default_value = "max", value_name = "SIZE")]
+    pub(crate) size: Most,
+    /// Print what the members say then as JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// All members of an array that was stopped cleanly, in any order
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// A size, or none: as much as there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Most(pub(crate) Option<Bytes>);
+
 /// Arguments of `uraid map`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -569,6 +591,10 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64K or 1G"))?;
     let bytes = number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' does not fit 64 bits"))?;
     Ok(Bytes(bytes))
+}
+
+fn bytes_or_max(text: &str) -> Result<Most, String> {
+    if text == "max" { Ok(Most(None)) } else { bytes(text).map(|bytes| Most(Some(bytes))) }
 }
 
 fn rate(text: &str) -> Result<Rate, String> {

@@ -9,6 +9,7 @@ mod create;
 mod events;
 mod examine;
 mod fleet;
+mod grow;
 mod layout;
 mod logging;
 mod map;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Examine(args) => examine::run(&args),
         Command::Configure(args) => configure::run(&args),
+        Command::Grow(args) => grow::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Quickstart(args) => quickstart::run(args),

@@ -193,8 +193,7 @@ impl Reactor {
             watcher.look(condition, || self.members());
         }
         let mut engine = self.engine.borrow_mut();
-        let Some(seat) = engine.seat().filter(|_| !self.begins_replacing.get() && engine.replacement().is_none())
-        else {
+        let Some(seat) = engine.seat().filter(|_| !self.begins_replacing.get() && !engine.needs_seat()) else {
             return;
         };
         let is_taken = engine.disk().members().get(seat.index()).is_some_and(Option::is_some);

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use thiserror::Error;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, GeometryError, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, GeometryError, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
 use crate::superblock::{Epoch, Sequence, SlotRecord, SlotState, Superblock};
@@ -152,7 +152,7 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     }
     let accepted = || slots.iter().flatten().map(|&index| &candidates[index]);
     for candidate in accepted() {
-        if candidate.superblock.spec != superblock.spec {
+        if candidate.superblock.spec != superblock.spec && !grows(superblock, &candidate.superblock) {
             let (first, second) = (newest.path.clone(), candidate.path.clone());
             return Err(Refusal::Contradiction { first, second, array: superblock.array });
         }
@@ -240,6 +240,13 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), Refusal> {
 
 fn is_active(superblock: &Superblock, slot: MemberIndex) -> bool {
     superblock.slots.get(slot.index()).is_some_and(|record| record.state == SlotState::Active)
+}
+
+/// Whether the array has just grown, and a member was not reached by the round that says so: it has the room already.
+fn grows(newest: &Superblock, behind: &Superblock) -> bool {
+    let (size, spec) = (behind.spec.member_size, Spec { member_size: newest.spec.member_size, ..behind.spec });
+    let has_room = || Superblock { spec, ..behind.clone() }.check().is_ok();
+    behind.epoch < newest.epoch && size < newest.spec.member_size && spec == newest.spec && has_room()
 }
 
 /// Whether an outsider and the newest superblock each went on without the other's member, of which `slot` is one that the newest has: the

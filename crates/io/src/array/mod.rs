@@ -1,12 +1,13 @@
 //! Arrays as a whole: made of members, opened from them, brought back into agreement.
 //!
 //! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe; [`Assembled`] brings the members
-//! into agreement; [`create`] makes new ones, and [`Assembled::configure`] changes how they are kept consistent; [`join`] and [`rejoin`] have
+//! into agreement; [`create`] makes new ones, and [`Assembled::configure`] changes how they are kept consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have
 //! members ready for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
 mod configure;
 mod create;
+mod grow;
 mod join;
 mod judge;
 mod open;
@@ -17,6 +18,7 @@ mod tables;
 pub use assemble::Assembled;
 pub use configure::ConfigureError;
 pub use create::{CreateError, CreateOptions, create};
+pub use grow::GrowError;
 pub use join::{JoinError, JoinOptions, check, join, make_spare, rejoin, returning};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use open::{Array, Follower, OpenError, OpenOptions, candidates, check_presence};

@@ -64,6 +64,11 @@ impl<T> Barrier<T> {
         self.id
     }
 
+    /// Whether it is about the member at the seat.
+    pub(super) fn needs_seat(&self) -> bool {
+        !matches!(*self.change, Change::Join(_))
+    }
+
     /// Whether a copy is taking a member's place.
     pub(super) fn is_switch(&self) -> bool {
         matches!(*self.change, Change::Switch { .. })

@@ -83,6 +83,11 @@ impl<D: Disk, T> Engine<D, T> {
         (seat < 64).then_some(MemberIndex(seat))
     }
 
+    /// Whether the member at the seat may not be taken out: it is being copied to, or about to join in the place of the old one, which has failed.
+    pub fn needs_seat(&self) -> bool {
+        self.replacing.is_some() || self.barrier.as_ref().is_some_and(Barrier::needs_seat)
+    }
+
     /// Gives a copy up; the old member stays. False: there is none.
     pub fn stop_replacing(&mut self) -> bool {
         let is_switching = self.barrier.as_ref().is_some_and(Barrier::is_switch);

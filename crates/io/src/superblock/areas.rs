@@ -104,6 +104,24 @@ impl Areas {
         Bytes(stripe.0.saturating_mul(LOG_STRIPES).saturating_add(LOG_HEADERS))
     }
 
+    /// The areas of the member when it has grown to this size: the data reaches to the new tail, and checksums have what is left before the data.
+    #[must_use]
+    pub(crate) fn grown(self, member_size: Bytes, has_sums: bool) -> Self {
+        let Some([.., tail]) = positions(member_size).filter(|_| member_size >= self.member_size) else { return self };
+        let sums = if has_sums { Bytes(self.data.offset.0 - self.sums.offset.0) } else { self.sums.size };
+        Self {
+            member_size,
+            sums: Area { size: sums, ..self.sums },
+            data: Area { size: Bytes(tail.0 - self.data.offset.0), ..self.data },
+            ..self
+        }
+    }
+
+    /// How much data there can be checksums for.
+    pub(crate) fn summed(&self) -> Bytes {
+        Bytes(self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR).saturating_mul(BLOCK_BYTES.0))
+    }
+
     /// How many sectors of data the member has.
     #[must_use]
     pub fn data_sectors(&self) -> Sectors {
@@ -112,8 +130,7 @@ impl Areas {
 
     /// Whether there is a checksum for every block of so many sectors of data.
     pub(super) fn sums_cover(&self, used: Sectors) -> bool {
-        let sums = self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR);
-        used.bytes().0.div_ceil(BLOCK_BYTES.0) <= sums
+        used.bytes().0.div_ceil(BLOCK_BYTES.0) <= self.summed().0 / BLOCK_BYTES.0
     }
 
     /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used` sectors.

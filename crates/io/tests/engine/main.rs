@@ -5,6 +5,7 @@ mod cache;
 mod content;
 mod counts;
 mod faults;
+mod grow;
 mod intent;
 mod log;
 mod rebuild;

@@ -188,7 +188,17 @@ fn the_old_member_fails_midway_and_the_new_one_is_rebuilt_in_its_place() {
                 let context = format!("{shape:?}, after {turns} turns");
                 let was_over = engine.superblock().slots[2].member == uuid(1);
                 engine.submit(78, fail(slot));
+                let seat = engine.seat().expect("a seat");
+                while !was_over && engine.superblock().slots[2].member != uuid(1) {
+                    assert!(engine.needs_seat(), "{context}: nobody else has the new member");
+                    engine.disk_mut().allow_reaps(1);
+                    engine.turn(&mut Vec::new()).expect("memory does not break");
+                }
+                let old = engine.disk().superblock(seat).expect("the old one").member;
+                assert_eq!(old, shape.superblocks()[2].member, "{context}");
+                engine.disk_mut().allow_reaps(usize::MAX);
                 idle(&mut engine);
+                assert!(!engine.needs_seat(), "{context}");
                 settle(&mut engine);
                 let capacity = engine.geometry().capacity().0;
                 assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");

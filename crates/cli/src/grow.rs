@@ -1,0 +1,28 @@
+//! `uraid grow`: an array that is not being served, made larger.
+
+use anyhow::Result;
+use uraid_io::array::{Array, OpenOptions};
+use uraid_io::member::Access;
+
+use crate::args::GrowArgs;
+use crate::examine;
+use crate::terminal::{print, progress, size};
+
+/// Runs the command.
+pub(crate) fn run(args: &GrowArgs) -> Result<()> {
+    // An array that is not whole is refused with what to do about it here.
+    let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
+    let array = Array::open(&args.members, options)?;
+    let before = array.geometry.capacity().bytes().0;
+    let bar = progress("zeroing", 0);
+    let grown = array.grow(args.size.0, |done| {
+        bar.set_length(done.0);
+        bar.set_position(done.0);
+    });
+    bar.finish_and_clear();
+    let after = grown?.geometry.capacity().bytes().0;
+    if !args.json {
+        print(format_args!("grew from {} to {}", size(before), size(after)))?;
+    }
+    examine::show(&examine::report(&args.members)?, args.json)
+}

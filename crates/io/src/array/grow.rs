@@ -1,0 +1,264 @@
+//! Growing an array that nobody uses, after its members were enlarged.
+//!
+//! It takes two rounds of superblock writes. The first says that the members have more room; in between what the array is to use of it is zeroed, so that redundancy
+//! agrees there; the second says how much of it the array uses. Cut off anywhere in the first round or after it, it leaves the array as large as it was; cut off
+//! in the second, the next opening brings up the members that it did not reach. It can be begun again whatever it was cut off at.
+
+use smallvec::smallvec;
+use thiserror::Error;
+use uraid_layout::{
+    Bytes, DiskSector, Geometry, GeometryError, Level, Location, MemberIndex, MemberSet, Placement, Sectors,
+};
+
+use super::assemble::{Assembled, flush, perform, superblock_writes};
+use super::open::Array;
+use crate::Error;
+use crate::bitmap::{BLOCK_BYTES, Bitmap, Regions};
+use crate::buf::Buf;
+use crate::disk::{Disk, DiskOp, OpKind};
+use crate::engine::Record;
+use crate::member::Access;
+use crate::superblock::{Area, Consistency, Epoch, Integrity, Sequence, Superblock, SuperblockError};
+
+/// What is zeroed at once.
+const STEP: Bytes = Bytes(1 << 20);
+
+/// Why an array can't grow. It is as large as it was then, unless it says so.
+#[derive(Debug, Error)]
+pub enum GrowError {
+    /// Members are missing, or being rebuilt.
+    #[error(
+        "members {missing:?} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
+    )]
+    NotWhole {
+        /// Their slots.
+        missing: MemberSet,
+    },
+    /// The array was not stopped cleanly.
+    #[error(
+        "the array was not stopped cleanly: serve it once and stop it, which brings it into agreement, and let it grow then"
+    )]
+    Dirty,
+    /// Where things are depends on the size.
+    #[error("{} with a partitioned placement can't grow: its parity and data would have to move; copy the content to a new array", level.name())]
+    Unsuited {
+        /// The level.
+        level: Level,
+    },
+    /// It would be smaller.
+    #[error("the array uses {used} bytes of each member, and can't shrink to {asked}")]
+    Shrinks {
+        /// What it uses of each member.
+        used: Bytes,
+        /// What was asked for.
+        asked: Bytes,
+    },
+    /// A member has not that much room for data.
+    #[error(
+        "member {member} has room for {room} bytes of data{}, and {asked} were asked for; enlarge it first, or ask for less",
+        if *by_sums { ", as many as its area for checksums is made for" } else { "" }
+    )]
+    NoRoom {
+        /// The member with the least room.
+        member: MemberIndex,
+        /// What it has.
+        room: Bytes,
+        /// Whether its checksums set the limit.
+        by_sums: bool,
+        /// What was asked for.
+        asked: Bytes,
+    },
+    /// No member has room for another parity stripe.
+    #[error(
+        "there is nothing to grow into: member {member} has room for {room} bytes of data{}, and the array uses {used} of each member; enlarge all of \
+         them first", if *by_sums { ", as many as its area for checksums is made for" } else { "" }
+    )]
+    Nothing {
+        /// The member with the least room.
+        member: MemberIndex,
+        /// What it has.
+        room: Bytes,
+        /// Whether its checksums set the limit.
+        by_sums: bool,
+        /// What the array uses.
+        used: Bytes,
+    },
+    /// No array has this geometry.
+    #[error(transparent)]
+    Geometry(#[from] GeometryError),
+    /// A member's areas don't allow it.
+    #[error("member {member} can't grow so")]
+    Unfit {
+        /// The member.
+        member: MemberIndex,
+        /// What is wrong.
+        source: SuperblockError,
+    },
+    /// A member failed. If any member has the new size on record, the next opening makes it all members', else the array is as large as it was.
+    #[error("a member failed; look at it, and see with `uraid examine` what the array has on record")]
+    Member(#[from] Error),
+}
+
+impl Array {
+    /// See [`Assembled::grow`]; each member is as large as it was found.
+    ///
+    /// # Errors
+    /// See there.
+    ///
+    /// # Panics
+    /// When the array is open for reading only.
+    pub fn grow(self, used: Option<Bytes>, progress: impl FnMut(Bytes)) -> Result<Self, GrowError> {
+        let members = self.assembled.disk.members();
+        let sizes: Vec<Option<Bytes>> = members.iter().map(|member| Some(member.as_ref()?.size())).collect();
+        let assembled = self.assembled.grow(&sizes, used, progress)?;
+        let superblock = assembled.record.any().clone();
+        let geometry = assembled.geometry.clone();
+        Ok(Self { superblock, geometry, assembled, ..self })
+    }
+}
+
+impl<D: Disk> Assembled<D> {
+    /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks. `sizes` are those of the members now, by slot. `progress` gets the
+    /// bytes zeroed so far, of all members together.
+    ///
+    /// # Errors
+    /// When the array is not whole and clean, there is no room, or a member fails.
+    ///
+    /// # Panics
+    /// When the array is open for reading only.
+    pub fn grow(
+        self,
+        sizes: &[Option<Bytes>],
+        used: Option<Bytes>,
+        mut progress: impl FnMut(Bytes),
+    ) -> Result<Self, GrowError> {
+        assert_eq!(self.access, Access::ReadWrite, "growing writes superblocks");
+        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, .. } = self;
+        if !record.lost().is_empty() {
+            return Err(GrowError::NotWhole { missing: record.lost() });
+        }
+        if !record.is_clean() {
+            return Err(GrowError::Dirty);
+        }
+        let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+        let sums: Vec<Area> = superblocks.iter().map(|superblock| superblock.areas.sums).collect();
+        let grown = target(&geometry, &mut superblocks, sizes, used)?;
+        for superblock in &superblocks {
+            let after = Superblock { spec: *grown.spec(), ..superblock.clone() };
+            let member = superblock.slot;
+            after.check().map_err(|source| GrowError::Unfit { member, source })?;
+        }
+        round(&mut disk, &mut superblocks)?;
+        let mut done = Bytes(0);
+        for (superblock, sums) in superblocks.iter().zip(sums) {
+            let more = Area {
+                offset: Bytes(sums.offset.0 + sums.size.0),
+                size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
+            };
+            for area in unused(&geometry, &grown, superblock).into_iter().chain([more]) {
+                zero(&mut disk, superblock.slot, area, |step| {
+                    done.0 += step.0;
+                    progress(done);
+                })?;
+            }
+        }
+        let regions = Regions::new(&grown);
+        let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
+        let bitmap = has_bitmap.then(|| Bitmap::empty(regions));
+        if let Some(bitmap) = &bitmap {
+            perform(&mut disk, superblocks.iter().flat_map(|own| bitmap_writes(own, bitmap)))?;
+        }
+        perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
+        superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
+        round(&mut disk, &mut superblocks)?;
+        let record = Record::new(superblocks.into_iter().map(Some).collect());
+        Ok(Self { geometry: grown, record, disk, access, generation, overlay, is_recovered, bitmap })
+    }
+}
+
+/// Gives the members the room that they have now, and says what the array becomes.
+fn target(
+    geometry: &Geometry,
+    superblocks: &mut [Superblock],
+    sizes: &[Option<Bytes>],
+    used: Option<Bytes>,
+) -> Result<Geometry, GrowError> {
+    let spec = *geometry.spec();
+    if matches!(spec.level, Level::Rm2 { placement: Placement::Partitioned, .. }) {
+        return Err(GrowError::Unsuited { level: spec.level });
+    }
+    let before = spec.member_size.bytes();
+    let mut least: Option<(Bytes, MemberIndex, bool)> = None;
+    for superblock in superblocks.iter_mut() {
+        let size = sizes.get(superblock.slot.index()).copied().flatten().unwrap_or(superblock.areas.member_size);
+        let has_sums = superblock.integrity != Integrity::None;
+        superblock.areas = superblock.areas.grown(size.max(superblock.areas.member_size), has_sums);
+        let data = superblock.areas.data_sectors().bytes();
+        let sums = if has_sums { superblock.areas.summed() } else { data };
+        let room = data.min(sums);
+        if least.is_none_or(|(least, ..)| room < least) {
+            least = Some((room, superblock.slot, sums < data));
+        }
+    }
+    let (room, member, by_sums) = least.expect("an array has members");
+    let asked = used.unwrap_or(room.max(before));
+    if asked < before {
+        return Err(GrowError::Shrinks { used: before, asked });
+    }
+    if asked > room {
+        return Err(GrowError::NoRoom { member, room, by_sums, asked });
+    }
+    let grown = Geometry::new(uraid_layout::Spec { member_size: asked.whole_sectors(), ..spec })?;
+    if grown.capacity() == geometry.capacity() {
+        return Err(GrowError::Nothing { member, room, by_sums, used: before });
+    }
+    Ok(grown)
+}
+
+/// Writes the next version of all superblocks, durably.
+fn round(disk: &mut impl Disk, superblocks: &mut [Superblock]) -> Result<(), Error> {
+    for superblock in superblocks.iter_mut() {
+        superblock.epoch = Epoch(superblock.epoch.0 + 1);
+        superblock.sequence = Sequence(superblock.sequence.0 + 1);
+    }
+    perform(disk, superblocks.iter().flat_map(superblock_writes))?;
+    perform(disk, superblocks.iter().map(|superblock| flush(superblock.slot)))
+}
+
+/// What the array is to use of a member and does not yet; RAID 10 lacks some of its last parity stripe. In bytes from the member's start.
+fn unused(before: &Geometry, after: &Geometry, own: &Superblock) -> Vec<Area> {
+    let (member, chunk) = (own.slot, before.chunk().0);
+    let area = |start: Sectors, len: Sectors| Area {
+        offset: Bytes(own.areas.data.offset.0 + start.bytes().0),
+        size: len.bytes(),
+    };
+    let last = (before.stripes().0 - 1) * before.rows() as u64 * chunk;
+    let is_free = |&sector: &u64| before.owner(Location { member, sector: DiskSector(sector) }).is_none();
+    let partial = (last..before.used_sectors().0).step_by(usize::try_from(chunk).expect("a chunk is small"));
+    let partial = partial.filter(is_free).map(|sector| area(Sectors(sector), Sectors(chunk)));
+    let rest = area(before.used_sectors(), Sectors(after.used_sectors().0 - before.used_sectors().0));
+    partial.chain([rest]).filter(|area| area.size.0 > 0).collect()
+}
+
+/// Zeros a range of a member.
+fn zero(disk: &mut impl Disk, member: MemberIndex, area: Area, mut progress: impl FnMut(Bytes)) -> Result<(), Error> {
+    let zeros = Buf::zeroed(STEP.min(area.size));
+    for at in (0..area.size.0).step_by(usize::try_from(STEP.0).expect("a step is small")) {
+        let len = STEP.0.min(area.size.0 - at);
+        let lease = zeros.lease_read(0..usize::try_from(len).expect("a step is small"));
+        let offset = Bytes(area.offset.0 + at);
+        perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments: smallvec![lease] }])?;
+        progress(Bytes(len));
+    }
+    Ok(())
+}
+
+fn bitmap_writes(own: &Superblock, bitmap: &Bitmap) -> impl Iterator<Item = DiskOp> {
+    let (member, array, start) = (own.slot, own.array, own.areas.bitmap.offset);
+    (0..bitmap.regions().blocks()).map(move |block| {
+        let bytes = bitmap.encode(array, block);
+        let offset = Bytes(start.0 + block as u64 * BLOCK_BYTES.0);
+        let segments = smallvec![bytes.lease_read(0..bytes.len())];
+        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
+    })
+}

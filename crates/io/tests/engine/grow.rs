@@ -1,0 +1,257 @@
+//! Arrays that grow after their members were enlarged, and power cuts at each of the operations that this takes.
+
+use uraid_io::Error;
+use uraid_io::array::GrowError;
+use uraid_io::buf::Buf;
+use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
+use uraid_io::engine::{Command, Engine};
+use uraid_io::superblock::{Areas, Consistency};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
+
+use crate::recovery::{Members, assembled, superblock};
+use crate::support::watch::Watch;
+use crate::support::{
+    RAID5, Random, SECTOR, Shape, TestEngine, buf, encoded, noise, read, rm2, run, shapes, size, small, write,
+};
+
+/// What the members get: some chunks, and what is none.
+const MORE: usize = 40 * 4096 + 1024;
+
+/// The members of an array, which lose power after some operations. Each takes effect at once, and is durable after the next flush.
+struct Power {
+    inner: MemDisk,
+    durable: Vec<Vec<u8>>,
+    left: usize,
+    done: usize,
+    completions: Vec<Completion>,
+}
+
+impl Power {
+    fn new(members: &Members, left: usize) -> Self {
+        let durable = members.iter().map(|bytes| bytes.clone().expect("all are there")).collect();
+        let inner = MemDisk::new(members.clone(), Order::Fifo);
+        Self { inner, durable, left, done: 0, completions: Vec::new() }
+    }
+
+    /// What is left when the power goes: of what is not durable, any sectors.
+    fn cut(&self, random: &mut Random) -> Members {
+        let one = |(index, durable): (u8, &Vec<u8>)| {
+            let mut bytes = self.inner.member(MemberIndex(index)).expect("present").to_vec();
+            let sectors = bytes.chunks_mut(SECTOR).zip(durable.chunks(SECTOR));
+            for (now, before) in sectors.filter(|(now, before)| now != before) {
+                if random.below(2) == 0 {
+                    now.copy_from_slice(before);
+                }
+            }
+            Some(bytes)
+        };
+        (0..).zip(&self.durable).map(one).collect()
+    }
+}
+
+impl Disk for &mut Power {
+    fn submit(&mut self, op: DiskOp) {
+        let (kind, member) = (op.kind, op.member);
+        if self.left == 0 {
+            return;
+        }
+        self.left -= 1;
+        self.done += 1;
+        self.inner.submit(op);
+        self.inner.kick().expect("memory does not break");
+        let Power { inner, completions, .. } = &mut **self;
+        inner.reap(completions);
+        if kind == OpKind::Flush {
+            self.durable[member.index()] = self.inner.member(member).expect("present").to_vec();
+        }
+    }
+
+    fn kick(&mut self) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn reap(&mut self, completions: &mut Vec<Completion>) {
+        completions.append(&mut self.completions);
+    }
+
+    fn wait(&mut self) -> Result<(), Error> {
+        if self.left == 0 {
+            return Err(Error::OldKernel { release: "none: the power is off".into() });
+        }
+        Ok(())
+    }
+
+    fn in_flight(&self) -> usize {
+        self.completions.len()
+    }
+}
+
+/// A clean array that is full, whose members got more room since, with anything in it; and its content.
+fn enlarged(shape: Shape) -> (Members, Vec<u8>) {
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    let content = noise(3, engine.geometry().capacity().0);
+    write(&mut engine, 0, &content).expect("written");
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    let geometry = shape.geometry();
+    let more = |member: MemberIndex| {
+        let mut bytes = engine.disk().inner.member(member).expect("present").to_vec();
+        bytes.extend(noise(member.0.into(), 512).into_iter().take(MORE));
+        Some(bytes)
+    };
+    (geometry.all_members().iter().map(more).collect(), content)
+}
+
+fn sizes(members: &Members) -> Vec<Option<Bytes>> {
+    members.iter().map(|bytes| bytes.as_ref().map(|bytes| Bytes(bytes.len() as u64))).collect()
+}
+
+/// Asserts that the array has this content, then zeros, and that its members agree; gives its size.
+fn assert_holds(members: &Members, content: &[u8], context: &str) -> Sectors {
+    let disk = MemDisk::new(members.clone(), Order::Fifo);
+    let opened = assembled(disk, members);
+    assert!(!opened.needs_recovery(), "{context}: it was clean");
+    let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
+    assert!(engine.missing().is_empty(), "{context}");
+    let (geometry, mut replies) = (engine.geometry().clone(), Vec::new());
+    engine.submit(0, Command::Read { lba: Lba(0), buf: Buf::zeroed(geometry.capacity().bytes()) });
+    while replies.is_empty() {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    let found = replies.remove(0).result.expect("read").expect("its buffer").as_ref().to_vec();
+    assert!(found[..content.len()] == *content, "{context}: what was there is there");
+    assert!(found[content.len()..].iter().all(|&byte| byte == 0), "{context}: and zeros");
+    for (member, expected) in geometry.all_members().iter().zip(encoded(&geometry, &found)) {
+        let bytes = members[member.index()].as_ref().expect("present");
+        let data = &bytes[size(superblock(bytes).areas.data.offset)..][..expected.len()];
+        let differs = data.iter().zip(&expected).position(|(a, b)| a != b);
+        assert_eq!(differs, None, "{context}: member {member} does not agree at that byte of its data");
+    }
+    geometry.capacity()
+}
+
+/// Lets the array grow; what is left of its members.
+fn grow(members: &Members, used: Option<Bytes>, left: usize, random: &mut Random) -> (Result<(), GrowError>, Members) {
+    let mut power = Power::new(members, left);
+    let grown = assembled(&mut power, members).grow(&sizes(members), used, |_| ()).map(drop);
+    (grown, power.cut(random))
+}
+
+fn cases() -> Vec<Shape> {
+    let consistent = |shape: Shape, consistency| Shape { consistency, ..shape };
+    let mut cases: Vec<Shape> = shapes()
+        .into_iter()
+        .filter(|shape| !matches!(shape.level, Level::Rm2 { placement: Placement::Partitioned, .. }))
+        .collect();
+    cases.push(consistent(small(Level::Raid1, 2), Consistency::Bitmap));
+    cases.push(consistent(small(Level::Raid10 { copies: 2 }, 5), Consistency::Bitmap));
+    cases.push(consistent(small(RAID5, 4), Consistency::Log));
+    cases.push(small(RAID5, 3).checked());
+    cases.push(small(rm2(3, Placement::Adjacent), 7).checked());
+    cases
+}
+
+#[test]
+fn every_level_grows_into_what_its_members_have() {
+    for shape in cases() {
+        let context = format!("{shape:?}");
+        let (members, content) = enlarged(shape);
+        let mut random = Random(1);
+        let (grown, after) = grow(&members, None, usize::MAX, &mut random);
+        grown.expect("grown");
+        let capacity = assert_holds(&after, &content, &context);
+        // The members of these arrays have their data at 1 or 2 MiB, and 64 KiB are free behind the last superblock.
+        let own = superblock(after[0].as_ref().expect("present"));
+        let room = (4 << 20) + MORE as u64 / 4096 * 4096 - (64 << 10) - own.areas.data.offset.0;
+        assert_eq!(own.spec.member_size.bytes(), Bytes(room), "{context}");
+        assert!(capacity.bytes().0 > content.len() as u64, "{context}");
+        assert_eq!(own.areas.member_size, Bytes((4 << 20) + MORE as u64), "{context}");
+        // Written to its end it survives what it did before, and it can't grow again.
+        let shape = Shape { chunks: room / shape.chunk, ..shape };
+        let areas = own.areas;
+        let (full, tolerance) = (noise(8, capacity.0), shape.geometry().tolerance());
+        let mut engine = reopened(&shape, after.clone(), areas);
+        write(&mut engine, 0, &full).expect("written");
+        if tolerance > 0 {
+            drop(run(&mut engine, Command::Fail { member: MemberIndex(1) }).expect("given up"));
+        }
+        assert!(read(&mut engine, 0, capacity.0).expect("read") == full, "{context}");
+        let (again, _) = grow(&after, None, usize::MAX, &mut random);
+        assert!(matches!(again, Err(GrowError::Nothing { .. })), "{context}: {again:?}");
+    }
+}
+
+fn reopened(shape: &Shape, members: Members, areas: Areas) -> TestEngine {
+    let used = shape.geometry().used_sectors().bytes();
+    let watch = Watch::new(MemDisk::new(members.clone(), Order::Fifo), shape.members, areas, used);
+    assembled(watch, &members).into_engine().expect("an engine")
+}
+
+#[test]
+fn the_power_goes_at_each_operation() {
+    let shapes = [
+        small(Level::Raid0, 3),
+        Shape { consistency: Consistency::Bitmap, ..small(Level::Raid10 { copies: 2 }, 5) },
+        Shape { consistency: Consistency::Log, ..small(RAID5, 3) },
+        small(rm2(2, Placement::Adjacent), 5).checked(),
+    ];
+    for (index, shape) in (0..).zip(shapes) {
+        let (members, content) = enlarged(shape);
+        let mut random = Random(index);
+        let (mut old, mut new) = (0, 0);
+        let old_size = shape.geometry().capacity();
+        let mut power = Power::new(&members, usize::MAX);
+        drop(assembled(&mut power, &members));
+        let opening = power.done;
+        for left in 0.. {
+            let context = format!("{shape:?}, cut after {left} operations");
+            let (grown, after) = grow(&members, None, opening + left, &mut random);
+            let capacity = assert_holds(&after, &content, &context);
+            if capacity == old_size {
+                old += 1;
+                assert!(grown.is_err(), "{context}");
+                assert_eq!(new, 0, "{context}: where it was larger already");
+                let (again, after) = grow(&after, None, usize::MAX, &mut random);
+                again.expect("grown");
+                assert!(assert_holds(&after, &content, &context) > old_size, "{context}");
+            } else {
+                new += 1;
+            }
+            if grown.is_ok() {
+                break;
+            }
+        }
+        assert!(old > 10 && new > 3, "{shape:?}: {old} were as before, {new} had grown");
+    }
+}
+
+#[test]
+fn what_can_not_grow_stays_as_it_is() {
+    let mut random = Random(1);
+    let shape = small(RAID5, 3);
+    let (members, content) = enlarged(shape);
+    let used = shape.spec().member_size.bytes();
+    let refused = |members: &Members, used: Option<u64>, random: &mut Random| {
+        let (grown, after) = grow(members, used.map(Bytes), usize::MAX, random);
+        assert_eq!(assert_holds(&after, &content, "refused"), shape.geometry().capacity());
+        grown.expect_err("refused")
+    };
+    let error = refused(&members, Some(used.0 - 4096), &mut random);
+    assert!(matches!(error, GrowError::Shrinks { .. }), "{error}");
+    let error = refused(&members, Some(8 << 20), &mut random);
+    assert!(matches!(error, GrowError::NoRoom { by_sums: false, .. }), "{error}");
+    let error = refused(&members, Some(used.0), &mut random);
+    assert!(matches!(error, GrowError::Nothing { .. }), "{error}");
+    // By a part.
+    let (grown, after) = grow(&members, Some(Bytes(used.0 + 3 * 4096)), usize::MAX, &mut random);
+    grown.expect("grown");
+    assert_eq!(assert_holds(&after, &content, "in part"), Sectors((9 + 3) * 2 * 8));
+    let (partitioned, _) = enlarged(small(rm2(3, Placement::Partitioned), 7));
+    let (grown, _) = grow(&partitioned, None, usize::MAX, &mut random);
+    assert!(matches!(grown, Err(GrowError::Unsuited { .. })), "{grown:?}");
+    // One that was not stopped cleanly.
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    drop(run(&mut engine, Command::Write { lba: Lba(0), buf: buf(&content[..4096]), fua: true }).expect("written"));
+    let dirty: Members = (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let (grown, _) = grow(&dirty, None, usize::MAX, &mut random);
+    assert!(matches!(grown, Err(GrowError::Dirty)), "{grown:?}");
+}
