@@ -6,7 +6,7 @@ use uraid_io::member::Access;
 
 use crate::args::GrowArgs;
 use crate::examine;
-use crate::terminal::{print, progress, size};
+use crate::terminal::{Progress, print, size};
 
 /// Runs the command.
 pub(crate) fn run(args: &GrowArgs) -> Result<()> {
@@ -14,12 +14,11 @@ pub(crate) fn run(args: &GrowArgs) -> Result<()> {
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
     let array = Array::open(&args.members, options)?;
     let before = array.geometry.capacity().bytes().0;
-    let bar = progress("zeroing", 0);
-    let grown = array.grow(args.size.0, |done| {
-        bar.set_length(done.0);
-        bar.set_position(done.0);
+    let mut bar = None;
+    let grown = array.grow(args.size.0, |done, total| {
+        bar.get_or_insert_with(|| Progress::new("zeroing", total.0)).set(done.0);
     });
-    bar.finish_and_clear();
+    drop(bar);
     let after = grown?.geometry.capacity().bytes().0;
     if !args.json {
         print(format_args!("grew from {} to {}", size(before), size(after)))?;

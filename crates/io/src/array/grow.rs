@@ -13,7 +13,7 @@ use uraid_layout::{
 use super::assemble::{Assembled, flush, perform, superblock_writes};
 use super::open::Array;
 use crate::Error;
-use crate::bitmap::{BLOCK_BYTES, Bitmap, Regions};
+use crate::bitmap::{BLOCK_BYTES, Bitmap, Regions, Seal};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::engine::Record;
@@ -107,7 +107,7 @@ impl Array {
     ///
     /// # Panics
     /// When the array is open for reading only.
-    pub fn grow(self, used: Option<Bytes>, progress: impl FnMut(Bytes)) -> Result<Self, GrowError> {
+    pub fn grow(self, used: Option<Bytes>, progress: impl FnMut(Bytes, Bytes)) -> Result<Self, GrowError> {
         let members = self.assembled.disk.members();
         let sizes: Vec<Option<Bytes>> = members.iter().map(|member| Some(member.as_ref()?.size())).collect();
         let assembled = self.assembled.grow(&sizes, used, progress)?;
@@ -119,7 +119,7 @@ impl Array {
 
 impl<D: Disk> Assembled<D> {
     /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks. `sizes` are those of the members now, by slot. `progress` gets the
-    /// bytes zeroed so far, of all members together.
+    /// bytes zeroed so far and all that are to be, of all members together.
     ///
     /// # Errors
     /// When the array is not whole and clean, there is no room, or a member fails.
@@ -130,7 +130,7 @@ impl<D: Disk> Assembled<D> {
         self,
         sizes: &[Option<Bytes>],
         used: Option<Bytes>,
-        mut progress: impl FnMut(Bytes),
+        mut progress: impl FnMut(Bytes, Bytes),
     ) -> Result<Self, GrowError> {
         assert_eq!(self.access, Access::ReadWrite, "growing writes superblocks");
         let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, .. } = self;
@@ -149,24 +149,28 @@ impl<D: Disk> Assembled<D> {
             after.check().map_err(|source| GrowError::Unfit { member, source })?;
         }
         round(&mut disk, &mut superblocks)?;
-        let mut done = Bytes(0);
-        for (superblock, sums) in superblocks.iter().zip(sums) {
+        let areas = superblocks.iter().zip(sums).flat_map(|(superblock, sums)| {
             let more = Area {
                 offset: Bytes(sums.offset.0 + sums.size.0),
                 size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
             };
-            for area in unused(&geometry, &grown, superblock).into_iter().chain([more]) {
-                zero(&mut disk, superblock.slot, area, |step| {
-                    done.0 += step.0;
-                    progress(done);
-                })?;
-            }
+            let unused = unused(&geometry, &grown, superblock).into_iter();
+            unused.chain([more]).map(|area| (superblock.slot, area))
+        });
+        let areas: Vec<(MemberIndex, Area)> = areas.collect();
+        let (mut done, total) = (Bytes(0), Bytes(areas.iter().map(|(_, area)| area.size.0).sum()));
+        for (member, area) in areas {
+            zero(&mut disk, member, area, |step| {
+                done.0 += step.0;
+                progress(done, total);
+            })?;
         }
         let regions = Regions::new(&grown);
         let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
         let bitmap = has_bitmap.then(|| Bitmap::empty(regions));
         if let Some(bitmap) = &bitmap {
-            perform(&mut disk, superblocks.iter().flat_map(|own| bitmap_writes(own, bitmap)))?;
+            let writes = |own: &Superblock| bitmap_writes(own, own.seal().expect("the array has a bitmap"), bitmap);
+            perform(&mut disk, superblocks.iter().flat_map(writes))?;
         }
         perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
         superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
@@ -253,12 +257,13 @@ fn zero(disk: &mut impl Disk, member: MemberIndex, area: Area, mut progress: imp
     Ok(())
 }
 
-fn bitmap_writes(own: &Superblock, bitmap: &Bitmap) -> impl Iterator<Item = DiskOp> {
-    let (member, array, start) = (own.slot, own.array, own.areas.bitmap.offset);
-    (0..bitmap.regions().blocks()).map(move |block| {
-        let bytes = bitmap.encode(array, block);
+fn bitmap_writes(own: &Superblock, seal: Seal, bitmap: &Bitmap) -> Vec<DiskOp> {
+    let (member, start) = (own.slot, own.areas.bitmap.offset);
+    let write = |block| {
+        let bytes = bitmap.encode(seal, block);
         let offset = Bytes(start.0 + block as u64 * BLOCK_BYTES.0);
         let segments = smallvec![bytes.lease_read(0..bytes.len())];
         DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
-    })
+    };
+    (0..bitmap.regions().blocks()).map(write).collect()
 }

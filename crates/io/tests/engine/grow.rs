@@ -132,7 +132,7 @@ fn assert_holds(members: &Members, content: &[u8], context: &str) -> Sectors {
 /// Lets the array grow; what is left of its members.
 fn grow(members: &Members, used: Option<Bytes>, left: usize, random: &mut Random) -> (Result<(), GrowError>, Members) {
     let mut power = Power::new(members, left);
-    let grown = assembled(&mut power, members).grow(&sizes(members), used, |_| ()).map(drop);
+    let grown = assembled(&mut power, members).grow(&sizes(members), used, |_, _| ()).map(drop);
     (grown, power.cut(random))
 }
 
@@ -169,7 +169,7 @@ fn every_level_grows_into_what_its_members_have() {
         let shape = Shape { chunks: room / shape.chunk, ..shape };
         let areas = own.areas;
         let (full, tolerance) = (noise(8, capacity.0), shape.geometry().tolerance());
-        let mut engine = reopened(&shape, after.clone(), areas);
+        let mut engine = reopened(&shape, &after, areas);
         write(&mut engine, 0, &full).expect("written");
         if tolerance > 0 {
             drop(run(&mut engine, Command::Fail { member: MemberIndex(1) }).expect("given up"));
@@ -180,10 +180,10 @@ fn every_level_grows_into_what_its_members_have() {
     }
 }
 
-fn reopened(shape: &Shape, members: Members, areas: Areas) -> TestEngine {
+fn reopened(shape: &Shape, members: &Members, areas: Areas) -> TestEngine {
     let used = shape.geometry().used_sectors().bytes();
     let watch = Watch::new(MemDisk::new(members.clone(), Order::Fifo), shape.members, areas, used);
-    assembled(watch, &members).into_engine().expect("an engine")
+    assembled(watch, members).into_engine().expect("an engine")
 }
 
 #[test]
