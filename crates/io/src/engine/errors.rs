@@ -34,7 +34,7 @@ impl Errors {
 
 impl<D: Disk, T> Engine<D, T> {
     /// Gives up members of which more than `most` errors were corrected: what could not be read, or was not what was written there. None, as at first:
-    /// any number is forgiven. Members that the array needs are kept, and all are while any is being rebuilt.
+    /// any number is forgiven. Members that the array needs are kept, and so is one that is being copied to another; all are while any is being rebuilt.
     pub fn set_max_errors(&mut self, most: Option<u32>) {
         self.errors.most = most;
     }
@@ -56,7 +56,8 @@ impl<D: Disk, T> Engine<D, T> {
         *count = count.saturating_add(1);
         let errors = *count;
         let Some(most) = self.errors.most.filter(|&most| errors > most) else { return };
-        if !self.record.rebuilding().is_empty() || self.check_fail(member).is_err() {
+        let is_replaced = self.replacing.as_ref().is_some_and(|replacing| replacing.slot == member);
+        if is_replaced || !self.record.rebuilding().is_empty() || self.check_fail(member).is_err() {
             if !self.errors.kept.contains(member) {
                 tracing::warn!(%member, errors, most, "the member made too many errors, and is kept, as the array can't spare it now: replace it");
             }

@@ -544,7 +544,7 @@ fn the_power_goes_at_any_moment() {
             while !is_there(&engine) {
                 load.run(&mut engine, &mut random, 1);
             }
-            let steps = random.below(if moment == 3 { 2 } else { 12 });
+            let steps = random.below([0, 12, 4, 2][size(Bytes(moment))]);
             load.run(&mut engine, &mut random, steps);
         } else {
             let steps = random.below(60);
@@ -591,5 +591,5 @@ fn the_power_goes_at_any_moment() {
         load.assert_held(&mut again, &context);
     }
     let counts = [before, sealed, within, after];
-    assert!(counts.iter().all(|&count| count > 25), "{counts:?}");
+    assert!(counts.iter().all(|&count| count > 20), "{counts:?}");
 }
