@@ -5,7 +5,7 @@
 
 use uraid_io::buf::Pool;
 use uraid_io::disk::{Disk, MemDisk};
-use uraid_io::engine::{CacheMode, Command, Engine, Record, Reply};
+use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, Record, Reply};
 use uraid_io::superblock::{Areas, Consistency, Integrity, Superblock};
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;
@@ -65,6 +65,9 @@ impl Bench {
         if let Some((mode, pages)) = caching {
             engine = engine.with_cache(mode, pool.clone(), Bytes(pages * 4096));
         }
+        // As a server has them.
+        let time = |seconds| Some(std::time::Duration::from_secs(seconds));
+        engine.set_deadlines(Deadlines { read: time(2), write: time(30) });
         Self { engine, pool, replies: Vec::new() }
     }
 
