@@ -130,6 +130,27 @@ fn the_cache_mode_can_be_changed() {
 }
 
 #[test]
+fn what_members_may_get_away_with_can_be_changed() {
+    for reactors in ["1", "2"] {
+        let array = Array::create(&shape::raid5_of_3());
+        let options =
+            ["--reactors", reactors, "--read-deadline", "500ms", "--write-deadline", "off", "--max-errors", "5"];
+        let server = Server::start_members(&array, array.members(), &options);
+        let settings = ["set", "read-deadline=1m", "write-deadline=10s", "max-errors=off"];
+        let output = ask(&array, &settings).success();
+        assert_eq!(output.text(), "read-deadline=1m\nwrite-deadline=10s\nmax-errors=off\n");
+        let mut client = server.connect();
+        let data = Random::new(2).bytes(8192);
+        client.write(0, &data);
+        assert_eq!(client.read(0, data.len()), data);
+        let now = status(&array);
+        assert_eq!((sum(&now, "overdue"), sum(&now, "errors")), (0, 0));
+        assert_eq!(now["members"][0]["slow"], false);
+        let _ = server.stop();
+    }
+}
+
+#[test]
 fn settings_that_can_not_be_are_refused() {
     let array = Array::create(&shape::raid1_of_2());
     let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
@@ -138,6 +159,9 @@ fn settings_that_can_not_be_are_refused() {
         ("cache=sometimes", "sometimes"),
         ("colour=red", "colour"),
         ("log=loud", "loud"),
+        ("read-deadline=soon", "2s"),
+        ("write-deadline=1ms", "between"),
+        ("max-errors=-1", "off"),
     ] {
         let refusal = ask(&array, &["set", setting]).code_is(1).stderr;
         assert!(refusal.contains(named), "{setting}: {refusal}");

@@ -146,6 +146,12 @@ impl Member {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
+    /// Whether what stops one stops the other: they are files of one file system.
+    #[must_use]
+    pub fn shares_fate(&self, other: &Self) -> bool {
+        !self.is_device && !other.is_device && self.id.device == other.id.device
+    }
+
     /// Opens and locks one member.
     ///
     /// # Errors

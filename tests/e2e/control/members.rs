@@ -60,6 +60,21 @@ fn a_member_that_was_away_is_taken_back_and_rebuilt() {
 }
 
 #[test]
+fn a_member_whose_file_is_deleted_is_given_up() {
+    let (array, server, events, mut model) = filled(&shape::raid5_of_3());
+    std::fs::remove_file(&array.members()[1]).unwrap();
+    assert_eq!(events.until("degraded"), ["member-failed"]);
+    assert_eq!(status(&array)["health"]["missing"], serde_json::json!([1]));
+    write(&server, &mut model, 1);
+    assert_same(&read_export(server.uri()), &model, "without it");
+    // What its path leads to now is another file, for the same slot.
+    let path = array.members()[1].to_str().unwrap();
+    let _ = ask(&array, &["add", "--size", "64M", path]).success();
+    assert_eq!(events.until("recovered"), ["rebuild-started", "rebuild-finished"]);
+    let _ = server.stop();
+}
+
+#[test]
 fn two_new_members_take_the_places_of_two_that_are_lost() {
     let (array, server, events, mut model) = filled(&shape::rm2_of_7_partitioned());
     let refusal = |words: &[&str], named: &str| {

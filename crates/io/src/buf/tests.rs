@@ -154,3 +154,21 @@ fn a_class_is_not_readable_beyond_the_length() {
 fn a_lease_to_read_is_not_filled() {
     Buf::zeroed(Bytes(4 * KIB)).lease_read(0..1).copy_from(b"x");
 }
+
+#[test]
+fn a_buffer_that_was_given_up_counts_against_nothing_and_does_not_come_back() {
+    let pool = Pool::new(Bytes(64 << 10));
+    let mut buf = pool.try_alloc(Bytes(64 << 10)).expect("all of it");
+    let mut lease = buf.lease_write(0..512);
+    assert!(buf.is_lent() && buf.is_being_filled() && pool.try_alloc(Bytes(4096)).is_none());
+    buf.disown();
+    assert_eq!((pool.in_use(), pool.kept()), (Bytes(0), Bytes(0)));
+    let other = pool.try_alloc(Bytes(64 << 10)).expect("all of it, again");
+    // What comes late comes into memory that nobody else has.
+    lease.copy_from(&[1; 512]);
+    drop(lease);
+    assert_eq!(pool.in_use(), Bytes(64 << 10));
+    assert!(other.as_ref().iter().all(|&byte| byte == 0));
+    drop(other);
+    assert_eq!((pool.in_use(), pool.kept()), (Bytes(0), Bytes(64 << 10)));
+}

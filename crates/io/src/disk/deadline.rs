@@ -255,6 +255,10 @@ impl<D: Disk> Disk for Deadline<D> {
         if self.given_up.is_empty() { self.inner.wait_at_most(time) } else { self.inner.kick() }
     }
 
+    fn kin(&self, member: MemberIndex) -> MemberSet {
+        self.inner.kin(member)
+    }
+
     fn tick(&mut self) {
         self.now += 1;
         self.inner.tick();

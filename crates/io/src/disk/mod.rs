@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use crate::buf::Lease;
 use crate::error::Error;
@@ -190,6 +190,11 @@ pub trait Disk {
     fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
         let _ = time;
         self.wait()
+    }
+
+    /// The members, this one among them, that whatever stops this one is likely to stop, too.
+    fn kin(&self, member: MemberIndex) -> MemberSet {
+        MemberSet::EMPTY.with(member)
     }
 
     /// Notes that time has passed: operations that wait for it go on with the next kick.

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use io_uring::IoUring;
 use io_uring::types::{SubmitArgs, Timespec};
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::{Completion, Disk, DiskError, DiskOp, Latencies};
 use crate::error::Error;
@@ -60,6 +60,8 @@ pub struct UringDisk {
     /// Slots whose operation waits for room on its member's file system.
     roomless: Vec<usize>,
     waits_for_room: bool,
+    /// Operations that found no room and have not ended.
+    short_of_room: usize,
     /// Operations that have no slot yet.
     waiting: VecDeque<DiskOp>,
     /// Slots whose operation was done at once, and what the ring would have answered.
@@ -96,6 +98,7 @@ impl UringDisk {
             again: VecDeque::with_capacity(capacity),
             roomless: Vec::new(),
             waits_for_room: false,
+            short_of_room: 0,
             waiting: VecDeque::new(),
             answered: Vec::new(),
             refused: Vec::new(),
@@ -300,16 +303,17 @@ impl Disk for UringDisk {
         let mut now = None;
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
             if self.waits_for_room && self.slots[index].lacks_room(answer) {
-                if self.roomless.is_empty() {
-                    let op = self.slots[index].op().map(DiskOp::info);
-                    tracing::error!(
-                        op = op.map(tracing::field::display),
-                        "there is no room for it: waiting until there is"
-                    );
+                if self.slots[index].note_no_room() {
+                    if self.short_of_room == 0 {
+                        let op = self.slots[index].op().map(|op| tracing::field::display(op.info()));
+                        tracing::error!(op, "there is no room for it: waiting until there is");
+                    }
+                    self.short_of_room += 1;
                 }
                 self.roomless.push(index);
                 continue;
             }
+            let was_short = self.slots[index].was_short_of_room();
             match self.slots[index].advance(answer) {
                 Progress::More => self.again.push_back(index),
                 Progress::Done(completion, timed) => {
@@ -317,6 +321,7 @@ impl Disk for UringDisk {
                         let now = *now.get_or_insert_with(Instant::now);
                         self.latencies.ended(completion.member, name, began, now);
                     }
+                    self.short_of_room -= usize::from(was_short);
                     self.vacant.push(index);
                     completions.push(completion);
                 }
@@ -335,6 +340,14 @@ impl Disk for UringDisk {
 
     fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
         self.wait_for_some(Some(time))
+    }
+
+    fn kin(&self, member: MemberIndex) -> MemberSet {
+        let Some(Some(own)) = self.members.get(member.index()) else { return MemberSet::EMPTY.with(member) };
+        let is_kin = |other: &Option<Arc<Member>>| other.as_ref().is_some_and(|other| own.shares_fate(other));
+        let slots = (0..).map(MemberIndex).zip(&self.members);
+        let kin: MemberSet = slots.filter(|(_, other)| is_kin(other)).map(|(slot, _)| slot).collect();
+        kin.with(member)
     }
 
     fn tick(&mut self) {
@@ -356,6 +369,7 @@ impl Disk for UringDisk {
         let again = self.again.iter().position(|&again| again == index).and_then(|place| self.again.remove(place));
         let roomless = self.roomless.iter().position(|&roomless| roomless == index);
         if again.or_else(|| roomless.map(|place| self.roomless.swap_remove(place))).is_some() {
+            self.short_of_room -= usize::from(self.slots[index].was_short_of_room());
             self.refused.push(self.slots[index].end());
             self.vacant.push(index);
         }

@@ -5,7 +5,8 @@
 //! - A member that has anything else under way for too long, or a read for as long, is given up as by an error.
 //!
 //! Neither happens where the others can't do without the member: then its operations take as long as they take. The same where others
-//! hang, too, so that the array would not survive giving up all of them: what stops more than one is hardly a member's fault.
+//! hang, too, or are where the hung one is, so that the array would not survive giving up all of them: what stops more than one is hardly a member's
+//! fault.
 //!
 //! What was given up keeps its memory until the device is done with it, so whoever goes on does so in other memory.
 //!
@@ -129,7 +130,8 @@ impl<D: Disk, T> Engine<D, T> {
         if hung.is_empty() {
             return;
         }
-        let stalled = of(&|op| self.patience.is_stalled(op));
+        let kin = hung.iter().fold(MemberSet::EMPTY, |all, member| all.union(self.disk.kin(member)));
+        let stalled = of(&|op| self.patience.is_stalled(op)).union(kin.minus(missing));
         if self.geometry.tolerance() == 0 || self.repairs(missing.union(stalled)).is_err() {
             return self.note_stuck(hung);
         }

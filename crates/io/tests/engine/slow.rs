@@ -325,6 +325,23 @@ fn where_too_many_hang_none_is_given_up() {
     }
 }
 
+/// Members on one file system hang together, whichever shows it first.
+#[test]
+fn where_too_many_are_in_one_place_none_is_given_up() {
+    for (kin, is_given_up) in [(only(0), true), (only(0).with(member(3)), false)] {
+        let (mut engine, _) = filled(small(RAID5, 5), MemberSet::EMPTY);
+        engine.disk_mut().kin = kin;
+        hang(&mut engine, 0);
+        let new = noise(5, engine.geometry().capacity().0);
+        submit_write(&mut engine, 0, &new);
+        assert_eq!(wait(&mut engine, 5 * WRITE_TICKS).is_some(), is_given_up, "{kin:?}");
+        assert_eq!(engine.missing(), if is_given_up { only(0) } else { MemberSet::EMPTY }, "{kin:?}");
+        recover(&mut engine, 0);
+        turn(&mut engine);
+        assert_encoded(&engine, &new, "it went on");
+    }
+}
+
 #[test]
 fn without_deadlines_everything_waits() {
     let mut engine = small(RAID5, 5).engine(MemberSet::EMPTY, Order::Fifo);
@@ -350,7 +367,7 @@ fn what_hangs_keeps_its_memory_and_no_more() {
         engine.submit(number, Command::Write { lba: Lba(number * stripe), buf: buf(&new), fua: false });
     }
     let mut replies = 0;
-    for _ in 0..20 * READ_TICKS {
+    for _ in 0..3 * READ_TICKS {
         for reply in turn(&mut engine) {
             reply.result.expect("written");
             replies += 1;
@@ -393,6 +410,11 @@ fn another_member_takes_the_place_of_one_that_hangs() {
         run(&mut engine, other).expect("joined");
         assert!(engine.missing().is_empty() && engine.rebuilding().is_none(), "{context}");
         assert_encoded(&engine, &content, &context);
+        for _ in 0..2 * WRITE_TICKS {
+            turn(&mut engine);
+            engine.tick();
+        }
+        assert!(engine.missing().is_empty(), "{context}: what the former has not ended is not its fault");
         engine.disk_mut().end_elsewhere();
         assert!(turn(&mut engine).is_empty(), "{context}");
         assert_eq!((engine.lingering(member(1)), engine.missing()), (0, MemberSet::EMPTY), "{context}");

@@ -32,6 +32,8 @@ pub(super) struct Slot {
     retries: u32,
     /// Nobody waits for it.
     is_abandoned: bool,
+    /// It found no room.
+    is_short_of_room: bool,
     /// Its member, where another has its place since.
     former: Option<Arc<Member>>,
 }
@@ -58,7 +60,7 @@ impl Slot {
         );
         (self.first, self.done, self.retries) = (0, 0, 0);
         self.file = file;
-        self.is_abandoned = false;
+        (self.is_abandoned, self.is_short_of_room) = (false, false);
         self.op = Some((op, now));
     }
 
@@ -141,6 +143,16 @@ impl Slot {
     pub(super) fn lacks_room(&self, answer: i32) -> bool {
         let is_write = self.op().is_some_and(|op| matches!(op.kind, OpKind::Write | OpKind::Zero { .. }));
         is_write && !self.is_abandoned && matches!(-answer, libc::ENOSPC | libc::EDQUOT)
+    }
+
+    /// Notes that its operation found no room; false: it did so before.
+    pub(super) fn note_no_room(&mut self) -> bool {
+        !std::mem::replace(&mut self.is_short_of_room, true)
+    }
+
+    /// Whether its operation found no room at some time.
+    pub(super) fn was_short_of_room(&self) -> bool {
+        self.is_short_of_room
     }
 
     /// Takes the kernel's answer: a count of bytes or a negative error number.

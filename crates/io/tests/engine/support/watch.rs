@@ -8,7 +8,7 @@ use uraid_io::Error;
 use uraid_io::bitmap::Seal;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
 use uraid_io::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::intents::Intents;
 use super::{Random, SECTOR, size};
@@ -59,6 +59,8 @@ pub(crate) struct Watch {
     held: Vec<DiskOp>,
     /// Operations that are held on a member whose place another has.
     elsewhere: Vec<DiskOp>,
+    /// Members that are in one place.
+    pub(crate) kin: MemberSet,
     ended: Vec<Completion>,
 }
 
@@ -84,6 +86,7 @@ impl Watch {
             on_hold: Vec::new(),
             held: Vec::new(),
             elsewhere: Vec::new(),
+            kin: MemberSet::EMPTY,
             ended: Vec::new(),
             inner,
         };
@@ -391,6 +394,10 @@ impl Disk for Watch {
 
     fn wait(&mut self) -> Result<(), Error> {
         self.inner.wait()
+    }
+
+    fn kin(&self, member: MemberIndex) -> MemberSet {
+        if self.kin.contains(member) { self.kin } else { MemberSet::EMPTY.with(member) }
     }
 
     fn in_flight(&self) -> usize {
