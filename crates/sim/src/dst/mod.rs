@@ -14,34 +14,32 @@
 pub mod audit;
 mod client;
 pub(crate) mod doubts;
+mod finding;
 pub mod model;
+mod open;
 mod scenario;
 mod shelf;
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use thiserror::Error;
 use uraid_io::array::{Assembled, judge};
-use uraid_io::buf::Buf;
-use uraid_io::engine::Engine;
 use uraid_io::member::Access;
-use uraid_io::superblock::{Area, Areas, Consistency, Integrity, SuperblockError};
-use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, Lba, Level, MemberIndex, MemberSet};
+use uraid_io::superblock::{Area, Areas, Consistency, Integrity};
+use uraid_layout::{Geometry, MemberSet};
 
+pub use finding::{Failure, Finding};
+pub(crate) use open::look_after;
 pub use scenario::Scenario;
 
 use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
 use crate::members::Members;
 use crate::random::Random;
 use crate::trace::{KEPT, Trace};
-use audit::{Audit, Disagreement, tolerated};
+use audit::tolerated;
 use client::{Client, End};
-use doubts::{BLOCK, Doubts};
-use model::{Model, Wrong};
-use shelf::{Found, Shelf};
+use model::Model;
+use open::{Opened, Seen};
+use shelf::Shelf;
 
 /// What a run is to be made of.
 #[derive(Clone, Debug)]
@@ -84,126 +82,6 @@ pub struct Report {
     pub repaired: u64,
     /// Arrays, not stopped cleanly, that were read without being written first.
     pub only_read: u64,
-}
-
-/// A seed that shows something that must not be.
-#[derive(Clone, Debug)]
-pub struct Failure {
-    /// The seed.
-    pub seed: u64,
-    /// What was found.
-    pub finding: Finding,
-    /// What the run's array was.
-    pub scenario: String,
-    /// The last events.
-    pub events: Vec<String>,
-}
-
-/// What must not be.
-#[derive(Clone, Debug, Error)]
-pub enum Finding {
-    /// A read returned what it must not.
-    #[error("a read returned wrong content: {0}")]
-    WrongRead(Wrong),
-    /// The members hold what they must not.
-    #[error("without {lost:?}: {wrong}")]
-    WrongContent {
-        /// Which members were left out beside the missing ones.
-        lost: MemberSet,
-        /// The first sector.
-        wrong: Wrong,
-    },
-    /// Parity does not agree.
-    #[error("parity does not agree: stripe {}, group {}, byte {}", .0.stripe, .0.group, .0.byte)]
-    Parity(Disagreement),
-    /// Content can't be computed though few enough members are missing.
-    #[error("content can't be computed without {lost:?}")]
-    Undecodable {
-        /// The members.
-        lost: MemberSet,
-    },
-    /// A command failed though few enough members did.
-    #[error("command {token} failed though few enough members did: {error}")]
-    CommandFailed {
-        /// The command.
-        token: u64,
-        /// Its error.
-        error: String,
-    },
-    /// A command was replied to twice, or not as it should be.
-    #[error("command {token} has a second reply, or a read came without its memory")]
-    RepliedTwice {
-        /// The command.
-        token: u64,
-    },
-    /// Nothing goes on.
-    #[error("{commands} commands are never replied to")]
-    Stuck {
-        /// Commands without a reply.
-        commands: usize,
-    },
-    /// An array that can be opened was refused.
-    #[error("refused or failed: {error}")]
-    Refused {
-        /// Why.
-        error: String,
-    },
-    /// An array that can't be trusted was opened.
-    #[error("not stopped cleanly and opened without {missing:?}")]
-    NotRefused {
-        /// The missing members.
-        missing: MemberSet,
-    },
-    /// A member still holds something else than was written there, after the array was read.
-    #[error("sector {lba} can be had, and was not written back to the member that holds something else")]
-    NotHealed {
-        /// Where in the array.
-        lba: Lba,
-    },
-    /// Members were written though the array was opened for reading only.
-    #[error("member {member} was written, and was to be read only")]
-    Written {
-        /// The member.
-        member: MemberIndex,
-    },
-    /// Recovery brought something else than what was read before it.
-    #[error("sector {lba} was read before recovery, and is something else after it")]
-    ReadOtherwise {
-        /// Where in the array.
-        lba: Lba,
-    },
-    /// A closed array is not clean.
-    #[error("the array was closed and is not clean")]
-    NotClean,
-    /// A member was set aside that nothing has happened to.
-    #[error("members {members:?} were set aside, and nothing has happened to them")]
-    SetAside {
-        /// The members.
-        members: MemberSet,
-    },
-    /// A member was accepted that is not current.
-    #[error("members {members:?} were accepted, and are not current or not there")]
-    Accepted {
-        /// The members.
-        members: MemberSet,
-    },
-    /// A foreign or cloned member was accepted, or one of another side.
-    #[error("a foreign or cloned member was accepted, or one that went on without the others")]
-    Stranger,
-    /// A member's superblock is gone.
-    #[error("member {member} has no superblock left: {source}")]
-    NoSuperblock {
-        /// The member.
-        member: MemberIndex,
-        /// What is wrong with it.
-        source: SuperblockError,
-    },
-    /// An assertion failed.
-    #[error("panicked: {message}")]
-    Panicked {
-        /// What it said.
-        message: String,
-    },
 }
 
 impl Report {
@@ -262,45 +140,6 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     Err(Box::new(Failure { seed, finding, scenario: description, events: trace.last() }))
 }
 
-/// Opens members of an array with checksums that corrupted something, recovers it, reads all of it and then the members, and holds it against the
-/// model; members of `excused` may be set aside. Whether it had to be recovered.
-///
-/// # Errors
-/// What must not be.
-pub(crate) fn look_after(
-    scenario: &Scenario,
-    members: &Members,
-    model: &Model,
-    excused: MemberSet,
-) -> Result<bool, Finding> {
-    let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
-    let candidates = members.candidates();
-    let verdict = judge(&candidates).map_err(|error| refused(&error))?;
-    let aside = verdict.missing().minus(excused);
-    if !aside.is_empty() {
-        return Err(Finding::SetAside { members: aside });
-    }
-    let accepted = members.only(scenario.geometry.all_members().minus(verdict.missing()));
-    let found = Found { candidates, verdict, members: accepted.clone() };
-    let disk = SimDisk::new(accepted, Random::new(1), Trace::default());
-    let mut run = Run::new(scenario.clone(), Random::new(1), Trace::default(), &Options::default());
-    run.silent = Some(draw_silent(scenario, &mut Random::new(1)));
-    run.model = model.clone();
-    match run.open(&disk, &found, &Seen::new())? {
-        Opened::Engine(_) => Ok(run.report.recoveries > 0),
-        Opened::Broken => Err(Finding::Refused { error: "it breaks though nothing fails".into() }),
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, finding, scenario, events } = self;
-        writeln!(f, "seed {seed}: {finding}\n  {scenario}\n  the last events:")?;
-        events.iter().try_for_each(|event| writeln!(f, "    {event}"))?;
-        write!(f, "  again: cargo xtask sim --seeds {seed}..{}", seed + 1)
-    }
-}
-
 /// A run under way.
 struct Run {
     scenario: Scenario,
@@ -317,22 +156,12 @@ struct Run {
     report: Report,
 }
 
-/// What was read of an array before it was recovered.
-type Seen = BTreeMap<Lba, Buf>;
-
 /// Whether anything goes wrong in a life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
     Rough,
     /// The last life shows what the others have left.
     Calm,
-}
-
-/// An array that is open, or what stands in the way.
-enum Opened {
-    Engine(Box<Engine<SimDisk, u64>>),
-    /// The power went, or a member failed.
-    Broken,
 }
 
 impl Run {
@@ -439,145 +268,6 @@ impl Run {
         self.shelf.put(&left, disk.struck().union(disk.lied()), end == End::Closed, &mut self.random);
     }
 
-    /// Assembles the array, recovers it, and looks at all of it.
-    fn open(&mut self, disk: &SimDisk, found: &Found, seen: &Seen) -> Result<Opened, Finding> {
-        let generation = scenario::uuid(&mut self.random);
-        let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
-        let mut assembled = match assembled {
-            Ok(assembled) => assembled,
-            Err(error) => return self.broken(disk, error.to_string()),
-        };
-        if assembled.needs_recovery() {
-            assembled = match assembled.recover(|_| {}) {
-                Ok(assembled) => assembled,
-                Err(error) => return self.broken(disk, error.to_string()),
-            };
-            self.report.recoveries += 1;
-            self.trace.note(format_args!("recovered"));
-        }
-        let mut engine = assembled.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
-        if self.silent.is_some() {
-            let Some(healed) = self.heal(disk, engine)? else { return Ok(Opened::Broken) };
-            engine = healed;
-        }
-        self.look(&disk.members(), found, engine.missing(), seen)?;
-        if self.random.chance(1, 4) {
-            self.read_without(&disk.members(), engine.missing())?;
-        }
-        Ok(Opened::Engine(Box::new(engine)))
-    }
-
-    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
-    fn heal(&mut self, disk: &SimDisk, engine: Engine<SimDisk, u64>) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
-        let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        let (random, trace) = (self.aside.fork(), self.trace.clone());
-        let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
-        let is_done = client.look()?;
-        self.report.unreadable += client.unreadable;
-        let engine = client.into_engine();
-        if !is_done {
-            return Ok(None);
-        }
-        let Scenario { geometry, superblocks, .. } = &self.scenario;
-        let members = disk.members();
-        let is_mirror = matches!(geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
-        // Of copies one is read.
-        if !is_mirror
-            && disk.lied().union(disk.struck()).is_empty()
-            && let Some(doubts) = Doubts::new(geometry, superblocks, &members)
-            && let Some(lba) = doubts.unhealed(engine.missing())
-        {
-            return Err(Finding::NotHealed { lba });
-        }
-        Ok(Some(engine))
-    }
-
-    /// Has the engine read the whole array as the power cut has left it, without writing; what was seen.
-    fn read_unwritten(&mut self, found: &Found) -> Result<Seen, Finding> {
-        let Found { candidates, verdict, members } = found;
-        let disk = SimDisk::new(members.clone(), self.aside.fork(), self.trace.clone());
-        let is_logged = self.scenario.consistency() == Consistency::Log;
-        if is_logged && self.aside.chance(1, 4) {
-            // Parity can be relied on, so that members may fail meanwhile.
-            let members = *self.aside.pick(&tolerated(&self.scenario.geometry, verdict.missing()));
-            disk.set_faults(Faults { members, read_eio: Rate(1000), ..Faults::default() });
-        }
-        let generation = scenario::uuid(&mut self.aside);
-        let array = match Assembled::new(disk.clone(), verdict, candidates, Access::ReadOnly, generation) {
-            Ok(array) => array,
-            Err(error) => return self.broken(&disk, error.to_string()).map(|_| Seen::new()),
-        };
-        let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
-        let mut model = self.model.clone();
-        let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        let mut client =
-            Client::new(engine, disk.clone(), &scenario, &mut model, self.aside.fork(), self.trace.clone());
-        client.look()?;
-        self.report.only_read += 1;
-        self.report.unreadable += client.unreadable;
-        let seen = std::mem::take(&mut client.seen);
-        let after = disk.members();
-        let is_same =
-            |slot| after.get(slot).map(|member| member.current()) == members.get(slot).map(|member| member.current());
-        if let Some(member) = members.present().iter().find(|&slot| !is_same(slot)) {
-            return Err(Finding::Written { member });
-        }
-        // Without a log, recovery may choose another of the copies.
-        Ok(if is_logged { seen } else { Seen::new() })
-    }
-
-    fn broken(&self, disk: &SimDisk, error: String) -> Result<Opened, Finding> {
-        self.trace.note(format_args!("opening failed: {error}"));
-        if disk.is_dark() || !disk.struck().is_empty() { Ok(Opened::Broken) } else { Err(Finding::Refused { error }) }
-    }
-
-    /// Holds the whole array against the model, and again without every set of members that it survives, and what was read before recovery.
-    fn look(&mut self, members: &Members, found: &Found, missing: MemberSet, seen: &Seen) -> Result<(), Finding> {
-        let Scenario { geometry, superblocks, .. } = &self.scenario;
-        let members = members.only(geometry.all_members().minus(missing));
-        let area =
-            |slot: usize| found.verdict.slots[slot].map(|index| found.candidates[index].superblock.areas.data.offset);
-        let area = |slot| area(slot).unwrap_or_default();
-        let doubts = self.silent.and_then(|_| Doubts::new(geometry, superblocks, &members));
-        let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
-        let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
-        let audit = Audit::new(geometry, &members, area, piece, is_sound);
-        audit.check_parity().map_err(Finding::Parity)?;
-        for lost in tolerated(geometry, missing) {
-            let content = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
-            for (lba, bytes) in content.iter().filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {
-                self.model.observe(lba, bytes).map_err(|wrong| Finding::WrongContent { lost, wrong })?;
-                if !seen.is_empty() && !is_as_seen(seen, lba, bytes) {
-                    return Err(Finding::ReadOtherwise { lba });
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Has the engine read the whole array from copies of the members, of which some more are missing.
-    fn read_without(&mut self, members: &Members, missing: MemberSet) -> Result<(), Finding> {
-        let geometry = &self.scenario.geometry;
-        let lost = *self.random.pick(&tolerated(geometry, missing));
-        let members = members.only(geometry.all_members().minus(missing).minus(lost));
-        if Repair::new(geometry, missing.union(lost)).is_err() {
-            return Ok(());
-        }
-        let candidates = members.candidates();
-        let refused = |error: String| Finding::Refused { error };
-        let verdict = judge(&candidates).map_err(|error| refused(error.to_string()))?;
-        let trace = Trace::default();
-        let disk = SimDisk::new(members, self.random.fork(), trace.clone());
-        let generation = scenario::uuid(&mut self.random);
-        let array = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadOnly, generation);
-        let engine = array.map_err(|error| refused(error.to_string()))?.into_engine();
-        let engine = engine.map_err(|error| refused(error.to_string()))?;
-        let mut model = self.model.clone();
-        let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        Client::new(engine, disk, &scenario, &mut model, self.random.fork(), trace).look()?;
-        Ok(())
-    }
-
     /// Who may fail in this life, and how; now and then more members than the level survives.
     fn draw_faults(&mut self, missing: MemberSet) -> Faults {
         let is_harsh = self.is_harsh;
@@ -640,15 +330,6 @@ fn draw_silent(scenario: &Scenario, random: &mut Random) -> Silent {
 pub(crate) fn areas_in_use(areas: &Areas, geometry: &Geometry) -> Areas {
     let used = geometry.used_sectors().bytes();
     Areas { data: Area { size: used, ..areas.data }, ..*areas }
-}
-
-/// Whether content is what was read before.
-fn is_as_seen(seen: &Seen, lba: Lba, bytes: &[u8]) -> bool {
-    (lba.0..).zip(bytes.chunks(512)).all(|(lba, sector)| {
-        let Some((first, buf)) = seen.range(..=Lba(lba)).next_back() else { return true };
-        let at = usize::try_from(lba - first.0).map_or(usize::MAX, |index| index.saturating_mul(512));
-        buf.as_ref().get(at..at.saturating_add(512)).is_none_or(|before| before == sector)
-    })
 }
 
 #[cfg(test)]

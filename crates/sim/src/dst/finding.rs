@@ -1,0 +1,139 @@
+//! What a run must not show.
+
+use std::fmt;
+
+use thiserror::Error;
+use uraid_io::superblock::SuperblockError;
+use uraid_layout::{Lba, MemberIndex, MemberSet};
+
+use super::audit::Disagreement;
+use super::model::Wrong;
+
+/// A seed that shows something that must not be.
+#[derive(Clone, Debug)]
+pub struct Failure {
+    /// The seed.
+    pub seed: u64,
+    /// What was found.
+    pub finding: Finding,
+    /// What the run's array was.
+    pub scenario: String,
+    /// The last events.
+    pub events: Vec<String>,
+}
+
+/// What must not be.
+#[derive(Clone, Debug, Error)]
+pub enum Finding {
+    /// A read returned what it must not.
+    #[error("a read returned wrong content: {0}")]
+    WrongRead(Wrong),
+    /// The members hold what they must not.
+    #[error("without {lost:?}: {wrong}")]
+    WrongContent {
+        /// Which members were left out beside the missing ones.
+        lost: MemberSet,
+        /// The first sector.
+        wrong: Wrong,
+    },
+    /// Parity does not agree.
+    #[error("parity does not agree: stripe {}, group {}, byte {}", .0.stripe, .0.group, .0.byte)]
+    Parity(Disagreement),
+    /// Content can't be computed though few enough members are missing.
+    #[error("content can't be computed without {lost:?}")]
+    Undecodable {
+        /// The members.
+        lost: MemberSet,
+    },
+    /// A command failed though few enough members did.
+    #[error("command {token} failed though few enough members did: {error}")]
+    CommandFailed {
+        /// The command.
+        token: u64,
+        /// Its error.
+        error: String,
+    },
+    /// A command was replied to twice, or not as it should be.
+    #[error("command {token} has a second reply, or a read came without its memory")]
+    RepliedTwice {
+        /// The command.
+        token: u64,
+    },
+    /// Nothing goes on.
+    #[error("{commands} commands are never replied to")]
+    Stuck {
+        /// Commands without a reply.
+        commands: usize,
+    },
+    /// An array that can be opened was refused.
+    #[error("refused or failed: {error}")]
+    Refused {
+        /// Why.
+        error: String,
+    },
+    /// An array that can't be trusted was opened.
+    #[error("not stopped cleanly and opened without {missing:?}")]
+    NotRefused {
+        /// The missing members.
+        missing: MemberSet,
+    },
+    /// A member still holds something else than was written there, after the array was read.
+    #[error("sector {lba} can be had, and was not written back to the member that holds something else")]
+    NotHealed {
+        /// Where in the array.
+        lba: Lba,
+    },
+    /// Members were written though the array was opened for reading only.
+    #[error("member {member} was written, and was to be read only")]
+    Written {
+        /// The member.
+        member: MemberIndex,
+    },
+    /// Recovery brought something else than what was read before it.
+    #[error("sector {lba} was read before recovery, and is something else after it")]
+    ReadOtherwise {
+        /// Where in the array.
+        lba: Lba,
+    },
+    /// A closed array is not clean.
+    #[error("the array was closed and is not clean")]
+    NotClean,
+    /// A member was set aside that nothing has happened to.
+    #[error("members {members:?} were set aside, and nothing has happened to them")]
+    SetAside {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A member was accepted that is not current.
+    #[error("members {members:?} were accepted, and are not current or not there")]
+    Accepted {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A foreign or cloned member was accepted, or one of another side.
+    #[error("a foreign or cloned member was accepted, or one that went on without the others")]
+    Stranger,
+    /// A member's superblock is gone.
+    #[error("member {member} has no superblock left: {source}")]
+    NoSuperblock {
+        /// The member.
+        member: MemberIndex,
+        /// What is wrong with it.
+        source: SuperblockError,
+    },
+    /// An assertion failed.
+    #[error("panicked: {message}")]
+    Panicked {
+        /// What it said.
+        message: String,
+    },
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, finding, scenario, events } = self;
+        writeln!(f, "seed {seed}: {finding}\n  {scenario}\n  the last events:")?;
+        events.iter().try_for_each(|event| writeln!(f, "    {event}"))?;
+        write!(f, "  again: cargo xtask sim --seeds {seed}..{}", seed + 1)
+    }
+}
