@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use uraid_sim::dst::{Failure, Options, Report, run};
+use uraid_sim::dst::{Changes, Failure, Options, Report, run};
 
 /// Failures after which a run of seeds stops: one bug shows in many.
 const FAILURES_MAX: usize = 5;
@@ -40,11 +40,13 @@ fn main() -> ExitCode {
     let sum = run_all(&arguments, begun);
     let elapsed = begun.elapsed();
     let Report { lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, events, .. } = sum.report;
-    let Report { lies, unreadable, repaired, only_read, .. } = sum.report;
+    let Report { lies, unreadable, repaired, only_read, changes, .. } = sum.report;
+    let Changes { fails, joins, returns, shorts, rebuilds, scrubs } = changes;
     println!(
         "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts ({cuts_in_recovery} in recovery), \
          {recoveries} recoveries, {only_read} looks before one, {degraded} lives degraded, {sectors_read} sectors read, {lies} silent corruptions, \
-         {repaired} pieces repaired, {unreadable} commands rightly without them; {} failed",
+         {repaired} pieces repaired, {unreadable} commands rightly without them, {fails} members given up, {joins} replaced, {returns} that came back \
+         ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs; {} failed",
         sum.runs,
         elapsed.as_secs_f64(),
         sum.runs as f64 / elapsed.as_secs_f64() / arguments.threads as f64,

@@ -78,12 +78,12 @@ impl Heals {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Has everything healed that a job found and did without.
+    /// Has everything healed that a job found and did without; not while a member waits to join, which waits for that: the next read finds it again.
     pub(super) fn heal_later(&mut self, id: JobId) {
         let damage = std::mem::take(&mut self.jobs.job(id).damage);
         // Parity that may be wrong is good enough to answer from where nothing else is left, not to be made what the member holds.
         let is_doubted = self.is_suspect && !planted!(HealInDoubt);
-        if self.is_read_only || is_doubted || planted!(HealDropped) {
+        if self.is_read_only || is_doubted || self.barrier.is_some() || planted!(HealDropped) {
             return;
         }
         for damage in damage.into_iter().filter(|damage| !self.record.missing().contains(damage.member)) {

@@ -138,11 +138,13 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     pub(super) fn check_changes(&self) -> Result<(), EngineError> {
-        match () {
-            () if self.is_frozen => Err(EngineError::Frozen),
-            () if self.is_read_only => Err(EngineError::ReadOnly),
-            () => Ok(()),
+        if self.is_frozen {
+            return Err(EngineError::Frozen);
         }
+        if self.is_read_only {
+            return Err(EngineError::ReadOnly);
+        }
+        Ok(())
     }
 
     /// Gives a member up.

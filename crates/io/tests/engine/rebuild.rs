@@ -364,6 +364,38 @@ fn another_member_fails_midway() {
     assert!(was_midway > 10, "{was_midway} were midway");
 }
 
+/// What is found while a member waits to join is healed later: the join waits for all that is being healed.
+#[test]
+fn a_read_error_under_way_does_not_keep_a_member_from_joining() {
+    let shape = small(Level::Raid1, 3);
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    let slot = MemberIndex(2);
+    drop(run(&mut engine, fail(slot)).expect("given up"));
+    let join = new_member(&mut engine, &shape, slot, 7);
+    let data = shape.superblocks()[0].areas.data.offset.0;
+    for member in [0_u8, 1] {
+        // Whichever of the copies is read.
+        let offset = Bytes(data + u64::from(member) * crate::support::CHUNK);
+        engine.disk_mut().inner.spoil(MemberIndex(member), offset, Bytes(512));
+    }
+    let capacity = engine.geometry().capacity().0;
+    engine.disk_mut().allow_reaps(0);
+    engine.submit(1, Command::Read { lba: Lba(0), buf: buf(&vec![0; content.len()]) });
+    let mut replies = Vec::new();
+    engine.turn(&mut replies).expect("memory does not break");
+    engine.submit(2, join);
+    engine.disk_mut().allow_reaps(usize::MAX);
+    engine.turn(&mut replies).expect("memory does not break");
+    let ends: Vec<(u64, bool)> = replies.iter().map(|reply| (reply.token, reply.result.is_ok())).collect();
+    assert_eq!(ends, [(1, true), (2, true)], "{replies:?}");
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert!(read(&mut engine, 0, capacity).expect("read") == content);
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert!(engine.counters().total().repaired > 0, "it is found again, and healed then");
+    assert_whole(&engine, "joined");
+    assert_encoded(&engine, &content, "joined");
+}
+
 #[test]
 fn a_stripe_that_cannot_be_read_stops_it_until_it_can() {
     let shape = small(RAID5, 4);

@@ -245,34 +245,63 @@ impl SimDisk {
         self.world.borrow().members.clone()
     }
 
+    /// Whether operations on a slot are in flight.
+    #[must_use]
+    pub fn is_busy(&self, slot: MemberIndex) -> bool {
+        let world = self.world.borrow();
+        let flying = world.flying.values().map(|flight| flight.op.member);
+        let others = world.queued.iter().map(|op| op.member).chain(world.done.iter().map(|done| done.member));
+        flying.chain(others).any(|member| member == slot)
+    }
+
+    /// Puts a member in at a slot, or takes it out with `None`; the one that was there. What has happened to that one is forgotten.
+    ///
+    /// # Panics
+    /// When there is no such slot, or [operations](SimDisk::is_busy) on it are in flight.
+    pub fn put(&self, slot: MemberIndex, member: Option<Member>) -> Option<Member> {
+        assert!(!self.is_busy(slot), "a member is exchanged with nothing in flight");
+        let mut world = self.world.borrow_mut();
+        world
+            .trace
+            .note(format_args!("slot {slot} has {} member now", if member.is_some() { "another" } else { "no" }));
+        world.gone = world.gone.without(slot);
+        world.struck = world.struck.without(slot);
+        world.lied = world.lied.without(slot);
+        world.members.replace(slot, member)
+    }
+
     /// What is left of the members after an ending, those that were gone too. Chance chooses what a power cut leaves, in one of several ways.
     #[must_use]
     pub fn leave(&self, ending: Ending, random: &mut Random) -> Members {
-        let world = self.world.borrow();
-        // One in so many sectors gets the newest version, or the durable one; mostly a mixture.
-        let (newest, durable) = *random.pick(&[(1, 2), (1, 2), (1, 1), (0, 1), (1, 16), (15, 16), (1, 4)]);
-        let by_member: Vec<bool> = (0..world.members.len()).map(|_| random.chance(1, 8)).collect();
-        match ending {
-            Ending::PowerCut => world.members.cut(|place, count| {
-                if by_member[place.member.index()] {
-                    0
-                } else if random.chance(1, 8) {
-                    random.index(count)
-                } else if random.chance(newest, durable) {
-                    count - 1
-                } else {
-                    0
-                }
-            }),
-            Ending::Kill => {
-                let mut members = world.members.clone();
-                for slot in members.present().iter() {
-                    if let Some(member) = members.get_mut(slot) {
-                        member.kill(|_| random.chance(newest, durable));
-                    }
-                }
-                members
+        leave(&self.world.borrow().members, ending, random)
+    }
+}
+
+/// What is left of members after an ending: see [`SimDisk::leave`].
+pub(crate) fn leave(members: &Members, ending: Ending, random: &mut Random) -> Members {
+    // One in so many sectors gets the newest version, or the durable one; mostly a mixture.
+    let (newest, durable) = *random.pick(&[(1, 2), (1, 2), (1, 1), (0, 1), (1, 16), (15, 16), (1, 4)]);
+    let by_member: Vec<bool> = (0..members.len()).map(|_| random.chance(1, 8)).collect();
+    match ending {
+        Ending::PowerCut => members.cut(|place, count| {
+            if by_member[place.member.index()] {
+                0
+            } else if random.chance(1, 8) {
+                random.index(count)
+            } else if random.chance(newest, durable) {
+                count - 1
+            } else {
+                0
             }
+        }),
+        Ending::Kill => {
+            let mut members = members.clone();
+            for slot in members.present().iter() {
+                if let Some(member) = members.get_mut(slot) {
+                    member.kill(|_| random.chance(newest, durable));
+                }
+            }
+            members
         }
     }
 }

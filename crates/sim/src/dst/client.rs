@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::engine::{Command, Engine, EngineError, Reply};
-use uraid_io::superblock::Integrity;
+use uraid_io::superblock::{Integrity, Superblock};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
 
 use super::Finding;
+use super::administer::Administrator;
 use super::doubts::{BLOCK, Doubts};
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
@@ -35,7 +37,7 @@ pub(super) enum End {
 
 /// What a command's reply will mean.
 #[derive(Debug)]
-enum Asked {
+pub(super) enum Asked {
     Read {
         lba: Lba,
         len: Sectors,
@@ -58,13 +60,30 @@ enum Asked {
     Close {
         begun: Moment,
     },
+    /// That a member is given up.
+    Fail {
+        uuid: Uuid,
+        /// It is right to refuse it.
+        may_refuse: bool,
+    },
+    /// That a member is taken in, in the place of another.
+    Join {
+        slot: MemberIndex,
+        before: Uuid,
+    },
 }
 
 pub(super) struct Client<'a> {
-    engine: Engine<SimDisk, u64>,
-    disk: SimDisk,
+    pub(super) engine: Engine<SimDisk, u64>,
+    pub(super) disk: SimDisk,
+    /// Who the members in the slots are, and where things are on them.
+    pub(super) superblocks: Vec<Superblock>,
+    pub(super) administrator: Option<&'a mut Administrator>,
+    /// A member is being given up or taken in.
+    pub(super) is_changing: bool,
+    /// Members that were exchanged failed operations.
+    pub(super) has_struck: bool,
     pool: Pool,
-    scenario: &'a Scenario,
     model: &'a mut Model,
     random: Random,
     trace: Trace,
@@ -111,8 +130,11 @@ impl<'a> Client<'a> {
         Self {
             engine,
             disk,
+            superblocks: scenario.superblocks.clone(),
+            administrator: None,
+            is_changing: false,
+            has_struck: false,
             pool,
-            scenario,
             model,
             random,
             trace,
@@ -138,6 +160,7 @@ impl<'a> Client<'a> {
                 let (asked, command) = self.draw();
                 self.submit(asked, command);
             }
+            self.administer()?;
             if self.random.chance(1, 32) {
                 self.engine.tick();
             }
@@ -153,6 +176,7 @@ impl<'a> Client<'a> {
         if !self.finish()? {
             return Ok(End::Dark);
         }
+        self.check_scrub()?;
         if !closes {
             return Ok(End::Idle);
         }
@@ -199,13 +223,18 @@ impl<'a> Client<'a> {
         self.run(0, true)
     }
 
+    /// Lets somebody change and check the array while this client goes on.
+    pub(super) fn administered_by(self, administrator: Option<&'a mut Administrator>) -> Self {
+        Self { administrator, ..self }
+    }
+
     /// The engine, with nothing under way.
     pub(super) fn into_engine(self) -> Engine<SimDisk, u64> {
         self.engine
     }
 
     /// Waits for every reply; false when the power goes.
-    fn finish(&mut self) -> Result<bool, Finding> {
+    pub(super) fn finish(&mut self) -> Result<bool, Finding> {
         let mut idle = 0;
         while self.turn()? {
             if self.asked.is_empty() && self.engine.in_flight() == 0 {
@@ -227,7 +256,7 @@ impl<'a> Client<'a> {
         self.disk.in_flight() == 0
     }
 
-    fn wait(&mut self) -> Result<bool, Finding> {
+    pub(super) fn wait(&mut self) -> Result<bool, Finding> {
         use uraid_io::disk::Disk as _;
         if self.engine.wants_turn() || self.disk_is_idle() {
             return Ok(true);
@@ -239,18 +268,24 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// The members that are not there, have failed something, or do not have all of their content.
+    pub(super) fn failed(&self) -> MemberSet {
+        let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
+        self.engine.missing().union(rebuilding).union(self.disk.struck())
+    }
+
     /// Notes whether too much is corrupted in one place.
     fn note_lies(&mut self) {
         if self.lies.replace(self.disk.lies()) != Some(self.disk.lies()) {
             let (geometry, members) = (self.engine.geometry(), self.disk.members());
-            let failed = self.engine.missing().union(self.disk.struck());
-            let doubts = Doubts::new(geometry, &self.scenario.superblocks, &members);
+            let doubts = Doubts::new(geometry, &self.superblocks, &members);
+            let failed = self.failed();
             self.was_lost |= doubts.is_some_and(|doubts| doubts.excuse_write(failed, Lba(0), geometry.capacity()));
         }
     }
 
     /// A turn of the engine; false when the power goes.
-    fn turn(&mut self) -> Result<bool, Finding> {
+    pub(super) fn turn(&mut self) -> Result<bool, Finding> {
         self.note_lies();
         let mut replies = Vec::new();
         let turned = self.engine.turn(&mut replies);
@@ -267,7 +302,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    fn submit(&mut self, asked: Asked, command: Command) {
+    pub(super) fn submit(&mut self, asked: Asked, command: Command) {
         let token = self.next;
         self.next += 1;
         let name = match &command {
@@ -275,6 +310,7 @@ impl<'a> Client<'a> {
             Command::Write { lba, buf, fua } => format!("write {lba}+{} fua {fua}", buf.len() / 512),
             Command::WriteZeroes { lba, len, fua, .. } => format!("zeroes {lba}+{len} fua {fua}"),
             Command::Trim { lba, len, fua } => format!("trim {lba}+{len} fua {fua}"),
+            Command::Join(joining) => format!("join {}, whole {}", joining.superblock.slot, joining.is_whole),
             other => format!("{other:?}"),
         };
         let number = if let Asked::Write { pending: Some(pending), .. } = &asked { pending.number.0 } else { 0 };
@@ -312,25 +348,41 @@ impl<'a> Client<'a> {
                 self.model.flushed(begun);
                 self.is_closed = true;
             }
+            Asked::Fail { uuid, .. } => self.failed_as_asked(uuid),
+            Asked::Join { slot, before } => self.joined(slot, before),
         }
         Ok(())
     }
 
     /// A command may fail only when more members failed than the level survives, or hold something else than was written in one place.
     fn excuse(&mut self, token: u64, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
+        let failed = self.failed();
+        let is_refused = match *asked {
+            Asked::Fail { may_refuse, .. }
+                if matches!(error, EngineError::Needed { .. } | EngineError::NotThere { .. }) =>
+            {
+                may_refuse
+            }
+            // It has failed, too.
+            Asked::Join { slot, .. } => self.disk.struck().union(self.disk.lied()).contains(slot),
+            _ => false,
+        };
+        if let Asked::Join { slot, .. } = *asked {
+            self.not_joined(slot);
+        }
+        self.is_changing &= !matches!(asked, Asked::Fail { .. } | Asked::Join { .. });
         let geometry = self.engine.geometry();
-        let failed = self.engine.missing().union(self.disk.struck());
         let is_too_much = |failed| Repair::new(geometry, failed).is_err();
         if let Asked::Look { lba, len } = *asked {
             self.blind.push((lba, len));
         }
         // A member that does not give back what is written to heal it fails, which may be one more than the level survives.
         let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
-        if is_too_much(failed) || is_frozen {
+        if is_too_much(failed) || is_frozen || is_refused {
             return Ok(());
         }
         let members = self.disk.members();
-        let doubts = Doubts::new(geometry, &self.scenario.superblocks, &members);
+        let doubts = Doubts::new(geometry, &self.superblocks, &members);
         let is_excused = doubts.is_some_and(|doubts| match *asked {
             Asked::Read { lba, len, .. } | Asked::Look { lba, len } => doubts.excuse_read(failed, lba, len),
             Asked::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
@@ -338,6 +390,7 @@ impl<'a> Client<'a> {
             Asked::Flush { .. } | Asked::Close { .. } => {
                 self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
             }
+            Asked::Fail { .. } | Asked::Join { .. } => false,
         });
         self.unreadable += u64::from(is_excused);
         if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }

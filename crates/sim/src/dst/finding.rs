@@ -4,7 +4,7 @@ use std::fmt;
 
 use thiserror::Error;
 use uraid_io::superblock::SuperblockError;
-use uraid_layout::{Lba, MemberIndex, MemberSet};
+use uraid_layout::{Lba, MemberIndex, MemberSet, Sectors};
 
 use super::audit::Disagreement;
 use super::model::Wrong;
@@ -109,6 +109,26 @@ pub enum Finding {
     Accepted {
         /// The members.
         members: MemberSet,
+    },
+    /// A member did not join that could have.
+    #[error("a member did not join slot {slot}: {error}")]
+    NotJoined {
+        /// The slot.
+        slot: MemberIndex,
+        /// Why.
+        error: String,
+    },
+    /// Members that nothing happens to are not rebuilt.
+    #[error("members {members:?} are missing or not rebuilt, and nothing keeps them from it")]
+    NotRebuilt {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A scrub finds something wrong with what nobody has corrupted.
+    #[error("a scrub finds {sectors} sectors that do not agree, and nothing was corrupted")]
+    Mismatch {
+        /// How many.
+        sectors: Sectors,
     },
     /// A foreign or cloned member was accepted, or one of another side.
     #[error("a foreign or cloned member was accepted, or one that went on without the others")]

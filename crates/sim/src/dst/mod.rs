@@ -11,6 +11,7 @@
 //! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs ([`Silent`]). A command may then fail where more
 //! members hold something else in one place than the level survives, and only there ([`doubts`]); the array is read before members are looked at.
 
+mod administer;
 pub mod audit;
 mod client;
 pub(crate) mod doubts;
@@ -23,10 +24,12 @@ mod shelf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use uraid_io::array::{Assembled, judge};
+use uraid_io::engine::Engine;
 use uraid_io::member::Access;
 use uraid_io::superblock::{Area, Areas, Consistency, Integrity};
 use uraid_layout::{Geometry, MemberSet};
 
+pub use administer::Changes;
 pub use finding::{Failure, Finding};
 pub(crate) use open::look_after;
 pub use scenario::Scenario;
@@ -35,11 +38,12 @@ use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
 use crate::members::Members;
 use crate::random::Random;
 use crate::trace::{KEPT, Trace};
+use administer::Administrator;
 use audit::tolerated;
 use client::{Client, End};
 use model::Model;
-use open::{Opened, Seen};
-use shelf::Shelf;
+use open::{Opened, Seen, lost};
+use shelf::{Found, Shelf};
 
 /// What a run is to be made of.
 #[derive(Clone, Debug)]
@@ -82,6 +86,8 @@ pub struct Report {
     pub repaired: u64,
     /// Arrays, not stopped cleanly, that were read without being written first.
     pub only_read: u64,
+    /// What was done to arrays that ran.
+    pub changes: Changes,
 }
 
 impl Report {
@@ -101,6 +107,7 @@ impl Report {
             unreadable: self.unreadable + other.unreadable,
             repaired: self.repaired + other.repaired,
             only_read: self.only_read + other.only_read,
+            changes: self.changes.plus(other.changes),
         }
     }
 }
@@ -153,6 +160,8 @@ struct Run {
     is_harsh: bool,
     /// Which members corrupt what, where there are checksums.
     silent: Option<Silent>,
+    /// Who changes the array while it runs, in some of the runs.
+    administrator: Option<Administrator>,
     report: Report,
 }
 
@@ -172,8 +181,11 @@ impl Run {
         let mut aside = random.clone().fork().fork();
         let has_sums = scenario.superblocks[0].integrity == Integrity::Crc32;
         let silent = (has_sums && !corrupts && aside.chance(3, 4)).then(|| draw_silent(&scenario, &mut aside));
+        let mut other = random.clone().fork().fork().fork();
+        let is_administered = scenario.geometry.tolerance() > 0 && !corrupts && other.chance(1, 2);
+        let administrator = is_administered.then(|| Administrator::new(other));
         let report = Report::default();
-        Self { scenario, shelf, model, random, aside, trace, corrupts, is_harsh, silent, report }
+        Self { scenario, shelf, model, random, aside, trace, corrupts, is_harsh, silent, administrator, report }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
@@ -210,12 +222,17 @@ impl Run {
 
     /// One life; false when the array can't be used any more.
     fn live(&mut self, weather: Weather) -> Result<bool, Finding> {
-        let Some(found) = self.shelf.find(&self.scenario.geometry, &mut self.random, &self.trace)? else {
+        let Self { shelf, scenario, administrator, random, trace, .. } = self;
+        let Some(found) = shelf.find(&scenario.geometry, administrator.as_mut(), random, trace)? else {
             return Ok(false);
         };
         self.report.lives += 1;
         let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
-        let missing = found.verdict.missing();
+        let missing = found.verdict.lost();
+        if let Some(administrator) = &mut self.administrator {
+            administrator.begin();
+            self.shelf.hand_out(found.verdict.missing(), administrator);
+        }
         self.report.degraded += u64::from(!missing.is_empty());
         if weather == Weather::Rough && self.random.chance(2, 3) {
             let exponent = self.random.below(12);
@@ -243,28 +260,54 @@ impl Run {
             }
             Opened::Engine(engine) => {
                 disk.set_faults(faults);
-                let (random, trace) = (self.random.fork(), self.trace.clone());
-                let mut client = Client::new(*engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
-                let exponent = self.random.within(2, 8);
-                let end = client.run(self.random.below(1 << exponent), self.random.chance(1, 2))?;
-                self.report.sectors_read += client.reads;
-                self.report.unreadable += client.unreadable;
-                self.report.repaired += client.into_engine().counters().total().repaired;
-                end
+                self.serve(*engine, &disk, weather)?
             }
         };
         self.report.lies += disk.lies();
-        self.end(&disk, end);
+        self.end(&disk, &found, end);
         Ok(true)
     }
 
+    /// Serves clients, and has the array changed meanwhile. Where a member was rebuilt and the array was closed, all of it is looked at.
+    fn serve(&mut self, engine: Engine<SimDisk, u64>, disk: &SimDisk, weather: Weather) -> Result<End, Finding> {
+        let (random, trace) = (self.random.fork(), self.trace.clone());
+        let client = Client::new(engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
+        let mut client = client.administered_by(self.administrator.as_mut());
+        let exponent = self.random.within(2, 8);
+        let (commands, closes) = (self.random.below(1 << exponent), self.random.chance(1, 2));
+        let mends = client.administrator.is_some() && weather == Weather::Calm;
+        let mut end = client.run(commands, closes && !mends)?;
+        if mends && end != End::Dark {
+            end = if client.mend()? { client.run(0, true)? } else { End::Dark };
+        }
+        let has_rebuilt = end != End::Dark && client.has_rebuilt();
+        let superblocks = client.superblocks.clone();
+        self.report.sectors_read += client.reads;
+        self.report.unreadable += client.unreadable;
+        let engine = client.into_engine();
+        self.report.repaired += engine.counters().total().repaired;
+        self.scenario.superblocks = superblocks;
+        self.report.changes.rebuilds += u64::from(has_rebuilt);
+        if has_rebuilt && end == End::Closed {
+            self.model.stopped();
+            self.look(&disk.members(), lost(&engine), &Seen::new())?;
+        }
+        Ok(end)
+    }
+
     /// Takes the members back after a life.
-    fn end(&mut self, disk: &SimDisk, end: End) {
+    fn end(&mut self, disk: &SimDisk, found: &Found, end: End) {
         let ending = if end != End::Closed && self.random.chance(1, 4) { Ending::Kill } else { Ending::PowerCut };
         self.trace.note(format_args!("the life ends: {end:?}, {ending:?}"));
         self.report.cuts += u64::from(end != End::Closed);
         self.model.stopped();
         let left = disk.leave(ending, &mut self.random);
+        if let Some(administrator) = &mut self.administrator {
+            administrator.end(ending);
+            self.shelf.administered(administrator, found.members.present(), left.present());
+            self.report.changes =
+                administrator.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
+        }
         self.shelf.put(&left, disk.struck().union(disk.lied()), end == End::Closed, &mut self.random);
     }
 

@@ -65,6 +65,8 @@ pub(crate) fn look_after(
 impl Run {
     /// Assembles the array, recovers it, and looks at all of it.
     pub(super) fn open(&mut self, disk: &SimDisk, found: &Found, seen: &Seen) -> Result<Opened, Finding> {
+        let accepted = found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock);
+        accepted.for_each(|own| self.scenario.superblocks[own.slot.index()] = own.clone());
         let generation = scenario::uuid(&mut self.random);
         let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
         let mut assembled = match assembled {
@@ -84,9 +86,9 @@ impl Run {
             let Some(healed) = self.heal(disk, engine)? else { return Ok(Opened::Broken) };
             engine = healed;
         }
-        self.look(&disk.members(), found, engine.missing(), seen)?;
+        self.look(&disk.members(), lost(&engine), seen)?;
         if self.random.chance(1, 4) {
-            self.read_without(&disk.members(), engine.missing())?;
+            self.read_without(&disk.members(), &engine)?;
         }
         Ok(Opened::Engine(Box::new(engine)))
     }
@@ -95,6 +97,7 @@ impl Run {
     fn heal(&mut self, disk: &SimDisk, engine: Engine<SimDisk, u64>) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
         let (random, trace) = (self.aside.fork(), self.trace.clone());
+        let lost = lost(&engine);
         let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
         let is_done = client.look()?;
         self.report.unreadable += client.unreadable;
@@ -109,7 +112,7 @@ impl Run {
         if !is_mirror
             && disk.lied().union(disk.struck()).is_empty()
             && let Some(doubts) = Doubts::new(geometry, superblocks, &members)
-            && let Some(lba) = doubts.unhealed(engine.missing())
+            && let Some(lba) = doubts.unhealed(lost)
         {
             return Err(Finding::NotHealed { lba });
         }
@@ -123,7 +126,7 @@ impl Run {
         let is_logged = self.scenario.consistency() == Consistency::Log;
         if is_logged && self.aside.chance(1, 4) {
             // Parity can be relied on, so that members may fail meanwhile.
-            let members = *self.aside.pick(&tolerated(&self.scenario.geometry, verdict.missing()));
+            let members = *self.aside.pick(&tolerated(&self.scenario.geometry, verdict.lost()));
             disk.set_faults(Faults { members, read_eio: Rate(1000), ..Faults::default() });
         }
         let generation = scenario::uuid(&mut self.aside);
@@ -156,18 +159,10 @@ impl Run {
     }
 
     /// Holds the whole array against the model, and again without every set of members that it survives, and what was read before recovery.
-    pub(super) fn look(
-        &mut self,
-        members: &Members,
-        found: &Found,
-        missing: MemberSet,
-        seen: &Seen,
-    ) -> Result<(), Finding> {
+    pub(super) fn look(&mut self, members: &Members, missing: MemberSet, seen: &Seen) -> Result<(), Finding> {
         let Scenario { geometry, superblocks, .. } = &self.scenario;
         let members = members.only(geometry.all_members().minus(missing));
-        let area =
-            |slot: usize| found.verdict.slots[slot].map(|index| found.candidates[index].superblock.areas.data.offset);
-        let area = |slot| area(slot).unwrap_or_default();
+        let area = |slot: usize| superblocks[slot].areas.data.offset;
         let doubts = self.silent.and_then(|_| Doubts::new(geometry, superblocks, &members));
         let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
         let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
@@ -186,11 +181,11 @@ impl Run {
     }
 
     /// Has the engine read the whole array from copies of the members, of which some more are missing.
-    fn read_without(&mut self, members: &Members, missing: MemberSet) -> Result<(), Finding> {
-        let geometry = &self.scenario.geometry;
-        let lost = *self.random.pick(&tolerated(geometry, missing));
-        let members = members.only(geometry.all_members().minus(missing).minus(lost));
-        if Repair::new(geometry, missing.union(lost)).is_err() {
+    fn read_without(&mut self, members: &Members, engine: &Engine<SimDisk, u64>) -> Result<(), Finding> {
+        let (geometry, lost) = (&self.scenario.geometry, lost(engine));
+        let out = *self.random.pick(&tolerated(geometry, lost));
+        let members = members.only(geometry.all_members().minus(engine.missing()).minus(out));
+        if Repair::new(geometry, lost.union(out)).is_err() {
             return Ok(());
         }
         let candidates = members.candidates();
@@ -207,6 +202,11 @@ impl Run {
         Client::new(engine, disk, &scenario, &mut model, self.random.fork(), trace).look()?;
         Ok(())
     }
+}
+
+/// The members that are not there, or do not have all of their content.
+pub(super) fn lost(engine: &Engine<SimDisk, u64>) -> MemberSet {
+    engine.missing().union(engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members))
 }
 
 /// Whether content is what was read before.

@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
-use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
 use super::Finding;
+use super::administer::Administrator;
 use super::audit::tolerated;
 use super::scenario::uuid;
 use crate::member::Member;
@@ -24,8 +24,17 @@ pub(super) struct Shelf {
     old: Vec<(MemberIndex, Member)>,
     /// Members that failed, were left out or were replaced at some time: the array may have gone on without them.
     excused: MemberSet,
+    /// Members that were joining when a life ended: they may have no superblock yet.
+    unwritten: MemberSet,
     /// Whether the array was last closed.
     was_closed: bool,
+}
+
+/// Candidates, the verdict on them, and who was accepted.
+struct Gathered {
+    found: Found,
+    /// By slot: which of the administrator's was accepted.
+    loose: Vec<(MemberIndex, usize)>,
 }
 
 /// An array that may be opened.
@@ -39,7 +48,13 @@ pub(super) struct Found {
 
 impl Shelf {
     pub(super) fn new(superblocks: &[Superblock]) -> Self {
-        Self { members: Members::new(superblocks), old: Vec::new(), excused: MemberSet::EMPTY, was_closed: true }
+        Self {
+            members: Members::new(superblocks),
+            old: Vec::new(),
+            excused: MemberSet::EMPTY,
+            unwritten: MemberSet::EMPTY,
+            was_closed: true,
+        }
     }
 
     /// Takes members back after a life: those that `members` has, of which some were `struck` by faults.
@@ -54,13 +69,46 @@ impl Shelf {
         self.was_closed = was_closed;
     }
 
+    /// Takes note of what was done to the members in a life that `found` some, and to those that are left in their slots.
+    pub(super) fn administered(&mut self, by: &Administrator, found: MemberSet, left: MemberSet) {
+        for slot in found.minus(left).iter() {
+            self.members.replace(slot, None);
+        }
+        self.excused = self.excused.minus(by.settled).union(by.unsettled);
+        self.unwritten = by.unsettled;
+    }
+
+    /// Hands the administrator the members that are not part of the array now.
+    pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Administrator) {
+        missing.iter().for_each(|slot| to.keep(self.members.replace(slot, None)));
+    }
+
+    /// Takes back members that are in no slot, unless the array is known to do without them.
+    fn take_back(&mut self, from: &mut Administrator) {
+        for slot in self.unwritten.iter() {
+            if self.members.get(slot).is_some_and(|member| member.superblock().is_err()) {
+                self.members.replace(slot, None);
+            }
+        }
+        for member in std::mem::take(&mut from.loose) {
+            let own = member.superblock().expect("only such are kept");
+            if self.members.get(own.slot).is_none() && !from.barred.contains(&own.member) {
+                self.members.replace(own.slot, Some(member));
+            } else {
+                from.loose.push(member);
+            }
+        }
+    }
+
     /// What an operator comes with to open the array. None: it is rightly refused, and no way is left to go on.
     pub(super) fn find(
         &mut self,
         geometry: &Geometry,
+        mut administrator: Option<&mut Administrator>,
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Option<Found>, Finding> {
+        administrator.iter_mut().for_each(|administrator| self.take_back(administrator));
         let mut verdict = self.judge_all()?;
         // A member that was left out may know of a round that the others never heard of.
         if self.was_closed && self.excused.is_empty() && !verdict.superblock.is_clean {
@@ -71,14 +119,14 @@ impl Shelf {
             return Err(Finding::SetAside { members: unexcused });
         }
         let base = verdict.missing();
-        if Repair::new(geometry, base).is_err() {
-            trace.note(format_args!("too few members are left: {base:?} are missing"));
+        if !verdict.is_readable() {
+            trace.note(format_args!("too few members are left: {:?} are missing or not rebuilt", verdict.lost()));
             return Ok(None);
         }
         let may_miss = verdict.superblock.is_clean || survives(verdict.superblock.consistency);
         let mut out = MemberSet::EMPTY;
         if random.chance(1, 4) {
-            out = *random.pick(&tolerated(geometry, base));
+            out = *random.pick(&tolerated(geometry, verdict.lost()));
             if !may_miss && !out.is_empty() {
                 self.expect_refusal(out, random)?;
                 out = MemberSet::EMPTY;
@@ -89,31 +137,68 @@ impl Shelf {
             replaced = self.replace_by_old(out, &verdict, geometry, random, trace);
         }
         self.excused = self.excused.union(out).union(replaced);
-        let found = match self.gather(out, random) {
-            // Who was left out is the one to tell who is right.
-            Err(Finding::Refused { .. }) if !out.is_empty() => self.gather(std::mem::take(&mut out), random)?,
-            found => found?,
+        let loose = administrator.as_ref().map_or(&[][..], |administrator| &administrator.loose);
+        let gathered = match self.gather(out, loose, random) {
+            // Who was left out is the one to tell who is right, or has the rest.
+            Err(Finding::Refused { .. }) => self.gather(std::mem::take(&mut out), &[], random)?,
+            Ok(gathered) if !gathered.found.verdict.is_readable() => {
+                self.gather(std::mem::take(&mut out), &[], random)?
+            }
+            gathered => gathered?,
         };
-        verdict = found.verdict;
+        let Gathered { found, loose } = gathered;
+        verdict = found.verdict.clone();
         let missing = verdict.missing();
-        trace.note(format_args!("opening without {missing:?}, clean: {}", verdict.superblock.is_clean));
-        let wrong = out.union(replaced).union(if out.is_empty() { base } else { MemberSet::EMPTY }).minus(missing);
+        trace.note(format_args!(
+            "opening without {missing:?}, to be rebuilt: {:?}, clean: {}",
+            verdict.rebuilding(),
+            verdict.superblock.is_clean
+        ));
+        let back: MemberSet = loose.iter().map(|&(slot, _)| slot).collect();
+        let base = if out.is_empty() { base } else { MemberSet::EMPTY };
+        let wrong = out.union(replaced).union(base).minus(missing).minus(back);
         if !wrong.is_empty() {
             return Err(Finding::Accepted { members: wrong });
         }
+        if let Some(administrator) = administrator {
+            self.admit(&found, &loose, administrator)?;
+        }
         self.expect_strangers_refused(&found.candidates, random)?;
         expect_split_brain_refused(&found.candidates, &verdict, random)?;
-        let is_refused =
-            !verdict.superblock.is_clean && !missing.is_empty() && !survives(verdict.superblock.consistency);
+        let lost = verdict.lost();
+        let is_refused = !verdict.superblock.is_clean && !lost.is_empty() && !survives(verdict.superblock.consistency);
         match check_presence(&verdict, &found.candidates, OPTIONS) {
-            Ok(()) if is_refused => Err(Finding::NotRefused { missing }),
-            Ok(()) => Ok(Some(Found { verdict, ..found })),
+            Ok(()) if is_refused => Err(Finding::NotRefused { missing: lost }),
+            Ok(()) => Ok(Some(found)),
             Err(OpenError::DirtyDegraded { .. }) if is_refused => {
                 trace.note(format_args!("refused: not stopped cleanly, and incomplete"));
                 Ok(None)
             }
             Err(error) => Err(Finding::Refused { error: error.to_string() }),
         }
+    }
+
+    /// Puts members that were accepted into their slots; none of them may be one that the array is known to do without.
+    fn admit(
+        &mut self,
+        found: &Found,
+        loose: &[(MemberIndex, usize)],
+        administrator: &mut Administrator,
+    ) -> Result<(), Finding> {
+        let accepted = found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock);
+        let is_barred = |own: &&Superblock| administrator.barred.contains(&own.member);
+        let wrong: MemberSet = accepted.filter(is_barred).map(|own| own.slot).collect();
+        if !wrong.is_empty() {
+            return Err(Finding::Accepted { members: wrong });
+        }
+        let mut loose = loose.to_vec();
+        loose.sort_by_key(|&(_, index)| std::cmp::Reverse(index));
+        for (slot, index) in loose {
+            let member = administrator.loose.swap_remove(index);
+            let other = self.members.replace(slot, Some(member));
+            administrator.keep(other);
+        }
+        Ok(())
     }
 
     /// The verdict on everything there is.
@@ -151,7 +236,7 @@ impl Shelf {
         let (slot, old) = self.old.swap_remove(random.index(self.old.len()));
         // Stale even if only members that the last round did not reach are there.
         let is_stale = old.superblock().is_ok_and(|old| old.epoch.0 + 2 < verdict.superblock.epoch.0);
-        let missing = verdict.missing().union(out).with(slot);
+        let missing = verdict.lost().union(out).with(slot);
         if !is_stale || missing.len() > geometry.tolerance() {
             return MemberSet::EMPTY;
         }
@@ -160,33 +245,35 @@ impl Shelf {
         MemberSet::EMPTY.with(slot)
     }
 
-    /// All but some of the members, in any order.
-    fn gather(&self, out: MemberSet, random: &mut Random) -> Result<Found, Finding> {
-        let mut slots: Vec<MemberIndex> = self.members.present().iter().collect();
-        slots.retain(|slot| !out.contains(*slot));
-        random.shuffle(&mut slots);
+    /// All but some of the members, and those that are in no slot, in any order.
+    fn gather(&self, out: MemberSet, loose: &[Member], random: &mut Random) -> Result<Gathered, Finding> {
+        let in_slots = self.members.iter().filter(|(slot, _)| !out.contains(*slot)).map(|(_, member)| (None, member));
+        let others = loose.iter().enumerate().map(|(index, member)| (Some(index), member));
+        let mut named: Vec<(Option<usize>, &Member)> = in_slots.chain(others).collect();
+        random.shuffle(&mut named);
         let mut candidates = Vec::new();
-        for &slot in &slots {
-            let member = self.members.get(slot).expect("it is on the shelf");
-            let superblock = member.superblock().map_err(|source| Finding::NoSuperblock { member: slot, source })?;
-            candidates.push(Candidate { path: PathBuf::from(format!("member{slot}")), superblock });
+        for (_, member) in &named {
+            let no_superblock = |source| Finding::NoSuperblock { member: MemberIndex(0), source };
+            let superblock = member.superblock().map_err(no_superblock)?;
+            candidates.push(Candidate { path: PathBuf::from(format!("member{}", superblock.slot)), superblock });
         }
         let verdict = judge(&candidates).map_err(|error| Finding::Refused { error: error.to_string() })?;
-        let accepted =
-            verdict.slots.iter().map(|index| index.and_then(|index| self.members.get(slots[index]).cloned()));
+        let accepted = verdict.slots.iter().map(|index| index.map(|index| named[index].1.clone()));
         let members = Members::of(accepted.collect());
-        Ok(Found { candidates, verdict, members })
+        let slots = (0..).map(MemberIndex).zip(&verdict.slots);
+        let loose = slots.filter_map(|(slot, index)| Some((slot, named[(*index)?].0?))).collect();
+        Ok(Gathered { found: Found { candidates, verdict, members }, loose })
     }
 
     /// Without `out` the array must not be opened.
     fn expect_refusal(&self, out: MemberSet, random: &mut Random) -> Result<(), Finding> {
-        let found = self.gather(out, random)?;
+        let Gathered { found, .. } = self.gather(out, &[], random)?;
         if found.verdict.superblock.is_clean {
             // The round that marks the members dirty did not reach those that are left: nothing was written either.
             return Ok(());
         }
         match check_presence(&found.verdict, &found.candidates, OPTIONS) {
-            Err(OpenError::DirtyDegraded { .. }) => Ok(()),
+            Err(OpenError::DirtyDegraded { .. } | OpenError::TooFew { .. }) => Ok(()),
             Err(error) => Err(Finding::Refused { error: error.to_string() }),
             Ok(()) => Err(Finding::NotRefused { missing: out }),
         }

@@ -1,0 +1,352 @@
+//! The administrator of a running array: members are given up, taken out and taken in, checked and waited for, while clients go on.
+//!
+//! One change at a time, and any of them cut off by anything. What the administrator was told is held against what is found later: a member
+//! that the array has on record as given up or replaced is never taken again by itself, and one that has joined is there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use uraid_io::array::returning;
+use uraid_io::engine::{Command, Joining, ScrubMode};
+use uraid_io::superblock::{Area, Areas, Integrity, Sequence, Superblock};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
+use uuid::Uuid;
+
+use super::Finding;
+use super::client::{Asked, Client};
+use super::scenario::uuid;
+use crate::disk::{Ending, leave};
+use crate::member::{Member, Payload};
+use crate::members::Members;
+use crate::random::Random;
+
+/// Members that are taken in at the end until all are there.
+const MENDS_MAX: usize = 32;
+
+/// Ticks after which everything that waits for time has happened.
+const TICKS_MAX: usize = 400;
+
+/// What was done to a running array.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Members given up.
+    pub fails: u64,
+    /// New members taken in.
+    pub joins: u64,
+    /// Members that came back.
+    pub returns: u64,
+    /// Of these, how many lacked only what the bitmap says.
+    pub shorts: u64,
+    /// Lives in which a member that had joined got all of its content.
+    pub rebuilds: u64,
+    /// Scrubs that came to their end.
+    pub scrubs: u64,
+}
+
+impl Changes {
+    /// Both.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            fails: self.fails + other.fails,
+            joins: self.joins + other.joins,
+            returns: self.returns + other.returns,
+            shorts: self.shorts + other.shorts,
+            rebuilds: self.rebuilds + other.rebuilds,
+            scrubs: self.scrubs + other.scrubs,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Administrator {
+    random: Random,
+    /// Members that are in no slot.
+    pub(super) loose: Vec<Member>,
+    /// Members that the array has on record that it does without.
+    pub(super) barred: BTreeSet<Uuid>,
+    /// Members that were given up in this life, and nothing else has happened to.
+    sound: BTreeSet<Uuid>,
+    /// Slots of which it is not known in this life whom the array has on record there.
+    pub(super) unsettled: MemberSet,
+    /// Slots whose members have joined in this life.
+    pub(super) settled: MemberSet,
+    pub(super) changes: Changes,
+}
+
+impl Administrator {
+    pub(super) fn new(random: Random) -> Self {
+        Self {
+            random,
+            loose: Vec::new(),
+            barred: BTreeSet::new(),
+            sound: BTreeSet::new(),
+            unsettled: MemberSet::EMPTY,
+            settled: MemberSet::EMPTY,
+            changes: Changes::default(),
+        }
+    }
+
+    /// Begins another life of the array.
+    pub(super) fn begin(&mut self) {
+        (self.unsettled, self.settled) = (MemberSet::EMPTY, MemberSet::EMPTY);
+        self.sound.clear();
+    }
+
+    /// Ends it: what becomes of the members that are in no slot.
+    pub(super) fn end(&mut self, ending: Ending) {
+        let loose = std::mem::take(&mut self.loose).into_iter().map(Some).collect();
+        let left = leave(&Members::of(loose), ending, &mut self.random);
+        let members = left.iter().map(|(_, member)| member.clone());
+        self.loose = members.filter(|member| member.superblock().is_ok()).collect();
+    }
+
+    /// Puts a member aside that is in no slot any more.
+    pub(super) fn keep(&mut self, member: Option<Member>) {
+        self.loose.extend(member.filter(|member| member.superblock().is_ok()));
+    }
+}
+
+impl Client<'_> {
+    /// Lets the administrator do something, now and then.
+    pub(super) fn administer(&mut self) -> Result<(), Finding> {
+        let is_due = |administrator: &mut &mut Administrator| administrator.random.chance(1, 12);
+        if !self.administrator.as_mut().is_some_and(is_due) || self.engine.is_frozen() {
+            return Ok(());
+        }
+        match self.draw_below(16) {
+            0..=2 if !self.is_changing => self.give_up(),
+            3..=7 if !self.is_changing => return self.take_in(),
+            8 if !self.is_changing => {
+                let missing: Vec<MemberIndex> = self.engine.missing().iter().collect();
+                if let Some(&slot) = missing.first() {
+                    self.take_out(slot);
+                }
+            }
+            9 => self.pass(80)?,
+            10 | 11 => self.start_scrub(),
+            12 => self.engine.stop_scrub(),
+            13 => {
+                let limit = [None, None, Some(Bytes(64 << 10))][self.draw_below(3)];
+                self.engine.set_rebuild_limit(limit);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Takes members in until none is missing, and waits until they have everything; false when the power goes.
+    pub(super) fn mend(&mut self) -> Result<bool, Finding> {
+        self.engine.set_rebuild_limit(None);
+        for _ in 0..MENDS_MAX {
+            if self.engine.missing().is_empty() || self.engine.is_frozen() {
+                break;
+            }
+            self.take_in()?;
+            if !self.finish()? {
+                return Ok(false);
+            }
+        }
+        self.pass(TICKS_MAX)?;
+        if !self.finish()? {
+            return Ok(false);
+        }
+        let failed = self.failed();
+        let is_sound = self.superblocks[0].integrity == Integrity::None && !self.engine.is_frozen();
+        let has_redundancy = self.engine.geometry().tolerance() > 0;
+        if is_sound && has_redundancy && !failed.is_empty() {
+            return Err(Finding::NotRebuilt { members: failed });
+        }
+        Ok(true)
+    }
+
+    /// Whether members that have joined in this life have all of their content.
+    pub(super) fn has_rebuilt(&self) -> bool {
+        let settled = self.administrator.as_ref().map_or(MemberSet::EMPTY, |administrator| administrator.settled);
+        !settled.minus(self.failed()).is_empty()
+    }
+
+    /// What a scrub has found where nothing has happened to the members.
+    pub(super) fn check_scrub(&mut self) -> Result<(), Finding> {
+        let Some(status) = self.engine.scrub().filter(|_| self.administrator.is_some()) else { return Ok(()) };
+        let has_failed = self.has_struck || !self.disk.struck().is_empty();
+        let is_over = !status.is_running && status.position.0 == self.engine.geometry().stripes().0;
+        if !has_failed && self.superblocks[0].integrity == Integrity::None && status.mismatched > Sectors(0) {
+            return Err(Finding::Mismatch { sectors: status.mismatched });
+        }
+        self.administrator.iter_mut().for_each(|administrator| administrator.changes.scrubs += u64::from(is_over));
+        Ok(())
+    }
+
+    /// Notes that a member was given up.
+    pub(super) fn failed_as_asked(&mut self, uuid: Uuid) {
+        self.is_changing = false;
+        if let Some(administrator) = &mut self.administrator {
+            administrator.barred.insert(uuid);
+            administrator.changes.fails += 1;
+        }
+    }
+
+    /// Notes that a member has joined, in the place of another.
+    pub(super) fn joined(&mut self, slot: MemberIndex, before: Uuid) {
+        self.is_changing = false;
+        let (own, is_there) = (self.superblocks[slot.index()].member, !self.engine.missing().contains(slot));
+        let Some(administrator) = &mut self.administrator else { return };
+        if own != before {
+            administrator.barred.insert(before);
+        }
+        if is_there {
+            administrator.settled = administrator.settled.with(slot);
+            administrator.unsettled = administrator.unsettled.without(slot);
+        }
+    }
+
+    /// Takes a member out again that could not join.
+    pub(super) fn not_joined(&mut self, slot: MemberIndex) {
+        if self.engine.missing().contains(slot) {
+            self.take_out(slot);
+        }
+    }
+
+    fn draw_below(&mut self, bound: usize) -> usize {
+        self.administrator.as_mut().map_or(0, |administrator| administrator.random.index(bound))
+    }
+
+    /// Lets time pass.
+    fn pass(&mut self, ticks: usize) -> Result<(), Finding> {
+        for _ in 0..ticks {
+            self.engine.tick();
+            if !self.turn()? || !self.wait()? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_scrub(&mut self) {
+        let stripes = usize::try_from(self.engine.geometry().stripes().0).expect("a small array");
+        let from = StripeId(if self.draw_below(2) == 0 { 0 } else { self.draw_below(stripes) as u64 });
+        let mode = [ScrubMode::Check, ScrubMode::Repair][self.draw_below(2)];
+        // One is running, or the array is frozen.
+        let _ = self.engine.start_scrub(mode, from);
+    }
+
+    fn give_up(&mut self) {
+        let geometry = self.engine.geometry();
+        let (count, missing) = (geometry.members(), self.engine.missing());
+        let slot = MemberIndex(u8::try_from(self.draw_below(count)).expect("at most 64"));
+        let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
+        let geometry = self.engine.geometry();
+        let is_needed = Repair::new(geometry, missing.union(rebuilding).with(slot)).is_err();
+        let may_refuse = is_needed || missing.contains(slot);
+        let uuid = self.superblocks[slot.index()].member;
+        self.is_changing = true;
+        self.submit(Asked::Fail { uuid, may_refuse }, Command::Fail { member: slot });
+        let is_failed = self.engine.missing().contains(slot) && !missing.contains(slot);
+        let is_sound = !self.disk.struck().union(self.disk.lied()).contains(slot);
+        let administrator = self.administrator.as_mut().expect("somebody has asked");
+        if is_failed {
+            administrator.unsettled = administrator.unsettled.with(slot);
+            administrator.settled = administrator.settled.without(slot);
+            if is_sound {
+                administrator.sound.insert(uuid);
+            }
+        }
+    }
+
+    /// Takes a member out that the array does without; what nobody could name any more is lost.
+    fn take_out(&mut self, slot: MemberIndex) -> bool {
+        if self.disk.is_busy(slot) {
+            return false;
+        }
+        let has_failed = self.disk.struck().contains(slot);
+        self.has_struck |= has_failed;
+        let administrator = self.administrator.as_mut().expect("somebody has asked");
+        if has_failed {
+            administrator.sound.remove(&self.superblocks[slot.index()].member);
+        }
+        administrator.unsettled = administrator.unsettled.with(slot);
+        administrator.keep(self.disk.put(slot, None));
+        true
+    }
+
+    /// Takes a member in where one is missing: a new one, or one that was there before.
+    fn take_in(&mut self) -> Result<(), Finding> {
+        let missing: Vec<MemberIndex> = self.engine.missing().iter().collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let slot = missing[self.draw_below(missing.len())];
+        if !self.take_out(slot) {
+            return Ok(());
+        }
+        let truth = self.engine.superblock().clone();
+        let administrator = self.administrator.as_mut().expect("somebody has asked");
+        let is_its = |member: &Member| member.superblock().is_ok_and(|own| own.slot == slot);
+        let known: Vec<usize> = (0..administrator.loose.len()).filter(|&at| is_its(&administrator.loose[at])).collect();
+        let returns =
+            (!known.is_empty() && administrator.random.chance(2, 3)).then(|| *administrator.random.pick(&known));
+        let returning = returns.map(|at| administrator.returning(at, slot, &truth)).transpose()?.flatten();
+        let (member, mut joining) = returning.unwrap_or_else(|| administrator.new_member(slot, &truth));
+        joining.generation = uuid(&mut administrator.random);
+        let before = truth.slots[slot.index()].member;
+        self.disk.put(slot, Some(member));
+        self.superblocks[slot.index()] = joining.superblock.clone();
+        self.is_changing = true;
+        self.submit(Asked::Join { slot, before }, Command::Join(Box::new(joining)));
+        Ok(())
+    }
+}
+
+impl Administrator {
+    /// A member that comes back; none where that is rightly refused.
+    fn returning(
+        &mut self,
+        at: usize,
+        slot: MemberIndex,
+        truth: &Superblock,
+    ) -> Result<Option<(Member, Joining)>, Finding> {
+        let own = self.loose[at].superblock().expect("only such are kept");
+        let joining = match returning(Path::new("returning"), &own, truth) {
+            Ok(joining) => joining,
+            Err(error) if self.sound.contains(&own.member) && truth.slots[slot.index()].member == own.member => {
+                return Err(Finding::NotJoined { slot, error: error.to_string() });
+            }
+            Err(_) => return Ok(None),
+        };
+        let mut member = self.loose.swap_remove(at);
+        if truth.integrity != Integrity::None {
+            let Area { offset, size } = own.areas.sums;
+            member.write(offset, Payload::Zeros(size));
+            member.flush();
+        }
+        self.barred.remove(&own.member);
+        self.sound.remove(&own.member);
+        self.changes.returns += 1;
+        self.changes.shorts += u64::from(!joining.is_whole);
+        Ok(Some((member, joining)))
+    }
+
+    /// A new member, whose data is anything.
+    fn new_member(&mut self, slot: MemberIndex, truth: &Superblock) -> (Member, Joining) {
+        let mut areas = truth.areas;
+        if truth.integrity == Integrity::None && self.random.chance(1, 3) {
+            // It need not be as large as the others.
+            let size = Bytes(areas.member_size.0 + (self.random.below(4) << 20));
+            let other = Areas::new(size, areas.log.size, truth.integrity);
+            areas = other.filter(|other| other.data_sectors() >= truth.spec.member_size).unwrap_or(areas);
+        }
+        let mut member = Member::zeroed(areas.member_size);
+        let filling = u8::try_from(1 + self.random.below(255)).expect("a byte");
+        let len = usize::try_from(truth.spec.member_size.bytes().0).expect("a small member");
+        member.write(areas.data.offset, Payload::Bytes(vec![filling; len].into()));
+        member.flush();
+        let new = uuid(&mut self.random);
+        let mut superblock = Superblock { member: new, slot, areas, sequence: Sequence(0), ..truth.clone() };
+        superblock.slots[slot.index()].member = new;
+        self.changes.joins += 1;
+        (member, Joining { superblock, is_whole: true, generation: new })
+    }
+}
