@@ -226,8 +226,9 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
         return Err(JoinError::SplitBrain { path, epoch, since });
     }
     // A member that was being made when it was given up may lack anything.
-    let was_made = matches!(own.slots[slot.index()].state, SlotState::Rebuilding { is_whole: true, .. });
-    let is_stale = epoch.0 + 1 < since.0;
+    let is_unfinished = matches!(own.slots[slot.index()].state, SlotState::Rebuilding { is_whole: true, .. });
+    let was_made = is_unfinished && !planted!(UnfinishedReturns);
+    let is_stale = epoch.0 + 1 < since.0 && !planted!(StaleReturns);
     if truth.consistency == Consistency::Bitmap && !was_made && is_stale {
         return Err(JoinError::Stale { path, epoch, since });
     }

@@ -263,7 +263,9 @@ fn contradicts(newest: &Superblock, outsider: &Superblock, slot: MemberIndex) ->
 /// Why the newest superblock does not accept a member.
 fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
     match newest.slots.get(member.slot.index()) {
-        Some(record) if record.member != member.member => return Some(SetAside::Replaced { owner: record.member }),
+        Some(record) if record.member != member.member && !planted!(ReplacedAccepted) => {
+            return Some(SetAside::Replaced { owner: record.member });
+        }
         Some(record) if record.state.is_written() || planted!(FailedAccepted) => {}
         _ => return Some(SetAside::Failed),
     }

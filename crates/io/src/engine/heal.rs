@@ -83,7 +83,8 @@ impl<D: Disk, T> Engine<D, T> {
         let damage = std::mem::take(&mut self.jobs.job(id).damage);
         // Parity that may be wrong is good enough to answer from where nothing else is left, not to be made what the member holds.
         let is_doubted = self.is_suspect && !planted!(HealInDoubt);
-        if self.is_read_only || is_doubted || self.barrier.is_some() || planted!(HealDropped) {
+        let is_held_back = self.barrier.is_some() && !planted!(HealHoldsJoin);
+        if self.is_read_only || is_doubted || is_held_back || planted!(HealDropped) {
             return;
         }
         for damage in damage.into_iter().filter(|damage| !self.record.missing().contains(damage.member)) {

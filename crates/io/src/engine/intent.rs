@@ -413,7 +413,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether everything that was written is as good on all members as on any.
     fn may_clear(&self) -> bool {
-        let is_whole = self.record.is_whole() || planted!(BitClearedDegraded);
+        let is_rebuilding = planted!(BitClearedRebuilding) && self.record.missing().is_empty();
+        let is_whole = self.record.is_whole() || planted!(BitClearedDegraded) || is_rebuilding;
         !self.is_frozen && !self.is_suspect && is_whole
     }
 }

@@ -78,7 +78,9 @@ pub(super) struct Rebuild {
 impl Rebuild {
     /// Begins where the least of the members is. `set` are the regions of which members that are not rebuilt whole may lack something.
     pub(super) fn restart(&mut self, record: &Record, set: Option<&Bitmap>) {
-        let start = record.progress().iter().map(|one| one.upto).min().unwrap_or_default();
+        let mut start = record.progress().iter().map(|one| one.upto).min().unwrap_or_default();
+        start.0 += u64::from(start.0 > 0 && planted!(ResumeLater));
+        start = if planted!(WatermarkKept) { start.max(self.done()) } else { start };
         assert_eq!(self.under_way, 0, "a rebuild that begins again is not under way");
         self.sweep.restart(start);
         self.saved = start;
@@ -125,7 +127,7 @@ impl Rebuild {
 /// Whether a member lacks a stripe; `set` are the regions where one that is not rebuilt whole may.
 fn lacks(set: Option<&Bitmap>, one: &Rebuilding, stripe: StripeId) -> bool {
     let is_set = |set: &Bitmap| set.contains(set.regions().of(stripe));
-    one.upto <= stripe && (one.is_whole || set.is_none_or(is_set))
+    one.upto <= stripe && (one.is_whole || set.is_none_or(is_set) && !planted!(RegionsIgnored))
 }
 
 /// The first stripe from `from` on that some member lacks; `end` when there is none.
@@ -323,11 +325,14 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(EngineError::Frozen);
         }
-        if !self.record.demand_settled(id) {
+        let work = self.jobs.job(id).work;
+        let is_early = planted!(JoinUnrecorded) && matches!(work, Work::Join { .. })
+            || planted!(FailUnrecorded) && matches!(work, Work::Fail { .. });
+        if !is_early && !self.record.demand_settled(id) {
             self.run_record();
             return Step::Wait(Stage::Settle);
         }
-        match self.jobs.job(id).work {
+        match work {
             Work::Join { member } if self.record.missing().contains(member) => {
                 Step::Fail(EngineError::JoinFailed { member })
             }

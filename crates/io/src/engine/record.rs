@@ -214,7 +214,9 @@ impl Record {
         let truth = self.any().clone();
         self.superblocks[slot.index()] = Some(Superblock { member, slot, areas, sequence, ..truth });
         for superblock in self.superblocks.iter_mut().flatten() {
-            superblock.generation = generation;
+            if !planted!(LogKeptAtJoin) {
+                superblock.generation = generation;
+            }
             // The round that takes it in says since when.
             superblock.slots[slot.index()] = SlotRecord { member, state: SlotState::Failed, since: superblock.epoch };
         }
@@ -518,7 +520,7 @@ fn advance(superblock: &mut Superblock, state: &State) {
             None if record.state.is_rebuilding() => SlotState::Active,
             None => record.state,
         };
-        if !record.state.goes_on_as(next) {
+        if !record.state.goes_on_as(next) && !planted!(SinceKept) {
             record.since = superblock.epoch;
         }
         record.state = next;

@@ -94,6 +94,9 @@ impl<D: Disk, T> Engine<D, T> {
         if let Work::Rebuild { stripe } | Work::Copy { stripe, .. } = job.work {
             job.len = Sectors(COLUMNS.0.min(job.end.0 - job.at.0));
             job.unreadable = MemberSet::EMPTY;
+            if planted!(RebuildUnlocked) {
+                return Stage::Plan;
+            }
             return Stage::Lock(Span::new(stripe, stripe));
         }
         if job.work == Work::Destage {
@@ -143,7 +146,7 @@ impl<D: Disk, T> Engine<D, T> {
             return self.record.missing();
         }
         let last = self.last_stripe(id);
-        if self.is_ready(last) { self.record.missing() } else { self.record.lost() }
+        if self.is_ready(last) || planted!(RebuildingRead) { self.record.missing() } else { self.record.lost() }
     }
 
     /// Goes on with every job that can.

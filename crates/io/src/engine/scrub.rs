@@ -416,6 +416,7 @@ impl<D: Disk, T> Engine<D, T> {
         is_open
             && match finding.fault {
                 Fault::Unread(..) | Fault::Judged(Verdict::Wrong(_)) => mode != ScrubMode::Check,
+                Fault::Judged(Verdict::Suspect(_)) if planted!(ScrubRepairsSuspects) => mode != ScrubMode::Check,
                 Fault::Judged(Verdict::Suspect(_)) => mode == ScrubMode::RepairSuspects,
                 Fault::Judged(Verdict::Unknown(_)) => false,
             }
@@ -433,6 +434,11 @@ impl<D: Disk, T> Engine<D, T> {
         (job.start, job.at, job.end, job.len) = (Lba(0), Lba(0), Lba(finding.len.0), finding.len);
         job.unreadable = finding.without;
         job.heals = Some(self.geometry.member(cell));
+        if planted!(ScrubUnlocked)
+            && let Some(guard) = job.guard.take()
+        {
+            self.locks.release(guard, &mut self.ready);
+        }
         self.drop_scratch(id);
         self.leave_pages(id);
         Step::To(Stage::Mark)

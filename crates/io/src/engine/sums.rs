@@ -108,7 +108,7 @@ impl Sums {
             self.tables.push(None);
         }
         self.tables[own.slot.index()] = Some(table);
-        self.pages.retain(|id, _| id.member != own.slot);
+        self.pages.retain(|id, _| id.member != own.slot || planted!(SumsKeptAtJoin));
         self.dirty.retain(|id| id.member != own.slot);
     }
 

@@ -236,6 +236,37 @@ fn what_returns_under_load_lacks_nothing() {
     }
 }
 
+/// The bits say what it lacks, to the next start, too.
+#[test]
+fn bits_stay_set_until_a_member_that_returns_has_everything() {
+    let shape = crate::intent::mirrors();
+    let region = crate::intent::REGION;
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo).with_rebuild();
+    let slot = MemberIndex(1);
+    let pass = |engine: &mut TestEngine, ticks| {
+        (0..ticks).for_each(|_| {
+            engine.tick();
+            engine.turn(&mut Vec::new()).expect("memory does not break");
+        });
+    };
+    write(&mut engine, 0, &noise(1, engine.geometry().capacity().0)).expect("written");
+    pass(&mut engine, 100);
+    assert!(engine.intent().expect("a bitmap").is_empty(), "all is quiet");
+    drop(run(&mut engine, fail(slot)).expect("given up"));
+    write(&mut engine, 2 * region, &noise(2, 8)).expect("written");
+    engine.set_rebuild_limit(Some(Bytes(1)));
+    let join = returning(&shape, slot, &engine);
+    drop(run(&mut engine, join).expect("joined"));
+    pass(&mut engine, 200);
+    assert!(engine.rebuilding().is_some(), "it takes long");
+    assert!(!engine.intent().expect("a bitmap").is_empty(), "it lacks a region");
+    engine.set_rebuild_limit(None);
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_whole(&engine, "rebuilt");
+    pass(&mut engine, 100);
+    assert!(engine.intent().expect("a bitmap").is_empty(), "all is quiet again");
+}
+
 #[test]
 fn a_member_without_a_bitmap_is_rebuilt_whole_though_it_returns() {
     let shape = small(RAID5, 5);

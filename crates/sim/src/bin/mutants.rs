@@ -105,7 +105,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Tests { filters: &["bitmap::tests", "sums::tests", "intent::"] },
         Check::Seeds { seeds: 0..few, is_harsh: true },
         Check::Seeds { seeds: few..many, is_harsh: false },
-        Check::Tests { filters: &["recovery::", "sums::"] },
+        Check::Tests { filters: &["recovery::", "sums::", "rebuild::", "scrub::"] },
         Check::Seeds { seeds: many..seeds, is_harsh: false },
         Check::Seeds { seeds: few..seeds, is_harsh: true },
         Check::States { from: 1000, states },

@@ -151,3 +151,21 @@ fn the_same_seed_gives_the_same_events() {
     assert_eq!(hash(5), hash(5));
     assert_ne!(hash(5), hash(6));
 }
+
+#[test]
+fn a_member_is_exchanged_with_nothing_in_flight_and_begins_anew() {
+    let mut disk = disk(1);
+    assert!(run(&mut disk, [write(0, 7)]).iter().all(|done| done.result.is_ok()));
+    disk.vanish(SLOT);
+    assert!(run(&mut disk, [write(0, 8)]).iter().all(|done| done.result.is_err()));
+    assert_eq!(disk.struck(), MemberSet::EMPTY.with(SLOT));
+    disk.submit(write(0, 9));
+    assert!(disk.is_busy(SLOT) && !disk.is_busy(MemberIndex(1)));
+    let _ = run(&mut disk, []);
+    let before = disk.put(SLOT, Some(Member::zeroed(Bytes(4 << 20)))).expect("there was one");
+    assert_eq!(before.current().sector(Bytes(0))[0], 7);
+    assert_eq!(disk.struck(), MemberSet::EMPTY, "another one has failed nothing");
+    assert_eq!(read(&mut disk, 0), [0; LEN]);
+    assert!(run(&mut disk, [write(0, 5)]).iter().all(|done| done.result.is_ok()));
+    assert_eq!(read(&mut disk, 0), [5; LEN]);
+}

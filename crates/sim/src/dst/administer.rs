@@ -65,6 +65,8 @@ pub(super) struct Administrator {
     random: Random,
     /// Members that are in no slot.
     pub(super) loose: Vec<Member>,
+    /// Copies of members from earlier lives.
+    pub(super) copies: Vec<Member>,
     /// Members that the array has on record that it does without.
     pub(super) barred: BTreeSet<Uuid>,
     /// Members that were given up in this life, and nothing else has happened to.
@@ -74,6 +76,8 @@ pub(super) struct Administrator {
     /// Slots whose members have joined in this life.
     pub(super) settled: MemberSet,
     pub(super) changes: Changes,
+    /// A member that is gone: there is only a copy from an earlier life.
+    discarded: Option<Uuid>,
 }
 
 impl Administrator {
@@ -81,11 +85,13 @@ impl Administrator {
         Self {
             random,
             loose: Vec::new(),
+            copies: Vec::new(),
             barred: BTreeSet::new(),
             sound: BTreeSet::new(),
             unsettled: MemberSet::EMPTY,
             settled: MemberSet::EMPTY,
             changes: Changes::default(),
+            discarded: None,
         }
     }
 
@@ -284,11 +290,8 @@ impl Client<'_> {
         }
         let truth = self.engine.superblock().clone();
         let administrator = self.administrator.as_mut().expect("somebody has asked");
-        let is_its = |member: &Member| member.superblock().is_ok_and(|own| own.slot == slot);
-        let known: Vec<usize> = (0..administrator.loose.len()).filter(|&at| is_its(&administrator.loose[at])).collect();
-        let returns =
-            (!known.is_empty() && administrator.random.chance(2, 3)).then(|| *administrator.random.pick(&known));
-        let returning = returns.map(|at| administrator.returning(at, slot, &truth)).transpose()?.flatten();
+        let returning = administrator.find(slot).map(|member| administrator.returning(member, &truth));
+        let returning = returning.transpose()?.flatten();
         let (member, mut joining) = returning.unwrap_or_else(|| administrator.new_member(slot, &truth));
         joining.generation = uuid(&mut administrator.random);
         let before = truth.slots[slot.index()].member;
@@ -301,22 +304,44 @@ impl Client<'_> {
 }
 
 impl Administrator {
+    /// A member that was in a slot, or a copy of it from an earlier life, if it is to come back.
+    fn find(&mut self, slot: MemberIndex) -> Option<Member> {
+        let is_its = |member: &Member| member.superblock().is_ok_and(|own| own.slot == slot);
+        let copies: Vec<&Member> = self.copies.iter().filter(|copy| is_its(copy)).collect();
+        if !copies.is_empty() && self.random.chance(1, 4) {
+            let copy = (*self.random.pick(&copies)).clone();
+            copy.superblock().iter().for_each(|own| self.forget(own.member));
+            return Some(copy);
+        }
+        let known: Vec<usize> = (0..self.loose.len()).filter(|&at| is_its(&self.loose[at])).collect();
+        if known.is_empty() || self.random.chance(1, 3) {
+            return None;
+        }
+        let at = *self.random.pick(&known);
+        Some(self.loose.swap_remove(at))
+    }
+
+    /// Forgets a member in whose place there is a copy from an earlier life.
+    fn forget(&mut self, uuid: Uuid) {
+        self.loose.retain(|member| member.superblock().is_ok_and(|own| own.member != uuid));
+        self.sound.remove(&uuid);
+        self.discarded = Some(uuid);
+    }
+
     /// A member that comes back; none where that is rightly refused.
-    fn returning(
-        &mut self,
-        at: usize,
-        slot: MemberIndex,
-        truth: &Superblock,
-    ) -> Result<Option<(Member, Joining)>, Finding> {
-        let own = self.loose[at].superblock().expect("only such are kept");
+    fn returning(&mut self, mut member: Member, truth: &Superblock) -> Result<Option<(Member, Joining)>, Finding> {
+        let own = member.superblock().expect("only such are kept");
+        let slot = own.slot;
         let joining = match returning(Path::new("returning"), &own, truth) {
             Ok(joining) => joining,
             Err(error) if self.sound.contains(&own.member) && truth.slots[slot.index()].member == own.member => {
                 return Err(Finding::NotJoined { slot, error: error.to_string() });
             }
-            Err(_) => return Ok(None),
+            Err(_) => {
+                self.loose.extend(Some(member).filter(|_| self.discarded != Some(own.member)));
+                return Ok(None);
+            }
         };
-        let mut member = self.loose.swap_remove(at);
         if truth.integrity != Integrity::None {
             let Area { offset, size } = own.areas.sums;
             member.write(offset, Payload::Zeros(size));

@@ -47,7 +47,8 @@ pub struct Piece<'a> {
 }
 
 impl<'a> Audit<'a> {
-    /// Reads what the members hold; `data` says where each one's data area begins, `is_sound` what counts of pieces of so many sectors of members.
+    /// Reads what the members hold; `data` says where each one's data area begins, `is_made` which members have their part of a stripe, and
+    /// `is_sound` what counts of pieces of so many sectors of members.
     /// Slots without a member are missing.
     ///
     /// # Panics
@@ -58,6 +59,7 @@ impl<'a> Audit<'a> {
         members: &Members,
         data: impl Fn(usize) -> Bytes,
         piece: Sectors,
+        is_made: impl Fn(MemberIndex, StripeId) -> bool,
         is_sound: impl Fn(MemberIndex, DiskSector) -> bool,
     ) -> Self {
         assert!(geometry.chunk().0.is_multiple_of(piece.0), "pieces make up chunks");
@@ -67,7 +69,7 @@ impl<'a> Audit<'a> {
             let cell = |cell: usize| {
                 let cell = as_cell(cell);
                 let slot = geometry.member(cell);
-                let member = members.get(slot).filter(|_| exists(geometry, stripe, cell))?;
+                let member = members.get(slot).filter(|_| is_made(slot, stripe) && exists(geometry, stripe, cell))?;
                 let at = DiskSector(geometry.sector(stripe, cell).0 + start);
                 if !is_sound(slot, at) {
                     has_doubts = true;

@@ -42,7 +42,7 @@ use administer::Administrator;
 use audit::tolerated;
 use client::{Client, End};
 use model::Model;
-use open::{Opened, Seen, lost};
+use open::{Opened, Seen};
 use shelf::{Found, Shelf};
 
 /// What a run is to be made of.
@@ -290,7 +290,7 @@ impl Run {
         self.report.changes.rebuilds += u64::from(has_rebuilt);
         if has_rebuilt && end == End::Closed {
             self.model.stopped();
-            self.look(&disk.members(), lost(&engine), &Seen::new())?;
+            self.look(&disk.members(), &engine, &Seen::new())?;
         }
         Ok(end)
     }

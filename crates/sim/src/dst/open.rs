@@ -6,9 +6,9 @@ use uraid_io::array::{Assembled, judge};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Engine;
 use uraid_io::member::Access;
-use uraid_io::superblock::Consistency;
+use uraid_io::superblock::{Consistency, SlotState};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, Level, MemberSet};
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, StripeId};
 
 use super::audit::{Audit, tolerated};
 use super::client::Client;
@@ -86,7 +86,7 @@ impl Run {
             let Some(healed) = self.heal(disk, engine)? else { return Ok(Opened::Broken) };
             engine = healed;
         }
-        self.look(&disk.members(), lost(&engine), seen)?;
+        self.look(&disk.members(), &engine, seen)?;
         if self.random.chance(1, 4) {
             self.read_without(&disk.members(), &engine)?;
         }
@@ -159,16 +159,27 @@ impl Run {
     }
 
     /// Holds the whole array against the model, and again without every set of members that it survives, and what was read before recovery.
-    pub(super) fn look(&mut self, members: &Members, missing: MemberSet, seen: &Seen) -> Result<(), Finding> {
+    pub(super) fn look(
+        &mut self,
+        members: &Members,
+        engine: &Engine<SimDisk, u64>,
+        seen: &Seen,
+    ) -> Result<(), Finding> {
         let Scenario { geometry, superblocks, .. } = &self.scenario;
-        let members = members.only(geometry.all_members().minus(missing));
+        let members = members.only(geometry.all_members().minus(engine.missing()));
+        // What is being rebuilt counts as far as that is on record.
+        let slots = &engine.superblock().slots;
+        let is_made = |slot: MemberIndex, stripe: StripeId| match slots[slot.index()].state {
+            SlotState::Rebuilding { upto, .. } => stripe < upto,
+            SlotState::Active | SlotState::Failed => true,
+        };
         let area = |slot: usize| superblocks[slot].areas.data.offset;
         let doubts = self.silent.and_then(|_| Doubts::new(geometry, superblocks, &members));
         let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
         let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
-        let audit = Audit::new(geometry, &members, area, piece, is_sound);
+        let audit = Audit::new(geometry, &members, area, piece, is_made, is_sound);
         audit.check_parity().map_err(Finding::Parity)?;
-        for lost in tolerated(geometry, missing) {
+        for lost in tolerated(geometry, lost(engine)) {
             let content = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
             for (lba, bytes) in content.iter().filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {
                 self.model.observe(lba, bytes).map_err(|wrong| Finding::WrongContent { lost, wrong })?;
@@ -205,7 +216,7 @@ impl Run {
 }
 
 /// The members that are not there, or do not have all of their content.
-pub(super) fn lost(engine: &Engine<SimDisk, u64>) -> MemberSet {
+fn lost(engine: &Engine<SimDisk, u64>) -> MemberSet {
     engine.missing().union(engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members))
 }
 

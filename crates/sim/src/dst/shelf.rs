@@ -81,6 +81,7 @@ impl Shelf {
     /// Hands the administrator the members that are not part of the array now.
     pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Administrator) {
         missing.iter().for_each(|slot| to.keep(self.members.replace(slot, None)));
+        to.copies = self.old.iter().map(|(_, copy)| copy.clone()).collect();
     }
 
     /// Takes back members that are in no slot, unless the array is known to do without them.

@@ -11,6 +11,9 @@ fn seeds_show_nothing_that_must_not_be() {
     assert!(is_varied, "the seeds do not show much: {sum:?}");
     let is_silent = sum.lies > 50 && sum.repaired > 5 && sum.unreadable > 20 && sum.only_read > 50;
     assert!(is_silent, "the seeds corrupt little: {sum:?}");
+    let Changes { fails, joins, returns, shorts, rebuilds, scrubs } = sum.changes;
+    let is_changing = fails > 30 && joins > 30 && returns > 30 && shorts > 2 && rebuilds > 30 && scrubs > 20;
+    assert!(is_changing, "little is changed while arrays run: {:?}", sum.changes);
 }
 
 #[test]

@@ -168,6 +168,11 @@ impl Life {
         Ok(buf.expect("a read comes with its memory").as_ref().to_vec())
     }
 
+    /// What the members that are there have on record.
+    pub(super) fn superblock(&self) -> Superblock {
+        self.engine.superblock().clone()
+    }
+
     /// The members that the array does without.
     pub(super) fn missing(&self) -> MemberSet {
         self.engine.missing()

@@ -3,6 +3,7 @@
 mod array;
 mod checksums;
 mod failures;
+mod returning;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -35,6 +36,9 @@ scenes! {
     failures::a_member_from_earlier_lives_is_set_aside,
     failures::a_write_that_too_many_members_fail_is_not_acknowledged,
     failures::nothing_is_healed_from_parity_that_may_be_wrong,
+    returning::a_member_returns_only_if_it_is_known_what_it_lacks,
+    returning::a_member_that_was_being_made_is_made_anew,
+    returning::a_member_whose_slot_has_another_is_set_aside,
     checksums::rot_is_found_and_healed,
     checksums::a_member_that_does_not_take_what_heals_it_is_failed,
     checksums::what_is_computed_of_stale_content_is_not_given_out,

@@ -1,0 +1,66 @@
+//! Members that come back to an array that went on without them.
+
+use std::path::Path;
+
+use uraid_io::array::{JoinError, SetAside, returning};
+use uraid_io::engine::Command;
+use uraid_io::superblock::{Consistency, Integrity, SlotState, Superblock};
+use uraid_layout::{Level, MemberIndex, StripeId};
+use uuid::Uuid;
+
+use super::array::{Array, Opening};
+
+const SLOT: MemberIndex = MemberIndex(1);
+
+/// What a member says from two lives ago, what it says now, and what the others say after it was given up.
+fn given_up() -> Result<[Superblock; 3], String> {
+    let mut array = Array::new(Level::Raid1, 3, Consistency::Bitmap, Integrity::None, 4).with_written(0..4, 1)?;
+    let own =
+        |array: &Array| array.members.get(SLOT).expect("it is there").superblock().map_err(|error| error.to_string());
+    let old = own(&array)?;
+    array = array.with_written(0..4, 2)?.with_written(0..4, 3)?;
+    let mut life = array.open(Opening::Recovered)?;
+    life.run(Command::Fail { member: SLOT })?;
+    let truth = life.superblock();
+    array.members = life.disk.members();
+    Ok([old, own(&array)?, truth])
+}
+
+pub(super) fn a_member_returns_only_if_it_is_known_what_it_lacks() -> Result<(), String> {
+    let [old, own, truth] = given_up()?;
+    match returning(Path::new("now"), &own, &truth) {
+        Ok(joining) if !joining.is_whole => {}
+        other => return Err(format!("it lacks nothing but what is marked: {other:?}")),
+    }
+    match returning(Path::new("then"), &old, &truth) {
+        Err(JoinError::Stale { .. }) => Ok(()),
+        other => Err(format!("a copy from two lives ago lacks more than is marked: {other:?}")),
+    }
+}
+
+pub(super) fn a_member_that_was_being_made_is_made_anew() -> Result<(), String> {
+    let [_, mut own, truth] = given_up()?;
+    own.slots[SLOT.index()].state = SlotState::Rebuilding { upto: StripeId(1), is_whole: true };
+    match returning(Path::new("unfinished"), &own, &truth) {
+        Ok(joining) if joining.is_whole => Ok(()),
+        other => Err(format!("it may lack anything: {other:?}")),
+    }
+}
+
+pub(super) fn a_member_whose_slot_has_another_is_set_aside() -> Result<(), String> {
+    let array = Array::new(Level::Raid1, 3, Consistency::Bitmap, Integrity::None, 4).with_written(0..4, 1)?;
+    let (mut candidates, _) = array.judge()?;
+    // The round that took another in was cut off: it is one epoch ahead.
+    let newest = &mut candidates[0].superblock;
+    newest.epoch.0 += 1;
+    newest.slots[SLOT.index()].member = Uuid::from_u64_pair(1, 1);
+    let verdict = uraid_io::array::judge(&candidates).map_err(|error| error.to_string())?;
+    let is_aside = |&(index, reason): &(usize, SetAside)| {
+        candidates[index].superblock.slot == SLOT && matches!(reason, SetAside::Replaced { .. })
+    };
+    if verdict.missing().contains(SLOT) && verdict.set_aside.iter().any(is_aside) {
+        Ok(())
+    } else {
+        Err("a member is accepted whose slot has another".into())
+    }
+}
