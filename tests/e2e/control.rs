@@ -3,7 +3,7 @@
 mod members;
 mod peers;
 mod replace;
-mod scrub;
+pub(crate) mod scrub;
 mod spares;
 mod upkeep;
 
@@ -21,13 +21,13 @@ use uraid_tests::shape;
 
 /// Runs a command that asks the array's server.
 #[track_caller]
-fn ask(array: &Array, words: &[&str]) -> Output {
+pub(crate) fn ask(array: &Array, words: &[&str]) -> Output {
     let socket = array.socket();
     binary::uraid([words, &["--socket", socket.to_str().unwrap()]].concat())
 }
 
 #[track_caller]
-fn status(array: &Array) -> Value {
+pub(crate) fn status(array: &Array) -> Value {
     ask(array, &["status", "--json"]).success().json()
 }
 

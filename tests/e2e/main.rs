@@ -15,5 +15,6 @@ mod map;
 mod metrics;
 mod protocol;
 mod reactors;
+mod running;
 mod systemd;
 mod verify;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
+use uuid::Uuid;
 
 use crate::patience::PatienceArgs;
 
@@ -200,9 +201,23 @@ pub(crate) struct ServeArgs {
     pub(crate) patience: PatienceArgs,
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
-    /// The array's members, in any order
+    #[command(flatten)]
+    pub(crate) wanted: WantedArgs,
+    /// The array's members, in any order; with --uuid or --name whatever they may be among
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
+}
+
+/// Which array is meant, where paths may lead to members of others or to no member at all.
+#[derive(Debug, Default, Args)]
+#[group(multiple = false)]
+pub(crate) struct WantedArgs {
+    /// Serve the array with this UUID, and ignore what is not of it
+    #[arg(long, value_name = "UUID")]
+    pub(crate) uuid: Option<Uuid>,
+    /// Serve the array with this name, and ignore what is not of it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) name: Option<String>,
 }
 
 /// How administrators see and reach a server.

@@ -8,7 +8,7 @@ use uraid_io::member::Allocation;
 use uraid_io::superblock::Integrity;
 use uraid_layout::{Bytes, Level, Rotation};
 
-use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs, WatchArgs};
+use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs, WantedArgs, WatchArgs};
 use crate::patience::PatienceArgs;
 use crate::terminal::print;
 use crate::{create, serve};
@@ -44,6 +44,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         endpoint.socket = Some(dir.join("uraid.sock"));
     }
     serve::run(&ServeArgs {
+        wanted: WantedArgs::default(),
         endpoint,
         read_only: false,
         degraded: false,

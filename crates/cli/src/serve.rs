@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
-use uraid_io::array::{Array, OpenOptions};
+use uraid_io::array::{Array, OpenOptions, Wanted, select};
 use uraid_io::engine::CacheMode;
 use uraid_io::member::Access;
 use uraid_layout::Bytes;
@@ -43,7 +43,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     ensure!(needs_one, Misuse("spares are taken where one reactor serves the array: leave --reactors out".into()));
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let options = OpenOptions { access, allow_degraded: args.degraded, force: args.force };
-    let (members, spares) = spares::sort(&there(&args.members), &args.spares)?;
+    let named = members(args)?;
+    let (members, spares) = spares::sort(&there(&named), &args.spares)?;
     let array = Array::open(&members, options)?;
     for (path, reason) in &array.set_aside {
         tracing::warn!("{} is left out: {reason}", path.display());
@@ -57,7 +58,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let array = agree(array, args)?;
     let info = info(&array, args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = LocalSet::new().block_on(&runtime, serve(array, info, spares, args));
+    let served = LocalSet::new().block_on(&runtime, serve(array, info, &named, spares, args));
     // A file system that hangs is not waited for.
     runtime.shutdown_background();
     served
@@ -73,6 +74,21 @@ fn there(members: &[PathBuf]) -> Vec<PathBuf> {
         tracing::warn!("{} is left out: there is no such file or device", path.display());
     }
     there
+}
+
+/// The members' paths: all that were named, or those of the array that is wanted.
+fn members(args: &ServeArgs) -> Result<Vec<PathBuf>> {
+    let wanted = match (args.wanted.uuid, &args.wanted.name) {
+        (Some(uuid), _) => Wanted::Array(uuid),
+        (None, Some(name)) => Wanted::Name(name.clone()),
+        (None, None) => return Ok(args.members.clone()),
+    };
+    let (members, ignored) = select(&args.members, &wanted);
+    for reason in ignored {
+        tracing::warn!("ignored: {}", anyhow::Error::from(reason));
+    }
+    ensure!(!members.is_empty(), "none of the paths leads to a member of {wanted}");
+    Ok(members)
 }
 
 /// Brings parity into agreement where the last run left it open.
@@ -133,10 +149,16 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     wanted.min(possible)
 }
 
-async fn serve(array: Array, info: ExportInfo, spares: Vec<Spare>, args: &ServeArgs) -> Result<()> {
+async fn serve(
+    array: Array,
+    info: ExportInfo,
+    members: &[PathBuf],
+    spares: Vec<Spare>,
+    args: &ServeArgs,
+) -> Result<()> {
     let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
     let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
-    let listener = listener(&args.endpoint, &args.members)?;
+    let listener = listener(&args.endpoint, members)?;
     let socket = control_socket(listener.endpoint(), &args.watch)?;
     let exporter = match args.watch.metrics {
         Some(address) => Some(Exporter::listen(address).await?),

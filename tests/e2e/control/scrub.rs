@@ -22,11 +22,11 @@ const SLOT: usize = 2;
 const DAMAGE: usize = 4096;
 
 /// What the server tells the administrator's program, as it comes.
-pub(super) struct Events(Receiver<String>);
+pub(crate) struct Events(Receiver<String>);
 
 impl Events {
     /// A program that passes on what it is told.
-    pub(super) fn new(array: &Array) -> (Self, PathBuf) {
+    pub(crate) fn new(array: &Array) -> (Self, PathBuf) {
         let fifo = array.path("events");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
         // Open for writing too, so that it does not end between two events.
@@ -40,7 +40,7 @@ impl Events {
 
     /// Waits for an event; gives those before it.
     #[track_caller]
-    pub(super) fn until(&self, awaited: &str) -> Vec<String> {
+    pub(crate) fn until(&self, awaited: &str) -> Vec<String> {
         let mut events = Vec::new();
         loop {
             let line = self.0.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{awaited} comes after {events:?}"));

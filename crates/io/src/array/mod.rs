@@ -1,7 +1,7 @@
 //! Arrays as a whole: made of members, opened from them, brought back into agreement.
 //!
 //! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe; [`Assembled`] brings the members
-//! into agreement; [`create`] makes new ones, and [`Assembled::configure`] changes how they are kept consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have
+//! into agreement; [`select`] finds those of one array among others; [`create`] makes new ones, and [`Assembled::configure`] changes how they are kept consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have
 //! members ready for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
@@ -13,6 +13,7 @@ mod judge;
 mod open;
 mod recover;
 mod redo;
+mod select;
 mod tables;
 
 pub use assemble::Assembled;
@@ -24,3 +25,4 @@ pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use open::{Array, Follower, OpenError, OpenOptions, candidates, check_presence};
 pub use recover::RecoverError;
 pub(crate) use redo::Overlay;
+pub use select::{Ignored, Wanted, select};
