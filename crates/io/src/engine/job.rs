@@ -319,11 +319,14 @@ impl<T> Job<T> {
             self.detour = find(wanted);
         }
         if self.detour.is_none() && needed != lost {
-            let detour = find(needed).or_else(|| self.partial_detour(geometry, needed).map(Rc::new));
-            self.detour = Some(detour.ok_or_else(|| self.unreadable_error())?);
+            self.detour = find(needed);
         }
         if self.detour.is_some() {
             last.clone_from(&self.detour);
+        } else if needed != lost {
+            // What is enough for this part is not for another's.
+            let partial = self.partial_detour(geometry, needed).ok_or_else(|| self.unreadable_error())?;
+            self.detour = Some(Rc::new(partial));
         }
         Ok(())
     }

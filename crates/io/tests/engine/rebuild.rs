@@ -249,7 +249,8 @@ fn bits_stay_set_until_a_member_that_returns_has_everything() {
             engine.turn(&mut Vec::new()).expect("memory does not break");
         });
     };
-    write(&mut engine, 0, &noise(1, engine.geometry().capacity().0)).expect("written");
+    let sectors = engine.geometry().capacity().0;
+    write(&mut engine, 0, &noise(1, sectors)).expect("written");
     pass(&mut engine, 100);
     assert!(engine.intent().expect("a bitmap").is_empty(), "all is quiet");
     drop(run(&mut engine, fail(slot)).expect("given up"));
