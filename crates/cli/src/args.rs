@@ -36,7 +36,7 @@ pub(crate) enum Command {
     /// Make an array of files and block devices
     Create(CreateArgs),
     /// Serve an array as a network block device, in the foreground
-    Serve(ServeArgs),
+    Serve(Box<ServeArgs>),
     /// Show what members say about their array, and whether it is whole
     Examine(ExamineArgs),
     /// Change settings of an array that is not being served

@@ -134,8 +134,11 @@ impl<D: Disk, T> Engine<D, T> {
         job.failed = failed;
         // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
         let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
-        let is_skipped = planted!(CleanUnflushed) && job.work == Work::Close
-            || planted!(WatermarkUnflushed) && job.work == Work::SaveRebuild;
+        let is_skipped = match job.work {
+            Work::Close => planted!(CleanUnflushed),
+            Work::SaveRebuild => planted!(WatermarkUnflushed),
+            _ => false,
+        };
         if is_logged && self.log.as_mut().is_some_and(|log| log.await_answered(id)) {
             return Step::Wait(Stage::Flushing);
         }

@@ -326,8 +326,11 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::Fail(EngineError::Frozen);
         }
         let work = self.jobs.job(id).work;
-        let is_early = planted!(JoinUnrecorded) && matches!(work, Work::Join { .. })
-            || planted!(FailUnrecorded) && matches!(work, Work::Fail { .. });
+        let is_early = match work {
+            Work::Join { .. } => planted!(JoinUnrecorded),
+            Work::Fail { .. } => planted!(FailUnrecorded),
+            _ => false,
+        };
         if !is_early && !self.record.demand_settled(id) {
             self.run_record();
             return Step::Wait(Stage::Settle);

@@ -41,7 +41,8 @@ impl<D: Disk, T> Engine<D, T> {
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         let is_copy = matches!(job.work, Work::Copy { .. });
-        let is_unlocked = planted!(UnlockAtCommit) || planted!(RebuildUnlocked) || planted!(ScrubUnlocked);
+        let is_unlocked =
+            [planted!(UnlockAtCommit), planted!(RebuildUnlocked), planted!(ScrubUnlocked)].contains(&true);
         assert!(job.guard.is_some() || is_unlocked, "a stripe is written under its lock");
         let tag = Caller::Job(id).tag();
         for io in plan.writes() {
