@@ -109,6 +109,14 @@ impl Payload {
     pub fn is_empty(&self) -> bool {
         self.len() == Bytes(0)
     }
+
+    /// One of its sectors, which it has.
+    fn sector(&self, index: usize) -> &Sector {
+        match self {
+            Self::Bytes(bytes) => bytes[index * SECTOR..].first_chunk().expect("a write has whole sectors"),
+            Self::Zeros(_) => &ZEROS,
+        }
+    }
 }
 
 impl Version {
@@ -254,11 +262,7 @@ impl Member {
     pub fn lose(&mut self, id: WriteId) {
         let Write { offset, payload } = self.writes[&id].clone();
         for (index, at) in (offset.0..offset.0 + payload.len().0).step_by(SECTOR).enumerate() {
-            let meant = match &payload {
-                Payload::Bytes(bytes) => bytes[index * SECTOR..].first_chunk().expect("a write has whole sectors"),
-                Payload::Zeros(_) => &ZEROS,
-            };
-            if self.current.sector(Bytes(at)) == meant {
+            if self.current.sector(Bytes(at)) == payload.sector(index) {
                 self.rotten.remove(&at)
             } else {
                 self.rotten.insert(at)
@@ -267,14 +271,18 @@ impl Member {
         self.end(id, End::Doubtful, Unseen::Goes);
     }
 
-    /// A write that was meant for another place.
+    /// A write that was meant for another place. Where it changes nothing it does no harm.
     ///
     /// # Panics
     /// As [`Member::issue`].
     pub fn stray(&mut self, offset: Bytes, payload: Payload) {
-        let sectors = (offset.0..offset.0 + payload.len().0).step_by(SECTOR);
+        let sectors = (offset.0..offset.0 + payload.len().0).step_by(SECTOR).enumerate();
+        let is_harmed = |&(index, at): &(usize, u64)| {
+            self.rotten.contains(&at) || self.current.sector(Bytes(at)) != payload.sector(index)
+        };
+        let harmed: Vec<u64> = sectors.filter(is_harmed).map(|(_, at)| at).collect();
         self.write(offset, payload);
-        self.rotten.extend(sectors);
+        self.rotten.extend(harmed);
     }
 
     /// Whether reads see something else of one of so many bytes than the program has written there, as far as is known since a power cut.
