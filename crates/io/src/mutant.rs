@@ -129,6 +129,8 @@ mutants! {
     StaleReturns: "a member returns though what it lacks is not known",
     ReplacedAccepted: "a member is accepted whose slot has another",
     BitClearedRebuilding: "bits are cleared while a member is being rebuilt",
+    BitsOfAnyTime: "beside a log, bits from an earlier absence of members count",
+    RedoneUnmarked: "what the log has done again is not marked for a member that is missing then",
     RebuildingRead: "a member that is being rebuilt is read beyond the watermark",
     RebuildingUnwritten: "clients' writes leave a member out that is being rebuilt",
     RebuildUnlocked: "a stripe is rebuilt without its lock",
