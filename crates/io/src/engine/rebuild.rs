@@ -32,7 +32,7 @@ const IDLE_MAX: usize = 16;
 /// Ticks without a client's command after which nobody does.
 const QUIET_TICKS: u32 = 2;
 
-/// What is begun in one turn, of each member.
+/// What is begun in one turn, of each member, while nobody else wants anything; otherwise that is one stripe, so that nobody waits for more.
 const QUANTUM: Bytes = Bytes(2 << 20);
 
 /// Steps in which the watermark goes on record: so many in all, but none larger than this on a member.
@@ -110,7 +110,7 @@ impl Rebuild {
 
     /// Begins a turn.
     pub(super) fn begin_turn(&mut self) {
-        self.quantum = QUANTUM.0;
+        self.quantum = if self.is_disturbing() { 1 } else { QUANTUM.0 };
     }
 
     /// Whether a member lacks a stripe.
@@ -120,7 +120,12 @@ impl Rebuild {
 
     /// How many stripes may be under way.
     fn most(&self) -> usize {
-        if self.quiet < QUIET_TICKS { 1 } else { IDLE_MAX }
+        if self.is_disturbing() { 1 } else { IDLE_MAX }
+    }
+
+    /// Whether clients want something, too.
+    fn is_disturbing(&self) -> bool {
+        self.quiet < QUIET_TICKS
     }
 }
 

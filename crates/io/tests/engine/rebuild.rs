@@ -475,6 +475,31 @@ fn a_limit_is_kept_and_clients_come_first() {
     assert!(!engine.wants_ticks(), "nothing is left to do");
 }
 
+/// What a client asks for waits for one stripe at most, also where members answer at once.
+#[test]
+fn while_clients_want_something_a_turn_makes_one_stripe() {
+    let shape = Shape { chunks: 64, ..small(RAID5, 4) };
+    let (mut engine, _) = filled(shape, Order::Fifo);
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    engine.set_rebuild_limit(Some(Bytes(1)));
+    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+    drop(run(&mut engine, join).expect("joined"));
+    engine.set_rebuild_limit(None);
+    let written = |engine: &TestEngine| engine.counters().member(MemberIndex(1)).written_bytes;
+    let mut replies = Vec::new();
+    for _ in 0..10 {
+        let before = written(&engine);
+        engine.submit(1, Command::Read { lba: Lba(0), buf: buf(&[0; 4096]) });
+        engine.turn(&mut replies).expect("memory does not break");
+        assert_eq!(written(&engine) - before, 4096);
+    }
+    assert_eq!(replies.len(), 10);
+    while engine.wants_turn() {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert_whole(&engine, "it goes on to its end");
+}
+
 /// The state of a slot that holds, and how far the member in it has come.
 fn on_record(left: &Members, slot: MemberIndex) -> SlotState {
     let newest = left.iter().flatten().map(|bytes| superblock(bytes)).max_by_key(|own| own.epoch);
