@@ -67,7 +67,7 @@ pub(crate) enum Command {
     ScrubLimit(RateArgs),
     /// Compare what the members hold while the array is being served, and repair what is certainly wrong
     Scrub(ScrubArgs),
-    /// Wait until nothing is being rebuilt or scrubbed; succeeds where the array is whole then
+    /// Wait until nothing is being rebuilt, copied or scrubbed; succeeds where the array is whole then
     Wait(ServerArgs),
     /// Stop serving an array, and wait until its members are marked clean
     Stop(ServerArgs),

@@ -13,10 +13,9 @@ use crate::terminal::{Progress, print};
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Waits until nothing is being rebuilt or scrubbed any more; succeeds where the array is whole then.
+/// Waits until nothing is being rebuilt, copied or scrubbed any more; succeeds where the array is whole then.
 pub(crate) fn run(args: &ServerArgs) -> Result<()> {
-    let health =
-        until_none(&mut Client::connect(&args.socket)?, &[Work::Replacing, Work::Rebuilding, Work::Scrubbing])?.health;
+    let health = until_none(&mut Client::connect(&args.socket)?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
     print(format_args!("{}", words(&health)))
 }
@@ -43,16 +42,20 @@ fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
 /// What takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
-    Replacing,
+    Taking,
     Rebuilding,
+    Copying,
     Scrubbing,
 }
 
 impl Work {
+    const ALL: [Self; 4] = [Self::Taking, Self::Rebuilding, Self::Copying, Self::Scrubbing];
+
     fn name(self) -> &'static str {
         match self {
-            Self::Replacing => "taking a spare",
+            Self::Taking => "taking a spare",
             Self::Rebuilding => "rebuilding",
+            Self::Copying => "copying",
             Self::Scrubbing => "scrubbing",
         }
     }
@@ -60,14 +63,15 @@ impl Work {
 
 /// The first of `works` that a server is at, how far it is, and how much it is in bytes.
 fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
-    let Status { rebuild, scrub, health, spares, .. } = status;
+    let Status { rebuild, replace, scrub, health, spares, .. } = status;
     let progress = |work| match work {
         // What fits is taken at once.
-        Work::Replacing => {
+        Work::Taking => {
             let is_empty = health.state == HealthState::Degraded && !health.missing.is_empty();
             (is_empty && spares.iter().any(|spare| spare.problem.is_none())).then_some((0, status.size_bytes))
         }
         Work::Rebuilding => rebuild.as_ref().map(|rebuild| (rebuild.done_bytes, rebuild.total_bytes)),
+        Work::Copying => replace.as_ref().map(|replace| (replace.done_bytes, replace.total_bytes)),
         Work::Scrubbing => {
             scrub.as_ref().filter(|scrub| scrub.running).map(|scrub| (scrub.done_bytes, scrub.total_bytes))
         }
