@@ -29,9 +29,15 @@ pub(crate) fn filled(shape: Shape, order: Order) -> (TestEngine, Vec<u8>) {
 
 /// Puts a new member in at a slot, whose data is anything, and says how it joins.
 pub(crate) fn new_member(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
-    let superblock = shape.superblocks().swap_remove(slot.index());
-    let mut bytes = vec![0; size(superblock.areas.member_size)];
-    let data = size(superblock.areas.data.offset);
+    engine.disk_mut().put(slot, new_bytes(shape, slot));
+    Command::Join(Box::new(joining(shape, slot, number)))
+}
+
+/// A new member's bytes: where the array will have content, anything.
+pub(crate) fn new_bytes(shape: &Shape, slot: MemberIndex) -> Vec<u8> {
+    let areas = shape.superblocks()[slot.index()].areas;
+    let mut bytes = vec![0; size(areas.member_size)];
+    let data = size(areas.data.offset);
     let geometry = shape.geometry();
     for chunk in 0..shape.chunks {
         // Of what the array does not use the encoder knows that it is zero.
@@ -40,10 +46,14 @@ pub(crate) fn new_member(engine: &mut TestEngine, shape: &Shape, slot: MemberInd
             bytes[data + size(Bytes(chunk * shape.chunk))..][..size(Bytes(shape.chunk))].fill(0xA5);
         }
     }
-    engine.disk_mut().put(slot, bytes);
+    bytes
+}
+
+/// What a new member says of itself; numbers tell several apart.
+pub(crate) fn joining(shape: &Shape, slot: MemberIndex, number: u8) -> Joining {
+    let superblock = shape.superblocks().swap_remove(slot.index());
     let superblock = Superblock { member: Uuid::from_bytes([100 + number; 16]), ..superblock };
-    let generation = Uuid::from_bytes([200 + number; 16]);
-    Command::Join(Box::new(Joining { superblock, is_whole: true, generation }))
+    Joining { superblock, is_whole: true, generation: Uuid::from_bytes([200 + number; 16]) }
 }
 
 /// As the array knew a member when it was given up: it comes back.

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, Joining};
-use uraid_io::superblock::{Consistency, Integrity, Sequence, Superblock, decode, newest, positions};
+use uraid_io::engine::{Command, EngineError};
+use uraid_io::superblock::{Consistency, Integrity, Sequence, decode, newest, positions};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, StripeId};
 use uuid::Uuid;
 
 use crate::content::Storm;
-use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
+use crate::rebuild::{assert_whole, fail, filled, joining, logged, new_bytes, new_member, states};
 use crate::recovery::{Members, assembled, superblock};
 use crate::support::model::{Model, Pending};
 use crate::support::watch::Watch;
@@ -22,21 +22,11 @@ use crate::support::{
 
 /// Puts a new member in at the seat, whose data is anything, and says whose place it is to take.
 fn replacement(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
-    let superblock = shape.superblocks().swap_remove(slot.index());
-    let mut bytes = vec![0; size(superblock.areas.member_size)];
-    let data = size(superblock.areas.data.offset);
-    let geometry = shape.geometry();
-    for chunk in 0..shape.chunks {
-        let at = Location { member: slot, sector: DiskSector(chunk * shape.chunk / 512) };
-        if geometry.owner(at).is_some() {
-            bytes[data + size(Bytes(chunk * shape.chunk))..][..size(Bytes(shape.chunk))].fill(0xA5);
-        }
-    }
     let seat = engine.seat().expect("there is room");
-    engine.disk_mut().put(seat, bytes);
-    let superblock = Superblock { member: uuid(number), sequence: Sequence(0), ..superblock };
-    let generation = Uuid::from_bytes([200 + number; 16]);
-    Command::Replace(Box::new(Joining { superblock, is_whole: true, generation }))
+    engine.disk_mut().put(seat, new_bytes(shape, slot));
+    let mut joining = joining(shape, slot, number);
+    joining.superblock.sequence = Sequence(0);
+    Command::Replace(Box::new(joining))
 }
 
 fn uuid(number: u8) -> Uuid {

@@ -200,20 +200,14 @@ impl Planner {
         view: &View<'_>,
         stripe: StripeId,
         cells: impl IntoIterator<Item = Cell>,
-        (start, len): (Sectors, Sectors),
+        columns: (Sectors, Sectors),
     ) -> Result<(), PlanError> {
-        check_columns(view.geometry, stripe, start, len)?;
-        self.clear(plan);
-        let geometry = view.geometry;
-        let is_wanted = |cell: &Cell| {
-            let member = geometry.member(*cell);
+        let check = |cell: &Cell| {
+            let member = view.geometry.member(*cell);
             let is_lost = view.repair.failed().contains(member) && !view.missing.contains(member);
             assert!(is_lost, "what is rebuilt can be written and not be read");
-            geometry.uses(stripe, *cell)
         };
-        self.grid.rebuild(plan, view, stripe, cells.into_iter().filter(is_wanted), (start, len), &mut self.out);
-        self.out.finish(plan);
-        Ok(())
+        self.copy(plan, view, stripe, cells.into_iter().inspect(check), columns)
     }
 
     /// Plans the reading of cells of a stripe, or their computation where their member can't be read, and their writing in place, in the columns
