@@ -16,11 +16,13 @@ mod kills;
 mod lint;
 mod mutants;
 mod packages;
+mod process;
 mod project;
 mod sim;
 mod source;
 mod sweep;
 mod test;
+mod vm;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "The project's own commands", version = None::<&str>)]
@@ -50,6 +52,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
+    /// Try the server under a real kernel in a virtual machine: file systems, power cuts, and Linux md as the judge of layouts
+    Vm(vm::Options),
     /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash
     Ci,
 }
@@ -77,6 +81,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Sweep(options) => sweep::run(&project, options),
         Command::Mutants(options) => mutants::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
+        Command::Vm(options) => vm::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())?;

@@ -1,4 +1,4 @@
-//! The Debian packages that the end-to-end tests need: found by their programs, installed with apt-get when root.
+//! The Debian packages that commands need: found by their programs, installed with apt-get when root.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,8 +8,11 @@ use anyhow::bail;
 
 use crate::project::{eprint_step, run_program};
 
-/// Package and the program of it that the tests run.
-const NEEDED: &[(&str, &str)] = &[
+/// A Debian package and a program of it.
+type Package = (&'static str, &'static str);
+
+/// What the end-to-end tests run.
+pub(crate) const TESTS: &[Package] = &[
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("libnbd-bin", "nbdcopy"),
@@ -19,20 +22,38 @@ const NEEDED: &[(&str, &str)] = &[
     ("qemu-utils", "qemu-io"),
 ];
 
+/// What virtual machines are made of, and what is run in them.
+pub(crate) const VM: &[Package] = &[
+    ("qemu-system-x86", "qemu-system-x86_64"),
+    ("busybox-static", "busybox"),
+    ("kmod", "modprobe"),
+    ("cpio", "cpio"),
+    ("util-linux", "setpriv"),
+    ("e2fsprogs", "mkfs.ext4"),
+    ("xfsprogs", "mkfs.xfs"),
+    ("btrfs-progs", "mkfs.btrfs"),
+    ("mdadm", "mdadm"),
+    ("nbd-client", "nbd-client"),
+    ("nbdkit", "nbdkit"),
+    ("fio", "fio"),
+    ("gcc", "gcc"),
+    ("make", "make"),
+];
+
 /// Where Debian puts programs that an ordinary user's `PATH` may not name.
 const SYSTEM_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Makes sure that every needed program is there: installs what is missing when `install` is allowed and the user is
+/// Makes sure that every program of `needed` is there: installs what is missing when `install` is allowed and the user is
 /// root, else fails with the command to run.
-pub(crate) fn ensure(install: bool) -> anyhow::Result<()> {
-    let absent = missing();
+pub(crate) fn ensure(needed: &[Package], install: bool) -> anyhow::Result<()> {
+    let absent = missing(needed);
     if absent.is_empty() {
         return Ok(());
     }
     if !install || !rustix::process::geteuid().is_root() {
         bail!("{}", advice(&absent));
     }
-    eprint_step(&format!("installing the packages that the tests need: {}", absent.join(" ")));
+    eprint_step(&format!("installing packages that this needs: {}", absent.join(" ")));
     run_program(Command::new("apt-get").arg("update").env("DEBIAN_FRONTEND", "noninteractive"))?;
     run_program(
         Command::new("apt-get")
@@ -40,7 +61,7 @@ pub(crate) fn ensure(install: bool) -> anyhow::Result<()> {
             .args(&absent)
             .env("DEBIAN_FRONTEND", "noninteractive"),
     )?;
-    let still = missing();
+    let still = missing(needed);
     if still.is_empty() {
         return Ok(());
     }
@@ -48,9 +69,9 @@ pub(crate) fn ensure(install: bool) -> anyhow::Result<()> {
 }
 
 /// The packages of which a program is missing, each once.
-fn missing() -> Vec<&'static str> {
+fn missing(needed: &[Package]) -> Vec<&'static str> {
     let mut packages: Vec<&str> =
-        NEEDED.iter().filter(|(_, program)| !installed(program)).map(|&(package, _)| package).collect();
+        needed.iter().filter(|(_, program)| !installed(program)).map(|&(package, _)| package).collect();
     packages.dedup();
     packages
 }
@@ -62,7 +83,7 @@ fn installed(program: &str) -> bool {
 }
 
 fn advice(absent: &[&str]) -> String {
-    let mut advice = String::from("the tests need programs from these Debian packages:\n");
+    let mut advice = String::from("programs are missing from these Debian packages:\n");
     for package in absent {
         writeln!(advice, "    {package}").expect("a string takes every write");
     }

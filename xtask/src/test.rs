@@ -20,7 +20,7 @@ pub(crate) struct Options {
 
 /// Runs the tests; an error when a package is missing, the build fails or a test fails.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
-    packages::ensure(!options.no_install)?;
+    packages::ensure(packages::TESTS, !options.no_install)?;
     run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
     let metadata = project.metadata()?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;

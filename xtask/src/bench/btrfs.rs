@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 
-use super::process::Process;
+use crate::process::Process;
 use super::scratch::MOUNT;
 
 const MEMBERS: u64 = 5;

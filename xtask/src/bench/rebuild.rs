@@ -18,7 +18,7 @@ use serde_json::Value;
 use super::fio::{self, Load};
 use super::generator;
 use super::peers::{build, machine, medium};
-use super::process::Process;
+use crate::process::Process;
 use super::raw::{self, Movers};
 use super::scratch::Scratch;
 use super::server::{self, EXPORT, Programs, RAID5, RM2, Shape};

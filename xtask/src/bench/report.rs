@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::goals;
-use super::process::Memory;
+use crate::process::Memory;
 use super::server::{BASELINE, Role};
 use super::workload::{Sample, Unit};
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use rustix::fs::OFlags;
 
-use super::process::{Memory, Process};
+use crate::process::{Memory, Process};
 use super::wire::Connection;
 use super::{btrfs, generator};
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::fio::{self, End, Load};
 use super::generator;
-use super::process::Process;
+use crate::process::Process;
 use super::server::{EXPORT, Programs, Role, Running};
 
 /// A load and what is measured of it.

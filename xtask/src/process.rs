@@ -92,6 +92,13 @@ impl Process {
         }
     }
 
+    /// Ends it at once, as a power cut would.
+    pub(crate) fn kill(mut self) -> anyhow::Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     /// Processor time of all its threads and of its children that have ended, in user and kernel mode.
     pub(crate) fn processor_time(&self) -> anyhow::Result<Duration> {
         let stat = self.proc("stat")?;
@@ -191,7 +198,7 @@ fn memory(status: &str) -> Option<Memory> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scratch::Scratch;
+    use crate::bench::scratch::Scratch;
     use super::*;
 
     #[test]

@@ -1,0 +1,161 @@
+//! `cargo xtask vm`: the server under a real kernel, in a virtual machine: what users do with it, what a power cut leaves, and Linux md as the judge
+//! of layouts.
+//!
+//! A scenario is a script for a guest, a bounded time and a plain verdict. All that one leaves is under `target/vm/NAME`.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use clap::{Args, Subcommand};
+
+use self::kernel::Kernel;
+use self::machine::{Machine, Setup};
+use self::scenario::{Kind, SCENARIOS, Scenario};
+use crate::packages;
+use crate::project::{Project, eprint_step, run_program};
+
+mod kernel;
+mod machine;
+mod scenario;
+
+/// What to try.
+#[derive(Args)]
+#[command(args_conflicts_with_subcommands = true, after_help = scenario::list())]
+pub(crate) struct Options {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// Scenarios to run, in this order [default: all]
+    #[arg(value_parser = scenario::names())]
+    scenarios: Vec<String>,
+    /// Only the scenarios that continuous integration runs
+    #[arg(long, conflicts_with = "scenarios")]
+    ci: bool,
+    /// Never install packages, not even as root: name what is missing and fail
+    #[arg(long)]
+    no_install: bool,
+}
+
+/// Other uses of a virtual machine.
+#[derive(Subcommand)]
+enum Command {
+    /// A shell in a virtual machine, with five disks; `poweroff -f` or Ctrl-A X ends it
+    Shell,
+}
+
+/// What every scenario runs with.
+struct Bench {
+    kernel: Kernel,
+    uraid: PathBuf,
+    directory: PathBuf,
+}
+
+/// Runs scenarios, or the other command.
+///
+/// # Errors
+/// When a package is missing or a scenario failed: with the end of its console log and the command that repeats it.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    packages::ensure(packages::VM, !options.no_install)?;
+    run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
+    let metadata = project.metadata()?;
+    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
+    let directory = Path::new(target).join("vm");
+    let kernel = Kernel::prepare(&directory.join("cache"))?;
+    let bench = Bench { kernel, uraid: Path::new(target).join("release/uraid"), directory };
+    match &options.command {
+        Some(Command::Shell) => bench.shell(),
+        None => bench.run_all(&chosen(options)),
+    }
+}
+
+fn chosen(options: &Options) -> Vec<&'static Scenario> {
+    let named = |name: &String| SCENARIOS.iter().find(|scenario| scenario.name == name).expect("the parser knows names");
+    match options.scenarios.as_slice() {
+        [] => SCENARIOS.iter().filter(|scenario| scenario.ci || !options.ci).collect(),
+        names => names.iter().map(named).collect(),
+    }
+}
+
+impl Bench {
+    /// Runs every one of `scenarios`, also after one has failed.
+    fn run_all(&self, scenarios: &[&Scenario]) -> anyhow::Result<()> {
+        let began = Instant::now();
+        let mut failed = Vec::new();
+        for scenario in scenarios {
+            let began = Instant::now();
+            match self.run(scenario) {
+                Ok(()) => eprint_step(&format!("{}: pass, {} s", scenario.name, began.elapsed().as_secs())),
+                Err(error) => {
+                    eprint_step(&format!("{}: FAILED: {error:#}", scenario.name));
+                    eprint_step(&format!("repeat it with `cargo xtask vm {}`", scenario.name));
+                    failed.push(scenario.name);
+                }
+            }
+        }
+        if !failed.is_empty() {
+            bail!("{} of {} scenarios failed: {}", failed.len(), scenarios.len(), failed.join(", "));
+        }
+        eprint_step(&format!("vm: {} scenarios passed in {} s", scenarios.len(), began.elapsed().as_secs()));
+        Ok(())
+    }
+
+    fn run(&self, scenario: &Scenario) -> anyhow::Result<()> {
+        let share = self.fresh(scenario.name)?;
+        match scenario.kind {
+            Kind::Script(script) => {
+                let disks = disks(&share, scenario.disks, scenario.disk_mib)?;
+                let machine = Machine::start(&self.setup(&share, &disks, script, &[]))?;
+                machine.finish(scenario.time_max)?;
+                remove(&disks)
+            }
+        }
+    }
+
+    fn shell(&self) -> anyhow::Result<()> {
+        let share = self.fresh("shell")?;
+        let disks = disks(&share, 5, 256)?;
+        let script = "trap - ERR; set +eEu\nsetsid bash -i </dev/ttyS0 >/dev/ttyS0 2>&1\n";
+        machine::interactive(&self.setup(&share, &disks, script, &[]))?;
+        remove(&disks)
+    }
+
+    /// An empty directory for what a scenario leaves.
+    fn fresh(&self, name: &str) -> anyhow::Result<PathBuf> {
+        let share = self.directory.join(name);
+        if share.exists() {
+            fs::remove_dir_all(&share).with_context(|| format!("removing {}", share.display()))?;
+        }
+        fs::create_dir_all(&share).with_context(|| format!("creating {}", share.display()))?;
+        Ok(share)
+    }
+
+    fn setup<'a>(
+        &'a self,
+        share: &'a Path,
+        disks: &'a [PathBuf],
+        script: &'a str,
+        variables: &'a [(&'a str, String)],
+    ) -> Setup<'a> {
+        Setup { kernel: &self.kernel, uraid: &self.uraid, share, disks, script, variables }
+    }
+}
+
+/// New images of `mib` MiB each, without a byte in them yet.
+fn disks(share: &Path, count: usize, mib: u64) -> anyhow::Result<Vec<PathBuf>> {
+    let paths: Vec<PathBuf> = (0..count).map(|slot| share.join(format!("disk{slot}"))).collect();
+    for path in &paths {
+        let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+        file.set_len(mib << 20)?;
+    }
+    Ok(paths)
+}
+
+/// Disks of a scenario that passed tell nothing more.
+fn remove(disks: &[PathBuf]) -> anyhow::Result<()> {
+    disks.iter().try_for_each(|disk| fs::remove_file(disk).with_context(|| format!("removing {}", disk.display())))
+}
+
+const fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
+}

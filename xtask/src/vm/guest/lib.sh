@@ -1,0 +1,83 @@
+# What every scenario's script begins with. The scenario's variables come from /run/vm/environment:
+#   URAID    the program that is tried
+#   MODULES  the directory with the kernel's modules
+# Members are /dev/vda, /dev/vdb, ...; files that shall reach the host go to /run/vm.
+set -eEuo pipefail
+trap 'fail "line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND"' ERR
+export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
+SOCKET=/run/uraid.sock
+URI="nbd+unix:///scene?socket=$SOCKET"
+
+say() { echo "== $(cut -d' ' -f1 /proc/uptime) s: $*"; }
+
+# The scenario's end. The host believes nothing else.
+pass() { end pass; }
+fail() {
+    trap - ERR
+    say "FAILED: $*"
+    [ ! -f /run/serve.log ] || tail -n 50 /run/serve.log
+    dmesg | tail -n 30
+    end "fail: $*"
+}
+end() {
+    echo "$1" >/run/vm/verdict
+    sync -f /run/vm/verdict
+    echo o >/proc/sysrq-trigger
+    exec sleep 60
+}
+
+# Runs a command until it succeeds, for at most so many seconds.
+within() {
+    local deadline=$((SECONDS + $1))
+    shift
+    until "$@"; do
+        ((SECONDS < deadline)) || fail "not within the time allowed: $*"
+        sleep 0.1
+    done
+}
+
+# Each of these fails the scenario unless ...
+same() { cmp "$1" "$2" || fail "$1 and $2 differ"; }
+refused() { ! "$@" || fail "was not refused: $*"; }
+
+modules() { modprobe --all "$@"; }
+
+# The first so many disks.
+disks() { local letters=(a b c d e f g h i j k l m n o p q r s t u v w x y z) slot; for ((slot = 0; slot < $1; slot++)); do echo "/dev/vd${letters[slot]}"; done; }
+
+# Serves members in the background and waits until it is ready: serve MEMBER... [OPTION...]
+serve() {
+    : >/run/serve.log
+    "$URAID" serve --export scene --socket "$SOCKET" "$@" >>/run/serve.log 2>&1 &
+    SERVER=$!
+    within 60 ready
+}
+ready() {
+    kill -0 "$SERVER" || fail "the server ended: $(cat /run/serve.log)"
+    grep -q '^nbd' /run/serve.log
+}
+# Stops the server, which must end well.
+unserve() {
+    "$URAID" stop --socket "$SOCKET"
+    wait "$SERVER"
+}
+
+# Attaches the export to a device: attach DEVICE OPTION...
+attach() {
+    local device=$1
+    shift
+    nbd-client "$@" -N scene -b 512 "$device"
+    within 20 has_size "$device"
+}
+has_size() { [ "$(blockdev --getsize64 "$1")" -gt 0 ]; }
+has_no_size() { [ "$(cat "/sys/block/${1#/dev/}/size")" -eq 0 ]; }
+detach() {
+    nbd-client -d "$1"
+    within 20 has_no_size "$1"
+}
+
+# The kernel's own requests for modules, too, find them as if its package were installed.
+release=$(uname -r)
+mkdir -p /lib/modules
+[ -e "/lib/modules/$release" ] || ln -s "$MODULES/$release" "/lib/modules/$release"
+ip link set lo up
