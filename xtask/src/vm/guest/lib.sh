@@ -6,7 +6,7 @@ set -eEuo pipefail
 trap 'fail "line $LINENO of ${BASH_SOURCE[0]##*/}: $BASH_COMMAND"' ERR
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C
 SOCKET=/run/uraid.sock
-URI="nbd+unix:///scene?socket=$SOCKET"
+CONTROL=/run/uraid.ctl
 
 say() { echo "== $(cut -d' ' -f1 /proc/uptime) s: $*"; }
 
@@ -46,20 +46,34 @@ modules() { modprobe --all "$@"; }
 disks() { local letters=(a b c d e f g h i j k l m n o p q r s t u v w x y z) slot; for ((slot = 0; slot < $1; slot++)); do echo "/dev/vd${letters[slot]}"; done; }
 
 # Serves members in the background and waits until it is ready: serve MEMBER... [OPTION...]
-serve() {
+serve() { serve_at --socket "$SOCKET" "$@"; }
+serve_at() {
     : >/run/serve.log
-    "$URAID" serve --export scene --socket "$SOCKET" "$@" >>/run/serve.log 2>&1 &
+    "$URAID" serve --export scene --control "$CONTROL" "$@" >>/run/serve.log 2>&1 &
     SERVER=$!
     within 60 ready
 }
 ready() {
-    kill -0 "$SERVER" || fail "the server ended: $(cat /run/serve.log)"
+    kill -0 "$SERVER" || fail "the server ended"
     grep -q '^nbd' /run/serve.log
+}
+# Asks the server something: control COMMAND [OPTION...]
+control() {
+    local command=$1
+    shift
+    "$URAID" "$command" --socket "$CONTROL" "$@"
 }
 # Stops the server, which must end well.
 unserve() {
-    "$URAID" stop --socket "$SOCKET"
+    control stop
     wait "$SERVER"
+}
+# Compares what the members hold; they must agree.
+scrub() {
+    "$URAID" scrub start --socket "$CONTROL"
+    control wait
+    "$URAID" scrub status --socket "$CONTROL" | tee /run/scrub
+    grep -q 'nothing wrong' /run/scrub || fail "the scrub found something"
 }
 
 # Attaches the export to a device: attach DEVICE OPTION...

@@ -1,0 +1,68 @@
+# The server goes and comes back. nbd-client -persist attaches the device again by itself, but what was under way fails: nothing may be mounted.
+# qemu-nbd holds requests back meanwhile: a mounted file system only waits. As it does not know what a killed server had not flushed, the server
+# must not keep writes back in memory then.
+
+writer() {
+    local file=0
+    while [ ! -e /run/enough ]; do
+        dd if=/dev/urandom of=/mnt/file$file bs=64K count=4 conv=fsync status=none
+        (cd /mnt && sha256sum file$file) >>/run/sums
+        file=$((file + 1))
+    done
+}
+written() { [ "$(wc -l </run/sums)" -ge "$1" ]; }
+more() { within 60 written $(($(wc -l </run/sums) + $1)); }
+all_there() { (cd /mnt && sha256sum --quiet -c /run/sums); }
+
+modules nbd ext4
+"$URAID" create --level 5 $(disks 4)
+serve $(disks 4)
+
+say "nbd-client -persist"
+attach /dev/nbd0 -unix "$SOCKET" -C 2 -persist -nonetlink
+mkfs.ext4 -q /dev/nbd0
+mount /dev/nbd0 /mnt
+dd if=/dev/urandom of=/mnt/before bs=1M count=8 conv=fsync status=none
+(cd /mnt && sha256sum before) >/run/sums
+umount /mnt
+for how in TERM KILL; do
+    kill -s "$how" "$SERVER"
+    wait "$SERVER" || [ "$how" = KILL ]
+    within 20 has_no_size /dev/nbd0
+    serve $(disks 4)
+    within 30 has_size /dev/nbd0
+    fsck.ext4 -fn /dev/nbd0
+    mount /dev/nbd0 /mnt
+    all_there
+    umount /mnt
+done
+detach /dev/nbd0
+unserve
+
+say "qemu-nbd with reconnect-delay"
+serve --cache writethrough $(disks 4)
+qemu-nbd --connect /dev/nbd1 --fork --cache none --image-opts \
+    "driver=nbd,server.type=unix,server.path=$SOCKET,export=scene,reconnect-delay=60"
+within 20 has_size /dev/nbd1
+mount /dev/nbd1 /mnt
+writer &
+WRITER=$!
+more 5
+for how in TERM KILL TERM; do
+    say "the server gets SIG$how"
+    kill -s "$how" "$SERVER"
+    wait "$SERVER" || [ "$how" = KILL ]
+    serve --cache writethrough $(disks 4)
+    more 5
+done
+touch /run/enough
+wait "$WRITER"
+umount /mnt
+say "$(wc -l </run/sums) files"
+fsck.ext4 -fn /dev/nbd1
+mount /dev/nbd1 /mnt
+all_there
+umount /mnt
+qemu-nbd --disconnect /dev/nbd1
+scrub
+unserve
