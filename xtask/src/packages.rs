@@ -36,6 +36,7 @@ pub(crate) const VM: &[Package] = &[
     ("nbd-client", "nbd-client"),
     ("nbdkit", "nbdkit"),
     ("fio", "fio"),
+    ("qemu-utils", "qemu-nbd"),
     ("gcc", "gcc"),
     ("make", "make"),
 ];

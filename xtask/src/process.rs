@@ -198,8 +198,8 @@ fn memory(status: &str) -> Option<Memory> {
 
 #[cfg(test)]
 mod tests {
-    use crate::bench::scratch::Scratch;
     use super::*;
+    use crate::bench::scratch::Scratch;
 
     #[test]
     fn memory_is_read_in_bytes() {

@@ -12,12 +12,15 @@ use clap::{Args, Subcommand};
 
 use self::kernel::Kernel;
 use self::machine::{Machine, Setup};
+use self::power::Cuts;
 use self::scenario::{Kind, SCENARIOS, Scenario};
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
 mod kernel;
+mod layouts;
 mod machine;
+mod power;
 mod scenario;
 
 /// What to try.
@@ -32,6 +35,12 @@ pub(crate) struct Options {
     /// Only the scenarios that continuous integration runs
     #[arg(long, conflicts_with = "scenarios")]
     ci: bool,
+    /// How often the power is cut
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    cuts: u32,
+    /// What is lost, and when, in power cuts
+    #[arg(long, value_name = "S", default_value_t = 1)]
+    seed: u64,
     /// Never install packages, not even as root: name what is missing and fail
     #[arg(long)]
     no_install: bool,
@@ -49,6 +58,7 @@ struct Bench {
     kernel: Kernel,
     uraid: PathBuf,
     directory: PathBuf,
+    cuts: Cuts,
 }
 
 /// Runs scenarios, or the other command.
@@ -62,7 +72,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
     let directory = Path::new(target).join("vm");
     let kernel = Kernel::prepare(&directory.join("cache"))?;
-    let bench = Bench { kernel, uraid: Path::new(target).join("release/uraid"), directory };
+    let cuts = Cuts { count: options.cuts, seed: options.seed };
+    let bench = Bench { kernel, uraid: Path::new(target).join("release/uraid"), directory, cuts };
     match &options.command {
         Some(Command::Shell) => bench.shell(),
         None => bench.run_all(&chosen(options)),
@@ -70,7 +81,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
 }
 
 fn chosen(options: &Options) -> Vec<&'static Scenario> {
-    let named = |name: &String| SCENARIOS.iter().find(|scenario| scenario.name == name).expect("the parser knows names");
+    let named =
+        |name: &String| SCENARIOS.iter().find(|scenario| scenario.name == name).expect("the parser knows names");
     match options.scenarios.as_slice() {
         [] => SCENARIOS.iter().filter(|scenario| scenario.ci || !options.ci).collect(),
         names => names.iter().map(named).collect(),
@@ -88,7 +100,9 @@ impl Bench {
                 Ok(()) => eprint_step(&format!("{}: pass, {} s", scenario.name, began.elapsed().as_secs())),
                 Err(error) => {
                     eprint_step(&format!("{}: FAILED: {error:#}", scenario.name));
-                    eprint_step(&format!("repeat it with `cargo xtask vm {}`", scenario.name));
+                    let Cuts { count, seed } = self.cuts;
+                    let repeat = format!("cargo xtask vm {} --cuts {count} --seed {seed}", scenario.name);
+                    eprint_step(&format!("repeat it with `{repeat}`"));
                     failed.push(scenario.name);
                 }
             }
@@ -102,22 +116,32 @@ impl Bench {
 
     fn run(&self, scenario: &Scenario) -> anyhow::Result<()> {
         let share = self.fresh(scenario.name)?;
+        let disks = disks(&share, scenario.disks, scenario.disk_mib)?;
         match scenario.kind {
             Kind::Script(script) => {
-                let disks = disks(&share, scenario.disks, scenario.disk_mib)?;
                 let machine = Machine::start(&self.setup(&share, &disks, script, &[]))?;
                 machine.finish(scenario.time_max)?;
-                remove(&disks)
+            }
+            Kind::Layouts(script) => {
+                layouts::prepare(&share)?;
+                let script = layouts::script(script);
+                Machine::start(&self.setup(&share, &disks, &script, &[]))?.finish(scenario.time_max)?;
+                layouts::judge(&share)?;
+            }
+            Kind::Power(script) => {
+                let renew = |disk: &Path| blank(disk, scenario.disk_mib);
+                power::run(&self.setup(&share, &disks, script, &[]), &self.cuts, scenario.time_max, renew)?;
             }
         }
+        // What passed tells nothing more.
+        fs::remove_dir_all(&share).with_context(|| format!("removing {}", share.display()))
     }
 
     fn shell(&self) -> anyhow::Result<()> {
         let share = self.fresh("shell")?;
         let disks = disks(&share, 5, 256)?;
         let script = "trap - ERR; set +eEu\nsetsid bash -i </dev/ttyS0 >/dev/ttyS0 2>&1\n";
-        machine::interactive(&self.setup(&share, &disks, script, &[]))?;
-        remove(&disks)
+        machine::interactive(&self.setup(&share, &disks, script, &[]))
     }
 
     /// An empty directory for what a scenario leaves.
@@ -144,16 +168,14 @@ impl Bench {
 /// New images of `mib` MiB each, without a byte in them yet.
 fn disks(share: &Path, count: usize, mib: u64) -> anyhow::Result<Vec<PathBuf>> {
     let paths: Vec<PathBuf> = (0..count).map(|slot| share.join(format!("disk{slot}"))).collect();
-    for path in &paths {
-        let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
-        file.set_len(mib << 20)?;
-    }
+    paths.iter().try_for_each(|path| blank(path, mib))?;
     Ok(paths)
 }
 
-/// Disks of a scenario that passed tell nothing more.
-fn remove(disks: &[PathBuf]) -> anyhow::Result<()> {
-    disks.iter().try_for_each(|disk| fs::remove_file(disk).with_context(|| format!("removing {}", disk.display())))
+/// An image of `mib` MiB without a byte in it, in place of what `path` was.
+fn blank(path: &Path, mib: u64) -> anyhow::Result<()> {
+    let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
+    file.set_len(mib << 20).with_context(|| format!("sizing {}", path.display()))
 }
 
 const fn minutes(minutes: u64) -> Duration {

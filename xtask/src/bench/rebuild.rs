@@ -18,10 +18,10 @@ use serde_json::Value;
 use super::fio::{self, Load};
 use super::generator;
 use super::peers::{build, machine, medium};
-use crate::process::Process;
 use super::raw::{self, Movers};
 use super::scratch::Scratch;
 use super::server::{self, EXPORT, Programs, RAID5, RM2, Shape};
+use crate::process::Process;
 use crate::project::{Project, eprint_step};
 
 /// What to measure, and how long.

@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use serde_json::{Value, json};
 
 use super::goals;
-use crate::process::Memory;
 use super::server::{BASELINE, Role};
 use super::workload::{Sample, Unit};
+use crate::process::Memory;
 
 /// Everything that a run found.
 pub(crate) struct Report {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use rustix::fs::OFlags;
 
-use crate::process::{Memory, Process};
 use super::wire::Connection;
 use super::{btrfs, generator};
+use crate::process::{Memory, Process};
 
 /// A server of the comparison.
 pub(crate) struct Server {

@@ -10,8 +10,8 @@ use serde_json::Value;
 
 use super::fio::{self, End, Load};
 use super::generator;
-use crate::process::Process;
 use super::server::{EXPORT, Programs, Role, Running};
+use crate::process::Process;
 
 /// A load and what is measured of it.
 pub(crate) struct Workload {

@@ -16,10 +16,13 @@ use crate::process::Process;
 const LIBRARY: &str = include_str!("guest/lib.sh");
 /// A guest's memory.
 const MEMORY: &str = "4G";
+/// File of the share that gets what the guest writes to its second serial port, at once and in order.
+pub(super) const REPORTS: &str = "reports";
 /// How much of a console log is shown of a guest that failed.
 const SHOWN_LINES: usize = 60;
 
 /// What a guest is made of.
+#[derive(Clone, Copy)]
 pub(super) struct Setup<'a> {
     pub(super) kernel: &'a Kernel,
     /// The program that is tried.
@@ -51,7 +54,9 @@ impl Machine {
         prepare_share(setup)?;
         let console = setup.share.join("console.log");
         let mut command = qemu(setup);
-        command.arg("-serial").arg(format!("file:{}", console.display()));
+        for file in [&console, &setup.share.join(REPORTS)] {
+            command.arg("-serial").arg(format!("file:{}", file.display()));
+        }
         let process = Process::start(&mut command, &setup.share.join("qemu.log"))?;
         Ok(Self { process, share: setup.share.to_owned(), console })
     }
@@ -139,6 +144,7 @@ fn prepare_share(setup: &Setup<'_>) -> anyhow::Result<()> {
     if verdict.exists() {
         fs::remove_file(&verdict)?;
     }
+    fs::write(setup.share.join(REPORTS), "")?;
     let mut run = String::new();
     let fixed = [("URAID", setup.uraid.display().to_string()), ("MODULES", setup.kernel.modules.display().to_string())];
     for (name, value) in fixed.iter().chain(setup.variables) {

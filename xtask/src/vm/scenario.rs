@@ -26,6 +26,10 @@ pub(super) struct Scenario {
 pub(super) enum Kind {
     /// One guest runs this script.
     Script(&'static str),
+    /// One guest after the other runs this script and loses its power.
+    Power(&'static str),
+    /// One guest runs this script; what it leaves is judged here.
+    Layouts(&'static str),
 }
 
 /// All scenarios, in the order in which they run.
@@ -92,6 +96,24 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         disk_mib: 256,
         time_max: minutes(5),
         ci: false,
+    },
+    Scenario {
+        name: "layouts",
+        about: "Linux md reads what uraid wrote, and the other way round; RM2 by its formulas",
+        kind: Kind::Layouts(include_str!("scenario/layouts.sh")),
+        disks: 7,
+        disk_mib: 16,
+        time_max: minutes(8),
+        ci: true,
+    },
+    Scenario {
+        name: "power",
+        about: "the power is cut under load, disks are lost with it: synced files are there, file systems are clean",
+        kind: Kind::Power(include_str!("scenario/power.sh")),
+        disks: 18,
+        disk_mib: 64,
+        time_max: minutes(5),
+        ci: true,
     },
 ];
 

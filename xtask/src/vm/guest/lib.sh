@@ -23,7 +23,7 @@ end() {
     echo "$1" >/run/vm/verdict
     sync -f /run/vm/verdict
     echo o >/proc/sysrq-trigger
-    exec sleep 60
+    read -r -t 60 </dev/ttyS0
 }
 
 # Runs a command until it succeeds, for at most so many seconds.
@@ -94,4 +94,6 @@ detach() {
 release=$(uname -r)
 mkdir -p /lib/modules
 [ -e "/lib/modules/$release" ] || ln -s "$MODULES/$release" "/lib/modules/$release"
+mkdir -p /run/lock
+ln -s /proc/self/fd /dev/fd
 ip link set lo up

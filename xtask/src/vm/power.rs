@@ -1,0 +1,110 @@
+//! Power cuts: QEMU killed while files are written to file systems on arrays of all levels, then a new life with the same disks.
+//!
+//! A file counts from the moment that its guest reports it on the second serial port, after fsync returned. Disks that are lost with the power are
+//! blank in the next life.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, ensure};
+use uraid_tests::image::Random;
+
+use super::machine::{Machine, REPORTS, Setup};
+use crate::project::eprint_step;
+
+/// Bytes of random content that the guest writes parts of.
+const POOL_BYTES: usize = 4 << 20;
+/// Disks that can be lost together: one of each mirror and of RAID 5, two of RM2, by the table in the guest's script.
+const LOSABLE: [&[usize]; 5] = [&[2, 3], &[4, 5], &[6, 7], &[8, 9, 10, 11], &[12, 13, 14]];
+/// Another one of RM2's.
+const LOSABLE_TOO: &[usize] = &[15, 16, 17];
+/// Between two looks at the guest.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// How often, and what chance decides.
+pub(super) struct Cuts {
+    pub(super) count: u32,
+    pub(super) seed: u64,
+}
+
+/// Cuts the power `cuts.count` times; `setup` and `renew`, which makes a disk blank, are those of the scenario.
+///
+/// # Errors
+/// When a guest is not as it should be: a file is missing or wrong, a file system is damaged, parity does not agree.
+pub(super) fn run(
+    setup: &Setup<'_>,
+    cuts: &Cuts,
+    within: Duration,
+    renew: impl Fn(&Path) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut random = Random::new(cuts.seed);
+    fs::write(setup.share.join("pool"), random.bytes(POOL_BYTES)).context("writing the pool")?;
+    fs::write(setup.share.join("synced"), "")?;
+    let (mut lost, mut synced) = (Vec::new(), 0);
+    for round in 1..=cuts.count + 1 {
+        // With members lost the next load either waits for the rebuild or is cut with it; what is cut is not lost yet again.
+        let last = round > cuts.count;
+        let wait = last || lost.is_empty() || random.below(2) == 0;
+        let listed = lost.iter().fold(String::from(" "), |listed, slot| format!("{listed}{slot} "));
+        let name = if last { "last".to_owned() } else { round.to_string() };
+        let variables = [("ROUND", name), ("LOST", listed), ("WAIT", (if wait { "yes" } else { "no" }).to_owned())];
+        let machine = Machine::start(&Setup { variables: &variables, ..*setup })?;
+        if last {
+            machine.finish(within)?;
+            break;
+        }
+        let reports = cut(machine, setup.share, 20 + random.below(80), within, &mut random)?;
+        synced += reports.lines().count();
+        fs::write(setup.share.join("synced"), reports)?;
+        lost = if wait && random.below(3) > 0 { choose(&mut random) } else { Vec::new() };
+        lost.iter().try_for_each(|&slot| renew(&disk(setup, slot)?))?;
+        let mut said = format!("cut {round}: {synced} files were synced so far");
+        if !lost.is_empty() {
+            write!(said, ", disks {lost:?} are lost").expect("a string takes every write");
+        }
+        eprint_step(&said);
+    }
+    ensure!(synced > 0, "no guest ever reported a file");
+    Ok(())
+}
+
+/// Waits until the guest has reported so many files, and a random moment longer; cuts its power and returns what it reported.
+fn cut(
+    mut machine: Machine,
+    share: &Path,
+    files: usize,
+    within: Duration,
+    random: &mut Random,
+) -> anyhow::Result<String> {
+    let deadline = Instant::now() + within;
+    while reports(share)?.lines().count() < files {
+        machine.check_alive()?;
+        if Instant::now() >= deadline {
+            return Err(machine.explained(&format!("it did not report {files} files within {} s", within.as_secs())));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    // The load's length is up to chance: the cut shall fall anywhere between two reports.
+    std::thread::sleep(Duration::from_millis(random.bits() % 500));
+    machine.cut_power()?;
+    reports(share)
+}
+
+/// The whole lines of what the guest reported.
+fn reports(share: &Path) -> anyhow::Result<String> {
+    let bytes = fs::read(share.join(REPORTS)).context("reading the guest's reports")?;
+    let text = String::from_utf8_lossy(&bytes).replace('\r', "");
+    Ok(text.rfind('\n').map_or_else(String::new, |end| text[..=end].to_owned()))
+}
+
+fn choose(random: &mut Random) -> Vec<usize> {
+    let mut lost: Vec<usize> = LOSABLE.iter().map(|choices| random.pick(choices)).collect();
+    lost.push(random.pick(LOSABLE_TOO));
+    lost
+}
+
+fn disk(setup: &Setup<'_>, slot: usize) -> anyhow::Result<PathBuf> {
+    setup.disks.get(slot).cloned().context("the guest has this disk")
+}
