@@ -13,6 +13,7 @@ mod kills;
 mod lifecycle;
 mod map;
 mod metrics;
+mod mount;
 mod protocol;
 mod reactors;
 mod running;

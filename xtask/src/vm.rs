@@ -17,6 +17,7 @@ use self::scenario::{Kind, SCENARIOS, Scenario};
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
+mod bench;
 mod kernel;
 mod layouts;
 mod machine;
@@ -51,10 +52,16 @@ pub(crate) struct Options {
 enum Command {
     /// A shell in a virtual machine, with five disks; `poweroff -f` or Ctrl-A X ends it
     Shell,
+    /// Compare with Linux md, exported by nbdkit; both run under emulation, so only the ratios tell something
+    Bench {
+        /// How often each is measured, in turn
+        #[arg(long, value_name = "N", default_value_t = 3)]
+        rounds: u32,
+    },
 }
 
 /// What every scenario runs with.
-struct Bench {
+struct Lab {
     kernel: Kernel,
     uraid: PathBuf,
     directory: PathBuf,
@@ -73,10 +80,11 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let directory = Path::new(target).join("vm");
     let kernel = Kernel::prepare(&directory.join("cache"))?;
     let cuts = Cuts { count: options.cuts, seed: options.seed };
-    let bench = Bench { kernel, uraid: Path::new(target).join("release/uraid"), directory, cuts };
+    let lab = Lab { kernel, uraid: Path::new(target).join("release/uraid"), directory, cuts };
     match &options.command {
-        Some(Command::Shell) => bench.shell(),
-        None => bench.run_all(&chosen(options)),
+        Some(Command::Shell) => lab.shell(),
+        Some(Command::Bench { rounds }) => lab.compare(*rounds),
+        None => lab.run_all(&chosen(options)),
     }
 }
 
@@ -89,7 +97,7 @@ fn chosen(options: &Options) -> Vec<&'static Scenario> {
     }
 }
 
-impl Bench {
+impl Lab {
     /// Runs every one of `scenarios`, also after one has failed.
     fn run_all(&self, scenarios: &[&Scenario]) -> anyhow::Result<()> {
         let began = Instant::now();
@@ -144,6 +152,17 @@ impl Bench {
         machine::interactive(&self.setup(&share, &disks, script, &[]))
     }
 
+    fn compare(&self, rounds: u32) -> anyhow::Result<()> {
+        let share = self.fresh("bench")?;
+        let disks = disks(&share, 4, 128)?;
+        let script = include_str!("vm/scenario/bench.sh");
+        let variables = [("ROUNDS", rounds.to_string())];
+        Machine::start(&self.setup(&share, &disks, script, &variables))?.finish(minutes(5) * rounds)?;
+        let results = fs::read_to_string(share.join("results")).context("reading the guest's results")?;
+        print(&bench::table(&results)?);
+        Ok(())
+    }
+
     /// An empty directory for what a scenario leaves.
     fn fresh(&self, name: &str) -> anyhow::Result<PathBuf> {
         let share = self.directory.join(name);
@@ -180,4 +199,9 @@ fn blank(path: &Path, mib: u64) -> anyhow::Result<()> {
 
 const fn minutes(minutes: u64) -> Duration {
     Duration::from_secs(60 * minutes)
+}
+
+#[expect(clippy::print_stdout, reason = "the result")]
+fn print(text: &str) {
+    print!("{text}");
 }

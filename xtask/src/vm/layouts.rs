@@ -12,7 +12,7 @@ use uraid_tests::placement::{Place, Placement};
 use uraid_tests::shape::{self, Shape};
 
 /// Bytes of random content that the guest writes parts of: more than the largest array has.
-const POOL_BYTES: usize = 80 << 20;
+const POOL_BYTES: usize = 40 << 20;
 
 /// The guest's script: `script`, and a line for each RM2 array.
 pub(super) fn script(script: &str) -> String {

@@ -102,7 +102,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         about: "Linux md reads what uraid wrote, and the other way round; RM2 by its formulas",
         kind: Kind::Layouts(include_str!("scenario/layouts.sh")),
         disks: 7,
-        disk_mib: 16,
+        disk_mib: 8,
         time_max: minutes(8),
         ci: true,
     },

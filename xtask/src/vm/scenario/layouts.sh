@@ -17,8 +17,8 @@ fill() {
     rm -f /run/expected
     dd if=/run/pool of=/run/expected bs=4k skip="$first" count=$blocks conv=notrunc status=none
     dd if=/run/expected of="$device" bs=1M oflag=direct status=none
-    for piece in $(seq 12); do
-        skip=$((RANDOM % 16000)) count=$((RANDOM % 24 + 1)) seek=$((RANDOM % (blocks - 24)))
+    for piece in $(seq 8); do
+        skip=$((RANDOM % 10000)) count=$((RANDOM % 24 + 1)) seek=$((RANDOM % (blocks - 24)))
         dd if=/run/pool of=/run/expected bs=4k skip=$skip seek=$seek count=$count conv=notrunc status=none
         dd if=/run/pool of="$device" bs=4k skip=$skip seek=$seek count=$count oflag=direct status=none
     done

@@ -1,0 +1,108 @@
+//! A file system on an array, where the kernel has no NBD client of its own: `nbdfuse` makes the export a file, a loop device makes that a disk.
+//!
+//! Takes root, `/dev/fuse` and loop devices.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use uraid_tests::array::Array;
+use uraid_tests::image::{Random, assert_same};
+use uraid_tests::run::{CLIENT_TIME_MAX, Running, client, client_command};
+use uraid_tests::server::Server;
+use uraid_tests::shape;
+
+/// An export as a loop device, on a mount point of its own; taken down again when dropped.
+struct Disk {
+    nbdfuse: Running,
+    device: String,
+    mount_point: PathBuf,
+    file: PathBuf,
+}
+
+impl Disk {
+    /// Attaches what `server` exports.
+    fn attach(array: &Array, server: &Server) -> Self {
+        let (file, mount_point) = (array.path("disk"), array.path("mounted"));
+        fs::write(&file, "").unwrap();
+        fs::create_dir_all(&mount_point).unwrap();
+        let mut command = client_command("nbdfuse");
+        command.arg(&file).arg(server.uri());
+        let nbdfuse = Running::start(command);
+        let mut disk = Self { nbdfuse, device: String::new(), mount_point, file };
+        let deadline = Instant::now() + CLIENT_TIME_MAX;
+        while fs::metadata(&disk.file).unwrap().len() == 0 {
+            assert!(Instant::now() < deadline, "nbdfuse makes the export a file");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        let attached = client("losetup", [Path::new("--find"), Path::new("--show"), &disk.file]).success();
+        disk.device = attached.text().trim().to_owned();
+        disk
+    }
+
+    fn mount(&self) {
+        let _ = client("mount", [Path::new(&self.device), &self.mount_point]).success();
+    }
+
+    fn unmount(&self) {
+        let _ = client("umount", [&self.mount_point]).success();
+        // Nothing is left to mend.
+        let _ = client("fsck.ext4", ["-fn", &self.device]).success();
+    }
+
+    /// Detaches it; everything that was written is the server's then.
+    fn detach(mut self) {
+        let _ = client("losetup", ["--detach", &self.device]).success();
+        self.device.clear();
+        let _ = client("umount", [&self.file]).success();
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // After a failure some of it is there, and some is not.
+        if !self.device.is_empty() {
+            let _ = client("umount", [&self.mount_point]);
+            let _ = client("losetup", ["--detach", &self.device]);
+            self.nbdfuse.signal(Signal::TERM);
+        }
+    }
+}
+
+#[test]
+fn ext4_is_made_used_and_clean_and_survives_lost_members() {
+    let array = Array::create_sized(&shape::rm2_of_7_adjacent(), 32 << 20);
+    let server = Server::start(&array);
+    let disk = Disk::attach(&array, &server);
+    let _ = client("mkfs.ext4", ["-q", &disk.device]).success();
+    disk.mount();
+    let mut random = Random::new(11);
+    let mut content = || {
+        let length = random.below(4 << 20);
+        random.bytes(length)
+    };
+    let contents: Vec<Vec<u8>> = (0..12).map(|_| content()).collect();
+    let name = |file: usize| disk.mount_point.join(format!("file{file}"));
+    for (file, content) in contents.iter().enumerate() {
+        fs::write(name(file), content).unwrap();
+    }
+    fs::remove_file(name(3)).unwrap();
+    fs::rename(name(4), name(3)).unwrap();
+    disk.unmount();
+    disk.detach();
+    let _ = server.stop();
+
+    array.remove(&[1, 4]);
+    let server = Server::start_members(&array, &array.without(&[1, 4]), &["--degraded"]);
+    let disk = Disk::attach(&array, &server);
+    disk.mount();
+    for (file, content) in contents.iter().enumerate().filter(|(file, _)| *file != 3) {
+        let found = fs::read(disk.mount_point.join(format!("file{}", if file == 4 { 3 } else { file }))).unwrap();
+        assert_same(&found, content, &format!("file {file}"));
+    }
+    fs::write(disk.mount_point.join("more"), &contents[0]).unwrap();
+    disk.unmount();
+    disk.detach();
+    let _ = server.stop();
+}

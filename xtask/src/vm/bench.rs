@@ -1,0 +1,65 @@
+//! `cargo xtask vm bench`: RAID 5 by Linux md, exported by nbdkit, beside uraid: the same disks, the same kernel, the same client.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use anyhow::{Context as _, ensure};
+
+/// What is compared, as the guest names it: the peer, then uraid.
+const SERVERS: [&str; 2] = ["md", "uraid"];
+
+/// A Markdown table of medians and of uraid's share of the peer's, from the guest's lines "SERVER WORKLOAD BYTES_PER_SECOND".
+///
+/// # Errors
+/// When a line is not like that, or a server lacks a workload.
+pub(super) fn table(results: &str) -> anyhow::Result<String> {
+    let mut runs: BTreeMap<(&str, &str), Vec<f64>> = BTreeMap::new();
+    for line in results.lines() {
+        let [server, workload, speed] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            anyhow::bail!("not a result: {line}");
+        };
+        let speed: f64 = speed.parse().with_context(|| format!("not a number of bytes: {line}"))?;
+        ensure!(speed > 0.0, "nothing was done: {line}");
+        runs.entry((workload, server)).or_default().push(speed);
+    }
+    let mut table = String::from("| workload | md + nbdkit, MiB/s | uraid, MiB/s | uraid / md |\n|---|---|---|---|\n");
+    let workloads: Vec<&str> = runs.keys().filter(|(_, server)| *server == SERVERS[0]).map(|(name, _)| *name).collect();
+    ensure!(!workloads.is_empty(), "the guest measured nothing");
+    for workload in workloads {
+        let median = |server: &str| {
+            let speeds = runs.get(&(workload, server)).with_context(|| format!("{server} lacks {workload}"))?;
+            Ok::<f64, anyhow::Error>(median(speeds))
+        };
+        let (peer, ours) = (median(SERVERS[0])?, median(SERVERS[1])?);
+        let mib = f64::from(1 << 20);
+        writeln!(table, "| {workload} | {:.1} | {:.1} | {:.2} |", peer / mib, ours / mib, ours / peer)?;
+    }
+    Ok(table)
+}
+
+/// The middle one; of an even number the lower of the two.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted[(sorted.len() - 1) / 2]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_are_compared() {
+        let results = "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\nuraid read 1\n";
+        let table = table(results).unwrap();
+        assert!(table.ends_with("| read | 2.0 | 3.0 | 1.50 |\n"), "{table}");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        assert!(table("md read 1\n").unwrap_err().to_string().contains("uraid lacks read"));
+        assert!(table("md read\n").is_err());
+        assert!(table("").is_err());
+        assert!(table("md read 0\nuraid read 1\n").is_err());
+    }
+}
