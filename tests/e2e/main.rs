@@ -16,5 +16,6 @@ mod metrics;
 mod protocol;
 mod reactors;
 mod running;
+mod simulate;
 mod systemd;
 mod verify;

@@ -16,6 +16,7 @@ mod kills;
 mod lint;
 mod mutants;
 mod packages;
+mod papers;
 mod project;
 mod sim;
 mod source;
@@ -50,6 +51,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
+    /// Compute the papers' tables and figures again, into docs/papers
+    Papers(papers::Options),
     /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash
     Ci,
 }
@@ -77,6 +80,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Sweep(options) => sweep::run(&project, options),
         Command::Mutants(options) => mutants::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
+        Command::Papers(options) => papers::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())?;

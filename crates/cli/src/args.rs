@@ -10,6 +10,7 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotatio
 use uuid::Uuid;
 
 use crate::patience::PatienceArgs;
+use crate::simulate::SimulateArgs;
 
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
@@ -69,6 +70,8 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Wait until nothing is being rebuilt, copied or scrubbed; succeeds where the array is whole then
     Wait(ServerArgs),
+    /// Compute the tables and figures of the papers again that this rests on
+    Simulate(SimulateArgs),
     /// Stop serving an array, and wait until its members are marked clean
     Stop(ServerArgs),
 }

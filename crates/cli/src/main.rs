@@ -19,6 +19,7 @@ mod quickstart;
 mod reactor;
 mod serve;
 mod shape;
+mod simulate;
 mod spares;
 mod spin;
 mod status;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         Command::ScrubLimit(args) => administer::scrub_limit(&args),
         Command::Scrub(args) => administer::scrub(&args),
         Command::Wait(args) => wait::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => administer::stop(&args),
     };
     match result {

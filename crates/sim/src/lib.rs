@@ -14,6 +14,7 @@ pub mod dst;
 pub mod image;
 pub mod member;
 pub mod members;
+pub mod papers;
 pub mod random;
 pub mod scenes;
 pub mod sweep;
