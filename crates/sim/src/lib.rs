@@ -12,6 +12,7 @@ pub mod crash;
 pub mod disk;
 pub mod dst;
 pub mod image;
+pub mod mech;
 pub mod member;
 pub mod members;
 pub mod papers;
