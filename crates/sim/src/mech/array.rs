@@ -7,6 +7,7 @@ use uraid_layout::{
 };
 
 use super::Error;
+use super::cache::CacheSpec;
 use super::disk::{Disk, DiskSpec};
 use super::queue::Discipline;
 use super::workload::Request;
@@ -36,6 +37,8 @@ pub struct ArraySpec {
     pub merges: bool,
     /// Which members are there.
     pub state: State,
+    /// A write-back cache in front of it, whose writes don't go by [`ArraySpec::phases`] and [`WriteRule::ReadAllThatIsWritten`].
+    pub cache: Option<CacheSpec>,
 }
 
 /// How a write brings parity up to date where something has to be read.
@@ -96,6 +99,7 @@ impl ArraySpec {
             discipline: Discipline::default(),
             merges: true,
             state: State::default(),
+            cache: None,
         }
     }
 
@@ -212,10 +216,7 @@ impl Pricer {
         out.clear();
         let Request { lba, len, .. } = *request;
         if !request.is_write {
-            let view = View { cached: &[], queues, ..self.layout.view(self.stripes(lba, len).end) };
-            self.planner.read(&mut self.plan, &view, &[Extent::request(lba, len)])?;
-            out.add(&self.plan);
-            return Ok(());
+            return self.read(&[Extent::request(lba, len)], queues, out);
         }
         self.write(&[Extent::request(lba, len)], &[], out)?;
         let reads_all = self.rule == WriteRule::ReadAllThatIsWritten && self.layout.lost.is_empty();
@@ -225,8 +226,27 @@ impl Pricer {
         if self.phases == Phases::Request && out.parts.len() > 1 {
             out.join();
         }
-        self.methods += self.plan.methods();
+        self.count_methods();
         Ok(())
+    }
+
+    /// The read of extents.
+    pub(super) fn read(&mut self, extents: &[Extent], queues: &[Queue], out: &mut Operations) -> Result<(), Error> {
+        let end = extents.last().map_or(0, |last| self.stripes(last.lba, last.content.len).end);
+        let view = View { queues, ..self.layout.view(end) };
+        self.planner.read(&mut self.plan, &view, extents)?;
+        out.add(&self.plan);
+        Ok(())
+    }
+
+    /// The last plan.
+    pub(super) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Counts by which methods the last plan writes.
+    pub(super) fn count_methods(&mut self) {
+        self.methods += self.plan.methods();
     }
 
     /// The write of extents, of which the members' old content is in memory as far as `cached` goes.

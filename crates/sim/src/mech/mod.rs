@@ -5,14 +5,16 @@
 //! time: processors, buses and memory are free (Chen & Lee 3.3).
 //!
 //! - [`disk`] is what is known of a disk, [`presets`] some disks, `drive` one disk at work, [`queue`] the order of service.
-//! - [`mod@array`] is what an array is asked to be and prices requests in disk operations, `locks` keeps writers of a parity stripe apart.
-//! - [`workload`] makes requests, from sizes of [`sizes`]; [`tape`] plans a workload once for many runs.
+//! - [`mod@array`] is what an array is asked to be and prices requests in disk operations, `locks` keeps writers of a parity stripe apart,
+//!   [`cache`] is the engine's in front of it.
+//! - [`workload`] makes requests, from sizes of [`sizes`]; [`trace`] reads recorded ones; [`tape`] plans a workload once for many runs.
 //! - [`system`] is the event loop, [`stats`] says when a run has seen enough, [`run`] spreads runs over processors.
 //!
 //! Invariants: time is virtual, and a run is a function of its arguments; every planned operation is served exactly once; a request's writes begin when all its
 //! reads have ended (or those of its parity stripe, see [`array::Phases`]).
 
 pub mod array;
+pub mod cache;
 pub mod disk;
 mod drive;
 mod locks;
@@ -23,12 +25,14 @@ pub mod sizes;
 pub mod stats;
 pub mod system;
 pub mod tape;
+pub mod trace;
 pub mod workload;
 
 #[cfg(test)]
 mod tests;
 
 pub use array::{ArraySpec, Phases, State, WriteRule};
+pub use cache::CacheSpec;
 pub use disk::{Disk, DiskSpec};
 pub use queue::Discipline;
 pub use stats::{Estimate, StopRule};

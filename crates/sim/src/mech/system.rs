@@ -4,6 +4,7 @@
 //! request begins when its last one ends. Which disk is idle is looked at when an event has been handled entirely, so that a request's operations are all in their
 //! queues before the first is served, and are merged.
 
+mod cached;
 mod job;
 mod outcome;
 
@@ -11,9 +12,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use uraid_layout::plan::Queue as Busy;
-use uraid_layout::{DiskSector, StripeId};
+use uraid_layout::{DiskSector, Lba, Sectors, StripeId};
 
 use super::array::{ArraySpec, Pricer, State};
+use super::cache::WriteBack;
 use super::disk::{Disk, Model};
 use super::drive::{Head, Span};
 use super::locks::Locks;
@@ -53,6 +55,7 @@ struct Volume {
     first_drive: u32,
     has_locks: bool,
     rebuild: Rebuild,
+    cache: Option<WriteBack>,
 }
 
 /// How far the members are rebuilt.
@@ -95,8 +98,13 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
+    /// By a server.
     Served(u32),
     Arrival,
+    /// The cache's, to a job.
+    Reply(u32),
+    /// Of an array's cache.
+    Tick(u32),
 }
 
 /// The most disks of a system.
@@ -143,11 +151,14 @@ impl System {
             State::Rebuilding { at_once, .. } => at_once,
             State::Healthy | State::Degraded(_) => 0,
         };
+        let pricer = Pricer::new(array)?;
+        let cache = array.cache.map(|cache| WriteBack::new(cache, pricer.geometry())).transpose()?;
         self.volumes.push(Volume {
-            pricer: Pricer::new(array)?,
+            pricer,
             first_drive: index_u32(self.drives.len()),
             has_locks: array.locks,
             rebuild: Rebuild { at_once, ..Rebuild::default() },
+            cache,
         });
         for _ in 0..array.disks {
             let write_servers = match &disk.model {
@@ -190,7 +201,7 @@ impl System {
     /// When a request can't be planned, or the rule makes no sense.
     pub fn run<S: Source>(&mut self, source: &mut S, processes: usize, rule: &StopRule) -> Result<Outcome, Error> {
         rule.check()?;
-        self.reset();
+        self.reset()?;
         let mut responses = BatchMeans::new(*rule);
         for volume in 0..self.volumes.len() {
             for _ in 0..self.volumes[volume].rebuild.at_once {
@@ -201,6 +212,7 @@ impl System {
             self.ask(source, process)?;
         }
         let mut next_arrival = self.expect_arrival(source);
+        self.destage()?;
         self.kick();
         let mut is_enough = false;
         while !is_enough && let Some(Reverse(Entry { at, event, .. })) = self.events.pop() {
@@ -212,6 +224,8 @@ impl System {
                     self.start(source, Kind::Arrival, request)?;
                     next_arrival = self.expect_arrival(source);
                 }
+                Event::Reply(job) => self.ended.push(job),
+                Event::Tick(volume) => self.tick(volume),
             }
             while let Some(job) = self.ended.pop() {
                 is_enough |= self.count(job, &mut responses);
@@ -223,12 +237,13 @@ impl System {
                     self.ask(source, process)?;
                 }
             }
+            self.destage()?;
             self.kick();
         }
         Ok(self.outcome(&responses, rule))
     }
 
-    fn reset(&mut self) {
+    fn reset(&mut self) -> Result<(), Error> {
         self.jobs.clear();
         self.locks.clear();
         self.events.clear();
@@ -252,7 +267,11 @@ impl System {
             volume.rebuild = Rebuild { at_once: volume.rebuild.at_once, ..Rebuild::default() };
             volume.pricer.rebuilt(StripeId(0));
             volume.pricer.methods = uraid_layout::plan::MethodCounts::default();
+            if let Some(cache) = &mut volume.cache {
+                *cache = WriteBack::new(cache.spec(), volume.pricer.geometry())?;
+            }
         }
+        Ok(())
     }
 
     /// Begins the next request of a process.
@@ -276,7 +295,7 @@ impl System {
         if let Some(planned) = source.planned() {
             self.jobs.at_mut(job).operations.copy(planned);
         }
-        if needs_locks && !self.lock(job) {
+        if self.ask_cache(job) || needs_locks && !self.lock(job) {
             return Ok(());
         }
         self.begin(job)
@@ -285,8 +304,9 @@ impl System {
     /// Whether a job has the locks of its stripes already.
     fn lock(&mut self, job: u32) -> bool {
         let at = self.jobs.at_mut(job);
-        let Request { volume, lba, len, .. } = at.request;
+        let volume = at.request.volume;
         at.is_locked = true;
+        let (lba, len) = (Lba(at.rest.start), Sectors(at.rest.end - at.rest.start));
         let range = self.volumes[volume].pricer.stripes(lba, len);
         self.locks.take(super::locks::Stripes { volume: index_u32(volume), range }, job)
     }
@@ -294,11 +314,13 @@ impl System {
     /// Begins what a job has to do on disks.
     fn begin(&mut self, job: u32) -> Result<(), Error> {
         let Job { request, kind, .. } = *self.jobs.at(job);
-        let volume = &mut self.volumes[request.volume];
-        if self.jobs.at(job).operations.parts.is_empty() {
+        let is_rebuild = matches!(kind, Kind::Rebuild(_));
+        let is_priced = !self.jobs.at(job).operations.parts.is_empty() || !is_rebuild && self.price_cached(job)?;
+        if !is_priced {
+            let volume = &mut self.volumes[request.volume];
             let operations = &mut self.jobs.at_mut(job).operations;
             match kind {
-                Kind::Process(_) | Kind::Arrival => {
+                Kind::Process(_) | Kind::Arrival | Kind::Destage => {
                     let queues = if volume.pricer.has_copies() && !request.is_write {
                         let first = volume.first_drive as usize;
                         let drives = &self.drives[first..first + volume.pricer.geometry().members()];
@@ -315,6 +337,9 @@ impl System {
         }
         let at = self.jobs.at_mut(job);
         at.parts_left = index_u32(at.operations.parts.len());
+        if at.parts_left == 0 {
+            return self.end(job);
+        }
         for part in 0..self.jobs.at(job).operations.parts.len() {
             self.go_on(job, part)?;
         }
@@ -354,6 +379,9 @@ impl System {
     /// Ends a job: its locks go on, and the client has its answer.
     fn end(&mut self, job: u32) -> Result<(), Error> {
         let Job { kind, request, is_locked, .. } = *self.jobs.at(job);
+        if !matches!(kind, Kind::Rebuild(_)) {
+            self.settle(job);
+        }
         if is_locked {
             let mut granted = std::mem::take(&mut self.granted);
             self.locks.release(job, &mut granted);
@@ -361,6 +389,10 @@ impl System {
                 self.begin(next)?;
             }
             self.granted = granted;
+        }
+        if kind == Kind::Destage {
+            self.jobs.free(job);
+            return Ok(());
         }
         if let Kind::Rebuild(_) = kind {
             self.jobs.free(job);
@@ -385,7 +417,7 @@ impl System {
         }
         volume.rebuild.next += 1;
         let sectors = volume.pricer.geometry().stripe_sectors();
-        let lba = uraid_layout::Lba(stripe * sectors.0);
+        let lba = Lba(stripe * sectors.0);
         let request = Request { volume: index, is_write: true, lba, len: sectors };
         let has_locks = volume.has_locks;
         let job = self.jobs.add(Kind::Rebuild(StripeId(stripe)), request, self.now);

@@ -38,9 +38,10 @@ impl Tape {
     /// When the array can't be had, its mirrors are read by how busy they are, or it is being rebuilt.
     pub fn new(array: &ArraySpec, mix: Mix) -> Result<Self, Error> {
         let is_static = !matches!(array.level, Level::Raid1 | Level::Raid10 { .. })
-            && !matches!(array.state, State::Rebuilding { .. });
+            && !matches!(array.state, State::Rebuilding { .. })
+            && array.cache.is_none();
         if !is_static {
-            let what = "the plans of an array with mirrors or a rebuild can't be made before it runs; disks";
+            let what = "the plans of an array with mirrors, a cache or a rebuild can't be made before it runs; disks";
             return Err(Error::System { what, value: array.disks.into() });
         }
         let pricer = Pricer::new(array)?;

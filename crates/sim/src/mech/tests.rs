@@ -1,6 +1,7 @@
 //! What the model gives beside what can be computed by hand or is printed in the papers.
 
 mod arrays;
+mod caches;
 mod disks;
 mod statistics;
 

@@ -16,6 +16,8 @@ pub(super) enum Kind {
     Arrival,
     /// The system's own.
     Rebuild(StripeId),
+    /// A cache's, to write out what is dirty.
+    Destage,
 }
 
 /// How far a part of a job is.
@@ -31,6 +33,8 @@ enum Stage {
 pub(super) struct Job {
     pub(super) kind: Kind,
     pub(super) request: Request,
+    /// The sectors of the array that the disks are to serve: all, or what the cache does not take.
+    pub(super) rest: Range<u64>,
     /// When it was asked for, in nanoseconds.
     pub(super) begun: u64,
     pub(super) operations: Operations,
@@ -70,9 +74,11 @@ impl Job {
 
 impl Jobs {
     pub(super) fn add(&mut self, kind: Kind, request: Request, now: u64) -> u32 {
+        let rest = request.lba.0..request.lba.0.saturating_add(request.len.0);
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
             (slot.kind, slot.request, slot.begun, slot.is_locked) = (kind, request, now, false);
+            slot.rest = rest;
             slot.stages = Default::default();
             slot.operations.clear();
             return index;
@@ -80,6 +86,7 @@ impl Jobs {
         self.slots.push(Job {
             kind,
             request,
+            rest,
             begun: now,
             operations: Operations::default(),
             pending: [0; PARTS_MAX],

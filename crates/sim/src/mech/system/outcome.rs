@@ -1,9 +1,11 @@
 //! What a run has shown.
 
+use uraid_io::cache::Traffic;
 use uraid_layout::Bytes;
 use uraid_layout::plan::MethodCounts;
 
 use super::super::Nanos;
+use super::super::cache::WriteBack;
 use super::super::stats::{BatchMeans, Estimate, StopRule};
 use super::System;
 
@@ -36,6 +38,8 @@ pub struct Outcome {
     pub lock_waits: u64,
     /// Parity stripes that were written, by method; without those that were planned before on a tape.
     pub methods: MethodCounts,
+    /// What the caches took in and wrote out.
+    pub traffic: Traffic,
     /// Parity stripes that were rebuilt.
     pub stripes_rebuilt: u64,
 }
@@ -89,9 +93,13 @@ impl System {
     pub(super) fn outcome(&self, responses: &BatchMeans, rule: &StopRule) -> Outcome {
         let response = responses.estimate();
         let busy: u64 = self.drives.iter().map(|drive| drive.busy_ns).sum();
-        let mut methods = MethodCounts::default();
+        let (mut methods, mut traffic) = (MethodCounts::default(), Traffic::default());
         for volume in &self.volumes {
             methods += volume.pricer.methods;
+            let of_cache = volume.cache.as_ref().map(WriteBack::traffic).unwrap_or_default();
+            traffic.taken.0 += of_cache.taken.0;
+            traffic.coalesced.0 += of_cache.coalesced.0;
+            traffic.destaged.0 += of_cache.destaged.0;
         }
         let since = self.since.unwrap_or(0);
         Outcome {
@@ -102,6 +110,7 @@ impl System {
             utilisation: busy as f64 / (self.now.max(1) as f64 * self.drives.len() as f64),
             lock_waits: self.locks.waits,
             methods,
+            traffic,
             ..self.seen
         }
     }
