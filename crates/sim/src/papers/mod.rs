@@ -4,6 +4,7 @@
 //! the paper's statements hold, and names every choice that the paper leaves open. Nothing is fitted to single numbers. All of it is a function of
 //! [`Settings`]; whoever prints and stores reports is elsewhere.
 
+pub mod chen_lee;
 pub mod figure;
 pub mod render;
 pub mod report;
@@ -12,7 +13,7 @@ pub mod salem;
 use report::Report;
 
 /// Every paper, by year.
-pub const PAPERS: &[Paper] = &[salem::PAPER];
+pub const PAPERS: &[Paper] = &[salem::PAPER, chen_lee::PAPER];
 
 /// How reproductions are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
