@@ -8,6 +8,7 @@ macro_rules! sum {
     ($a:ident, $b:ident: $($field:ident),+) => { Self { $($field: $a.$field + $b.$field),+ } };
 }
 
+pub mod advise;
 pub mod crash;
 pub mod disk;
 pub mod dst;
