@@ -35,10 +35,22 @@ pub struct ArraySpec {
     pub discipline: Discipline,
     /// Whether a disk serves as one operation what came one after the other and is adjacent (Chen & Lee 3.3).
     pub merges: bool,
+    /// Whether the disks turn together.
+    pub spindles: Spindles,
     /// Which members are there.
     pub state: State,
     /// A write-back cache in front of it, whose writes don't go by [`ArraySpec::phases`] and [`WriteRule::ReadAllThatIsWritten`].
     pub cache: Option<CacheSpec>,
+}
+
+/// How the disks of an array turn.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Spindles {
+    /// Sector 0 passes under all heads at the same time, as in the papers' simulators.
+    #[default]
+    Together,
+    /// Each at an angle of its own, as disks do that nobody synchronises: the same in every run.
+    Apart,
 }
 
 /// How a write brings parity up to date where something has to be read.
@@ -98,6 +110,7 @@ impl ArraySpec {
             locks: true,
             discipline: Discipline::default(),
             merges: true,
+            spindles: Spindles::default(),
             state: State::default(),
             cache: None,
         }

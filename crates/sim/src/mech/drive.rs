@@ -1,7 +1,7 @@
 //! One disk at work: where its head is, and when an operation that begins now ends.
 //!
-//! Spindles turn together and the clock's zero is where sector 0 of the first cylinder passes under the heads, so what is under a head follows from the clock
-//! alone.
+//! Where spindles turn together, the clock's zero is where sector 0 of the first cylinder passes under the heads, so what is under a head follows from the clock
+//! alone; others are ahead of that by an angle of their own.
 
 use super::disk::{Disk, Memory, Model, Platters};
 
@@ -13,8 +13,17 @@ pub(super) struct Head {
     pub(super) sector: u64,
     /// Until when a flash disk's interface is busy.
     interface: u64,
+    /// How far the spindle is ahead of the clock, in nanoseconds of its turning.
+    pub(super) ahead: u64,
     /// Whether an elevator goes down.
     pub(super) goes_down: bool,
+}
+
+impl Head {
+    /// Over the first cylinder, on a spindle that is so far ahead of the clock.
+    pub(super) fn at_rest(ahead: u64) -> Self {
+        Self { ahead, ..Self::default() }
+    }
 }
 
 /// What is to be read or written.
@@ -56,7 +65,7 @@ impl Platters {
         let last = (span.sector + span.len - 1) / self.sectors_per_cylinder;
         let arrival = now + self.command + self.seek(first.abs_diff(head.cylinder));
         head.cylinder = last;
-        arrival + self.wait(arrival, span.sector, first) + self.transfer(span, last - first)
+        arrival + self.wait(arrival + head.ahead, span.sector, first) + self.transfer(span, last - first)
     }
 
     /// How long a sector takes to come under the head.

@@ -14,7 +14,7 @@ use std::collections::BinaryHeap;
 use uraid_layout::plan::Queue as Busy;
 use uraid_layout::{DiskSector, Lba, Sectors, StripeId};
 
-use super::array::{ArraySpec, Pricer, State};
+use super::array::{ArraySpec, Pricer, Spindles, State};
 use super::cache::WriteBack;
 use super::disk::{Disk, Model};
 use super::drive::{Head, Span};
@@ -23,6 +23,7 @@ use super::queue::{Discipline, Queue, Waiting};
 use super::stats::{BatchMeans, StopRule};
 use super::workload::{Request, Source};
 use super::{Error, Nanos};
+use crate::random::Random;
 use job::{Job, Jobs, Kind};
 pub use outcome::Outcome;
 
@@ -110,6 +111,14 @@ enum Event {
 /// The most disks of a system.
 const DRIVES_MAX: usize = 4096;
 
+/// How far a disk's spindle is ahead of the clock: up to a second, which is many turns and some part of one.
+fn ahead(spindles: Spindles, drive: u32) -> u64 {
+    match spindles {
+        Spindles::Together => 0,
+        Spindles::Apart => Random::new(drive.into()).below(1_000_000_000),
+    }
+}
+
 impl System {
     /// Arrays that requests name by their index.
     ///
@@ -173,7 +182,7 @@ impl System {
                 disk: disk.clone(),
                 discipline: array.discipline,
                 merges: array.merges,
-                head: Head::default(),
+                head: Head::at_rest(ahead(array.spindles, drive)),
                 queue: Queue::default(),
                 idle: (first..index_u32(self.servers.len())).rev().collect(),
                 writing: 0,
@@ -254,7 +263,7 @@ impl System {
         self.seen = Outcome::default();
         self.since = None;
         for drive in &mut self.drives {
-            drive.head = Head::default();
+            drive.head = Head::at_rest(drive.head.ahead);
             drive.queue.clear();
             drive.idle.clear();
             (drive.writing, drive.is_kicked, drive.busy_ns) = (0, false, 0);
