@@ -6,14 +6,18 @@
 
 pub mod chen_lee;
 pub mod figure;
+pub mod hauser;
 pub mod render;
 pub mod report;
+pub mod rm2;
 pub mod salem;
+mod study;
+pub mod xyratex;
 
 use report::Report;
 
 /// Every paper, by year.
-pub const PAPERS: &[Paper] = &[salem::PAPER, chen_lee::PAPER];
+pub const PAPERS: &[Paper] = &[salem::PAPER, chen_lee::PAPER, rm2::PAPER, hauser::PAPER, xyratex::PAPER];
 
 /// How reproductions are run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
