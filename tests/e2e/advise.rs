@@ -18,6 +18,21 @@ fn the_papers_disks_get_the_papers_chunks() {
     }
 }
 
+/// Chen & Lee's Lightning by name: the simulation tries every power of two that can be had, and takes the best.
+#[test]
+fn simulating_tries_every_chunk() {
+    let words = ["advise", "--json", "--level", "5", "--members", "5", "--disk", "lightning", "--simulate"];
+    let load = ["--reads", "100", "--concurrency", "1", "--request", "400K"];
+    let advised = uraid(words.iter().chain(&load)).success().json();
+    let trials = advised["simulated"].as_array().unwrap();
+    let kib: Vec<u64> = trials.iter().map(|trial| trial["chunk"].as_u64().unwrap() >> 10).collect();
+    assert_eq!(kib, [4, 8, 16, 32, 64, 128, 256, 512, 1024]);
+    let best =
+        trials.iter().max_by(|a, b| a["percent"].as_f64().unwrap().total_cmp(&b["percent"].as_f64().unwrap())).unwrap();
+    assert_eq!(advised["chunk"], best["chunk"], "{advised:#}");
+    assert!(trials[8]["percent"].as_f64().unwrap() < 60.0, "large requests one at a time want all disks: {advised:#}");
+}
+
 /// What is advised can be had.
 #[test]
 fn create_takes_what_is_advised() {
@@ -58,9 +73,10 @@ fn measuring_only_reads() {
 fn questions_without_sense_are_misuses() {
     let raid5 = ["advise", "--level", "5", "--members"];
     let numbers = ["--positioning", "10", "--transfer", "100"];
-    let cases: [Vec<&str>; 5] = [
+    let cases: [Vec<&str>; 6] = [
         [&raid5[..], &["2"], &numbers].concat(),
         [&raid5[..], &["5"]].concat(),
+        [&raid5[..], &["5", "--disk", "floppy"]].concat(),
         [&raid5[..], &["5", "--positioning", "10"]].concat(),
         [&raid5[..], &["5", "--positioning", "NaN", "--transfer", "100"]].concat(),
         [&raid5[..], &["5", "--reads", "101"], &numbers].concat(),

@@ -6,16 +6,21 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use uraid_layout::{Bytes, Geometry, Level, Placement, Rotation, Sectors, Spec};
-use uraid_sim::advise::{self, Answer, Drive, Load};
+use uraid_sim::advise::{self, Answer, Drive, Load, trial};
+use uraid_sim::mech::{DiskSpec, presets};
 
 use crate::args::{LevelName, Misuse, bytes};
 use crate::probe;
 use crate::terminal::{print, print_json, size};
 
+/// What simulated loads are drawn from: the same question has the same answer.
+const SEED: u64 = 1;
+
 /// Arguments of `uraid advise`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   uraid advise --level 5 --members 6 --measure /dev/sdb     reads a little of it, writes nothing
+  uraid advise --level 5 --members 8 --disk constellation-es --simulate
   uraid advise --level 5 --members 17 --positioning 12.7 --transfer 150 --reads 100 --concurrency 8
   uraid advise --level rm2 --members 9 --rm2-m 3 --positioning 12.7 --transfer 150 --rpm 7200")]
 pub(crate) struct AdviseArgs {
@@ -42,6 +47,9 @@ pub(crate) struct AdviseArgs {
     /// The mean size of requests [default: not known]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     request: Option<Bytes>,
+    /// Try the chunks out in simulation, with every load that fits what is known; takes seconds to a minute
+    #[arg(long)]
+    simulate: bool,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -50,6 +58,9 @@ pub(crate) struct AdviseArgs {
 /// What the disks are like.
 #[derive(Debug, Args)]
 struct DiskArgs {
+    /// A disk that is known: lightning, elite3, wren4, ra81, ra80, rp06, st31200w, cheetah-15k7, constellation-es, dc-s4500 or dc-p4500
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["positioning", "measure"])]
+    disk: Option<String>,
     /// Mean time until a read at a random place begins: seek and half a revolution, in milliseconds
     #[arg(long, value_name = "MS", requires = "transfer")]
     positioning: Option<f64>,
@@ -71,6 +82,9 @@ struct Advised {
     chunk: u64,
     disk: DiskFacts,
     rules: Vec<Rule>,
+    /// What each chunk keeps of the greatest throughput, in simulation.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    simulated: Vec<Simulated>,
     remarks: Vec<String>,
 }
 
@@ -83,6 +97,14 @@ struct DiskFacts {
     /// Positioning time times transfer rate, in bytes.
     performance_product: u64,
     track: Option<u64>,
+}
+
+/// What a chunk is worth in simulation.
+#[derive(Debug, Serialize)]
+struct Simulated {
+    chunk: u64,
+    /// The least share of a load's greatest throughput.
+    percent: f64,
 }
 
 /// What a rule says, in bytes.
@@ -99,6 +121,10 @@ struct Rule {
 struct Described {
     name: String,
     drive: Drive,
+    /// How it is simulated.
+    spec: Option<DiskSpec>,
+    /// One turn, where it is known.
+    revolution_ms: Option<f64>,
     doubts: Vec<String>,
 }
 
@@ -112,9 +138,11 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
         request: args.request,
     };
     let advice = advise::advise(level, args.members, &disk.drive, &load).map_err(|error| Misuse(error.to_string()))?;
+    let trials = if args.simulate { simulated(level, args.members, &disk, &load)? } else { Vec::new() };
+    let chosen = trial::best(&trials).map_or(advice.answers[0].chunk, |trial| trial.chunk);
     let Drive { positioning_ms, transfer_mb_s, track } = disk.drive;
     let advised = Advised {
-        chunk: advice.answers[0].chunk.0,
+        chunk: chosen.0,
         disk: DiskFacts {
             name: disk.name,
             positioning_ms,
@@ -123,13 +151,23 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
             track: track.map(|track| track.0),
         },
         rules: advice.answers.into_iter().map(Rule::from).collect(),
+        simulated: trials.iter().map(|trial| Simulated { chunk: trial.chunk.0, percent: trial.share }).collect(),
         remarks: disk.doubts.into_iter().chain(advice.remarks).collect(),
     };
     if args.json { print_json(&advised) } else { show(&advised) }
 }
 
+/// Every chunk, tried out on such disks.
+fn simulated(level: Level, members: u8, disk: &Described, load: &Load) -> Result<Vec<trial::Trial>> {
+    let spec = match &disk.spec {
+        Some(spec) => spec.clone(),
+        None => disk.drive.disk(disk.revolution_ms).map_err(|error| Misuse(error.to_string()))?,
+    };
+    Ok(trial::simulate(level, members, &spec, load, SEED)?)
+}
+
 fn show(advised: &Advised) -> Result<()> {
-    let Advised { chunk, disk, rules, remarks } = advised;
+    let Advised { chunk, disk, rules, simulated, remarks } = advised;
     print(format_args!("--chunk {}K", chunk >> 10))?;
     print(format_args!(
         "{}: {:.2} ms to get anywhere and {:.1} MB/s from there, so {} go by meanwhile",
@@ -138,8 +176,11 @@ fn show(advised: &Advised) -> Result<()> {
         disk.transfer_mb_s,
         size(disk.performance_product)
     ))?;
+    for Simulated { chunk, percent } in simulated {
+        print(format_args!("simulated: {} keeps {percent:.0} % of the best or more", size(*chunk)))?;
+    }
     for (index, Rule { rule, formula, exact, chunk, guarantee }) in rules.iter().enumerate() {
-        let lead = if index == 0 { "because" } else { "also" };
+        let lead = if index == 0 && simulated.is_empty() { "because" } else { "also" };
         print(format_args!("{lead}: {rule}: {formula} = {}, so {}", size(*exact), size(*chunk)))?;
         print(format_args!("  worth {guarantee}"))?;
     }
@@ -165,6 +206,9 @@ fn level(args: &AdviseArgs) -> Result<Level> {
 
 impl DiskArgs {
     fn described(&self) -> Result<Described> {
+        if let Some(name) = &self.disk {
+            return preset(name);
+        }
         let (name, positioning_ms, transfer_mb_s, doubts) = match (self.positioning, self.transfer, &self.measure) {
             (Some(positioning_ms), Some(transfer_mb_s), None) => {
                 ("the disk described".to_owned(), positioning_ms, transfer_mb_s, Vec::new())
@@ -174,12 +218,25 @@ impl DiskArgs {
                 (path.display().to_string(), measured.positioning_ms, measured.transfer_mb_s, measured.doubts)
             }
             _ => {
-                bail!(Misuse("say what the disks are like: --positioning MS --transfer MB/S, or --measure PATH".into()))
+                bail!(Misuse(
+                    "say what the disks are like: --disk NAME, --positioning MS --transfer MB/S, or --measure PATH"
+                        .into()
+                ))
             }
         };
         let track = self.rpm.map(|rpm| Bytes((transfer_mb_s * 1e6 * 60.0 / f64::from(rpm)) as u64));
-        Ok(Described { name, drive: Drive { positioning_ms, transfer_mb_s, track }, doubts })
+        let revolution_ms = self.rpm.map(|rpm| 60_000.0 / f64::from(rpm));
+        Ok(Described { name, drive: Drive { positioning_ms, transfer_mb_s, track }, spec: None, revolution_ms, doubts })
     }
+}
+
+/// A disk that is known by name.
+fn preset(name: &str) -> Result<Described> {
+    let Some(spec) = presets::named(name) else {
+        bail!(Misuse(format!("no disk is known as '{name}'; choose one of {}", presets::NAMES.join(", "))));
+    };
+    let drive = Drive::of(&spec)?;
+    Ok(Described { name: spec.name.clone(), drive, spec: Some(spec), revolution_ms: None, doubts: Vec::new() })
 }
 
 impl From<Answer> for Rule {

@@ -2,7 +2,9 @@
 //!
 //! The rules rest on one property of a disk, its *performance product*: positioning time times transfer rate, the bytes it could have read while it got there
 //! (Chen & Lee 1993; Park & Choe's for RM2 count tracks). They were found on arrays of rotating disks. An answer is the power of two nearest to what the
-//! rule gives, among the chunks that arrays can have. Nothing here measures or simulates.
+//! rule gives, among the chunks that arrays can have. [`trial`] simulates instead. Nothing here measures.
+
+pub mod trial;
 
 use uraid_layout::{Bytes, Level};
 
