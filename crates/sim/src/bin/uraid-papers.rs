@@ -32,6 +32,7 @@ fn write(directory: &Path, names: &[String]) -> Result<(), Box<dyn Error>> {
     let papers = if named.is_empty() { PAPERS.iter().collect() } else { named };
     let figures = directory.join("figures");
     fs::create_dir_all(&figures)?;
+    fs::write(directory.join("README.md"), index())?;
     for paper in papers {
         let reports: Vec<Report> = paper.items.iter().map(|item| timed(paper, item)).collect();
         for figure in reports.iter().flat_map(|report| &report.figures) {
@@ -40,6 +41,19 @@ fn write(directory: &Path, names: &[String]) -> Result<(), Box<dyn Error>> {
         fs::write(directory.join(paper.name).with_extension("md"), document(paper, &reports))?;
     }
     Ok(())
+}
+
+/// What there is, and where.
+fn index() -> String {
+    let mut out = String::from(
+        "# The papers' results, computed again\n\nWritten by `cargo xtask papers`, which runs everything in full; `uraid simulate PAPER WHAT` runs one table or figure. Each document \
+         says which of a paper's statements hold here, which do not, and which choices the numbers rest on.\n\n",
+    );
+    for paper in PAPERS {
+        let items: Vec<&str> = paper.items.iter().map(|item| item.name).collect();
+        out += &format!("- [{}]({}.md): {}\n", paper.title, paper.name, items.join(", "));
+    }
+    out
 }
 
 /// Runs one item, and says how long it took and what does not hold.

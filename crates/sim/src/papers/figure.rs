@@ -6,20 +6,23 @@
 use std::ops::Range;
 
 use plotters::backend::SVGBackend;
-use plotters::chart::{ChartBuilder, ChartContext, SeriesLabelPosition};
+use plotters::chart::{ChartBuilder, ChartContext};
 use plotters::coord::Shift;
 use plotters::coord::cartesian::Cartesian2d;
 use plotters::coord::ranged1d::{KeyPointHint, NoDefaultFormatting, Ranged, ValueFormatter};
 use plotters::drawing::{DrawingArea, IntoDrawingArea as _};
-use plotters::element::{Circle, PathElement};
+use plotters::element::{Circle, PathElement, Text};
 use plotters::series::{DashedLineSeries, LineSeries};
-use plotters::style::{BLACK, Color as _, RGBColor, WHITE};
+use plotters::style::{BLACK, Color as _, IntoFont as _, RGBColor, WHITE};
 use serde::Serialize;
 
-const SIZE: (u32, u32) = (760, 460);
+const SIZE: (u32, u32) = (900, 460);
+
+/// The legend stands beside the curves.
+const LEGEND_WIDTH: u32 = 215;
 
 /// Colours that are told apart in print, too; after the last the first is used again.
-const COLOURS: [RGBColor; 8] = [
+const COLOURS: [RGBColor; 10] = [
     RGBColor(31, 119, 180),
     RGBColor(214, 39, 40),
     RGBColor(44, 160, 44),
@@ -28,6 +31,8 @@ const COLOURS: [RGBColor; 8] = [
     RGBColor(23, 190, 207),
     RGBColor(140, 86, 75),
     RGBColor(90, 90, 90),
+    RGBColor(227, 119, 194),
+    RGBColor(150, 150, 20),
 ];
 
 /// Curves over two axes.
@@ -249,6 +254,7 @@ impl Figure {
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 17))
             .margin(12)
+            .margin_right(if self.has_legend() { LEGEND_WIDTH } else { 24 })
             .x_label_area_size(44)
             .y_label_area_size(58)
             .build_cartesian_2d(x, y)?;
@@ -264,36 +270,44 @@ impl Figure {
         for (series, colour) in self.series.iter().zip(COLOURS.iter().cycle()) {
             self.draw_series(&mut chart, series, *colour)?;
         }
-        if self.series.len() < 2 {
-            return Ok(());
+        if self.has_legend() { self.draw_legend(area) } else { Ok(()) }
+    }
+
+    fn has_legend(&self) -> bool {
+        self.series.len() > 1
+    }
+
+    fn draw_legend(&self, area: &Area<'_>) -> Drawn {
+        let left = (SIZE.0 - LEGEND_WIDTH + 14) as i32;
+        for ((line, series), colour) in (0..).zip(&self.series).zip(COLOURS.iter().cycle()) {
+            let y = 48 + 19 * line;
+            let stroke = |from, to| PathElement::new(vec![(left + from, y), (left + to, y)], colour.stroke_width(2));
+            match series.style {
+                Style::Line => area.draw(&stroke(0, 20))?,
+                Style::Dashed => [(0, 6), (10, 16)].iter().try_for_each(|&(from, to)| area.draw(&stroke(from, to)))?,
+                Style::Points => area.draw(&Circle::new((left + 10, y), 4, colour.filled()))?,
+            }
+            area.draw(&Text::new(series.name.clone(), (left + 27, y - 7), ("sans-serif", 13).into_font()))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperRight)
-            .background_style(WHITE.mix(0.8))
-            .border_style(BLACK.mix(0.3))
-            .label_font(("sans-serif", 13))
-            .draw()
+        Ok(())
     }
 
     fn draw_series(&self, chart: &mut Chart<'_, '_>, series: &Series, colour: RGBColor) -> Drawn {
         let shown = series.points.iter().filter(|(x, y)| self.x.shows(*x) && self.y.shows(*y));
         let points: Vec<_> = shown.map(|(x, y)| (self.x.scale.apply(*x), self.y.scale.apply(*y))).collect();
-        let sample = move |(x, y): (i32, i32)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(2));
         match series.style {
             Style::Dashed => {
                 let line = DashedLineSeries::new(points, 6, 4, colour.stroke_width(2));
-                chart.draw_series(line)?.label(&series.name).legend(sample);
+                chart.draw_series(line)?;
             }
             Style::Line => {
                 let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
-                chart.draw_series(line)?.label(&series.name).legend(sample);
+                chart.draw_series(line)?;
                 chart.draw_series(points.iter().map(|point| Circle::new(*point, 2, colour.filled())))?;
             }
             Style::Points => {
                 let marks = points.iter().map(|point| Circle::new(*point, 4, colour.filled()));
-                let sample = move |(x, y): (i32, i32)| Circle::new((x + 9, y), 4, colour.filled());
-                chart.draw_series(marks)?.label(&series.name).legend(sample);
+                chart.draw_series(marks)?;
             }
         }
         Ok(())
