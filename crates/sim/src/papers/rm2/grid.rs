@@ -106,11 +106,11 @@ pub(super) fn best(scores: &[(u64, f64)], powers_of_two: bool) -> (u64, f64) {
     counted.copied().fold((0, 0.0), |best, score| if score.1 > best.1 { score } else { best })
 }
 
-/// Runs the grid for an array.
-pub(super) fn search(subject: &Subject, settings: &Settings) -> Result<Found, Error> {
+/// Runs the grid for an array, with these shares of reads.
+pub(super) fn search(subject: &Subject, reads: &[f64], settings: &Settings) -> Result<Found, Error> {
     let units = if settings.grid == Grid::Full { UNITS.to_vec() } else { UNITS_REDUCED.to_vec() };
     let mut studies = Vec::new();
-    for (reads, (_, shape, kib)) in READS.iter().flat_map(|reads| SIZES.iter().map(move |size| (*reads, *size))) {
+    for (reads, (_, shape, kib)) in reads.iter().flat_map(|reads| SIZES.iter().map(move |size| (*reads, *size))) {
         let sizes = Sizes::new(shape, Bytes(kib << 10), Choices::default())?;
         for unit in &units {
             let array = ArraySpec {
@@ -154,7 +154,6 @@ pub(super) fn large_writes(
 }
 
 fn rule(settings: &Settings) -> StopRule {
-    let requests_max = if settings.grid == Grid::Full { 10_000 } else { 1000 };
-    let requests_min = if settings.grid == Grid::Full { 1000 } else { 300 };
-    StopRule { warm_up: 100, requests_min, requests_max, ..StopRule::default() }
+    let requests_max = if settings.grid == Grid::Full { 10_000 } else { 2000 };
+    StopRule { warm_up: 100, requests_min: 1000, requests_max, ..StopRule::default() }
 }

@@ -118,7 +118,7 @@ fn counted(level: Level, members: u8) -> [f64; 5] {
 
 /// Runs a search, or says in the report why not.
 fn searched(report: &mut Report, subject: &Subject, settings: &Settings) -> Option<Found> {
-    match search(subject, settings) {
+    match search(subject, &READS, settings) {
         Ok(found) => Some(found),
         Err(error) => {
             report.miss(format!("{} could not be simulated: {error}", subject.name));
