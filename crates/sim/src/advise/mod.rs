@@ -84,6 +84,9 @@ const RM2_TRACKS_READS: f64 = 2.5;
 /// The chunks that are offered: powers of two, which any array can have.
 const CHUNK_SHIFTS: std::ops::RangeInclusive<u32> = 12..=20;
 
+/// How far a chunk of those may be from what a rule gives, as a power of two: half way to the next.
+const NEAR: f64 = 0.51;
+
 /// Every chunk that is offered, from small to large.
 pub fn chunks() -> impl Iterator<Item = Bytes> {
     CHUNK_SHIFTS.map(|shift| Bytes(1 << shift))
@@ -133,7 +136,7 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
         return number("the request size", 0.0, "more than nothing");
     }
     let rules = Rules { product: drive.product_bytes(), load: *load };
-    Ok(match level {
+    let mut advice = match level {
         Level::Raid0 => rules.striped(members.into(), Vec::new()),
         Level::Raid10 { copies } => {
             let remark = "nothing is published for striped mirrors: the rules for RAID 0 are taken, with the disks that one copy has";
@@ -150,7 +153,13 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
         },
         Level::Raid5 { .. } => rules.raid5(members.into()),
         Level::Rm2 { height, .. } => rules.rm2(members.into(), height, drive.track),
-    })
+    };
+    let Answer { exact, chunk, .. } = advice.answers[0];
+    let distance = (exact.0 as f64 / chunk.0 as f64).log2().abs();
+    if distance > NEAR {
+        advice.remarks.push("the rule's unit is beyond the chunks that arrays can have, so what it is worth holds for that, not for the chunk".into());
+    }
+    Ok(advice)
 }
 
 /// What all rules need.
@@ -376,6 +385,7 @@ mod tests {
             assert!((exact_kib(rm2, 9, &LIGHTNING, &load) - 8.0).abs() < 1e-9, "a third of a track");
         }
         assert_eq!(ask(rm2, 9, &LIGHTNING, &READS).answers[0].chunk, Bytes(64 << 10));
+        assert_eq!(ask(rm2, 9, &LIGHTNING, &READS).remarks, Vec::<String>::new());
         let unknown = ask(rm2, 9, &Drive { track: None, ..LIGHTNING }, &NOTHING);
         assert!(unknown.remarks.iter().any(|remark| remark.contains("tracks")), "{unknown:?}");
     }
@@ -389,7 +399,11 @@ mod tests {
         let extremes = [(0.001, 1.0), (1000.0, 10_000.0), (13.0, 200.0)];
         for (positioning_ms, transfer_mb_s) in extremes {
             let drive = Drive { positioning_ms, transfer_mb_s, track: None };
-            for answer in ask(RAID5, 5, &drive, &NOTHING).answers {
+            let advice = ask(RAID5, 5, &drive, &NOTHING);
+            // Half the product is 0.5 and 5 MB, and 1.3 MB.
+            let is_far = advice.remarks.iter().any(|remark| remark.contains("beyond"));
+            assert_eq!(is_far, positioning_ms != 13.0, "{advice:?}");
+            for answer in advice.answers {
                 assert!(chunks().any(|chunk| chunk == answer.chunk), "{answer:?}");
             }
         }
