@@ -38,7 +38,8 @@ const PROCESSES: [usize; 6] = [1, 2, 4, 8, 16, 32];
 
 /// In KB; 60 is two and a half tracks.
 const UNITS: [u64; 16] = [2, 4, 6, 8, 10, 12, 16, 24, 32, 48, 60, 64, 96, 128, 256, 512];
-const UNITS_REDUCED: [u64; 6] = [4, 8, 16, 32, 64, 128];
+/// With the best units of large writes and of small reads, which shares are of.
+const UNITS_REDUCED: [u64; 6] = [2, 8, 16, 32, 64, 128];
 
 const SIZES: [(&str, Shape, u64); 4] = [
     ("exp4KB", Shape::Exponential, 4),
