@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking, in its helpers too")]
 
+mod advise;
 mod cache;
 mod clients;
 mod control;
@@ -17,5 +18,6 @@ mod mount;
 mod protocol;
 mod reactors;
 mod running;
+mod simulate;
 mod systemd;
 mod verify;

@@ -14,7 +14,7 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-io", &["uraid-layout"]),
     ("uraid-nbd", &[]),
     ("uraid-sim", &["uraid-layout", "uraid-io"]),
-    ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd"]),
+    ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "uraid-sim"]),
     ("uraid-benches", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-tests", &[]),
     ("xtask", &["uraid-tests"]),
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn allowed_directions_pass() {
-        let allowed = metadata("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "tokio", "anyhow"]);
+        let allowed = metadata("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "uraid-sim", "tokio", "anyhow"]);
         assert_eq!(dependency_failures(&allowed).unwrap(), Vec::<String>::new());
     }
 
@@ -114,6 +114,7 @@ mod tests {
             ("uraid-nbd", "uraid-io"),
             ("uraid-io", "tokio"),
             ("uraid-io", "uraid"),
+            ("uraid-io", "uraid-sim"),
             ("uraid-io", "anyhow"),
             ("uraid-tests", "uraid"),
         ] {

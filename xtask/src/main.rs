@@ -16,6 +16,7 @@ mod kills;
 mod lint;
 mod mutants;
 mod packages;
+mod papers;
 mod process;
 mod project;
 mod sim;
@@ -54,6 +55,8 @@ enum Command {
     Kills(kills::Options),
     /// Try the server under a real kernel in a virtual machine: file systems, power cuts, and Linux md as the judge of layouts
     Vm(vm::Options),
+    /// Compute the papers' tables and figures again, into docs/papers
+    Papers(papers::Options),
     /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash
     Ci,
 }
@@ -82,6 +85,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Mutants(options) => mutants::run(&project, options),
         Command::Kills(options) => kills::run(&project, options),
         Command::Vm(options) => vm::run(&project, options),
+        Command::Papers(options) => papers::run(&project, options),
         Command::Ci => {
             lint::run(&project)?;
             test::run(&project, &test::Options::default())?;

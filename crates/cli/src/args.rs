@@ -9,7 +9,9 @@ use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
 use uuid::Uuid;
 
+use crate::advise::AdviseArgs;
 use crate::patience::PatienceArgs;
+use crate::simulate::SimulateArgs;
 
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
@@ -69,6 +71,10 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Wait until nothing is being rebuilt, copied or scrubbed; succeeds where the array is whole then
     Wait(ServerArgs),
+    /// Say which chunk size suits disks and load, and why
+    Advise(AdviseArgs),
+    /// Compute the tables and figures of the papers again that this rests on
+    Simulate(SimulateArgs),
     /// Stop serving an array, and wait until its members are marked clean
     Stop(ServerArgs),
 }

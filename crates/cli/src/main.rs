@@ -2,6 +2,7 @@
 
 mod about;
 mod administer;
+mod advise;
 mod args;
 mod configure;
 mod control;
@@ -15,10 +16,12 @@ mod logging;
 mod map;
 mod metrics;
 mod patience;
+mod probe;
 mod quickstart;
 mod reactor;
 mod serve;
 mod shape;
+mod simulate;
 mod spares;
 mod spin;
 mod status;
@@ -61,6 +64,8 @@ fn main() -> ExitCode {
         Command::ScrubLimit(args) => administer::scrub_limit(&args),
         Command::Scrub(args) => administer::scrub(&args),
         Command::Wait(args) => wait::run(&args),
+        Command::Advise(args) => advise::run(&args),
+        Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => administer::stop(&args),
     };
     match result {

@@ -4,7 +4,9 @@ mod oracle;
 
 use oracle::spec;
 use uraid_layout::geometry::default_height;
-use uraid_layout::{Bytes, Geometry, GeometryError, Level, Placement, Rotation, Sectors, Spec};
+use uraid_layout::{
+    Bytes, DiskSector, Geometry, GeometryError, Lba, Level, Location, MemberIndex, Placement, Rotation, Sectors, Spec,
+};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 
@@ -77,6 +79,28 @@ fn chunks_are_multiples_of_4_kib_up_to_1_mib() {
         let refusal = GeometryError::Chunk { chunk: Bytes(bytes) };
         assert_eq!(Geometry::new(spec).err(), (!is_good).then_some(refusal), "{bytes}");
     }
+}
+
+#[test]
+fn arrays_on_paper_have_any_chunk_of_whole_sectors() {
+    for (bytes, is_good) in [(0, false), (512, true), (1000, false), (6144, true), (3 << 20, true), (u64::MAX, false)] {
+        let spec = Spec { chunk: Bytes(bytes), ..spec(RAID5, 5, 64, 1000) };
+        let refusal = GeometryError::ModelledChunk { chunk: Bytes(bytes) };
+        let found = Geometry::modelled(Spec { member_size: Sectors(1 << 20), ..spec });
+        assert_eq!(found.err(), (!is_good).then_some(refusal), "{bytes}");
+    }
+    // 6 KiB on 5 members: sector 25 is the second of unit 2, which is on member 2 of row 0.
+    let geometry = Geometry::modelled(Spec { chunk: Bytes(6144), ..spec(RAID5, 5, 64, 100) }).unwrap();
+    assert_eq!(geometry.locate(Lba(25)), Location { member: MemberIndex(2), sector: DiskSector(1) });
+}
+
+#[test]
+fn only_on_paper_has_raid_0_one_member() {
+    let one = spec(Level::Raid0, 1, 64, 100);
+    assert!(matches!(error(one), GeometryError::Members { min: 2, .. }));
+    let geometry = Geometry::modelled(one).unwrap();
+    assert_eq!(geometry.locate(Lba(777)), Location { member: MemberIndex(0), sector: DiskSector(777) });
+    assert!(Geometry::modelled(spec(RAID5, 2, 64, 100)).is_err());
 }
 
 #[test]

@@ -8,12 +8,15 @@ macro_rules! sum {
     ($a:ident, $b:ident: $($field:ident),+) => { Self { $($field: $a.$field + $b.$field),+ } };
 }
 
+pub mod advise;
 pub mod crash;
 pub mod disk;
 pub mod dst;
 pub mod image;
+pub mod mech;
 pub mod member;
 pub mod members;
+pub mod papers;
 pub mod random;
 pub mod scenes;
 pub mod sweep;

@@ -66,6 +66,11 @@ impl Random {
         }
     }
 
+    /// A number from 0 up to 1, with 53 random bits.
+    pub fn unit(&mut self) -> f64 {
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
     /// A generator that is independent of what is drawn from this one later.
     #[must_use]
     pub fn fork(&mut self) -> Self {

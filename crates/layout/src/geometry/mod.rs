@@ -92,6 +92,20 @@ impl Geometry {
     /// When the level can't be had with these members, options, chunk or size; the message says what can.
     pub fn new(spec: Spec) -> Result<Self, GeometryError> {
         let chunk = spec.check()?;
+        Self::build(spec, chunk)
+    }
+
+    /// Builds the geometry of an array that is only studied: its chunk is any number of whole sectors, and RAID 0 may have one member, which is a
+    /// plain disk. [`Geometry::new`] says what real arrays can be.
+    ///
+    /// # Errors
+    /// When the level can't be had with these members, options or size, or the chunk is no whole sectors.
+    pub fn modelled(spec: Spec) -> Result<Self, GeometryError> {
+        let chunk = spec.check_modelled()?;
+        Self::build(spec, chunk)
+    }
+
+    fn build(spec: Spec, chunk: Sectors) -> Result<Self, GeometryError> {
         let maps::Maps { rows, maps } = maps::build(&spec);
         let rows_on_member = spec.member_size.0 / chunk.0;
         let units_per_stripe = as_u64(maps[0].data().len());

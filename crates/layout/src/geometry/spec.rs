@@ -3,7 +3,7 @@
 use core::fmt;
 
 use super::rm2;
-use crate::{Bytes, SECTOR_BYTES, Sectors};
+use crate::{Bytes, Sectors};
 
 /// What a geometry is built from. Plain data: only [`Geometry::new`](super::Geometry::new) says whether it makes sense.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,6 +113,12 @@ pub enum GeometryError {
         /// The chunk asked for.
         chunk: Bytes,
     },
+    /// The chunk of an array on paper is no whole sectors.
+    #[error("a chunk is whole sectors of 512 bytes; {chunk} bytes is not")]
+    ModelledChunk {
+        /// The chunk asked for.
+        chunk: Bytes,
+    },
     /// The smallest member has no room for one parity stripe.
     #[error(
         "the smallest member has {member_size} sectors for data, one parity stripe takes {needed}; \
@@ -177,8 +183,28 @@ impl Rotation {
 impl Spec {
     /// Checks everything but the room for the parity stripes, and gives the chunk in sectors.
     pub(super) fn check(&self) -> Result<Sectors, GeometryError> {
-        let Self { level, members, chunk, member_size } = *self;
-        let range = level.members();
+        self.check_level(*self.level.members().start())?;
+        let chunk = self.chunk;
+        if !(CHUNK_STEP_BYTES..=MAX_CHUNK_BYTES).contains(&chunk.0) || !chunk.0.is_multiple_of(CHUNK_STEP_BYTES) {
+            return Err(GeometryError::Chunk { chunk });
+        }
+        Ok(chunk.whole_sectors())
+    }
+
+    /// The same for an array on paper; see [`Geometry::modelled`](super::Geometry::modelled).
+    pub(super) fn check_modelled(&self) -> Result<Sectors, GeometryError> {
+        let min = if self.level == Level::Raid0 { 1 } else { *self.level.members().start() };
+        self.check_level(min)?;
+        let chunk = self.chunk.whole_sectors();
+        if chunk.bytes() != self.chunk || !(1..=MAX_MEMBER_SECTORS).contains(&chunk.0) {
+            return Err(GeometryError::ModelledChunk { chunk: self.chunk });
+        }
+        Ok(chunk)
+    }
+
+    fn check_level(&self, min: u8) -> Result<(), GeometryError> {
+        let Self { level, members, member_size, .. } = *self;
+        let range = min..=*level.members().end();
         if !range.contains(&members) {
             return Err(GeometryError::Members { level, members, min: *range.start(), max: *range.end() });
         }
@@ -191,12 +217,9 @@ impl Spec {
             }
             _ => {}
         }
-        if !(CHUNK_STEP_BYTES..=MAX_CHUNK_BYTES).contains(&chunk.0) || !chunk.0.is_multiple_of(CHUNK_STEP_BYTES) {
-            return Err(GeometryError::Chunk { chunk });
-        }
         if member_size.0 > MAX_MEMBER_SECTORS {
             return Err(GeometryError::MemberTooLarge { member_size });
         }
-        Ok(Sectors(chunk.0 / SECTOR_BYTES))
+        Ok(())
     }
 }

@@ -1,0 +1,90 @@
+//! What a disk is like, by a few reads of it: how long it takes to get anywhere, and how fast it reads on from there.
+//!
+//! Nothing is written, and nobody is kept from the disk; who else uses it meanwhile is measured, too.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, ensure};
+use uraid_io::buf::Buf;
+use uraid_io::member::{Access, Member};
+use uraid_layout::Bytes;
+use uraid_sim::random::Random;
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub(crate) struct Measured {
+    /// Until a read at a random place begins, on average.
+    pub(crate) positioning_ms: f64,
+    /// Of long reads, in units of 10^6 bytes a second.
+    pub(crate) transfer_mb_s: f64,
+    /// What makes it doubtful.
+    pub(crate) doubts: Vec<String>,
+}
+
+/// The least that tells something: a disk's own memory holds less.
+const SIZE_MIN: Bytes = Bytes(64 << 20);
+const BLOCK: Bytes = Bytes(4 << 10);
+const LONG_BLOCK: Bytes = Bytes(1 << 20);
+/// Reads at random places, and how long they may take together.
+const RANDOM_READS_MAX: u32 = 300;
+const RANDOM_TIME_MAX: Duration = Duration::from_secs(3);
+/// Places to read on from, and the long reads of each.
+const PLACES: u64 = 4;
+const LONG_READS: u64 = 16;
+
+/// Measures a file or block device in a few seconds.
+pub(crate) fn measure(path: &Path) -> Result<Measured> {
+    let member = Member::open(path, Access::Inspect)?;
+    let name = path.display();
+    ensure!(
+        member.is_direct(),
+        "{name} is read through the machine's memory, so its disk can't be measured; name a block device, or a file on a file system with direct I/O"
+    );
+    ensure!(member.size() >= SIZE_MIN, "{name} is too small to tell; name a file or device of at least 64 MiB");
+    let transfer_mb_s = transfer(&member)?;
+    let positioning_ms = (positioning(&member)? - BLOCK.0 as f64 / transfer_mb_s / 1e3).max(0.001);
+    let metadata = path.metadata().with_context(|| format!("can't look at {name}"))?;
+    let has_holes = metadata.is_file() && metadata.blocks() * 512 < metadata.len();
+    let doubts =
+        has_holes.then(|| format!("{name} has holes, which no disk is read for: fill it first")).into_iter().collect();
+    Ok(Measured { positioning_ms, transfer_mb_s, doubts })
+}
+
+/// The rate of reading on, after the first read of each place has got there: 10^6 bytes a second.
+fn transfer(member: &Member) -> Result<f64> {
+    let mut buffer = Buf::zeroed(LONG_BLOCK);
+    let (mut time, mut bytes) = (Duration::ZERO, 0);
+    let blocks = member.size().0 / LONG_BLOCK.0;
+    for place in 0..PLACES {
+        let first = place * (blocks - LONG_READS) / PLACES;
+        let mut begun = Instant::now();
+        for read in 0..LONG_READS {
+            member.read_at(Bytes((first + read) * LONG_BLOCK.0), &mut buffer)?;
+            if read == 0 {
+                begun = Instant::now();
+            } else {
+                bytes += LONG_BLOCK.0;
+            }
+        }
+        time += begun.elapsed();
+    }
+    Ok(bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9))
+}
+
+/// The mean time of a short read anywhere, in milliseconds.
+fn positioning(member: &Member) -> Result<f64> {
+    let mut buffer = Buf::zeroed(BLOCK);
+    // Other places each time: a disk remembers what was read last.
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let mut random = Random::new(since.as_nanos() as u64);
+    let begun = Instant::now();
+    let mut reads = 0;
+    while reads < RANDOM_READS_MAX && begun.elapsed() < RANDOM_TIME_MAX {
+        let block = random.below(member.size().0 / BLOCK.0);
+        member.read_at(Bytes(block * BLOCK.0), &mut buffer)?;
+        reads += 1;
+    }
+    Ok(begun.elapsed().as_secs_f64() * 1e3 / f64::from(reads))
+}

@@ -1,0 +1,193 @@
+//! Processes that read whole files, and how long each file takes them.
+
+use uraid_layout::{Bytes, Lba, Level, Sectors};
+
+use crate::mech::{ArraySpec, Error, Nanos, Request, Source, Spindles, StopRule, System, presets};
+use crate::random::Random;
+
+/// How the machine reads a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reading {
+    /// What it asks for at a time; unless given, the whole file.
+    cluster: Option<Bytes>,
+    /// Whether opening a file reads a block of the file system's own, anywhere in the volume.
+    opens: bool,
+    spindles: Spindles,
+}
+
+/// How long files take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Retrieval {
+    /// The mean with one process, in seconds.
+    pub(super) alone_s: f64,
+    /// What each process more adds to the mean, in seconds.
+    pub(super) additional_s: f64,
+}
+
+/// Ten sizes, of which the mean is 162.5 KB.
+const SIZES_KIB: [u64; 10] = [50, 75, 100, 125, 150, 175, 200, 225, 250, 275];
+
+/// What the paper's disks have for users' data: 863 MB.
+const USED: Sectors = Sectors(863_000_000 / 512);
+
+/// The file system's block, and what it reads at a time.
+const BLOCK: Sectors = Sectors(16);
+const CLUSTER: Bytes = Bytes(56 << 10);
+
+/// The most processes at a time.
+const PROCESSES: usize = 12;
+
+impl Reading {
+    /// As the machine's file system does: a block for the inode, then clusters of 7 blocks of 8 KB, one after the other.
+    pub(super) const OPENED: Self = Self { cluster: Some(CLUSTER), opens: true, spindles: Spindles::Apart };
+
+    /// Other ways to read: with other clusters or none, with and without opening.
+    pub(super) fn others() -> Vec<Self> {
+        let together = Self { spindles: Spindles::Together, ..Self::OPENED };
+        let clusters = [8, 16, 32, 56, 128].map(|kib| Some(Bytes(kib << 10)));
+        let readings = clusters.into_iter().chain([None]);
+        let others = readings.flat_map(|cluster| [true, false].map(|opens| Self { cluster, opens, ..Self::OPENED }));
+        std::iter::once(together).chain(others).collect()
+    }
+
+    pub(super) fn title(self) -> String {
+        let opened = if self.opens { "files opened, then " } else { "files " };
+        let turning = if self.spindles == Spindles::Together { ", spindles synchronised" } else { "" };
+        match self.cluster {
+            Some(cluster) => format!("{opened}read {} KB at a time{turning}", cluster.0 >> 10),
+            None => format!("{opened}read in one request{turning}"),
+        }
+    }
+}
+
+/// Reads files with 1 to 12 processes: ART and AAT.
+pub(super) fn simulate(
+    level: Level,
+    disks: u8,
+    volumes: usize,
+    unit_kib: Option<u64>,
+    reading: Reading,
+    files: u64,
+    seed: u64,
+) -> Result<Retrieval, Error> {
+    // A simple volume is one disk, and its unit is nothing that matters.
+    let chunk = Bytes(unit_kib.unwrap_or(64) << 10);
+    let spec = ArraySpec {
+        used: Some(USED),
+        spindles: reading.spindles,
+        ..ArraySpec::new(presets::st31200w(), disks, level, chunk)
+    };
+    let mut system = System::new(&vec![spec; volumes])?;
+    let capacity = system.geometry(0).capacity();
+    let mut means = Vec::new();
+    for processes in 1..=PROCESSES {
+        let mut reader = Reader::new(capacity, volumes, processes, reading, files, seed ^ processes as u64);
+        system.run(&mut reader, processes, &StopRule::exactly(0, u64::MAX))?;
+        means.push((processes as f64, reader.mean_s()));
+    }
+    Ok(Retrieval { alone_s: means[0].1, additional_s: slope(&means) })
+}
+
+/// The slope of the line of least squares.
+fn slope(points: &[(f64, f64)]) -> f64 {
+    let n = points.len() as f64;
+    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
+    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
+    let covariance: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
+    let variance: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
+    covariance / variance
+}
+
+/// Processes that read file after file.
+struct Reader {
+    random: Random,
+    capacity: Sectors,
+    volumes: usize,
+    cluster: Sectors,
+    opens: bool,
+    /// Each process's file.
+    open: Vec<Option<Open>>,
+    left: u64,
+    read: u64,
+    total_ns: u128,
+}
+
+/// A file that is being read.
+#[derive(Clone, Copy)]
+struct Open {
+    volume: usize,
+    next: Lba,
+    left: Sectors,
+    is_open: bool,
+    begun: Nanos,
+}
+
+impl Reader {
+    fn new(capacity: Sectors, volumes: usize, processes: usize, reading: Reading, files: u64, seed: u64) -> Self {
+        let cluster = reading.cluster.map_or(Sectors(u64::MAX), Bytes::whole_sectors);
+        let open = vec![None; processes];
+        Self {
+            random: Random::new(seed),
+            capacity,
+            volumes,
+            cluster,
+            opens: reading.opens,
+            open,
+            left: files,
+            read: 0,
+            total_ns: 0,
+        }
+    }
+
+    fn mean_s(&self) -> f64 {
+        self.total_ns as f64 / self.read.max(1) as f64 / 1e9
+    }
+
+    /// Another file, anywhere.
+    fn another(&mut self, now: Nanos) -> Option<Open> {
+        self.left = self.left.checked_sub(1)?;
+        let left = Bytes(self.random.pick(&SIZES_KIB) << 10).whole_sectors();
+        let volume = self.random.index(self.volumes);
+        let next = self.place(left);
+        Some(Open { volume, next, left, is_open: !self.opens, begun: now })
+    }
+
+    /// Anywhere in a volume, at a block.
+    fn place(&mut self, len: Sectors) -> Lba {
+        Lba(self.random.below((self.capacity.0 - len.0) / BLOCK.0) * BLOCK.0)
+    }
+}
+
+impl Source for Reader {
+    fn next(&mut self, process: usize, now: Nanos) -> Option<Request> {
+        let file = match self.open[process].take() {
+            Some(file) if file.left.0 > 0 => file,
+            finished => {
+                if let Some(file) = finished {
+                    self.total_ns += u128::from(now.0 - file.begun.0);
+                    self.read += 1;
+                }
+                self.another(now)?
+            }
+        };
+        if !file.is_open {
+            self.open[process] = Some(Open { is_open: true, ..file });
+            return Some(Request { volume: file.volume, is_write: false, lba: self.place(BLOCK), len: BLOCK });
+        }
+        let len = Sectors(file.left.0.min(self.cluster.0));
+        let rest = Open { next: Lba(file.next.0 + len.0), left: Sectors(file.left.0 - len.0), ..file };
+        self.open[process] = Some(rest);
+        Some(Request { volume: file.volume, is_write: false, lba: file.next, len })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::slope;
+
+    #[test]
+    fn the_slope_is_that_of_least_squares() {
+        assert!((slope(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]) - 2.0).abs() < 1e-12);
+        assert!((slope(&[(0.0, 0.0), (1.0, 1.0), (2.0, 0.0)])).abs() < 1e-12);
+    }
+}

@@ -1,0 +1,88 @@
+//! `uraid advise` says which chunk to take, by numbers that the papers have, and what it measures it does not write.
+
+use uraid_tests::binary::uraid;
+
+/// 17 of Chen & Lee's Lightning disks: 33 KB go by while one positions, so half of it is 16 KB; reads alone 24 KB, writes alone 6 KB.
+#[test]
+fn the_papers_disks_get_the_papers_chunks() {
+    let disks = ["advise", "--json", "--level", "5", "--members", "17", "--positioning", "19.2", "--transfer", "1.768"];
+    for (reads, wanted_kib, chunks_kib) in
+        [(None, 16.0, [16, 16]), (Some("100"), 24.0, [16, 32]), (Some("0"), 6.0, [4, 8])]
+    {
+        let load = reads.map(|reads| ["--reads", reads]);
+        let advised = uraid(disks.iter().copied().chain(load.iter().flatten().copied())).success().json();
+        let exact_kib = advised["rules"][0]["exact"].as_f64().unwrap() / 1024.0;
+        assert!((exact_kib / wanted_kib - 1.0).abs() < 0.1, "{exact_kib} KiB, the paper {wanted_kib}: {advised:#}");
+        let chunk_kib = advised["chunk"].as_u64().unwrap() >> 10;
+        assert!(chunks_kib.contains(&chunk_kib), "{advised:#}");
+    }
+}
+
+/// Chen & Lee's Lightning by name: the simulation tries every power of two that can be had, and takes the best.
+#[test]
+fn simulating_tries_every_chunk() {
+    let words = ["advise", "--json", "--level", "5", "--members", "5", "--disk", "lightning", "--simulate"];
+    let load = ["--reads", "100", "--concurrency", "1", "--request", "400K"];
+    let advised = uraid(words.iter().chain(&load)).success().json();
+    let trials = advised["simulated"].as_array().unwrap();
+    let kib: Vec<u64> = trials.iter().map(|trial| trial["chunk"].as_u64().unwrap() >> 10).collect();
+    assert_eq!(kib, [4, 8, 16, 32, 64, 128, 256, 512, 1024]);
+    let best =
+        trials.iter().max_by(|a, b| a["percent"].as_f64().unwrap().total_cmp(&b["percent"].as_f64().unwrap())).unwrap();
+    assert_eq!(advised["chunk"], best["chunk"], "{advised:#}");
+    assert!(trials[8]["percent"].as_f64().unwrap() < 60.0, "large requests one at a time want all disks: {advised:#}");
+}
+
+/// What is advised can be had.
+#[test]
+fn create_takes_what_is_advised() {
+    let directory = tempfile::tempdir().unwrap();
+    let disks =
+        ["advise", "--level", "rm2", "--members", "5", "--positioning", "12.7", "--transfer", "150", "--rpm", "7200"];
+    let text = uraid(disks).success().text();
+    let chunk = text.lines().next().unwrap().strip_prefix("--chunk ").expect("the first line is an option");
+    let members = (0..5).map(|member| directory.path().join(member.to_string()).into_os_string());
+    let words =
+        ["create", "--level", "rm2", "--sparse", "--size", "256M", "--chunk", chunk].map(std::ffi::OsString::from);
+    let _ = uraid(words.into_iter().chain(members)).success();
+    assert!(text.contains("because: Park & Choe"), "{text}");
+}
+
+/// A file on a disk is measured and stays what it was; one in memory is refused with the reason.
+#[test]
+fn measuring_only_reads() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("member");
+    let content: Vec<u8> = (0_u32..16 << 20).flat_map(|word| word.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    std::fs::write(&path, &content).unwrap();
+    let before = std::fs::metadata(&path).unwrap().modified().unwrap();
+    let measured = uraid(["advise", "--json", "--level", "5", "--members", "5", "--measure", path.to_str().unwrap()]);
+    if measured.code == Some(0) {
+        let facts = measured.json();
+        let [positioning, transfer] =
+            ["positioning_ms", "transfer_mb_s"].map(|fact| facts["disk"][fact].as_f64().unwrap());
+        assert!(positioning > 0.0 && transfer > 0.0, "{facts:#}");
+    } else {
+        assert!(measured.stderr.contains("machine's memory"), "{measured:?}");
+    }
+    assert_eq!(std::fs::metadata(&path).unwrap().modified().unwrap(), before);
+    assert!(std::fs::read(&path).unwrap() == content, "its content is what it was");
+}
+
+#[test]
+fn questions_without_sense_are_misuses() {
+    let raid5 = ["advise", "--level", "5", "--members"];
+    let numbers = ["--positioning", "10", "--transfer", "100"];
+    let cases: [Vec<&str>; 6] = [
+        [&raid5[..], &["2"], &numbers].concat(),
+        [&raid5[..], &["5"]].concat(),
+        [&raid5[..], &["5", "--disk", "floppy"]].concat(),
+        [&raid5[..], &["5", "--positioning", "10"]].concat(),
+        [&raid5[..], &["5", "--positioning", "NaN", "--transfer", "100"]].concat(),
+        [&raid5[..], &["5", "--reads", "101"], &numbers].concat(),
+    ];
+    for words in cases {
+        let refused = uraid(&words);
+        assert_eq!(refused.code, Some(2), "{words:?}: {refused:?}");
+    }
+}
