@@ -57,7 +57,7 @@ enum Command {
     Vm(vm::Options),
     /// Compute the papers' tables and figures again, into docs/papers
     Papers(papers::Options),
-    /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash
+    /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash, vm
     Ci,
 }
 
@@ -91,7 +91,8 @@ fn run(command: &Command) -> anyhow::Result<()> {
             test::run(&project, &test::Options::default())?;
             fuzz::run(&project, &fuzz::Options::default())?;
             sim::run(&project, &sim::Options::default())?;
-            crash::run(&project, &crash::Options::default())
+            crash::run(&project, &crash::Options::default())?;
+            vm::run(&project, &vm::Options::ci())
         }
     }
 }

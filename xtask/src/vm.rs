@@ -60,6 +60,13 @@ enum Command {
     },
 }
 
+impl Options {
+    /// What continuous integration runs.
+    pub(crate) fn ci() -> Self {
+        Self { command: None, scenarios: Vec::new(), ci: true, cuts: 2, seed: 1, no_install: false }
+    }
+}
+
 /// What every scenario runs with.
 struct Lab {
     kernel: Kernel,

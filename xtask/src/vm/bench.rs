@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn medians_are_compared() {
-        let results = "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\nuraid read 1\n";
+        let results =
+            "md read 1048576\nuraid read 4194304\nmd read 3145728\nuraid read 3145728\nmd read 2097152\nuraid read 1\n";
         let table = table(results).unwrap();
         assert!(table.ends_with("| read | 2.0 | 3.0 | 1.50 |\n"), "{table}");
     }
