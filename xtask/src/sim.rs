@@ -28,7 +28,7 @@ pub(crate) struct Options {
 impl Default for Options {
     /// What continuous integration runs.
     fn default() -> Self {
-        Self { seeds: 0..1500, minutes: 0, threads: None }
+        Self { seeds: 0..1000, minutes: 0, threads: None }
     }
 }
 

@@ -63,7 +63,7 @@ enum Command {
 impl Options {
     /// What continuous integration runs.
     pub(crate) fn ci() -> Self {
-        Self { command: None, scenarios: Vec::new(), ci: true, cuts: 2, seed: 1, no_install: false }
+        Self { command: None, scenarios: Vec::new(), ci: true, cuts: 1, seed: 1, no_install: false }
     }
 }
 

@@ -86,7 +86,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         disks: 5,
         disk_mib: 256,
         time_max: minutes(5),
-        ci: true,
+        ci: false,
     },
     Scenario {
         name: "disconnect",
@@ -104,7 +104,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         disks: 7,
         disk_mib: 8,
         time_max: minutes(8),
-        ci: true,
+        ci: false,
     },
     Scenario {
         name: "power",
