@@ -5,6 +5,9 @@
 //! only a version that a flush or FUA made durable has. When nothing is under way and all is durable, a look at the array shows which version
 //! each sector holds, and the others are gone.
 //!
+//! A version that the array stopped with, and that was not durable, is *left*: it may be there or not. As long as no look has shown which, it
+//! replaces nothing, and no flush makes it durable that comes after: there may be nothing of it to flush.
+//!
 //! The model knows nothing of members, stripes or parity.
 
 use std::collections::BTreeSet;
@@ -76,11 +79,18 @@ struct Version {
     /// Writes that fail have none: they may show at any time as long as the array runs.
     replied: Option<Moment>,
     is_durable: bool,
+    /// The array stopped before it was durable.
+    is_left: bool,
     /// A later one is durable. Reads that were under way by then may show it.
     is_gone: bool,
 }
 
 impl Version {
+    /// Whether it was replied to by that moment, and the array runs on since.
+    fn has_replaced(&self, by: Moment) -> bool {
+        !self.is_left && self.replied.is_some_and(|replied| replied <= by)
+    }
+
     fn precedes(&self, later: &Self) -> bool {
         self.replied.is_some_and(|replied| replied < later.begun)
     }
@@ -119,6 +129,7 @@ impl Model {
             begun: Moment(0),
             replied: Some(Moment(0)),
             is_durable: true,
+            is_left: false,
             is_gone: false,
         };
         let count = usize::try_from(capacity.0).expect("a simulated array fits the address space");
@@ -146,6 +157,7 @@ impl Model {
                 begun,
                 replied: None,
                 is_durable: false,
+                is_left: false,
                 is_gone: false,
             });
             self.open.insert(at);
@@ -175,7 +187,7 @@ impl Model {
     pub fn flushed(&mut self, begun: Moment) {
         for at in self.open.iter().copied().collect::<Vec<_>>() {
             for version in &mut self.sectors[at] {
-                version.is_durable |= version.replied.is_some_and(|replied| replied <= begun);
+                version.is_durable |= version.has_replaced(begun);
             }
             self.prune(at);
         }
@@ -196,6 +208,7 @@ impl Model {
         for &at in &self.open {
             for version in &mut self.sectors[at] {
                 version.replied = version.replied.or(Some(now));
+                version.is_left = !version.is_durable;
             }
         }
         self.settle();
@@ -211,11 +224,8 @@ impl Model {
     pub fn check(&self, lba: Lba, bytes: &[u8], begun: Moment) -> Result<(), Wrong> {
         for (at, sector) in (index(lba)..).zip(sectors(bytes)) {
             let versions = &self.sectors[at];
-            let is_gone = |version: &Version| {
-                versions
-                    .iter()
-                    .any(|later| later.replied.is_some_and(|replied| replied <= begun) && version.precedes(later))
-            };
+            let is_gone =
+                |version: &Version| versions.iter().any(|later| later.has_replaced(begun) && version.precedes(later));
             if !versions.iter().any(|version| version.shows(at, sector) && !is_gone(version)) {
                 let allowed = versions.iter().filter(|version| !is_gone(version));
                 return Err(wrong(at, sector, allowed));
@@ -253,7 +263,7 @@ impl Model {
             let Some(&shown) = versions.iter().rfind(|version| !version.is_gone && version.shows(at, sector)) else {
                 return Err(wrong(at, sector, versions.iter().filter(|version| !version.is_gone)));
             };
-            *versions = smallvec![Version { is_durable: true, ..shown }];
+            *versions = smallvec![Version { is_durable: true, is_left: false, ..shown }];
             self.open.remove(&at);
         }
         Ok(())
@@ -423,6 +433,31 @@ mod tests {
         model.replied(third, false);
         assert!(!is_right(&model, 1, model.now()));
         assert_eq!(left(&model), [2, 3]);
+    }
+
+    #[test]
+    fn what_the_array_stopped_with_may_be_there_or_not_until_a_look_shows_it() {
+        let mut before = Model::new(Sectors(1));
+        let answered = before.begin(Lba(0), Sectors(1), false);
+        before.replied(answered, false);
+        let _under_way = before.begin(Lba(0), Sectors(1), false);
+        before.stopped();
+        before.flushed(before.now());
+        before.settle();
+        before.stopped();
+        before.flushed(before.now());
+        assert_eq!(left(&before), [0, 1, 2], "of what may not be there nothing is flushed");
+        assert!((0..3).all(|number| is_right(&before, number, before.now())), "nor read by whoever reads later");
+        for shown in 0..3 {
+            let mut model = before.clone();
+            model.observe(Lba(0), &bytes(shown)).expect("allowed");
+            assert_eq!(left(&model), [shown], "a look has shown it");
+        }
+        let third = before.begin(Lba(0), Sectors(1), false);
+        before.replied(third, false);
+        assert!((0..3).all(|number| !is_right(&before, number, before.now())) && left(&before) == [0, 1, 2, 3]);
+        before.flushed(before.now());
+        assert_eq!(left(&before), [3], "it has replaced whatever was there");
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Run {
         Ok(Opened::Engine(Box::new(engine)))
     }
 
-    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
+    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes. What was read stays.
     fn heal(&mut self, disk: &SimDisk, engine: Engine<SimDisk, u64>) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
         let (random, trace) = (self.aside.fork(), self.trace.clone());
@@ -101,10 +101,13 @@ impl Run {
         let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
         let is_done = client.look()?;
         self.report.unreadable += client.unreadable;
+        let seen = std::mem::take(&mut client.seen);
         let engine = client.into_engine();
         if !is_done {
             return Ok(None);
         }
+        // Of blocks without a checksum that agrees the members do not show what counts; the array is recovered, and does.
+        seen.iter().try_for_each(|(&lba, buf)| self.model.observe(lba, buf.as_ref())).map_err(Finding::WrongRead)?;
         let Scenario { geometry, superblocks, .. } = &self.scenario;
         let members = disk.members();
         let is_mirror = matches!(geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
