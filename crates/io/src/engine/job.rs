@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use uraid_layout::plan::{Buffer, Plan};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, Location, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::EngineError;
 use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::log::PLACING_MIN;
 use super::replace::cells_of;
+use super::run::BLOCK;
 use super::scrub::Rest;
 use super::shares::Class;
 use super::sums::Pins;
@@ -351,6 +352,32 @@ impl<T> Job<T> {
     /// Whether what one more member holds can be computed from the others.
     pub(super) fn can_do_without(&self, geometry: &Geometry, lost: MemberSet, member: MemberIndex) -> bool {
         Repair::new(geometry, self.unreadable.union(lost).with(member)).is_ok()
+    }
+
+    /// Whether a block that has lost its checksum is taken for what was written there, as nothing else says what that is. It is not as long as the
+    /// block could be had if what can't be read elsewhere in the part were not in the way: the part is made smaller, or tried again as a smaller one.
+    pub(super) fn has_to_believe(&self, geometry: &Geometry, lost: MemberSet, at: Location) -> bool {
+        let (without, needed) = (lost.with(at.member), self.unreadable.union(lost).with(at.member));
+        let gives_all = |without| Repair::new(geometry, without).is_ok();
+        if gives_all(needed) || self.partial_detour(geometry, needed).is_some() {
+            return false;
+        }
+        let gives_block = |(stripe, cell, _)| Repair::partial(geometry, without).has(geometry, stripe, cell);
+        let stripe_of = |lba| geometry.split(Lba(lba)).0;
+        let is_smaller_tried = match self.work {
+            Work::Ahead => true,
+            Work::Read | Work::Write { .. } | Work::Zero { .. } => self.shorter(geometry).is_some(),
+            Work::Destage => stripe_of(self.at.0) != stripe_of(self.at.0 + self.len.0 - 1),
+            _ => false,
+        };
+        let is_read = matches!(self.work, Work::Read | Work::Ahead);
+        !(is_smaller_tried && (gives_all(without) || is_read && geometry.cell_at(at).is_some_and(gives_block)))
+    }
+
+    /// The next smaller length of a part: its first parity stripe, its first unit, its first block.
+    pub(super) fn shorter(&self, geometry: &Geometry) -> Option<Sectors> {
+        let sizes = [geometry.stripe_sectors(), geometry.chunk(), BLOCK];
+        sizes.into_iter().map(|size| Sectors(size.0 - self.at.0 % size.0)).find(|&len| len < self.len)
     }
 
     /// The error of a part that can't be read.

@@ -502,15 +502,15 @@ impl<D: Disk, T> Engine<D, T> {
     /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one within a unit with
     /// its first block; false: it is none of them. So: what failed together need not fail there.
     pub(super) fn narrow(&mut self, id: JobId) -> bool {
-        let sizes = [self.geometry.stripe_sectors().0, self.geometry.chunk().0, BLOCK.0];
-        let job = self.jobs.job(id);
+        let Self { geometry, jobs, .. } = self;
+        let job = jobs.job(id);
         if let Work::Destage | Work::Heal { .. } = job.work {
             // It fails, and is tried again in smaller pieces.
             return false;
         }
-        let shorter = sizes.map(|size| size - job.at.0 % size).into_iter().find(|&len| len < job.len.0);
+        let shorter = job.shorter(geometry);
         if let Some(len) = shorter {
-            job.len = Sectors(len);
+            job.len = len;
             job.unreadable = MemberSet::EMPTY;
             job.damage.clear();
         }

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use smallvec::SmallVec;
 use uraid_layout::plan::DiskIo;
-use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, MemberSet};
 
 use super::Engine;
 use super::heal::Damage;
@@ -260,7 +260,8 @@ impl<D: Disk, T> Engine<D, T> {
                     let known = sums.known(io.member, block);
                     if planted!(MismatchIgnored)
                         || known.agrees(found)
-                        || known == Sum::LOST && !job.can_do_without(geometry, lost, io.member)
+                        || known == Sum::LOST
+                            && job.has_to_believe(geometry, lost, Location { member: io.member, sector: place })
                         || overlay.touches(io.member, place, BLOCK)
                     {
                         continue;

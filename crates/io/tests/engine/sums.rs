@@ -323,6 +323,71 @@ fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
     }
 }
 
+/// What is wrong in one place says nothing of another: a member's content is no better there for being read together with it.
+#[test]
+fn lost_checksums_are_believed_only_where_nothing_else_is_left() {
+    let shape = Shape { chunks: 6, ..small(RAID5, 3) }.checked();
+    let (mut engine, content) = filled(shape);
+    run(&mut engine, Command::Close).expect("closed");
+    let areas = shape.superblocks()[0].areas;
+    let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+    let (first, second) = (data_blocks(shape, MemberIndex(0)), data_blocks(shape, MemberIndex(1)));
+    // Its neighbour has parity there, which is right, and wrong content everywhere else.
+    let wrong = *first.iter().find(|block| !second.contains(block)).expect("parity goes around");
+    let mut members: Vec<Option<Vec<u8>>> =
+        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    members[0].as_mut().expect("present")[data + wrong * BLOCK] ^= 1;
+    let neighbour = members[1].as_mut().expect("present");
+    neighbour[table] ^= 1;
+    second.iter().for_each(|block| neighbour[data + block * BLOCK] ^= 1);
+    for order in [Order::Fifo, Order::Lifo, Order::Seeded(3)] {
+        let mut engine = shape.reopened(members.clone(), order);
+        let len = engine.geometry().capacity().0;
+        assert!(read(&mut engine, 0, len).expect("read") == content, "{order:?}: one long read");
+        assert_eq!(engine.counters().total().unrepairable, 0, "{order:?}");
+    }
+}
+
+/// With as many members missing as RM2 survives, some of what another one has can still be computed.
+#[test]
+fn lost_checksums_are_not_believed_where_a_degraded_array_has_the_content() {
+    let mut computed = 0;
+    for shape in shapes().into_iter().filter(|shape| shape.geometry().tolerance() == 2 && !is_mirror(*shape)) {
+        let shape = shape.checked();
+        let (mut engine, content) = filled(shape);
+        run(&mut engine, Command::Close).expect("closed");
+        let areas = shape.superblocks()[0].areas;
+        let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+        let geometry = shape.geometry();
+        for other in (1..shape.members - 1).map(MemberIndex) {
+            let (victim, missing) = (MemberIndex(shape.members - 1), [MemberIndex(0), other]);
+            let mut members: Vec<Option<Vec<u8>>> = (0..shape.members)
+                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
+                .collect();
+            missing.iter().for_each(|slot| members[slot.index()] = None);
+            let bytes = members[victim.index()].as_mut().expect("present");
+            bytes[table] ^= 1;
+            let detour = Repair::partial(&geometry, missing.into_iter().chain([victim]).collect());
+            let there = |block: usize| {
+                let (stripe, unit, _) = geometry.split(Lba(block as u64 * 8));
+                detour.has(&geometry, stripe, geometry.map(stripe).cell(unit))
+            };
+            let places = content.chunks_exact(BLOCK).enumerate().filter(|&(block, _)| there(block));
+            let places: Vec<_> =
+                places.map(|(block, bytes)| (block, bytes, geometry.locate(Lba(block as u64 * 8)))).collect();
+            let own = places.iter().filter(|(_, _, at)| at.member == victim);
+            own.clone().for_each(|(_, _, at)| bytes[data + size(Bytes(at.sector.0 * 512))] ^= 1);
+            computed += own.count();
+            let mut engine = shape.reopened(members, Order::Fifo);
+            for (block, expected, _) in places {
+                let found = read(&mut engine, block as u64 * 8, 8).expect("read");
+                assert!(found == expected, "{shape:?} without 0 and {other}: block {block}");
+            }
+        }
+    }
+    assert!(computed > 0, "nothing of what is wrong can be computed");
+}
+
 /// Blocks that were never written are not checked, so that a new array can be of members that hold anything.
 #[test]
 fn what_was_never_written_is_not_checked() {
