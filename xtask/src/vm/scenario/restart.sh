@@ -1,5 +1,5 @@
-# The server goes and comes back. Of nbd-client's device what was under way fails, and it is attached again when nothing is mounted (its -persist
-# ends, too, where the kernel says that all is well when a connection ends, as it does since 4.12).
+# The server goes and comes back. Of nbd-client's device what was under way fails, and it is attached again when nothing is mounted (-persist of
+# nbd-client 3.24 ends, too: it takes the end of the connection for its user's wish).
 # qemu-nbd holds requests back meanwhile: a mounted file system only waits. As it does not know what a killed server had not flushed, the server
 # must not keep writes back in memory then.
 
