@@ -96,4 +96,4 @@ mkdir -p /lib/modules
 [ -e "/lib/modules/$release" ] || ln -s "$MODULES/$release" "/lib/modules/$release"
 mkdir -p /run/lock
 ln -s /proc/self/fd /dev/fd
-ip link set lo up
+busybox ip link set lo up
