@@ -59,6 +59,9 @@ pub enum WriteRule {
     /// The method with the fewest disk operations, for each parity stripe: the engine's rule, and Chen & Lee's (2.2).
     #[default]
     FewestOperations,
+    /// The method with the fewest units to read, however little of a unit is written: such a unit is not one that a reconstruct write reads, as in Chen & Lee's examples, which are
+    /// of whole units (2.2). RAID 5 with all members does so, what a cache writes out and other arrays do [`WriteRule::FewestOperations`].
+    FewestUnits,
     /// Read-modify-write of the parity groups that are written in part.
     ReadModifyWrite,
     /// Read-modify-write of all that is written of a parity stripe, also of groups whose data is all written, unless the whole stripe is: 2(u+q) operations, as Park & Choe
@@ -232,8 +235,9 @@ impl Pricer {
             return self.read(&[Extent::request(lba, len)], queues, out);
         }
         self.write(&[Extent::request(lba, len)], &[], out)?;
-        let reads_all = self.rule == WriteRule::ReadAllThatIsWritten && self.layout.lost.is_empty();
-        if (self.phases == Phases::Stripe || reads_all) && out.parts[0].reads > 0 {
+        let is_own_rule = matches!(self.rule, WriteRule::ReadAllThatIsWritten | WriteRule::FewestUnits);
+        let by_stripe = self.phases == Phases::Stripe || is_own_rule && self.layout.lost.is_empty();
+        if by_stripe && out.parts[0].reads > 0 {
             self.write_by_stripe(lba, len, out)?;
         }
         if self.phases == Phases::Request && out.parts.len() > 1 {
@@ -269,6 +273,10 @@ impl Pricer {
         let plan = &mut self.plan;
         match self.rule {
             WriteRule::FewestOperations => self.planner.write(plan, &view, extents)?,
+            WriteRule::FewestUnits => match self.layout.method_of_fewest_units(extents) {
+                Some(method) => self.planner.write_by(plan, &view, extents, method)?,
+                None => self.planner.write(plan, &view, extents)?,
+            },
             WriteRule::ReadModifyWrite | WriteRule::ReadAllThatIsWritten => {
                 self.planner.write_by(plan, &view, extents, Method::ReadModifyWrite)?
             }
@@ -330,6 +338,21 @@ impl Layout {
     fn view(&self, end: u64) -> View<'_> {
         let repair = if end <= self.watermark.0 { &self.whole } else { &self.repair };
         View { geometry: &self.geometry, repair, missing: self.missing, cached: &[], queues: &[] }
+    }
+
+    /// How one extent within a parity stripe of a whole RAID 5 is written with the fewest units read; as in the planner a reconstruct write where both read as many.
+    fn method_of_fewest_units(&self, extents: &[Extent]) -> Option<Method> {
+        let &[Extent { lba, content }] = extents else { return None };
+        let end = lba.0 + content.len.0;
+        let is_one_stripe = lba.0 / self.geometry.stripe_sectors().0 == (end - 1) / self.geometry.stripe_sectors().0;
+        let is_raid5 = matches!(self.geometry.spec().level, Level::Raid5 { .. });
+        if !is_raid5 || !is_one_stripe || !self.lost.is_empty() {
+            return None;
+        }
+        let chunk = self.geometry.chunk().0;
+        let written = end.div_ceil(chunk) - lba.0 / chunk;
+        let others = self.geometry.stripe_sectors().0 / chunk - written;
+        Some(if others <= written + 1 { Method::Reconstruct } else { Method::ReadModifyWrite })
     }
 }
 

@@ -34,6 +34,12 @@ fn requests_take_the_operations_that_the_papers_count() {
     assert_eq!(served(&modify, true, 0, 4 * 16), (0, 5), "of a whole stripe nothing is read whatever the rule");
     let reconstruct = ArraySpec { write_rule: WriteRule::Reconstruct, ..raid5 };
     assert_eq!(served(&reconstruct, true, 0, 16), (3, 2));
+    // Half of two units of four: the rest of both is read to reconstruct, two operations more than where units are written whole.
+    let units = ArraySpec { write_rule: WriteRule::FewestUnits, ..modify.clone() };
+    assert_eq!(served(&ArraySpec { write_rule: WriteRule::FewestOperations, ..modify }, true, 8, 16), (3, 3));
+    assert_eq!(served(&units, true, 8, 16), (4, 3));
+    assert_eq!(served(&units, true, 0, 2 * 16), (2, 3));
+    assert_eq!(served(&units, true, 8, 8), (2, 2));
     assert_eq!(served(&lightnings(7, RM2, Bytes(8192)), true, 0, 8), (3, 3), "a small write of RM2 takes six");
     assert_eq!(served(&lightnings(4, Level::Raid10 { copies: 2 }, Bytes(8192)), true, 0, 8), (0, 2));
     assert_eq!(served(&lightnings(2, Level::Raid1, Bytes(8192)), true, 0, 8), (0, 2));
