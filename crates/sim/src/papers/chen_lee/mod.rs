@@ -228,7 +228,7 @@ fn notes(report: &mut Report, plan: &Plan, measured: &[Measured]) {
              the track of 24 KB attracts; at the paper's own units the guarantees are met within a few points. Its simulator may have made partial stripes dearer: with reconstruct writes alone \
              Z_w is half of the paper's, with the fewest operations a third to a half above it (`chen-lee choices`). Of what the text leaves open (order of phases, which sizes there are, skew, \
              queueing, and whether a unit that is written in part counts as one to read) nothing accounts for it: what is missing at concurrency 1 is about the time in which one unit \
-             passes the head, for each request that is not of whole stripes (5 ms at 8 KB, 8 ms at 16 KB).",
+             passes the head, for each request of 100 KB (4 ms at 8 KB, 8 ms at 16 KB).",
         );
     }
 }
