@@ -35,6 +35,8 @@ pub struct ArraySpec {
     pub discipline: Discipline,
     /// Whether a disk serves as one operation what came one after the other and is adjacent (Chen & Lee 3.3).
     pub merges: bool,
+    /// Whether a read's chunks are one operation where they are adjacent on a disk, as in the engine; otherwise each chunk is one.
+    pub joins_reads: bool,
     /// Whether the disks turn together.
     pub spindles: Spindles,
     /// Which members are there.
@@ -113,6 +115,7 @@ impl ArraySpec {
             locks: true,
             discipline: Discipline::default(),
             merges: true,
+            joins_reads: true,
             spindles: Spindles::default(),
             state: State::default(),
             cache: None,
@@ -172,6 +175,7 @@ pub(super) struct Pricer {
     layout: Layout,
     rule: WriteRule,
     phases: Phases,
+    joins_reads: bool,
     planner: Planner,
     plan: Plan,
     /// How many parity stripes were written by each method.
@@ -206,6 +210,7 @@ impl Pricer {
             layout: Layout { geometry, whole, repair, lost, missing, watermark: StripeId(0) },
             rule: spec.write_rule,
             phases: spec.phases,
+            joins_reads: spec.joins_reads,
             planner: Planner::new(),
             plan: Plan::default(),
             methods: MethodCounts::default(),
@@ -253,6 +258,9 @@ impl Pricer {
         let view = View { queues, ..self.layout.view(end) };
         self.planner.read(&mut self.plan, &view, extents)?;
         out.add(&self.plan);
+        if !self.joins_reads {
+            out.split_at_chunks(self.geometry().chunk());
+        }
         Ok(())
     }
 
@@ -376,6 +384,21 @@ impl Operations {
         self.ops.drain(reads..writes);
         self.ops.extend_from_within(reads..);
         part.reads = part.writes;
+    }
+
+    /// Cuts the operations of the only part, which reads, where chunks end.
+    fn split_at_chunks(&mut self, chunk: Sectors) {
+        let mut whole = std::mem::take(&mut self.ops);
+        for mut op in whole.drain(..) {
+            while op.len > 0 {
+                let left = chunk.0 - op.sector % chunk.0;
+                let len = u32::try_from(left).map_or(op.len, |left| op.len.min(left));
+                self.ops.push(Op { len, ..op });
+                op.sector += u64::from(len);
+                op.len -= len;
+            }
+        }
+        self.parts[0].reads = u32::try_from(self.ops.len()).expect("a request has fewer than 2^32 chunks");
     }
 
     /// Makes one part of all, whose writes wait for all reads.

@@ -41,6 +41,8 @@ struct Choices {
     align: Bytes,
     /// Whether the engine's write-back cache is in front.
     is_cached: bool,
+    /// Whether a read's chunks are one command to a disk where they are adjacent, as in the engine.
+    joins_reads: bool,
     /// What a disk takes for each command before it seeks, in milliseconds.
     command_ms: f64,
 }
@@ -51,11 +53,12 @@ const DEPTH: usize = 16;
 const CHUNKS: [Bytes; 2] = [Bytes(64 << 10), Bytes(16 << 10)];
 const LEVEL: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 
-/// The cache is smaller than theirs, so that a run sees it full. Random writes are over far more than either holds.
-const CACHE: Bytes = Bytes(16 << 20);
+/// A quarter of theirs: pages are real memory. Random writes are over far more than either holds.
+const CACHE_FULL: Bytes = Bytes(256 << 20);
+const CACHE_REDUCED: Bytes = Bytes(16 << 20);
 const HIT_US: f64 = 50.0;
 
-const TAKEN: Choices = Choices { align: Bytes(512), is_cached: true, command_ms: 0.1 };
+const TAKEN: Choices = Choices { align: Bytes(512), is_cached: true, joins_reads: false, command_ms: 0.1 };
 
 use Place::{Random, Sequential};
 
@@ -92,9 +95,10 @@ fn esg(settings: &Settings) -> Report {
     let cases = [
         (TAKEN, "with the cache, requests at any sector"),
         (Choices { align: Bytes(4096), ..TAKEN }, "with the cache, requests at multiples of 4 KB"),
+        (Choices { command_ms: 0.0, ..TAKEN }, "with the cache, requests at any sector, commands without time"),
         (
-            Choices { command_ms: 0.0, ..TAKEN },
-            "with the cache, requests at any sector, commands without time",
+            Choices { joins_reads: true, ..TAKEN },
+            "with the cache, requests at any sector, adjacent chunks of a read as one command",
         ),
         (Choices { is_cached: false, ..TAKEN }, "without a cache, requests at any sector"),
     ];
@@ -146,24 +150,31 @@ fn with_commands(mut disk: DiskSpec, command_ms: f64) -> DiskSpec {
 fn change(workload: &Workload, disk: &DiskSpec, choices: Choices, settings: &Settings) -> Result<f64, Error> {
     let mut bytes_per_second = [0.0; 2];
     for (found, chunk) in bytes_per_second.iter_mut().zip(CHUNKS) {
-        // Each chunk is a command of its own: merging neighbours is what these controllers are said not to do.
-        let cache = choices.is_cached.then_some(CacheSpec { size: CACHE, hit_us: HIT_US });
-        let array = ArraySpec { merges: false, cache, ..ArraySpec::new(disk.clone(), DISKS, LEVEL, chunk) };
+        let size = if settings.grid == Grid::Full { CACHE_FULL } else { CACHE_REDUCED };
+        let cache = choices.is_cached.then_some(CacheSpec { size, hit_us: HIT_US });
+        // What is joined is joined in the controller; its commands are the disks'.
+        let array = ArraySpec {
+            merges: false,
+            joins_reads: choices.joins_reads,
+            cache,
+            ..ArraySpec::new(disk.clone(), DISKS, LEVEL, chunk)
+        };
         let mut system = System::new(&[array])?;
         let components = workload.kinds.iter().map(|kind| component(*kind, choices)).collect::<Result<_, _>>()?;
         let mut mix = Mix::new(components, system.geometry(0).capacity(), settings.seed)?;
         let requests = if settings.grid == Grid::Full { 20_000 } else { 4000 };
-        let rule = StopRule::exactly(warm_up(workload, choices), requests);
+        let rule = StopRule::exactly(warm_up(workload, cache), requests);
         *found = system.run(&mut mix, DEPTH, &rule)?.megabytes_per_second();
     }
     Ok(100.0 * (bytes_per_second[1] / bytes_per_second[0] - 1.0))
 }
 
-/// Requests until the cache has been filled twice.
-fn warm_up(workload: &Workload, choices: Choices) -> u64 {
+/// Requests until a cache has been filled twice.
+fn warm_up(workload: &Workload, cache: Option<CacheSpec>) -> u64 {
     let written = |&(sectors, percent, reads, _): &Kind| (sectors * 512) as f64 * percent / 100.0 * (1.0 - reads);
     let per_request: f64 = workload.kinds.iter().map(written).sum();
-    if choices.is_cached && per_request > 0.0 { 500 + (2.0 * CACHE.0 as f64 / per_request) as u64 } else { 500 }
+    let fills = cache.filter(|_| per_request > 0.0).map_or(0.0, |cache| 2.0 * cache.size.0 as f64 / per_request);
+    500 + fills as u64
 }
 
 fn component((sectors, weight, reads, place): Kind, choices: Choices) -> Result<Component, Error> {
@@ -174,16 +185,28 @@ fn component((sectors, weight, reads, place): Kind, choices: Choices) -> Result<
 
 fn explain(report: &mut Report) {
     report.method(
-        "RAID 5 of 5+1, 16 requests at a time, disks like a 15 000 rpm SAS and a 7200 rpm SATA one, 0.1 ms a command, one command for each chunk. The paper's columns are three \
-         controllers; its first is beside.",
+        "RAID 5 of 5+1, 16 requests at a time, disks like a 15 000 rpm SAS and a 7200 rpm SATA one, 0.1 ms a command. The paper's columns are three controllers; its first is beside.",
     );
-    report.choice("The cache is modelled by what it sends: what is written in order comes in whole stripes (the first level of coalescing), random writes as they are.");
-    report.choice("The time of a command is not in the paper; without any a disk goes on from one chunk to the next without losing a turn, and sequential writes lose nothing.");
+    report.method(format!(
+        "The cache is the engine's: its code decides what is taken in, joined and written out, and that whole stripes go through. It holds {} MiB, an answer from it takes {HIT_US} us, and it \
+         is filled twice before a run counts.",
+        CACHE_FULL.0 >> 20
+    ));
+    report.choice(
+        "Write commands are coalesced, within a stripe and over several; reads are not: \"for each stripe read\" the drives get requests of their own, so each chunk that a read needs is a \
+         command, also where chunks are adjacent on a disk. The paper does not say so more clearly than that, and the sign of one row rests on it: joined, as the engine has them, sequential \
+         reads of 512 KB lose nothing, and the web server loses a little less.",
+    );
+    report.choice(
+        "The controllers' caches hold 1 GB. Sequential writes of 64 KB depend on how much the cache holds: when it is nearly full, stripes are written before they are whole. From 16 to 64 MiB \
+         Exchange logs changed by anything from -49 % to +37 %; random requests hardly depend on it.",
+    );
+    report.choice("The time of a command is not in the paper; without any a disk goes on from one chunk to the next without losing a turn, and sequential reads lose nothing.");
     report.choice("Requests begin at any sector, as the load generator has them unless told otherwise; at multiples of 4 KB few requests cross a chunk, and small random ones do not change.");
     let failed: Vec<String> = report.failed().map(|check| check.what.trim_end_matches(": less").to_owned()).collect();
     if !failed.is_empty() {
         report.miss(format!(
-            "{}. The paper ascribes its drops to coalescing and the cache of its controllers, of which a model of disks has only what is said above.",
+            "{}. The paper ascribes its drops to coalescing and the cache of its controllers, which are not the engine's.",
             failed.join("; ")
         ));
     }
@@ -202,11 +225,12 @@ mod tests {
         }
     }
 
-    /// Requests that cross more chunks take more disk operations: all random reads lose.
+    /// Requests that need more chunks take more disk operations: all reads lose, and what is random.
     #[test]
-    fn small_chunks_cost_random_requests() {
+    fn small_chunks_cost_iops() {
         let report = run("xyratex", "esg", &Settings { seed: 1, grid: Grid::Reduced }).expect("it is there");
-        for name in ["4K random read", "4K OLTP", "Web Server", "File Server"] {
+        let random = ["4K random read", "4K OLTP", "Web Server", "File Server"];
+        for name in random.into_iter().chain(["512K sequential read", "Media Server"]) {
             let check =
                 report.checks.iter().find(|check| check.what.starts_with(name)).expect("every workload has a check");
             assert!(check.holds, "{check:?}");

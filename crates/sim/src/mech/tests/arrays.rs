@@ -48,6 +48,10 @@ fn requests_take_the_operations_that_the_papers_count() {
         (0, 6),
         "adjacent units are one operation"
     );
+    let apart = ArraySpec { merges: false, joins_reads: false, ..lightnings(6, Level::Raid0, Bytes(8192)) };
+    assert_eq!(served(&apart, false, 0, 8 * 16), (8, 0), "each unit is an operation");
+    assert_eq!(served(&apart, false, 8, 7 * 16), (8, 0), "of two a half is read");
+    assert_eq!(served(&ArraySpec { joins_reads: true, ..apart }, false, 0, 8 * 16), (6, 0));
     // The papers' example: 16 of RM2's 18 data units (N = 9, M = 3) reconstruct in 27 operations of units, or read-modify-write in 50; a disk's
     // units of one stripe are adjacent, so that disks serve fewer.
     let rm2 = lightnings(9, RM2, Bytes(8192));
