@@ -108,39 +108,6 @@ fn resync_makes_parity_of_anything_agree() {
     }
 }
 
-/// Copies that are left differ, each from all others: one of them wins, and all hold it.
-#[test]
-fn resync_makes_the_copies_that_are_left_equal() {
-    let mut originals = 0;
-    for geometry in small_geometries().into_iter().filter(|geometry| !geometry.has_parity()) {
-        for failed in tolerated(&geometry) {
-            let mut bench = Bench::new(&geometry, failed, failed);
-            for (member, bytes) in (1..).zip(&mut bench.members) {
-                bytes.fill(member);
-            }
-            let view = View { geometry: &geometry, repair: &bench.repair, missing: failed, cached: &[], queues: &[] };
-            for stripe in (0..geometry.stripes().0).map(StripeId) {
-                bench.planner.resync(&mut bench.plan, &view, stripe, Sectors(0), Sectors(CHUNK)).expect("exists");
-                check(&bench.plan, &view, Request::Resync).expect("sound");
-                interpret(&bench.plan, &mut bench.members, &mut [], &[]);
-                for unit in geometry.map(stripe).data() {
-                    let copies = geometry.map(stripe).groups().iter().filter(|group| group.data[0] == *unit);
-                    let cells = copies.map(|group| group.parity).chain([*unit]);
-                    let mut held = cells.filter(|&cell| geometry.uses(stripe, cell)).map(|cell| {
-                        let member = geometry.member(cell);
-                        let at = geometry.sector(stripe, cell).0 as usize * SECTOR;
-                        (failed.contains(member), bench.members[member.index()][at])
-                    });
-                    let Some((_, first)) = held.find(|(is_lost, _)| !is_lost) else { continue };
-                    assert!(held.all(|(is_lost, byte)| is_lost || byte == first), "{geometry:?} {failed:?}");
-                    originals += usize::from(failed.contains(geometry.member(*unit)));
-                }
-            }
-        }
-    }
-    assert!(originals > 20, "{originals} originals were lost");
-}
-
 /// What members lost, in any columns: all of them at once, or one of them while the others stay away.
 #[test]
 fn rebuild_gives_back_what_members_lost() {

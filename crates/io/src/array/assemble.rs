@@ -118,11 +118,8 @@ impl<D: Disk> Assembled<D> {
     pub fn needs_recovery(&self) -> bool {
         match self.record.consistency() {
             Consistency::Log => !self.is_recovered,
-            // What is missing can't be computed from parity that has yet to be. Copies that are left can be made equal.
-            _ => {
-                let is_possible = self.record.lost().is_empty() || !self.geometry.has_parity();
-                !self.record.is_clean() && self.geometry.tolerance() > 0 && is_possible
-            }
+            // What is missing can't be computed from parity that has yet to be.
+            _ => !self.record.is_clean() && self.geometry.tolerance() > 0 && self.record.lost().is_empty(),
         }
     }
 

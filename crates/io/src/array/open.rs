@@ -267,7 +267,7 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     }
     let is_logged = verdict.superblock.consistency == Consistency::Log;
     let lost = verdict.lost();
-    let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged || !verdict.geometry.has_parity();
+    let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged;
     if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(lost) }) }
 }
 

@@ -210,13 +210,6 @@ impl Geometry {
         self.tolerance
     }
 
-    /// Whether something is the XOR of several others. In mirrors and plain stripes nothing is: whatever a write that was cut off left there, each
-    /// copy is content by itself.
-    #[must_use]
-    pub fn has_parity(&self) -> bool {
-        self.maps().iter().flat_map(StripeMap::groups).any(|group| !group.is_mirror())
-    }
-
     /// How much data one parity stripe holds.
     #[must_use]
     pub fn stripe_sectors(&self) -> Sectors {

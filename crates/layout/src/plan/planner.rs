@@ -166,7 +166,7 @@ impl Planner {
     }
 
     /// Plans the computation of every parity unit of a stripe from its data, in the columns `start..+len` of each chunk. Groups with a
-    /// missing cell are left out, but for copies of one that is missing: they are made equal to one of them.
+    /// missing cell are left out.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.

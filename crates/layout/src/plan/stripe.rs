@@ -88,14 +88,6 @@ impl Stripe<'_> {
         group.cells().all(|cell| !self.is_lost(cell) && self.view.geometry.uses(self.id, cell))
     }
 
-    /// Whether a group is a copy that is there, while its original is lost and another copy stands in for that.
-    fn is_copy_beside_another(&self, id: GroupId, group: &Group) -> bool {
-        let &[original] = group.data.as_slice() else { return false };
-        let is_copy =
-            self.is_lost(original) && self.view.geometry.uses(self.id, original) && !self.is_lost(group.parity);
-        is_copy && self.recovery(original) != id
-    }
-
     /// Whether the cell can't be written.
     fn is_missing(&self, cell: Cell) -> bool {
         self.view.missing.contains(self.view.geometry.member(cell))
@@ -189,8 +181,7 @@ impl Grid {
     ) {
         let stripe = self.start_columns(view, id, (start, len));
         for (group, equation) in stripe.map.groups().iter().enumerate() {
-            let id = GroupId(u16::try_from(group).expect("a stripe has fewer than 65536 groups"));
-            if stripe.is_whole(equation) || stripe.is_copy_beside_another(id, equation) {
+            if stripe.is_whole(equation) {
                 self.update[group] = Update::Partial;
                 for &cell in &equation.data {
                     self.ask(&stripe, cell, 0);

@@ -7,7 +7,7 @@ use uraid_io::array::{Assembled, Candidate, OpenError, OpenOptions, Refusal, che
 use uraid_io::disk::Disk;
 use uraid_io::member::Access;
 use uraid_io::superblock::Consistency;
-use uraid_layout::{Level, MemberIndex, MemberSet};
+use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::Finding;
@@ -95,10 +95,9 @@ pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Re
         return Err(Finding::SetAside { members: aside });
     }
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: given.forced };
-    let has_parity = matches!(shape.geometry.spec().level, Level::Raid5 { .. } | Level::Rm2 { .. });
     match check_presence(&verdict, &candidates, options) {
         Ok(()) => Ok(Some((candidates, verdict))),
-        Err(OpenError::DirtyDegraded { .. }) if has_parity && shape.consistency != Consistency::Log => Ok(None),
+        Err(OpenError::DirtyDegraded { .. }) if shape.consistency != Consistency::Log => Ok(None),
         Err(error) => Err(Finding::Refused { error: error.to_string() }),
     }
 }

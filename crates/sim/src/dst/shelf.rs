@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
-use uraid_layout::{Geometry, Level, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
 use super::Finding;
 use super::administer::Administrator;
@@ -124,7 +124,7 @@ impl Shelf {
             trace.note(format_args!("too few members are left: {:?} are missing or not rebuilt", verdict.lost()));
             return Ok(None);
         }
-        let may_miss = verdict.superblock.is_clean || survives(&verdict);
+        let may_miss = verdict.superblock.is_clean || survives(verdict.superblock.consistency);
         let mut out = MemberSet::EMPTY;
         if random.chance(1, 4) {
             out = *random.pick(&tolerated(geometry, verdict.lost()));
@@ -167,7 +167,7 @@ impl Shelf {
         self.expect_strangers_refused(&found.candidates, random)?;
         expect_split_brain_refused(&found.candidates, &verdict, random)?;
         let lost = verdict.lost();
-        let is_refused = !verdict.superblock.is_clean && !lost.is_empty() && !survives(&verdict);
+        let is_refused = !verdict.superblock.is_clean && !lost.is_empty() && !survives(verdict.superblock.consistency);
         match check_presence(&verdict, &found.candidates, OPTIONS) {
             Ok(()) if is_refused => Err(Finding::NotRefused { missing: lost }),
             Ok(()) => Ok(Some(found)),
@@ -329,10 +329,10 @@ fn expect_split_brain_refused(candidates: &[Candidate], verdict: &Verdict, rando
 /// Degraded arrays are opened, and nothing is forced.
 const OPTIONS: OpenOptions = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
 
-/// Whether an array that was not stopped cleanly can be opened without some of its members: with a log, and where nothing is computed from others.
-fn survives(verdict: &Verdict) -> bool {
-    match verdict.geometry.spec().level {
-        Level::Raid0 | Level::Raid1 | Level::Raid10 { .. } => true,
-        Level::Raid5 { .. } | Level::Rm2 { .. } => verdict.superblock.consistency == Consistency::Log,
+/// Whether an array that was not stopped cleanly can be opened without some of its members.
+fn survives(consistency: Consistency) -> bool {
+    match consistency {
+        Consistency::Log => true,
+        Consistency::None | Consistency::Bitmap => false,
     }
 }
