@@ -41,7 +41,7 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         disks: 4,
         disk_mib: 256,
         time_max: minutes(5),
-        ci: true,
+        ci: false,
     },
     Scenario {
         name: "verify",
