@@ -2,10 +2,12 @@
 //!
 //! Takes root, `/dev/fuse` and loop devices.
 
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same};
@@ -31,11 +33,7 @@ impl Disk {
         command.arg(&file).arg(server.uri());
         let nbdfuse = Running::start(command);
         let mut disk = Self { nbdfuse, device: String::new(), mount_point, file };
-        let deadline = Instant::now() + CLIENT_TIME_MAX;
-        while fs::metadata(&disk.file).unwrap().len() == 0 {
-            assert!(Instant::now() < deadline, "nbdfuse makes the export a file");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        until_mounted(&disk.file);
         let attached = client("losetup", [Path::new("--find"), Path::new("--show"), &disk.file]).success();
         disk.device = attached.text().trim().to_owned();
         disk
@@ -67,6 +65,24 @@ impl Drop for Disk {
             let _ = client("losetup", ["--detach", &self.device]);
             self.nbdfuse.signal(Signal::TERM);
         }
+    }
+}
+
+/// Waits for a file system to be mounted at `path`: the kernel says when the list of mounts has changed (proc_pid_mounts(5)).
+fn until_mounted(path: &Path) {
+    let deadline = Instant::now() + CLIENT_TIME_MAX;
+    let mut mounts = File::open("/proc/self/mounts").unwrap();
+    loop {
+        let mut listed = String::new();
+        mounts.rewind().unwrap();
+        mounts.read_to_string(&mut listed).unwrap();
+        if listed.lines().any(|line| line.split(' ').nth(1) == path.to_str()) {
+            return;
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        assert!(!left.is_zero(), "nothing was mounted at {}", path.display());
+        let patience = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap() + 1, tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::new(&mounts, PollFlags::PRI)], Some(&patience)).unwrap();
     }
 }
 

@@ -13,7 +13,7 @@ mod goals;
 mod peers;
 mod raw;
 mod rebuild;
-mod report;
+pub(crate) mod report;
 pub(crate) mod scratch;
 mod server;
 mod wire;

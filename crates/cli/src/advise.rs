@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use uraid_layout::{Bytes, Geometry, Level, Placement, Rotation, Sectors, Spec};
+use uraid_layout::{Bytes, Geometry, Level, Sectors, Spec};
 use uraid_sim::advise::{self, Answer, Drive, Load, trial};
 use uraid_sim::mech::{DiskSpec, presets};
 
@@ -190,16 +190,7 @@ fn show(advised: &Advised) -> Result<()> {
 /// The level, which the members have to be able to make.
 fn level(args: &AdviseArgs) -> Result<Level> {
     let AdviseArgs { members, rm2_m, copies, .. } = *args;
-    let level = match args.level {
-        LevelName::Raid0 => Level::Raid0,
-        LevelName::Raid1 => Level::Raid1,
-        LevelName::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
-        LevelName::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
-        LevelName::Rm2 => {
-            let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
-            Level::Rm2 { height, placement: Placement::Adjacent }
-        }
-    };
+    let level = args.level.level(members, rm2_m, copies);
     Geometry::new(Spec { level, members, chunk: Bytes(4 << 10), member_size: Sectors(1 << 20) })?;
     Ok(level)
 }

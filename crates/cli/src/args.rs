@@ -710,23 +710,29 @@ impl ConsistencyName {
     }
 }
 
+impl LevelName {
+    /// The level in its default layout; what is not said of `rm2_m` and `copies` has the default for `members` members.
+    pub(crate) fn level(self, members: u8, rm2_m: Option<u8>, copies: Option<u8>) -> Level {
+        match self {
+            Self::Raid0 => Level::Raid0,
+            Self::Raid1 => Level::Raid1,
+            Self::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
+            Self::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
+            Self::Rm2 => {
+                let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
+                Level::Rm2 { height, placement: Placement::Adjacent }
+            }
+        }
+    }
+}
+
 impl PlacementArgs {
     /// The level with the options that it takes, for `members` members.
     pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
         let Self { ref layout, rm2_m, copies, .. } = *self;
         let layout = layout.as_deref();
         let refuse = |text: String| Err(Misuse(text));
-        let level = match name {
-            LevelName::Raid0 => Level::Raid0,
-            LevelName::Raid1 => Level::Raid1,
-            LevelName::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
-            LevelName::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
-            LevelName::Rm2 => {
-                let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
-                Level::Rm2 { height, placement: Placement::Adjacent }
-            }
-        };
-        let level = match (level, layout) {
+        let level = match (name.level(members, rm2_m, copies), layout) {
             (level, None) | (level @ Level::Raid10 { .. }, Some("near")) => level,
             (Level::Raid5 { .. }, Some(name)) => {
                 let rotation = match name {

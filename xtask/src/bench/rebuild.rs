@@ -292,10 +292,7 @@ fn tail_rows(case: &Case, rounds: &[Round]) -> String {
 
 /// Of one value at least.
 fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len().is_multiple_of(2) { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] }
+    super::report::median(values.collect()).expect("there was a round")
 }
 
 #[cfg(test)]

@@ -262,7 +262,7 @@ fn ratio(samples: &[Sample], others: &[Sample], figure: impl Fn(&Sample) -> Opti
 }
 
 /// The middle value, or the mean of the two middle ones; `None` of nothing.
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let middle = values.len() / 2;
     let upper = *values.get(middle)?;

@@ -5,6 +5,8 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 
+use crate::bench::report;
+
 /// What is compared, as the guest names it: the peer, then uraid.
 const SERVERS: [&str; 2] = ["md", "uraid"];
 
@@ -27,21 +29,16 @@ pub(super) fn table(results: &str) -> anyhow::Result<String> {
     ensure!(!workloads.is_empty(), "the guest measured nothing");
     for workload in workloads {
         let median = |server: &str| {
-            let speeds = runs.get(&(workload, server)).with_context(|| format!("{server} lacks {workload}"))?;
-            Ok::<f64, anyhow::Error>(median(speeds))
+            runs.get(&(workload, server))
+                .cloned()
+                .and_then(report::median)
+                .with_context(|| format!("{server} lacks {workload}"))
         };
         let (peer, ours) = (median(SERVERS[0])?, median(SERVERS[1])?);
         let mib = f64::from(1 << 20);
         writeln!(table, "| {workload} | {:.1} | {:.1} | {:.2} |", peer / mib, ours / mib, ours / peer)?;
     }
     Ok(table)
-}
-
-/// The middle one; of an even number the lower of the two.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[(sorted.len() - 1) / 2]
 }
 
 #[cfg(test)]

@@ -230,3 +230,14 @@ fn ln_gamma(x: f64) -> f64 {
     let base = x + 7.5;
     0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * base.ln() - base + (TERMS[0] + series).ln()
 }
+
+/// The slope of a line through points, by least squares.
+#[must_use]
+pub fn regression(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let (xy, xx) = points
+        .iter()
+        .fold((0.0, 0.0), |(xy, xx), point| (xy + (point.0 - x) * (point.1 - y), xx + (point.0 - x).powi(2)));
+    xy / xx
+}

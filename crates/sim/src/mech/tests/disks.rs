@@ -14,7 +14,7 @@ const USED: Sectors = Sectors(300 * 1024 * 2);
 
 #[test]
 fn the_seek_curve_is_the_papers() {
-    // papers.md 3: seek(x) = a*sqrt(x-1) + b*(x-1) + c with these coefficients.
+    // Chen & Lee, Table 1 and the seek curve of their simulator: seek(x) = a*sqrt(x-1) + b*(x-1) + c with these coefficients.
     let table = [
         (presets::lightning(), 0.459_869, 0.009_308_0, 2.0),
         (presets::elite3(), 0.230_875, 0.003_413_3, 1.7),

@@ -105,14 +105,3 @@ pub fn slope(ranges: &[Range]) -> (f64, bool) {
     let slope = above_one().map(|range| (range.from - 0.5) / more(range)).fold(0.0, f64::max);
     (slope, above_one().all(|range| slope * more(range) + 0.5 <= range.to * (1.0 + 1e-9)))
 }
-
-/// The slope of a line through points, by least squares.
-#[must_use]
-pub fn regression(points: &[(f64, f64)]) -> f64 {
-    let count = points.len() as f64;
-    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
-    let (xy, xx) = points
-        .iter()
-        .fold((0.0, 0.0), |(xy, xx), point| (xy + (point.0 - x) * (point.1 - y), xx + (point.0 - x).powi(2)));
-    xy / xx
-}

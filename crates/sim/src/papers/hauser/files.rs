@@ -2,6 +2,7 @@
 
 use uraid_layout::{Bytes, Lba, Level, Sectors};
 
+use crate::mech::stats::regression;
 use crate::mech::{ArraySpec, Error, Nanos, Request, Source, Spindles, StopRule, System, presets};
 use crate::random::Random;
 
@@ -85,17 +86,7 @@ pub(super) fn simulate(
         system.run(&mut reader, processes, &StopRule::exactly(0, u64::MAX))?;
         means.push((processes as f64, reader.mean_s()));
     }
-    Ok(Retrieval { alone_s: means[0].1, additional_s: slope(&means) })
-}
-
-/// The slope of the line of least squares.
-fn slope(points: &[(f64, f64)]) -> f64 {
-    let n = points.len() as f64;
-    let mean = |of: fn(&(f64, f64)) -> f64| points.iter().map(of).sum::<f64>() / n;
-    let (x, y) = (mean(|point| point.0), mean(|point| point.1));
-    let covariance: f64 = points.iter().map(|point| (point.0 - x) * (point.1 - y)).sum();
-    let variance: f64 = points.iter().map(|point| (point.0 - x).powi(2)).sum();
-    covariance / variance
+    Ok(Retrieval { alone_s: means[0].1, additional_s: regression(&means) })
 }
 
 /// Processes that read file after file.
@@ -183,11 +174,11 @@ impl Source for Reader {
 
 #[cfg(test)]
 mod tests {
-    use super::slope;
+    use super::regression;
 
     #[test]
     fn the_slope_is_that_of_least_squares() {
-        assert!((slope(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]) - 2.0).abs() < 1e-12);
-        assert!((slope(&[(0.0, 0.0), (1.0, 1.0), (2.0, 0.0)])).abs() < 1e-12);
+        assert!((regression(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]) - 2.0).abs() < 1e-12);
+        assert!((regression(&[(0.0, 0.0), (1.0, 1.0), (2.0, 0.0)])).abs() < 1e-12);
     }
 }
