@@ -28,6 +28,11 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
     let mut tests = project.cargo(&["test", "--workspace", "--no-fail-fast"]);
     tests.env("URAID_BIN", format!("{target}/release/uraid"));
+    if std::env::var_os("RUST_TEST_THREADS").is_none() {
+        // The end-to-end tests mostly wait: for servers, clients and deadlines.
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        tests.env("RUST_TEST_THREADS", (2 * cores).to_string());
+    }
     tests.arg("--").args(&options.filter);
     if let Some(reason) = why_not_mount() {
         eprint_step(&format!("tests that mount file systems are left out: {reason}"));

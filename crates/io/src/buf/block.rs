@@ -221,9 +221,10 @@ impl Region {
 }
 
 impl Drop for Block {
-    /// Gives the pages back, where other blocks keep the mapping alive.
+    /// Gives the pages back, where other blocks keep the mapping alive. Of a pool that is gone they go with the region, which those of its blocks that are still
+    /// used keep: one system call for all blocks of a region, not for each.
     fn drop(&mut self) {
-        if Rc::strong_count(&self.region) > 1 {
+        if Rc::strong_count(&self.region) > 1 && self.home.strong_count() > 0 {
             let start = self.at(0);
             // SAFETY: the range is this block's part of the mapping, whose last holder is gone. Should the kernel refuse, the
             // pages go with the region.

@@ -150,6 +150,9 @@ impl Client<'_> {
             if self.engine.missing().is_empty() || self.engine.is_frozen() {
                 break;
             }
+            if !self.wait_for_missing()? {
+                return Ok(false);
+            }
             self.take_in()?;
             if !self.finish()? {
                 return Ok(false);
@@ -172,6 +175,16 @@ impl Client<'_> {
     pub(super) fn has_rebuilt(&self) -> bool {
         let settled = self.administrator.as_ref().map_or(MemberSet::EMPTY, |administrator| administrator.settled);
         !settled.minus(self.failed()).is_empty()
+    }
+
+    /// Waits for what members still have under way that were given up: until it ends they can't be exchanged. False when the power goes.
+    fn wait_for_missing(&mut self) -> Result<bool, Finding> {
+        while self.engine.missing().iter().any(|slot| self.disk.is_busy(slot)) {
+            if !self.turn()? || !self.wait()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// What a scrub has found where nothing has happened to the members.

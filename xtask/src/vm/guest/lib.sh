@@ -1,4 +1,4 @@
-# What every scenario's script begins with. The scenario's variables come from /run/vm/environment:
+# What every scenario's script begins with, after its variables:
 #   URAID    the program that is tried
 #   MODULES  the directory with the kernel's modules
 # Members are /dev/vda, /dev/vdb, ...; files that shall reach the host go to /run/vm.
@@ -35,10 +35,6 @@ within() {
         sleep 0.1
     done
 }
-
-# Each of these fails the scenario unless ...
-same() { cmp "$1" "$2" || fail "$1 and $2 differ"; }
-refused() { ! "$@" || fail "was not refused: $*"; }
 
 modules() { modprobe --all "$@"; }
 
