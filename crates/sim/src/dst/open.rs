@@ -99,7 +99,16 @@ impl Run {
         let (random, trace) = (self.aside.fork(), self.trace.clone());
         let lost = lost(&engine);
         let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
-        let is_done = client.look()?;
+        let (mut before, mut last) = (0, u64::MAX);
+        let is_done = loop {
+            let is_done = client.look()?;
+            // What can't be had may be there when what was read after it is healed.
+            let failed = client.unreadable - before;
+            if !is_done || failed == 0 || failed >= last {
+                break is_done;
+            }
+            (before, last) = (client.unreadable, failed);
+        };
         self.report.unreadable += client.unreadable;
         let seen = std::mem::take(&mut client.seen);
         let engine = client.into_engine();
