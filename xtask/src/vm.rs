@@ -4,7 +4,10 @@
 //! A scenario is a script for a guest, a bounded time and a plain verdict. All that one leaves is under `target/vm/NAME`.
 
 use std::fs::{self, File};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -24,6 +27,9 @@ mod machine;
 mod power;
 mod scenario;
 
+/// Guests at a time, on however many cores: each may take 4 GiB.
+const GUESTS_MAX: NonZeroUsize = NonZeroUsize::new(4).expect("it is not zero");
+
 /// What to try.
 #[derive(Args)]
 #[command(args_conflicts_with_subcommands = true, after_help = scenario::list())]
@@ -42,6 +48,9 @@ pub(crate) struct Options {
     /// What is lost, and when, in power cuts
     #[arg(long, value_name = "S", default_value_t = 1)]
     seed: u64,
+    /// How many scenarios run at a time [default: one for each core, at most 4]
+    #[arg(long, value_name = "N")]
+    jobs: Option<NonZeroUsize>,
     /// Never install packages, not even as root: name what is missing and fail
     #[arg(long)]
     no_install: bool,
@@ -63,7 +72,7 @@ enum Command {
 impl Options {
     /// What continuous integration runs.
     pub(crate) fn ci() -> Self {
-        Self { command: None, scenarios: Vec::new(), ci: true, cuts: 1, seed: 1, no_install: false }
+        Self { command: None, scenarios: Vec::new(), ci: true, cuts: 1, seed: 1, jobs: None, no_install: false }
     }
 }
 
@@ -91,7 +100,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     match &options.command {
         Some(Command::Shell) => lab.shell(),
         Some(Command::Bench { rounds }) => lab.compare(*rounds),
-        None => lab.run_all(&chosen(options)),
+        None => lab.run_all(&chosen(options), options.jobs.unwrap_or_else(guests)),
     }
 }
 
@@ -104,29 +113,46 @@ fn chosen(options: &Options) -> Vec<&'static Scenario> {
     }
 }
 
+/// How many guests there may be at a time: most of what one does, it does on one core.
+fn guests() -> NonZeroUsize {
+    thread::available_parallelism().map_or(NonZeroUsize::MIN, |cores| cores.min(GUESTS_MAX))
+}
+
 impl Lab {
-    /// Runs every one of `scenarios`, also after one has failed.
-    fn run_all(&self, scenarios: &[&Scenario]) -> anyhow::Result<()> {
+    /// Runs every one of `scenarios`, so many at a time, also after one has failed.
+    fn run_all(&self, scenarios: &[&Scenario], jobs: NonZeroUsize) -> anyhow::Result<()> {
         let began = Instant::now();
-        let mut failed = Vec::new();
-        for scenario in scenarios {
-            let began = Instant::now();
-            match self.run(scenario) {
-                Ok(()) => eprint_step(&format!("{}: pass, {} s", scenario.name, began.elapsed().as_secs())),
-                Err(error) => {
-                    eprint_step(&format!("{}: FAILED: {error:#}", scenario.name));
-                    let Cuts { count, seed } = self.cuts;
-                    let repeat = format!("cargo xtask vm {} --cuts {count} --seed {seed}", scenario.name);
-                    eprint_step(&format!("repeat it with `{repeat}`"));
-                    failed.push(scenario.name);
-                }
+        let waiting = Mutex::new(scenarios.iter());
+        let next = || waiting.lock().expect("nobody panics with the list").next();
+        let run_some = || {
+            let mut failed = Vec::new();
+            while let Some(scenario) = next() {
+                failed.extend((!self.passes(scenario)).then_some(scenario.name));
             }
-        }
+            failed
+        };
+        let failed: Vec<&str> = thread::scope(|scope| {
+            let workers: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(run_some)).collect();
+            workers.into_iter().flat_map(|worker| worker.join().expect("no scenario panics")).collect()
+        });
         if !failed.is_empty() {
             bail!("{} of {} scenarios failed: {}", failed.len(), scenarios.len(), failed.join(", "));
         }
         eprint_step(&format!("vm: {} scenarios passed in {} s", scenarios.len(), began.elapsed().as_secs()));
         Ok(())
+    }
+
+    /// Runs a scenario, and says how it ended.
+    fn passes(&self, scenario: &Scenario) -> bool {
+        let began = Instant::now();
+        let Err(error) = self.run(scenario) else {
+            eprint_step(&format!("{}: pass, {} s", scenario.name, began.elapsed().as_secs()));
+            return true;
+        };
+        let Cuts { count, seed } = self.cuts;
+        eprint_step(&format!("{}: FAILED: {error:#}", scenario.name));
+        eprint_step(&format!("repeat it with `cargo xtask vm {} --cuts {count} --seed {seed}`", scenario.name));
+        false
     }
 
     fn run(&self, scenario: &Scenario) -> anyhow::Result<()> {

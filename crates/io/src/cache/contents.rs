@@ -21,9 +21,13 @@ pub struct Contents {
 
 /// What the cache was told to make fly.
 #[derive(Clone, Copy, Debug)]
-struct Flight {
-    since: Option<u64>,
-    keeps: bool,
+pub(super) struct Flight {
+    /// Since when its content was dirty, where any was.
+    pub(super) since: Option<u64>,
+    /// Whether it stays in memory.
+    pub(super) keeps: bool,
+    /// Whether it failed before.
+    pub(super) is_second: bool,
 }
 
 impl Contents {
@@ -129,9 +133,9 @@ impl Contents {
         self.extents.push(extent);
     }
 
-    pub(super) fn begin(&mut self, since: Option<u64>, keeps: bool) {
+    pub(super) fn begin(&mut self, flight: Flight) {
         assert!(self.flight.is_none(), "a job has one flight at a time");
-        self.flight = Some(Flight { since, keeps });
+        self.flight = Some(flight);
     }
 
     /// Since when what flies was dirty, once.
@@ -139,9 +143,9 @@ impl Contents {
         self.flight.as_mut().and_then(|flight| flight.since.take())
     }
 
-    /// Ends the flight: since when its content was dirty, and whether it stays in memory.
-    pub(super) fn end(&mut self) -> Option<(Option<u64>, bool)> {
-        self.flight.take().map(|Flight { since, keeps }| (since, keeps))
+    /// Ends the flight.
+    pub(super) fn end(&mut self) -> Option<Flight> {
+        self.flight.take()
     }
 
     fn add_page(&mut self, layer: &Layer) -> u64 {

@@ -6,7 +6,8 @@
 //! - The oldest go together, in the order of addresses, and adjacent ones as one run: adjacent stripes become one operation on each
 //!   member.
 //! - When a write finds no room it is written through. It does not wait for what is dirty.
-//! - A stripe that can't be written stays dirty and visible. It is tried again, alone, by each flush, which tells the failure.
+//! - A stripe that can't be written stays dirty and visible. It is tried again once, alone, as another of its run may have been the reason; then
+//!   by each flush, which tells the failure.
 //!
 //! Time is counted in ticks that the caller makes; see [`TICK`].
 
@@ -113,12 +114,17 @@ impl Policy {
         }
     }
 
-    /// Notes that what is dirty of a stripe could not be written.
-    pub(super) fn failed(&mut self, stripes: &mut Stripes, slot: Slot) {
+    /// Notes that what is dirty of a stripe could not be written, for the second time or not.
+    pub(super) fn failed(&mut self, stripes: &mut Stripes, slot: Slot, is_second: bool) {
         if stripes.at(slot).dirty == 0 {
             return;
         }
         stripes.delist(slot);
+        if !is_second && !stripes.at(slot).is_stuck {
+            stripes.enlist_first(slot, UNLISTED, self.ticks);
+            stripes.get(slot).is_alone = true;
+            return;
+        }
         let stripe = stripes.get(slot);
         if !std::mem::replace(&mut stripe.is_stuck, true) {
             self.stuck.push(stripe.id);
@@ -191,12 +197,13 @@ impl Cache {
         self.next_whole().or_else(|| self.next_partial())
     }
 
-    /// Gives a run back that will not be taken: its stripes are stuck.
+    /// Gives a run back that will not be taken, as one that failed.
     pub fn abandon(&mut self, stripes: Range<u64>) {
         for id in stripes {
             if let Some(slot) = self.stripes.find(StripeId(id)).filter(|&slot| self.stripes.at(slot).is_scheduled) {
                 self.stripes.get(slot).is_scheduled = false;
-                self.policy.failed(&mut self.stripes, slot);
+                let is_second = self.stripes.at(slot).is_alone;
+                self.policy.failed(&mut self.stripes, slot, is_second);
             }
         }
     }

@@ -27,6 +27,7 @@ use uraid_layout::{Bytes, DataUnit, Geometry, GroupId, Lba, Sectors, StripeId};
 
 use crate::buf::{Buf, Lease, Pool};
 pub use contents::Contents;
+use contents::Flight;
 pub use destage::{Mark, TICK};
 use destage::{Policy, UNLISTED};
 use page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of, cut};
@@ -258,11 +259,12 @@ impl Cache {
     /// When something of the stripes flies already: the caller does not hold their lock.
     pub fn take(&mut self, geometry: &Geometry, stripes: Range<u64>, contents: &mut Contents) {
         contents.clear();
-        let mut since = None;
+        let (mut since, mut is_second) = (None, false);
         for stripe in stripes {
             let Some(slot) = self.stripes.find(StripeId(stripe)) else { continue };
             let listed = self.stripes.delist(slot);
             let stripe = self.stripes.get(slot);
+            is_second |= stripe.is_alone;
             since = since.into_iter().chain(listed.or((stripe.dirty > 0).then_some(UNLISTED))).min();
             (stripe.is_scheduled, stripe.is_stuck, stripe.is_alone) = (false, false, false);
             stripe.is_whole = stripe.dirty == self.shape.sectors_of(stripe.id);
@@ -292,7 +294,7 @@ impl Cache {
         }
         if !contents.extents().is_empty() {
             self.policy.took_off(since);
-            contents.begin(since, true);
+            contents.begin(Flight { since, keeps: true, is_second });
         }
     }
 
@@ -348,7 +350,7 @@ impl Cache {
             }
         }
         self.policy.took_off(since);
-        contents.begin(since, keeps);
+        contents.begin(Flight { since, keeps, is_second: false });
     }
 
     /// Adds the new parity of a stripe that flies: it comes to rest with it. Parity of what does not stay in memory is left out, and what
@@ -374,7 +376,7 @@ impl Cache {
     /// Ends the flight of `contents`: what flew is clean, or dirty again when the members could not be written. The parity that covers it is
     /// what [`Cache::put_parity`] was given, or not in memory.
     pub fn settle(&mut self, geometry: &Geometry, contents: &mut Contents, is_written: bool) {
-        let Some((since, keeps)) = contents.end() else { return };
+        let Some(Flight { since, keeps, is_second }) = contents.end() else { return };
         self.policy.landed(since);
         // Where memory is wanted, the next write has what was just read by the members, which the processor still has near.
         let keeps_data = keeps && self.pool.in_use().0 <= self.limit.0 / 2;
@@ -388,7 +390,7 @@ impl Cache {
                 }
                 self.settle_parity(geometry, slot, piece.place, is_written && keeps);
                 if !is_written {
-                    self.policy.failed(&mut self.stripes, slot);
+                    self.policy.failed(&mut self.stripes, slot, is_second);
                 }
                 self.forget_empty(slot);
             }

@@ -590,3 +590,39 @@ fn whatever_is_done_in_whatever_order() {
         }
     }
 }
+
+/// Of a run one stripe can't be written: the others are when each goes alone, and only that one is a flush told of, before the next tries it again.
+#[test]
+fn what_failed_together_is_tried_once_more_alone() {
+    let geometry = Geometry::new(specs()[3]).expect("a test's geometry");
+    let limit = Bytes(64 * PAGE_BYTES as u64);
+    let mut cache = Cache::new(&geometry, Pool::new(limit), limit);
+    let stripe = geometry.stripe_sectors().0;
+    let page = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+    for index in 0..3 {
+        assert!(cache.write(Lba(index * stripe), &page, 0..PAGE_BYTES), "there is room");
+    }
+    let mark = cache.drain();
+    let destage = |cache: &mut Cache, is_written: fn(&Range<u64>) -> bool| {
+        let mut runs = Vec::new();
+        while let Some((run, _)) = cache.next_run() {
+            let mut contents = Contents::default();
+            cache.take(&geometry, run.clone(), &mut contents);
+            cache.settle(&geometry, &mut contents, is_written(&run));
+            assert_consistent(cache);
+            runs.push(run);
+        }
+        runs
+    };
+    let runs = destage(&mut cache, |run| !run.contains(&1));
+    let (first, mut alone) = (runs[0].clone(), runs[1..].to_vec());
+    alone.sort_by_key(|run| run.start);
+    assert_eq!((first, alone), (0..3, vec![0..1, 1..2, 2..3]));
+    assert!(cache.is_drained(mark) && cache.is_stuck(), "one stripe waits for a flush");
+
+    let mark = cache.drain();
+    assert!(!cache.is_drained(mark), "it is tried again");
+    let again = destage(&mut cache, |_| true);
+    assert!(matches!(&again[..], [run] if *run == (1..2)), "{again:?}");
+    assert!(cache.is_drained(mark) && !cache.is_stuck());
+}

@@ -299,7 +299,7 @@ fn a_flush_waits_for_what_replaces_content_that_failed() {
     write(&mut engine, 40, &noise(9, 1)).expect("written");
     flush(&mut engine);
     write(&mut engine, 0, &noise(1, 8)).expect("acknowledged");
-    let fault = Fault { member: MemberIndex(0), name: OpName::Write, after: 0, count: 1, errno: rustix::io::Errno::IO };
+    let fault = Fault { member: MemberIndex(0), name: OpName::Write, after: 0, count: 2, errno: rustix::io::Errno::IO };
     engine.disk_mut().inner.fail(fault);
     let result = run(&mut engine, Command::Flush);
     assert!(matches!(result, Err(EngineError::NotDestaged)), "{result:?}");

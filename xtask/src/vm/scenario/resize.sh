@@ -30,7 +30,7 @@ for filesystem in ext4 xfs; do
     wait $!
     [ "$(stat --file-system --format=%b /mnt)" -gt $((before / 4096)) ] || fail "the file system did not grow"
     sha256sum /mnt/meanwhile >>/run/sum
-    dd if=/dev/urandom of=/mnt/more bs=1M count=100 conv=fsync status=none
+    dd if=/dev/urandom of=/mnt/more bs=1M count=32 conv=fsync status=none
     sha256sum /mnt/more >>/run/sum
     sync
     echo 3 >/proc/sys/vm/drop_caches
