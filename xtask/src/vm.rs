@@ -36,7 +36,7 @@ const GUESTS_MAX: NonZeroUsize = NonZeroUsize::new(4).expect("it is not zero");
 pub(crate) struct Options {
     #[command(subcommand)]
     command: Option<Command>,
-    /// Scenarios to run, in this order [default: all]
+    /// Scenarios to run [default: all]
     #[arg(value_parser = scenario::names())]
     scenarios: Vec<String>,
     /// Only the scenarios that continuous integration runs
@@ -105,12 +105,12 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
 }
 
 fn chosen(options: &Options) -> Vec<&'static Scenario> {
-    let named =
-        |name: &String| SCENARIOS.iter().find(|scenario| scenario.name == name).expect("the parser knows names");
-    match options.scenarios.as_slice() {
-        [] => SCENARIOS.iter().filter(|scenario| scenario.ci || !options.ci).collect(),
-        names => names.iter().map(named).collect(),
-    }
+    let Options { scenarios: names, ci, .. } = options;
+    let is_chosen = |scenario: &&Scenario| match names.as_slice() {
+        [] => scenario.ci || !ci,
+        names => names.iter().any(|name| name == scenario.name),
+    };
+    SCENARIOS.iter().filter(is_chosen).collect()
 }
 
 /// How many guests there may be at a time: most of what one does, it does on one core.
