@@ -178,6 +178,17 @@ pub fn student_t(probability: f64, freedom: f64) -> f64 {
     z + first / freedom + second / freedom.powi(2) + third / freedom.powi(3)
 }
 
+/// The slope of a line through points, by least squares.
+#[must_use]
+pub fn regression(points: &[(f64, f64)]) -> f64 {
+    let count = points.len() as f64;
+    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
+    let (xy, xx) = points
+        .iter()
+        .fold((0.0, 0.0), |(xy, xx), point| (xy + (point.0 - x) * (point.1 - y), xx + (point.0 - x).powi(2)));
+    xy / xx
+}
+
 /// Where a rising function that is 0 at 0 has a value.
 fn bisect(function: impl Fn(f64) -> f64, value: f64) -> f64 {
     let (mut low, mut high) = (0.0, 1.0);
@@ -229,15 +240,4 @@ fn ln_gamma(x: f64) -> f64 {
     let series = TERMS[1..].iter().zip(1..).map(|(term, index)| term / (x + f64::from(index))).sum::<f64>();
     let base = x + 7.5;
     0.5 * (2.0 * std::f64::consts::PI).ln() + (x + 0.5) * base.ln() - base + (TERMS[0] + series).ln()
-}
-
-/// The slope of a line through points, by least squares.
-#[must_use]
-pub fn regression(points: &[(f64, f64)]) -> f64 {
-    let count = points.len() as f64;
-    let (x, y) = points.iter().fold((0.0, 0.0), |(x, y), point| (x + point.0 / count, y + point.1 / count));
-    let (xy, xx) = points
-        .iter()
-        .fold((0.0, 0.0), |(xy, xx), point| (xy + (point.0 - x) * (point.1 - y), xx + (point.0 - x).powi(2)));
-    xy / xx
 }

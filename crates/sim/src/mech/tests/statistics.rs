@@ -3,7 +3,7 @@
 use uraid_layout::Bytes;
 
 use super::super::sizes::{Choices, Shape, Sizes, TooSmall, UNIT};
-use super::super::stats::{BatchMeans, estimate, student_t};
+use super::super::stats::{BatchMeans, estimate, regression, student_t};
 use super::super::{Nanos, StopRule};
 use super::assert_near;
 use crate::random::Random;
@@ -104,4 +104,10 @@ fn sizes_that_make_no_sense_are_refused() {
     assert!(Sizes::new(Shape::Normal, Bytes(1024), Choices::default()).is_err());
     assert!(Sizes::fixed(Bytes(100)).is_err());
     assert!(Sizes::fixed(Bytes(0)).is_err());
+}
+
+#[test]
+fn a_line_through_points_is_that_of_least_squares() {
+    assert_near(regression(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]), 2.0, 1e-12);
+    assert!(regression(&[(0.0, 0.0), (1.0, 1.0), (2.0, 0.0)]).abs() < 1e-12);
 }

@@ -171,14 +171,3 @@ impl Source for Reader {
         Some(Request { volume: file.volume, is_write: false, lba: file.next, len })
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::regression;
-
-    #[test]
-    fn the_slope_is_that_of_least_squares() {
-        assert!((regression(&[(1.0, 5.0), (2.0, 7.0), (3.0, 9.0)]) - 2.0).abs() < 1e-12);
-        assert!((regression(&[(0.0, 0.0), (1.0, 1.0), (2.0, 0.0)])).abs() < 1e-12);
-    }
-}
