@@ -152,14 +152,15 @@ impl Member {
         !self.is_device && !other.is_device && self.id.device == other.id.device
     }
 
-    /// Opens and locks one member.
+    /// Opens and locks one member. Waits for two seconds for whoever uses it, who may only be looking, and for ten where nobody does who is alive.
     ///
     /// # Errors
     /// When the path leads to no regular file or block device, or it can't be opened, or it is in use.
     pub fn open(path: &Path, access: Access) -> Result<Self, MemberError> {
         let id = FileId::of(path)?;
-        let (file, is_direct) = open_direct(path, access)?;
-        lock::take(&file, path, access)?;
+        let (file, is_direct) = lock::patiently(|| open_direct(path, access), std::thread::sleep)?;
+        // The file stays open meanwhile: closing a device that was open for writing has udev look at it once more.
+        lock::patiently(|| lock::take(&file, path, access), std::thread::sleep)?;
         let fail = |action| move |source| MemberError::Io { path: path.into(), action, source };
         let metadata = file.metadata().map_err(fail("examine it"))?;
         let is_device = metadata.file_type().is_block_device();

@@ -85,6 +85,16 @@ pub enum Error {
         /// The socket's path.
         path: PathBuf,
     },
+    /// Another process keeps the lock of the directory that the socket should be in.
+    #[error(
+        "can't make {}: another process keeps its directory locked, which servers do for a moment while they make a socket. \
+         End that process, or choose another directory",
+        path.display()
+    )]
+    DirectoryLocked {
+        /// The socket's path.
+        path: PathBuf,
+    },
     /// Something that is not a socket is where the socket should be.
     #[error("{} exists and is not a socket: move it away, or choose another path", path.display())]
     NotASocket {

@@ -16,32 +16,52 @@ use super::{Access, MemberError};
 /// How long to wait for a lock that nobody is known to hold. A killed process keeps its locks until the kernel has
 /// finished its disk operations, which is just how long its members must be left alone; the kernel has no event for it.
 const ORPHAN_WAIT_MAX: Duration = Duration::from_secs(10);
-const ORPHAN_WAIT_STEP: Duration = Duration::from_millis(20);
 
-/// Takes the lock, or says who holds it.
+/// How long to wait for whoever may only be looking: udev, blkid and their like hold a device for a moment whenever it appears or was written.
+const PROBE_WAIT_MAX: Duration = Duration::from_secs(2);
+
+const WAIT_STEP: Duration = Duration::from_millis(20);
+
+/// Takes the lock, or says who holds it; tries once.
 pub(super) fn take(file: &File, path: &Path, access: Access) -> Result<(), MemberError> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
         Access::Inspect => return Ok(()),
     };
-    let mut waited = Duration::ZERO;
     loop {
         match flock(file, operation) {
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
-            Err(Errno::WOULDBLOCK) => {
-                let holder = holder(file);
-                if holder.is_some() || waited >= ORPHAN_WAIT_MAX {
-                    return Err(MemberError::Locked { path: path.into(), holder });
-                }
-                std::thread::sleep(ORPHAN_WAIT_STEP);
-                waited += ORPHAN_WAIT_STEP;
-            }
+            Err(Errno::WOULDBLOCK) => return Err(MemberError::Locked { path: path.into(), holder: holder(file) }),
             Err(errno) => {
                 return Err(MemberError::Io { path: path.into(), action: "lock it", source: errno.into() });
             }
         }
+    }
+}
+
+/// Tries until it succeeds, or somebody has used the member for so long that it is no probe. Pauses between attempts.
+pub(super) fn patiently<T>(
+    mut attempt: impl FnMut() -> Result<T, MemberError>,
+    mut pause: impl FnMut(Duration),
+) -> Result<T, MemberError> {
+    let mut waited = Duration::ZERO;
+    loop {
+        let error = match attempt() {
+            Err(error) => error,
+            done => return done,
+        };
+        let most = match error {
+            MemberError::Locked { holder: None, .. } => ORPHAN_WAIT_MAX,
+            MemberError::Locked { .. } | MemberError::Busy { .. } => PROBE_WAIT_MAX,
+            _ => return Err(error),
+        };
+        if waited >= most {
+            return Err(error);
+        }
+        pause(WAIT_STEP);
+        waited += WAIT_STEP;
     }
 }
 
@@ -83,6 +103,48 @@ fn holder_in(locks: &str, file: (u32, u32, u64)) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn whoever_only_looks_at_a_member_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("member");
+        let mut prober = Some(File::create(&path).unwrap());
+        take(prober.as_ref().unwrap(), &path, Access::ReadWrite).unwrap();
+        let file = File::open(&path).unwrap();
+        let mut pauses = 0;
+        // It looks at it during the first pauses, and has seen enough then.
+        let pause = |_| {
+            pauses += 1;
+            prober.take_if(|_| pauses == 3);
+        };
+        patiently(|| take(&file, &path, Access::ReadWrite), pause).unwrap();
+        assert_eq!(pauses, 3);
+    }
+
+    #[test]
+    fn whoever_uses_a_member_for_longer_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("member");
+        let user = File::create(&path).unwrap();
+        take(&user, &path, Access::ReadWrite).unwrap();
+        let file = File::open(&path).unwrap();
+        let mut waited = Duration::ZERO;
+        let refused = patiently(|| take(&file, &path, Access::ReadOnly), |step| waited += step).unwrap_err();
+        assert!(matches!(refused, MemberError::Locked { holder: Some(pid), .. } if pid == std::process::id()));
+        assert_eq!(waited, Duration::from_secs(2));
+        let mut attempts = 0;
+        let busy = || -> Result<(), MemberError> {
+            attempts += 1;
+            Err(if attempts < 5 { MemberError::Busy { path: path.clone() } } else { io_error(&path) })
+        };
+        let refused = patiently(busy, drop).unwrap_err();
+        assert!(matches!(refused, MemberError::Io { .. }), "other errors are final: {refused}");
+        assert_eq!(attempts, 5);
+    }
+
+    fn io_error(path: &Path) -> MemberError {
+        MemberError::Io { path: path.into(), action: "open it", source: Errno::IO.into() }
+    }
 
     #[test]
     fn a_process_that_has_ended_holds_nothing() {

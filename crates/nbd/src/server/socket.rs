@@ -7,6 +7,7 @@ use std::{
     fs, io,
     os::{fd::OwnedFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf, absolute},
+    time::Duration,
 };
 
 use rustix::{
@@ -21,6 +22,10 @@ use crate::Error;
 
 const BACKLOG: i32 = 128;
 
+/// How long another server may take to make its socket in the same directory.
+const DIRECTORY_WAIT_MAX: Duration = Duration::from_secs(2);
+const DIRECTORY_WAIT_STEP: Duration = Duration::from_millis(20);
+
 /// A Unix socket that clients can already connect to.
 #[derive(Debug)]
 pub struct UnixSocket {
@@ -31,10 +36,12 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens on a socket that only this user may connect to (mode 0600).
+    /// Listens on a socket that only this user may connect to (mode 0600). Blocks for two seconds at most, while others make theirs in the same
+    /// directory.
     ///
     /// # Errors
-    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there, and [`Error::Listen`].
+    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there, [`Error::DirectoryLocked`], and
+    /// [`Error::Listen`].
     ///
     /// # Panics
     /// If called outside of a tokio runtime.
@@ -54,7 +61,9 @@ impl UnixSocket {
         let directory =
             rustix::fs::open(directory, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())
                 .map_err(failed("open the directory of"))?;
-        rustix::fs::flock(&directory, FlockOperation::LockExclusive).map_err(failed("lock the directory of"))?;
+        if !lock(&directory).map_err(failed("lock the directory of"))? {
+            return Err(Error::DirectoryLocked { path });
+        }
         remove_stale(&path, &address)?;
         let socket = unix_socket().map_err(failed("create the socket"))?;
         // On Linux the file inherits the socket's own mode, so that it is never open to others, whatever the umask.
@@ -127,6 +136,23 @@ impl FileIdentity {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(path)?;
         Ok(Self { device: metadata.dev(), inode: metadata.ino() })
+    }
+}
+
+/// Takes the lock of a directory; false: somebody keeps it.
+fn lock(directory: &OwnedFd) -> Result<bool, Errno> {
+    let mut waited = Duration::ZERO;
+    loop {
+        match rustix::fs::flock(directory, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::INTR) => {}
+            Err(Errno::WOULDBLOCK) if waited >= DIRECTORY_WAIT_MAX => return Ok(false),
+            Err(Errno::WOULDBLOCK) => {
+                std::thread::sleep(DIRECTORY_WAIT_STEP);
+                waited += DIRECTORY_WAIT_STEP;
+            }
+            Err(errno) => return Err(errno),
+        }
     }
 }
 

@@ -45,6 +45,19 @@ fn a_live_server_is_not_replaced() {
 }
 
 #[test]
+fn a_directory_that_somebody_keeps_locked_is_not_waited_for_in_silence() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
+    let holder = fs::File::open(directory.path()).unwrap();
+    holder.lock().unwrap();
+    let refused = in_runtime(|| Listener::unix(&path).unwrap_err());
+    assert!(matches!(&refused, Error::DirectoryLocked { path: named } if *named == path), "{refused}");
+    assert!(!path.exists());
+    drop(holder);
+    in_runtime(|| drop(Listener::unix(&path).unwrap()));
+}
+
+#[test]
 fn the_socket_of_a_dead_server_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("nbd.sock");
