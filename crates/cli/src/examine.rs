@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 use serde::Serialize;
-use uraid_io::array::{Candidate, Verdict, candidates, judge};
+use uraid_io::array::{Candidate, Named, Verdict, candidates, judge};
 use uraid_io::member::Access;
 use uraid_io::superblock::SlotState;
 use uraid_layout::MemberIndex;
@@ -67,7 +67,11 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
 
 /// What the members at `paths` say.
 pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
-    let (files, candidates): (Vec<_>, Vec<_>) = candidates(paths, Access::Inspect)?.into_iter().unzip();
+    let Named { members, unreadable } = candidates(paths, Access::Inspect)?;
+    for (path, reason) in unreadable {
+        tracing::warn!("{}: {reason}", path.display());
+    }
+    let (files, candidates): (Vec<_>, Vec<_>) = members.into_iter().unzip();
     let verdict = judge(&candidates)?;
     let (superblock, geometry) = (&verdict.superblock, &verdict.geometry);
     let level = geometry.spec().level;

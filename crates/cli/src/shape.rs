@@ -33,7 +33,8 @@ pub(crate) fn placed(args: &MapArgs) -> Result<Placed> {
 }
 
 fn existing(paths: &[PathBuf]) -> Result<Placed> {
-    let (_, candidates): (Vec<_>, Vec<_>) = candidates(paths, Access::Inspect)?.into_iter().unzip();
+    let named = candidates(paths, Access::Inspect)?;
+    let (_, candidates): (Vec<_>, Vec<_>) = named.members.into_iter().unzip();
     let verdict = judge(&candidates)?;
     let member = |index: &Option<usize>| {
         let candidate = index.map(|index| &candidates[index]);

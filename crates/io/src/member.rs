@@ -21,6 +21,21 @@ use crate::buf::Buf;
 
 pub use create::Allocation;
 
+/// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device gives.
+const DEVICE_FAILURES: [Errno; 11] = [
+    Errno::IO,
+    Errno::NXIO,
+    Errno::NODEV,
+    Errno::NOMEDIUM,
+    Errno::REMOTEIO,
+    Errno::NODATA,
+    Errno::ILSEQ,
+    Errno::TIMEDOUT,
+    Errno::NOLINK,
+    Errno::BADE,
+    Errno::SHUTDOWN,
+];
+
 /// How statfs(2) names a tmpfs.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
@@ -128,6 +143,17 @@ pub enum MemberError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl MemberError {
+    /// What the kernel said where the device itself failed: who it is may be asked of others. None where somebody has to mend the path, the permissions or
+    /// the program.
+    #[must_use]
+    pub fn failure(&self) -> Option<(&'static str, Errno)> {
+        let Self::Io { action, source, .. } = self else { return None };
+        let errno = Errno::from_raw_os_error(source.raw_os_error()?);
+        DEVICE_FAILURES.contains(&errno).then_some((*action, errno))
+    }
 }
 
 impl Member {

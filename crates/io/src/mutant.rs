@@ -138,6 +138,7 @@ mutants! {
     HealHoldsJoin: "what is found while a member waits to join is kept to be healed",
     ScrubUnlocked: "a scrub repairs without the stripe's lock",
     ScrubRepairsSuspects: "a scrub repairs what is not certain",
+    LoneCopyCounts: "a copy of the superblock counts though the newer one may be among those that can't be read",
     HealInDoubt: "content is healed from parity that may be wrong",
 }
 

@@ -8,6 +8,7 @@
 
 use std::path::PathBuf;
 
+use rustix::io::Errno;
 use thiserror::Error;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, GeometryError, MemberIndex, MemberSet, Spec};
@@ -56,6 +57,14 @@ pub enum SetAside {
     Replaced {
         /// Who has the slot.
         owner: Uuid,
+    },
+    /// Nobody knows whose member it is: it can't be read.
+    #[error("can't {action}: {}", std::io::Error::from(*errno))]
+    Unreadable {
+        /// What was being done.
+        action: &'static str,
+        /// What the kernel said.
+        errno: Errno,
     },
 }
 

@@ -22,7 +22,7 @@ pub use create::{CreateError, CreateOptions, create};
 pub use grow::GrowError;
 pub use join::{JoinError, JoinOptions, check, join, make_spare, rejoin, returning};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
-pub use open::{Array, Follower, OpenError, OpenOptions, candidates, check_presence};
+pub use open::{Array, Follower, Named, OpenError, OpenOptions, candidates, check_presence};
 pub use recover::RecoverError;
 pub(crate) use redo::Overlay;
 pub use select::{Ignored, Wanted, select};

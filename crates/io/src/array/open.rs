@@ -13,7 +13,7 @@ use super::recover::RecoverError;
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError, Record};
-use crate::member::{Access, Member, MemberError};
+use crate::member::{Access, FileId, Member, MemberError};
 use crate::superblock::{self, BLOCK_BYTES, Consistency, Integrity, Superblock};
 
 /// How an array may be opened.
@@ -80,12 +80,15 @@ pub enum OpenError {
     /// The array was not stopped cleanly and is not whole.
     #[error(
         "the array was not stopped cleanly and {} missing or not rebuilt yet: writes that were under way may have left parity that does not match, and \
-         what the missing members held would come back wrong there. Bring the missing members back, or accept that with --force",
-        describe(missing)
+         what the missing members held would come back wrong there. Bring the missing members back, or accept that with --force{}",
+        describe(missing),
+        asides(set_aside)
     )]
     DirtyDegraded {
         /// Who is missing.
         missing: Vec<(MemberIndex, Uuid)>,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
     },
     /// The members can't be brought into agreement.
     #[error(transparent)]
@@ -93,6 +96,19 @@ pub enum OpenError {
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+impl OpenError {
+    /// The same, where something can't be read that was named: it may be a member that is missing.
+    fn beside(mut self, unreadable: &[(PathBuf, SetAside)]) -> Self {
+        if let Self::TooFew { set_aside, .. }
+        | Self::Degraded { set_aside, .. }
+        | Self::DirtyDegraded { set_aside, .. } = &mut self
+        {
+            set_aside.extend_from_slice(unreadable);
+        }
+        self
+    }
 }
 
 /// An array whose members are open and locked.
@@ -120,18 +136,53 @@ pub struct Follower {
     access: Access,
 }
 
-/// Opens members and reads what they say.
+/// What the paths that were named lead to.
+#[derive(Debug)]
+pub struct Named {
+    /// Members, and what they say.
+    pub members: Vec<(Member, Candidate)>,
+    /// Paths whose devices fail before they say who they are.
+    pub unreadable: Vec<(PathBuf, SetAside)>,
+}
+
+/// Opens members and reads what they say. Those that can't be read are set aside.
 ///
 /// # Errors
-/// When one can't be opened or has no valid superblock.
-pub fn candidates(paths: &[impl AsRef<Path>], access: Access) -> Result<Vec<(Member, Candidate)>, OpenError> {
-    let members = Member::open_all(paths, access)?;
-    let read = |member: Member| {
-        let superblock = superblock::load(&member)?;
-        let path = member.path().to_path_buf();
-        Ok((member, Candidate { path, superblock }))
-    };
-    members.into_iter().map(read).collect()
+/// When one can't be opened for another reason, has no valid superblock, or is named twice; when none can be read.
+pub fn candidates(paths: &[impl AsRef<Path>], access: Access) -> Result<Named, OpenError> {
+    let (mut members, mut unreadable, mut failure) = (Vec::<(Member, Candidate)>::new(), Vec::new(), None);
+    for path in paths.iter().map(AsRef::as_ref) {
+        match candidate(path, access, members.iter().map(|(member, _)| member)) {
+            Ok(found) => members.push(found),
+            Err(OpenError::Member(error) | OpenError::Io(Error::Member(error))) => match error.failure() {
+                Some((action, errno)) => {
+                    unreadable.push((path.to_path_buf(), SetAside::Unreadable { action, errno }));
+                    failure = failure.or(Some(error));
+                }
+                None => return Err(error.into()),
+            },
+            Err(error) => return Err(error),
+        }
+    }
+    match failure.filter(|_| members.is_empty()) {
+        Some(failure) => Err(failure.into()),
+        None => Ok(Named { members, unreadable }),
+    }
+}
+
+/// One of them; `others` are those before it.
+fn candidate<'a>(
+    path: &Path,
+    access: Access,
+    mut others: impl Iterator<Item = &'a Member>,
+) -> Result<(Member, Candidate), OpenError> {
+    let id = FileId::of(path)?;
+    if let Some(first) = others.find(|member| member.id() == id) {
+        return Err(MemberError::SameFile { first: first.path().to_path_buf(), second: path.into() }.into());
+    }
+    let member = Member::open(path, access)?;
+    let superblock = superblock::load(&member)?;
+    Ok((member, Candidate { path: path.to_path_buf(), superblock }))
 }
 
 impl Array {
@@ -141,12 +192,12 @@ impl Array {
     /// See [`OpenError`]; nothing has been written then, unless a member fails while it catches up with a round of superblock
     /// writes that was cut off.
     pub fn open(paths: &[impl AsRef<Path>], options: OpenOptions) -> Result<Self, OpenError> {
-        let (members, candidates): (Vec<Member>, Vec<Candidate>) =
-            candidates(paths, options.access)?.into_iter().unzip();
+        let Named { members, unreadable } = candidates(paths, options.access)?;
+        let (members, candidates): (Vec<Member>, Vec<Candidate>) = members.into_iter().unzip();
         let verdict = judge(&candidates)?;
-        let set_aside = verdict.asides(&candidates);
         check_sizes(&members, &candidates, &verdict)?;
-        check_presence(&verdict, &candidates, options)?;
+        check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
+        let set_aside = [verdict.asides(&candidates), unreadable].concat();
         let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
         let present: Vec<Option<Arc<Member>>> =
             verdict.slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
@@ -268,7 +319,7 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     let is_logged = verdict.superblock.consistency == Consistency::Log;
     let lost = verdict.lost();
     let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged;
-    if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(lost) }) }
+    if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(lost), set_aside }) }
 }
 
 /// `member 2 (UUID) is`, `members 2 (UUID), 3 (UUID) are`.

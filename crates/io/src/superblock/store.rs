@@ -5,7 +5,7 @@ use uraid_layout::{Bytes, SECTOR_BYTES};
 use super::{HEAD_STEP, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, positions};
 use crate::buf::Buf;
 use crate::error::Error;
-use crate::member::Member;
+use crate::member::{Member, MemberError};
 
 /// Writes a superblock to its slot at the head and to the tail, and makes it durable; blocks.
 ///
@@ -44,18 +44,41 @@ pub fn erase(member: &Member) -> Result<(), Error> {
     Ok(member.sync()?)
 }
 
-/// Reads the superblock that counts; blocks.
+/// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.
 ///
 /// # Errors
 /// When the member can't be read, or as [`newest`].
 pub fn load(member: &Member) -> Result<Superblock, Error> {
     let no_superblock = |source| Error::Superblock { path: member.path().into(), source };
     let Some(positions) = positions(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
-    let mut copies = Vec::with_capacity(positions.len());
-    for position in positions {
-        copies.push(decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?));
+    let read = |position| Ok(decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?));
+    let (copies, unreadable): (Vec<_>, Vec<_>) = positions.map(read).into_iter().partition(Result::is_ok);
+    let copies: Vec<_> = copies.into_iter().flatten().collect();
+    let count = unreadable.len();
+    let first: Option<MemberError> = unreadable.into_iter().find_map(Result::err);
+    let Some(error) = first else { return newest(copies).map_err(no_superblock) };
+    match newest_beside(count, copies).map_err(no_superblock)? {
+        Some(superblock) => {
+            tracing::warn!("a copy of the superblock can't be read, the others count: {error}");
+            Ok(superblock)
+        }
+        None => Err(error.into()),
     }
-    newest(copies).map_err(no_superblock)
+}
+
+/// The copy that counts beside some that can't be read; none where one of those may be newer. Each version is written to two of the three
+/// places: with one unreadable and the others sound, the newest one that anything relies on is among these.
+fn newest_beside(
+    unreadable: usize,
+    copies: Vec<Result<Superblock, SuperblockError>>,
+) -> Result<Option<Superblock>, SuperblockError> {
+    let is_damaged = |copy: &Result<_, _>| matches!(copy, Err(SuperblockError::BadChecksum { .. }));
+    let is_certain = unreadable <= 1 && !copies.iter().any(is_damaged) || planted!(LoneCopyCounts);
+    match newest(copies) {
+        Ok(superblock) => Ok(is_certain.then_some(superblock)),
+        Err(SuperblockError::NoMagic | SuperblockError::BadChecksum { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// The copy that counts: of the sound ones, the one with the highest epoch, then the highest sequence.
@@ -88,4 +111,40 @@ pub fn newest(
         }
     }
     newest.ok_or(damage)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+    use crate::superblock::Sequence;
+
+    /// What is found where version 8 was the last to be written, and by whom it may be judged.
+    #[test]
+    fn one_unreadable_copy_is_done_without_and_two_are_not() {
+        let version = |sequence| Ok(Superblock { sequence: Sequence(sequence), ..sample() });
+        let torn = || Err(SuperblockError::BadChecksum { expected: 1, found: 2 });
+        let blank = || Err(SuperblockError::NoMagic);
+        let cases = [
+            ("the newest slot", 1, vec![version(7), version(8)], Some(8)),
+            ("the older slot", 1, vec![version(8), version(8)], Some(8)),
+            ("the tail", 1, vec![version(8), version(7)], Some(8)),
+            ("the tail of a new member", 1, vec![version(0), blank()], Some(0)),
+            ("the newest slot, and the tail is torn", 1, vec![version(7), torn()], None),
+            ("the newest slot and the tail", 2, vec![version(7)], None),
+            ("the tail, and nothing is anywhere else", 1, vec![blank(), blank()], None),
+            ("everything", 3, vec![], None),
+        ];
+        for (what, unreadable, copies, expected) in cases {
+            let found = newest_beside(unreadable, copies).expect("nothing that is not understood");
+            assert_eq!(found.map(|found| found.sequence.0), expected, "unreadable: {what}");
+        }
+    }
+
+    #[test]
+    fn copies_of_two_arrays_are_refused_beside_an_unreadable_one() {
+        let other = Superblock { array: uuid::Uuid::from_bytes([9; 16]), ..sample() };
+        let found = newest_beside(1, vec![Ok(sample()), Ok(other)]);
+        assert!(matches!(found, Err(SuperblockError::Mixed { .. })), "{found:?}");
+    }
 }

@@ -13,7 +13,7 @@ fn uuid(byte: u8) -> Uuid {
 }
 
 /// Member 1 of a RAID 5 of three 16 MiB members.
-fn sample() -> Superblock {
+pub(super) fn sample() -> Superblock {
     let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::None).unwrap();
     let entry = |byte, state, since| SlotRecord { member: uuid(byte), state, since: Epoch(since) };
     Superblock {
