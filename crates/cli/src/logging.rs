@@ -1,5 +1,7 @@
 //! What the program says of its work, on standard error.
 
+mod flood;
+
 use std::io::{self, IsTerminal as _};
 use std::sync::OnceLock;
 
@@ -10,23 +12,32 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use tracing_subscriber::{EnvFilter, fmt, reload};
 
 use crate::args::LogFormat;
+use flood::Flood;
 
 type Reload = Box<dyn Fn(EnvFilter) -> Result<()> + Send + Sync>;
 
 /// Changes the filter.
 static RELOAD: OnceLock<Reload> = OnceLock::new();
 
+/// Sums up what is said again and again.
+static FLOOD: Flood = Flood::new();
+
 /// Begins to say what `URAID_LOG` asks for: warnings and errors, if it does not.
 pub(crate) fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_env("URAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let (filter, handle) = reload::Layer::new(filter);
-    let registry = tracing_subscriber::registry().with(filter);
+    let registry = tracing_subscriber::registry().with(filter).with(&FLOOD);
     let layer = fmt::layer().with_writer(io::stderr).with_target(false);
     match format {
         LogFormat::Text => registry.with(layer.with_ansi(io::stderr().is_terminal()).without_time()).init(),
         LogFormat::Json => registry.with(layer.json().flatten_event(true)).init(),
     }
     let _ = RELOAD.set(Box::new(move |filter| Ok(handle.reload(filter)?)));
+}
+
+/// Sums up from now on what is said again and again, until what this returns is dropped: see [`flood`].
+pub(crate) fn sum_up() -> Result<flood::Summing> {
+    FLOOD.begin().context("can't start a thread")
 }
 
 /// Says from now on what is at least of `level`.

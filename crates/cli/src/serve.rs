@@ -18,6 +18,7 @@ use crate::args::{BusyPoll, CacheName, EndpointArgs, Misuse, ReadAhead, ServeArg
 use crate::control::{self, Control};
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::fleet::Fleet;
+use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, Reactor, Settings};
 use crate::spares::{self, Spare};
@@ -182,6 +183,7 @@ async fn serve(
     notifier.ready();
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
+    let summing = logging::sum_up()?;
     reactor.watch(|now| Watcher::new(about, now, hook, Rc::clone(&notifier)));
     if !args.read_only {
         control.resume_scrub();
@@ -200,6 +202,7 @@ async fn serve(
         .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
     control.end(&closed).await;
     reactor.watcher().into_iter().for_each(Watcher::end);
+    drop(summing);
     closed
 }
 

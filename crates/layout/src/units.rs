@@ -149,6 +149,24 @@ impl FromIterator<MemberIndex> for MemberSet {
     }
 }
 
+/// As in a sentence: `1`, `1 and 3`, `1, 3 and 4`; `none`.
+impl fmt::Display for MemberSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_empty() {
+            return f.write_str("none");
+        }
+        for (index, member) in self.iter().enumerate() {
+            f.write_str(match index {
+                0 => "",
+                _ if index + 1 == self.len() => " and ",
+                _ => ", ",
+            })?;
+            write!(f, "{member}")?;
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Debug for MemberSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.iter().map(|member| member.0)).finish()
@@ -165,3 +183,16 @@ macro_rules! display_as_number {
     )*};
 }
 display_as_number!(Lba, DiskSector, Sectors, Bytes, MemberIndex, StripeId, Stripes, GroupId, Cell, DataUnit);
+
+#[cfg(test)]
+mod tests {
+    use alloc::string::ToString as _;
+
+    use super::*;
+
+    #[test]
+    fn members_are_listed_as_in_a_sentence() {
+        let said = |slots: &[u8]| slots.iter().map(|&slot| MemberIndex(slot)).collect::<MemberSet>().to_string();
+        assert_eq!([said(&[]), said(&[7]), said(&[1, 3]), said(&[4, 1, 3])], ["none", "7", "1 and 3", "1, 3 and 4"]);
+    }
+}

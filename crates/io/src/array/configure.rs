@@ -20,7 +20,7 @@ use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, Superbl
 pub enum ConfigureError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing:?} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
+        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
     )]
     NotWhole {
         /// Their slots.

@@ -28,7 +28,7 @@ const STEP: Bytes = Bytes(1 << 20);
 pub enum GrowError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing:?} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
+        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
     )]
     NotWhole {
         /// Their slots.

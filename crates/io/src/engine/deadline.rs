@@ -136,7 +136,7 @@ impl<D: Disk, T> Engine<D, T> {
             return self.note_stuck(hung);
         }
         for member in hung.iter() {
-            tracing::error!(%member, deadline = ?self.patience.deadlines.write, "the member does not answer");
+            tracing::error!(%member, deadline = self.patience.deadlines.write.map(tracing::field::debug), "the member does not answer");
         }
         if self.fail_members(hung).is_ok() {
             self.put_on_record();

@@ -9,7 +9,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 #[derive(Debug, Error)]
 pub enum EngineError {
     /// More members are missing than the level survives.
-    #[error("too many members are missing: {missing:?}")]
+    #[error("too many members are missing: {missing}")]
     TooManyMissing {
         /// Their slots.
         missing: MemberSet,
@@ -47,9 +47,7 @@ pub enum EngineError {
     #[error("more members failed than the array survives; it is frozen: stop it and look at the members")]
     Frozen,
     /// The data can't be read from its member nor computed from the others.
-    #[error(
-        "sectors {lba}..+{len} can't be read: members {members:?} failed, and the others do not have what they hold"
-    )]
+    #[error("sectors {lba}..+{len} can't be read: members {members} failed, and the others do not have what they hold")]
     Unreadable {
         /// The first sector of the part that failed.
         lba: Lba,
@@ -59,13 +57,13 @@ pub enum EngineError {
         members: MemberSet,
     },
     /// A write failed and the level has nowhere else to keep what it brought.
-    #[error("members {members:?} failed a write, and this level keeps their data nowhere else")]
+    #[error("members {members} failed a write, and this level keeps their data nowhere else")]
     WriteFailed {
         /// The members.
         members: MemberSet,
     },
     /// A flush failed and the level has nowhere else to keep what it covered.
-    #[error("members {members:?} failed a flush: what was written to them before may be lost")]
+    #[error("members {members} failed a flush: what was written to them before may be lost")]
     FlushFailed {
         /// The members.
         members: MemberSet,
@@ -77,7 +75,7 @@ pub enum EngineError {
     NotDestaged,
     /// The log of some member failed, and the level has nowhere else to keep what it covers.
     #[error(
-        "members {members:?} failed to log a write, and this level keeps their data nowhere else; the write was not done"
+        "members {members} failed to log a write, and this level keeps their data nowhere else; the write was not done"
     )]
     LogFailed {
         /// The members; empty: it does not fit the log.

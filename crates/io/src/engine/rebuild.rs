@@ -299,7 +299,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn progress_durable(&mut self) {
         let upto = self.rebuild.step.expect("a step is under way");
         if upto == self.last() {
-            tracing::info!(members = ?self.record.rebuilding(), "members are rebuilt");
+            tracing::info!(members = %self.record.rebuilding(), "members are rebuilt");
             self.record.complete();
         } else {
             self.record.advance(upto);

@@ -204,7 +204,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let failures = self.flusher.failures();
         if is_failed || !failures.is_empty() {
-            tracing::error!(member = %slot, ?failures, "the member keeps its place");
+            tracing::error!(member = %slot, %failures, "the member keeps its place: members failed a flush, or the new one failed");
             self.replacing = None;
             return Step::To(Stage::Done);
         }

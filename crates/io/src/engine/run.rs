@@ -680,14 +680,14 @@ impl<D: Disk, T> Engine<D, T> {
         let missing = self.record.missing().union(failed);
         match self.repairs(missing) {
             Ok((repair, lost)) => {
-                tracing::error!(members = ?failed, "members failed; the array goes on without them");
+                tracing::error!(members = %failed, "members failed; the array goes on without them");
                 (self.repair, self.repair_lost) = (repair, lost);
                 self.record.fail(failed);
                 Ok(())
             }
             Err(_) if planted!(FreezeIgnored) => Ok(()),
             Err(_) => {
-                tracing::error!(members = ?missing, "too many members failed; the array is frozen");
+                tracing::error!(members = %missing, "too many members failed; the array is frozen");
                 self.is_frozen = true;
                 Err(EngineError::Frozen)
             }
@@ -702,7 +702,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         match &result {
             Ok(()) => {}
-            Err(DiskError::Unsupported { .. }) => tracing::debug!(%member, "zeros are written: {result:?}"),
+            Err(error @ DiskError::Unsupported { .. }) => tracing::debug!(%member, %error, "zeros are written"),
             Err(error) if self.is_seat(member) => self.give_up_replacing(error),
             Err(error @ DiskError::TimedOut { .. }) => tracing::debug!(%member, %error, "the others go on"),
             Err(error) => {

@@ -17,6 +17,7 @@
 //!
 //! It knows no time: [`Engine::tick`] says when clients have been away for a while, and hands out what the limit allows.
 
+use std::fmt;
 use std::ops::Range;
 
 use smallvec::SmallVec;
@@ -62,6 +63,20 @@ pub enum Blame {
     Suspected(Location),
     /// Some unit of this parity group, or one of two copies; it can't be told which.
     Unknown(GroupId),
+}
+
+impl fmt::Display for Blame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Certain(Location { member, sector }) => {
+                write!(f, "member {member}, from sector {sector} of its data")
+            }
+            Self::Suspected(Location { member, sector }) => {
+                write!(f, "probably member {member}, from sector {sector} of its data")
+            }
+            Self::Unknown(group) => write!(f, "some member of parity group {group}"),
+        }
+    }
 }
 
 /// Adjacent columns of a parity stripe in which something is wrong.
@@ -506,7 +521,7 @@ impl<D: Disk, T> Engine<D, T> {
         let mismatch = Mismatch { stripe, start, len, blame, is_repaired };
         let has_room = status.mismatches.len() < MISMATCHES_MAX;
         if has_room {
-            tracing::error!(%stripe, %start, %len, ?blame, is_repaired, "units of a parity stripe do not agree");
+            tracing::error!(%stripe, %start, %len, %blame, is_repaired, "units of a parity stripe do not agree");
         }
         match status.mismatches.last_mut().filter(|last| last.is_continued_by(&mismatch)) {
             Some(last) => last.len.0 += len.0,
