@@ -86,7 +86,7 @@ impl Pool {
         Self { shared: Rc::new(Shared { budget, in_use: Cell::new(0), kept: Cell::new(0), free: RefCell::default() }) }
     }
 
-    /// A buffer of `len` bytes, or `None` while the budget does not allow it: wait until buffers are dropped.
+    /// A buffer of `len` bytes, or `None` while the budget or the system does not allow it: wait until buffers are dropped.
     ///
     /// A length whose size class is over the whole budget never fits; see [`Pool::fits`].
     #[must_use]
@@ -97,7 +97,7 @@ impl Pool {
         if class.bytes > shared.budget - shared.in_use.get() {
             return None;
         }
-        let block = shared.take(class).unwrap_or_else(|| shared.map(class));
+        let block = shared.take(class).or_else(|| shared.map(class))?;
         shared.in_use.set(shared.in_use.get() + class.bytes);
         Some(Buf { hold: Hold { block }, len })
     }
@@ -142,16 +142,16 @@ impl Shared {
     }
 
     /// A new block: of a small class one of many, of which the others are kept as far as the budget goes.
-    fn map(self: &Rc<Self>, class: Class) -> Rc<Block> {
+    fn map(self: &Rc<Self>, class: Class) -> Option<Rc<Block>> {
         self.make_room(class.bytes);
         let room = self.budget - self.in_use.get() - self.kept.get();
         let count = if class.bytes <= SMALL_BYTES { (REGION_BYTES.min(room) / class.bytes).max(1) } else { 1 };
         let home = Rc::downgrade(self);
-        let mut blocks = Block::many(class.bytes, count, &home).map(Rc::new);
+        let mut blocks = Block::many(class.bytes, count, &home)?.map(Rc::new);
         let block = blocks.next().expect("at least one block");
         self.free_list(class).extend(blocks);
         self.kept.set(self.kept.get() + class.bytes * (count - 1));
-        block
+        Some(block)
     }
 
     fn free_list(&self, class: Class) -> RefMut<'_, Vec<Rc<Block>>> {
@@ -213,6 +213,14 @@ impl Buf {
         let len = usize::try_from(len.0).expect("a buffer fits the address space");
         let class = Class::of(len).expect("a buffer fits the address space");
         Self { hold: Hold { block: Rc::new(Block::zeroed(class.bytes)) }, len }
+    }
+
+    /// A buffer of `len` zero bytes outside any budget, or `None` where the system has too little memory left: for those that can do without.
+    #[must_use]
+    pub fn try_zeroed(len: Bytes) -> Option<Self> {
+        let len = usize::try_from(len.0).ok()?;
+        let block = Block::try_zeroed(Class::of(len)?.bytes)?;
+        Some(Self { hold: Hold { block: Rc::new(block) }, len })
     }
 
     /// How many bytes the buffer has.

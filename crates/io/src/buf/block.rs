@@ -2,6 +2,8 @@
 //! [`super::Lease`] uphold who may touch it.
 //!
 //! The memory of pools is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every page that it aligns.
+//!
+//! Memory that may be refused is taken only where [`HEADROOM_BYTES`] more could be had, so that there is always room for what can't be refused.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -18,6 +20,9 @@ pub(super) const PAGE_BYTES: usize = 4096;
 
 /// The size of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
+
+/// What is left to those that can't do without when somebody who can is refused memory: a plan's working memory, and what the allocator needs.
+const HEADROOM_BYTES: usize = 32 << 20;
 
 /// A block of its own of up to this comes from the allocator: a mapping costs two system calls and a fault.
 const ALLOCATED_MAX: usize = 64 << 10;
@@ -68,20 +73,24 @@ enum Loan {
 impl Block {
     /// A block of zeros; `bytes` is a positive multiple of a page.
     pub(super) fn zeroed(bytes: usize) -> Self {
-        let region = if bytes <= ALLOCATED_MAX { Region::allocate(bytes) } else { Region::map(bytes) };
-        Self {
-            home: Weak::new(),
-            is_disowned: Cell::new(false),
-            region: Rc::new(region),
-            start: 0,
-            bytes,
-            loans: RefCell::default(),
-        }
+        Self::of(if bytes <= ALLOCATED_MAX { Region::allocate(bytes) } else { Region::map(bytes) })
     }
 
-    /// `count` blocks of zeros that are neighbours in one mapping; `bytes`, of each, is a positive multiple of a page.
-    pub(super) fn many(bytes: usize, count: usize, home: &Weak<Shared>) -> impl Iterator<Item = Self> {
-        let (region, home) = (Rc::new(Region::map(bytes * count)), Weak::clone(home));
+    /// A block of zeros, or `None` where memory is short; `bytes` is a positive multiple of a page.
+    pub(super) fn try_zeroed(bytes: usize) -> Option<Self> {
+        Region::try_map(bytes, HEADROOM_BYTES).map(Self::of)
+    }
+
+    /// All of a region.
+    fn of(region: Region) -> Self {
+        let bytes = region.bytes;
+        let (home, is_disowned, region) = (Weak::new(), Cell::new(false), Rc::new(region));
+        Self { home, is_disowned, region, start: 0, bytes, loans: RefCell::default() }
+    }
+
+    /// `count` blocks of zeros that are neighbours in one mapping, or `None` where memory is short; `bytes`, of each, is a positive multiple of a page.
+    pub(super) fn many(bytes: usize, count: usize, home: &Weak<Shared>) -> Option<impl Iterator<Item = Self>> {
+        let (region, home) = (Rc::new(Region::try_map(bytes * count, HEADROOM_BYTES)?), Weak::clone(home));
         let block = move |index| Self {
             home: Weak::clone(&home),
             is_disowned: Cell::new(false),
@@ -90,7 +99,7 @@ impl Block {
             bytes,
             loans: RefCell::default(),
         };
-        (0..count).map(block)
+        Some((0..count).map(block))
     }
 
     /// The pool that it goes back to, if that is still there.
@@ -204,19 +213,30 @@ impl Region {
     }
 
     fn map(bytes: usize) -> Self {
+        Self::try_map(bytes, 0).unwrap_or_else(|| handle_alloc_error(Self::layout(bytes)))
+    }
+
+    /// `None` where the system does not have as much, and `headroom` bytes beside it; both are multiples of a page.
+    fn try_map(bytes: usize, headroom: usize) -> Option<Self> {
         assert!(bytes > 0 && bytes.is_multiple_of(PAGE_BYTES), "a region is whole pages");
+        let all = bytes.checked_add(headroom)?;
         let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: an anonymous mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), bytes, protection, flags, -1, 0) };
-        let region = match NonNull::new(start.cast::<u8>()) {
-            Some(start) if start.as_ptr().cast() != libc::MAP_FAILED => Self { start, bytes, is_mapped: true },
-            _ => handle_alloc_error(Self::layout(bytes)),
-        };
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), all, protection, flags, -1, 0) };
+        if start == libc::MAP_FAILED {
+            return None;
+        }
+        if headroom > 0 {
+            // SAFETY: the range is the end of the new mapping, which nobody knows of yet.
+            let given_back = unsafe { libc::munmap(start.wrapping_byte_add(bytes), headroom) };
+            assert_eq!(given_back, 0, "the end of a mapping can be given back");
+        }
+        let region = Self { start: NonNull::new(start.cast::<u8>())?, bytes, is_mapped: true };
         if bytes >= HUGE_BYTES {
             // SAFETY: the range is the mapping's own. It is a wish: one fault instead of five hundred.
             unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
         }
-        region
+        Some(region)
     }
 }
 

@@ -49,6 +49,19 @@ fn budget_is_refused_beyond_and_given_again_after_a_drop() {
     assert!(pool.try_alloc(Bytes(u64::MAX)).is_none());
 }
 
+/// More than the address space of a process, and less than what a pointer can say.
+#[test]
+fn memory_that_the_system_does_not_have_is_refused() {
+    let beyond = Bytes(1 << 50);
+    assert!(Buf::try_zeroed(beyond).is_none());
+    assert!(Buf::try_zeroed(Bytes(u64::MAX)).is_none());
+    let pool = Pool::new(Bytes(1 << 51));
+    assert!(pool.fits(beyond) && pool.try_alloc(beyond).is_none());
+    assert_eq!(pool.in_use(), Bytes(0), "what was refused does not count");
+    assert_eq!(pool.try_alloc(Bytes(KIB)).unwrap().as_ref(), [0; 1024]);
+    assert_eq!(Buf::try_zeroed(Bytes(70_000)).unwrap().as_ref(), [0; 70_000]);
+}
+
 #[test]
 fn freed_memory_is_used_again_and_kept_memory_stays_within_the_budget() {
     let pool = pool(64);

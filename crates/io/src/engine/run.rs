@@ -736,8 +736,8 @@ impl<D: Disk, T> Engine<D, T> {
     }
 }
 
-/// Working memory for a plan. One that needs more than there ever is gets it when it has no company.
+/// Working memory for a plan. One that needs more than there ever is, or than the system has for a pool, gets it when it has no company.
 fn allocate(pool: &Pool, need: Bytes) -> Option<Buf> {
-    let is_alone = pool.in_use() == Bytes(0) && !pool.fits(need);
-    pool.try_alloc(need).or_else(|| is_alone.then(|| Buf::zeroed(need)))
+    let is_alone = || pool.in_use() == Bytes(0);
+    pool.try_alloc(need).or_else(|| is_alone().then(|| Buf::zeroed(need)))
 }
