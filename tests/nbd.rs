@@ -45,6 +45,8 @@ pub enum Command {
 pub mod error {
     /// Operation not permitted: a write to a read-only export.
     pub const EPERM: u32 = 1;
+    /// No memory for the request's data.
+    pub const ENOMEM: u32 = 12;
     /// Invalid argument.
     pub const EINVAL: u32 = 22;
     /// A write beyond the end.
@@ -182,7 +184,11 @@ impl Client {
         Ok(cookie)
     }
 
-    fn try_connect(socket: &Path) -> io::Result<Self> {
+    /// As [`Client::connect`].
+    ///
+    /// # Errors
+    /// When the server does not take the connection.
+    pub fn try_connect(socket: &Path) -> io::Result<Self> {
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(REPLY_TIME_MAX))?;
         stream.set_write_timeout(Some(REPLY_TIME_MAX))?;

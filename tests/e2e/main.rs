@@ -12,6 +12,7 @@ mod harness;
 mod integrity;
 mod kills;
 mod lifecycle;
+mod limits;
 mod map;
 mod metrics;
 mod mount;

@@ -401,6 +401,10 @@ pub(crate) struct CacheArgs {
     /// Memory of the cache [default: 256M, or an eighth of the machine's memory where that is less]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) cache_size: Option<Bytes>,
+    /// Memory for the data of clients' requests in flight, replies that were not taken included. Clients wait while there is none left, and one that
+    /// leaves its replies lying for 30 seconds while others wait is disconnected [default: the cache's size, and at least 64M]
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) request_memory: Option<Bytes>,
     /// The most to read ahead of clients that read in order: auto (2M where members are on disks), off, or a size of up to 32M. It goes
     /// to the cache, of which each reader gets a 64th at most
     #[arg(long, value_parser = read_ahead, default_value = "auto", value_name = "SIZE")]

@@ -26,6 +26,8 @@ use crate::serve::warn_unless;
 /// The reactors, ready to serve.
 pub(crate) struct Fleet {
     keeper: Rc<Reactor>,
+    /// Of each reactor's clients.
+    limits: Limits,
     dispatcher: Dispatcher,
     incoming: Incoming,
     steps: Arc<Barrier>,
@@ -50,7 +52,7 @@ impl Fleet {
     /// Starts `reactors` threads, this one counted.
     pub(crate) async fn start(array: Array, info: &ExportInfo, settings: Settings, reactors: u8) -> Result<Self> {
         let bands = Bands::new(&array.geometry, reactors);
-        let (dispatcher, mut incoming) = Dispatcher::new(reactors.into(), Limits::default());
+        let (dispatcher, mut incoming) = Dispatcher::new(reactors.into(), settings.limits(reactors.into()));
         let mut addresses = Address::all(bands);
         let steps = Arc::new(Barrier::new(reactors.into()));
         let (sender, ended) = mpsc::channel(reactors.into());
@@ -71,7 +73,8 @@ impl Fleet {
         drop(sender);
         let (address, incoming) = (addresses.pop().expect("the keeper's"), incoming.pop().expect("the keeper's"));
         let keeper = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, Some(address))?);
-        let mut fleet = Self { keeper, dispatcher, incoming, steps, followers, ended };
+        let limits = settings.limits(reactors.into());
+        let mut fleet = Self { keeper, limits, dispatcher, incoming, steps, followers, ended };
         tokio::select! {
             _ = fleet.steps.wait() => Ok(fleet),
             failed = fleet.ended.recv() => Err(failure(failed)),
@@ -90,8 +93,8 @@ impl Fleet {
 
     /// Serves until `shutdown` is ready and everybody but the keeper has flushed and stopped.
     pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let Self { keeper, dispatcher, incoming, steps, followers, mut ended } = self;
-        let server = Server::new(Rc::clone(&keeper), Limits::default())?;
+        let Self { keeper, limits, dispatcher, incoming, steps, followers, mut ended } = self;
+        let server = Server::new(Rc::clone(&keeper), limits)?;
         let mut ring = keeper.spawn();
         let work = async {
             let ((), answered) = tokio::join!(dispatcher.run(listener, shutdown), server.serve_incoming(incoming));
@@ -136,8 +139,9 @@ impl Beginning {
 
     async fn serve(self) -> Ended {
         let Self { follower, address, incoming, info, settings, steps } = self;
+        let limits = settings.limits(address.bands.shards().count());
         let reactor = Rc::new(Reactor::new(follower.into_engine()?, info, settings, Some(address))?);
-        let server = Server::new(Rc::clone(&reactor), Limits::default())?;
+        let server = Server::new(Rc::clone(&reactor), limits)?;
         let mut ring = reactor.spawn();
         steps.wait().await;
         let work = async {

@@ -29,7 +29,7 @@ use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, Sectors};
-use uraid_nbd::{Command, Export, ExportInfo, Extent, NbdError, Payload, ReplySlot, Span};
+use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, Span};
 
 use crate::control::protocol::Traffic;
 use crate::events::{Condition, Watcher};
@@ -62,8 +62,20 @@ pub(crate) struct Settings {
     pub(crate) busy_poll: Duration,
     /// By all reactors together.
     pub(crate) caching: Option<Caching>,
+    /// The most memory of requests in flight, by all reactors together.
+    pub(crate) request_memory: Bytes,
     /// Of each reactor.
     pub(crate) patience: Patience,
+}
+
+impl Settings {
+    /// What the clients of one of so many reactors may use up.
+    ///
+    /// What is for another reactor's part of the array is there three times: as the request, on its way, and in the memory of the other.
+    pub(crate) fn limits(&self, reactors: usize) -> Limits {
+        let copies = if reactors > 1 { 3 } else { 1 };
+        Limits { bytes_in_flight_all_max: self.request_memory.0 / (copies * reactors as u64), ..Limits::default() }
+    }
 }
 
 /// An array as an export.
@@ -302,13 +314,13 @@ impl Reactor {
         }
     }
 
-    /// Memory for a request.
-    fn memory(&self, len: Bytes) -> Buf {
+    /// Memory for a request, if there is any.
+    fn memory(&self, len: Bytes) -> Option<Buf> {
         let again = || {
             self.engine.borrow_mut().reclaim(len);
             self.pool.try_alloc(len)
         };
-        self.pool.try_alloc(len).or_else(again).unwrap_or_else(|| Buf::zeroed(len))
+        self.pool.try_alloc(len).or_else(again).or_else(|| Buf::try_zeroed(len))
     }
 
     /// Whether zeros can be had without writing them: where there is a whole parity stripe, and every member can.
@@ -326,7 +338,7 @@ impl Export for Reactor {
         self.info.clone()
     }
 
-    fn buffer(&self, length_bytes: u32) -> Buf {
+    fn buffer(&self, length_bytes: u32) -> Option<Buf> {
         self.memory(Bytes(length_bytes.into()))
     }
 

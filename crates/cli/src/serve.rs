@@ -11,7 +11,7 @@ use uraid_io::array::{Array, OpenOptions, Wanted, select};
 use uraid_io::engine::CacheMode;
 use uraid_io::member::Access;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Limits, Listener, Server, UnixSocket};
+use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket};
 
 use crate::about::About;
 use crate::args::{BusyPoll, CacheName, EndpointArgs, Misuse, ReadAhead, ServeArgs, WatchArgs};
@@ -34,6 +34,9 @@ const CACHE_BYTES: Bytes = Bytes(256 << 20);
 
 /// What `--read-ahead auto` reads ahead at most of each client that reads in order, where members are on disks.
 const READ_AHEAD: Bytes = Bytes(2 << 20);
+
+/// What clients' requests in flight may take where nobody says: two of the largest, or as much as the cache.
+const REQUEST_MEMORY_MIN: Bytes = Bytes(2 * REQUEST_BYTES_MAX as u64);
 
 /// The most data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
@@ -134,7 +137,9 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
         ReadAhead::Auto => READ_AHEAD,
     };
     let caching = caching(args).map(|(mode, size)| Caching { mode, size, read_ahead });
-    Settings { busy_poll, caching, patience: args.patience.into() }
+    let cached = caching.map_or(Bytes(0), |caching| caching.size);
+    let request_memory = args.cache.request_memory.unwrap_or(cached.max(REQUEST_MEMORY_MIN));
+    Settings { busy_poll, caching, request_memory, patience: args.patience.into() }
 }
 
 /// How many threads serve the array.
@@ -218,7 +223,7 @@ impl Service {
             return Ok(Self::Several(Fleet::start(array, info, settings, reactors).await?));
         }
         let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None)?);
-        let server = Server::new(Rc::clone(&reactor), Limits::default())?;
+        let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
         Ok(Self::One(reactor, server))
     }
 

@@ -61,6 +61,14 @@ pub enum Error {
         /// The time allowed.
         limit: Duration,
     },
+    /// The client kept memory that others waited for.
+    #[error(
+        "the client took none of its replies, or sent none of the data that it had announced, while others waited for the memory: disconnected"
+    )]
+    Stuck,
+    /// There is no memory for a connection.
+    #[error("there is no memory left for another client: disconnected")]
+    NoMemory,
     /// A connected socket failed.
     #[error("{operation} failed: {source}")]
     Connection {

@@ -13,9 +13,9 @@ pub trait Export: 'static {
     /// What clients are told about the export. It must not change while the server runs.
     fn info(&self) -> ExportInfo;
 
-    /// Memory for the data of one request. `length_bytes` is at most the export's maximum, and all that one connection holds at a time is
-    /// within [`crate::Limits::bytes_in_flight_max`].
-    fn buffer(&self, length_bytes: u32) -> Self::Buffer;
+    /// Memory for the data of one request, or `None` when there is no more: the request is answered with [`crate::NbdError::NoMemory`].
+    /// `length_bytes` is at most the export's maximum, and all that clients hold at a time is within [`crate::Limits::bytes_in_flight_all_max`].
+    fn buffer(&self, length_bytes: u32) -> Option<Self::Buffer>;
 
     /// Starts a command. The slot is answered once: at any later time, in any order, or before this returns.
     /// The connection may be gone by then, which the slot takes care of.

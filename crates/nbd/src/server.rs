@@ -3,18 +3,21 @@
 //! A server runs on one thread, inside a [`tokio::task::LocalSet`]. Each connection is one task, which reads, submits and writes without ever
 //! waiting for one of the three in particular.
 //!
-//! Bounds, per connection: [`Limits`]. When they are reached the task stops reading its socket, so that the client feels it and nobody else does.
+//! Bounds, of each connection and of all together: [`Limits`]. When they are reached the task stops reading its socket, so that its client waits.
 
+mod budget;
 mod connection;
+mod door;
 mod handover;
 mod listener;
 mod outbox;
 mod places;
 mod receive;
+mod refusals;
 mod socket;
 mod stream;
 
-use std::{cell::Cell, fmt, future::Future, rc::Rc, time::Duration};
+use std::{cell::Cell, future::Future, rc::Rc, time::Duration};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
@@ -26,23 +29,28 @@ pub use places::Connections;
 pub use socket::UnixSocket;
 
 use crate::{Error, Export};
+use budget::Budget;
 use connection::serve_connection;
-use listener::Accepted;
+use door::Door;
 use places::Place;
-use stream::Stream;
-
-/// How long to leave off accepting when the system is out of descriptors or memory.
-const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
 /// What clients may use up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time. Further ones are closed at once.
+    /// Connections at a time. Further ones take the place of one that still shakes hands, or are closed at once.
     pub connections_max: usize,
+    /// Connections at a time of one host in the network: of one IPv4 address, or one IPv6 network of 64 bits. Less than all, so that one host
+    /// can't keep the others out.
+    pub connections_per_host_max: usize,
     /// Data of requests of one connection that are not yet received, executed or answered. One request is always admitted.
     pub bytes_in_flight_max: u64,
+    /// The same of all connections of one server. One request that is larger than half of it is admitted at a time.
+    pub bytes_in_flight_all_max: u64,
     /// Requests of one connection whose reply is not yet sent.
     pub requests_in_flight_max: u32,
+    /// How long a client may leave replies or announced data lying while others wait for the memory: within this time, or twice as long at
+    /// most, it must move a MiB, or else it is disconnected.
+    pub stuck_timeout: Duration,
     /// Time for a handshake.
     pub handshake_timeout: Duration,
     /// Time for requests in flight at shutdown.
@@ -50,12 +58,16 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 connections of 64 MiB and 1024 requests, 10 s for a handshake, 30 s for a shutdown.
+    /// 64 connections, 48 of one host, each of 64 MiB and 1024 requests, together of 256 MiB; 10 s for a handshake, 30 s for who is stuck and for
+    /// a shutdown.
     fn default() -> Self {
         Self {
             connections_max: 64,
+            connections_per_host_max: 48,
             bytes_in_flight_max: 64 << 20,
+            bytes_in_flight_all_max: 256 << 20,
             requests_in_flight_max: 1024,
+            stuck_timeout: Duration::from_secs(30),
             handshake_timeout: Duration::from_secs(10),
             shutdown_timeout: Duration::from_secs(30),
         }
@@ -67,6 +79,7 @@ impl Default for Limits {
 pub struct Server<E> {
     export: Rc<E>,
     limits: Limits,
+    budget: Rc<Budget>,
     open: Connections,
 }
 
@@ -77,7 +90,7 @@ impl<E: Export> Server<E> {
     /// [`Error::InvalidExport`] if the protocol can't describe the export.
     pub fn new(export: Rc<E>, limits: Limits) -> Result<Self, Error> {
         export.info().validate()?;
-        Ok(Self { export, limits, open: Connections::default() })
+        Ok(Self { export, limits, budget: Budget::new(&limits), open: Connections::default() })
     }
 
     /// The connections that [`Server::serve`] accepts.
@@ -98,23 +111,17 @@ impl<E: Export> Server<E> {
         let (drain, draining) = watch::channel(false);
         let mut connections = JoinSet::new();
         let mut shutdown = std::pin::pin!(shutdown);
+        let mut watch = std::pin::pin!(self.budget.watch(self.limits.stuck_timeout));
+        let mut door = Door::new(listener, self.limits, self.open.clone());
         loop {
             tokio::select! {
-                accepted = listener.accept() => match accepted {
-                    Ok(stream) => match self.open.place(self.limits.connections_max) {
-                        Some(place) => self.spawn(&mut connections, stream, place, draining.clone()),
-                        None => warn!("{}", TooMany(self.limits.connections_max)),
-                    },
-                    Err(error) => {
-                        warn!(%error, "could not accept a connection");
-                        tokio::time::sleep(ACCEPT_BACKOFF).await;
-                    }
-                },
+                (stream, place) = door.next() => self.spawn(&mut connections, stream, place, draining.clone()),
                 Some(ended) = connections.join_next() => connection_ended(ended),
+                () = &mut watch => unreachable!("it is watched for ever"),
                 () = &mut shutdown => break,
             }
         }
-        drop(listener);
+        drop(door);
         self.finish(connections, &drain).await
     }
 
@@ -135,35 +142,44 @@ impl<E: Export> Server<E> {
     }
 
     /// Serves a connection, which keeps its place among all until it ends.
-    fn spawn(&self, connections: &mut JoinSet<()>, stream: Accepted, place: Place, draining: watch::Receiver<bool>) {
-        let (export, limits) = (Rc::clone(&self.export), self.limits);
+    fn spawn(
+        &self,
+        connections: &mut JoinSet<()>,
+        stream: listener::Stream,
+        place: Place,
+        draining: watch::Receiver<bool>,
+    ) {
+        let (export, limits, budget) = (Rc::clone(&self.export), self.limits, Rc::clone(&self.budget));
         match stream {
-            Accepted::Unix(stream) => connections.spawn_local(logged(stream, export, limits, draining, place)),
-            Accepted::Tcp(stream) => connections.spawn_local(logged(stream, export, limits, draining, place)),
+            listener::Stream::Unix(stream) => {
+                connections.spawn_local(logged(stream, export, limits, budget, draining, place))
+            }
+            listener::Stream::Tcp(stream) => {
+                connections.spawn_local(logged(stream, export, limits, budget, draining, place))
+            }
         };
     }
 }
 
-/// Says that a connection was closed at once.
-struct TooMany(usize);
-
-impl fmt::Display for TooMany {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "too many connections: a new one was closed; there are {} at a time", self.0)
-    }
-}
-
-async fn logged<S, E>(stream: S, export: Rc<E>, limits: Limits, draining: watch::Receiver<bool>, _place: Place)
-where
-    S: Stream,
+async fn logged<S, E>(
+    stream: S,
+    export: Rc<E>,
+    limits: Limits,
+    budget: Rc<Budget>,
+    draining: watch::Receiver<bool>,
+    place: Place,
+) where
+    S: stream::Stream,
     E: Export,
 {
     thread_local!(static CONNECTIONS: Cell<u64> = const { Cell::new(0) });
     let connection = CONNECTIONS.replace(CONNECTIONS.get() + 1);
-    debug!(connection, "connected");
-    match serve_connection(stream, export, limits, draining).await {
-        Ok(()) => debug!(connection, "disconnected"),
-        Err(error) => info!(connection, %error, "connection ended"),
+    let peer = place.peer();
+    debug!(connection, %peer, "connected");
+    match serve_connection(stream, export, limits, budget, draining, place).await {
+        Ok(()) => debug!(connection, %peer, "disconnected"),
+        Err(error @ (Error::Stuck | Error::NoMemory)) => warn!(connection, %peer, %error, "connection ended"),
+        Err(error) => info!(connection, %peer, %error, "connection ended"),
     }
 }
 

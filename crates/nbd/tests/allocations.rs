@@ -60,10 +60,10 @@ impl Export for Pooled {
         ExportInfo::new(1 << 20)
     }
 
-    fn buffer(&self, length_bytes: u32) -> Buffer {
+    fn buffer(&self, length_bytes: u32) -> Option<Buffer> {
         assert_eq!(length_bytes as usize, BLOCK_BYTES);
         let bytes = self.free.borrow_mut().pop().unwrap_or_else(|| vec![0xEE; BLOCK_BYTES]);
-        Buffer { bytes, home: Rc::clone(&self.free) }
+        Some(Buffer { bytes, home: Rc::clone(&self.free) })
     }
 
     fn submit(&self, command: Command<Buffer>, reply: ReplySlot<Buffer>) {

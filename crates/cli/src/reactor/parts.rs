@@ -68,16 +68,17 @@ impl Order {
         }
     }
 
-    /// The command; `buf` gives the memory of a read or write.
-    pub(super) fn command(self, buf: impl FnOnce(Bytes) -> Buf) -> Command {
+    /// The command; `buf` gives the memory of a read or write, if there is any.
+    pub(super) fn command(self, buf: impl FnOnce(Bytes) -> Option<Buf>) -> Result<Command, NbdError> {
         let Self { kind, lba, len } = self;
-        match kind {
-            Kind::Read => Command::Read { lba, buf: buf(len.bytes()) },
-            Kind::Write { fua } => Command::Write { lba, buf: buf(len.bytes()), fua },
+        let buf = || buf(len.bytes()).ok_or(NbdError::NoMemory);
+        Ok(match kind {
+            Kind::Read => Command::Read { lba, buf: buf()? },
+            Kind::Write { fua } => Command::Write { lba, buf: buf()?, fua },
             Kind::WriteZeroes { fua, may_punch } => Command::WriteZeroes { lba, len, fua, may_punch },
             Kind::Trim { fua } => Command::Trim { lba, len, fua },
             Kind::Flush => Command::Flush,
-        }
+        })
     }
 }
 

@@ -11,7 +11,7 @@ use uraid_io::bands::{Bands, Shard};
 use uraid_io::bitmap::RegionId;
 use uraid_io::buf::Buf;
 use uraid_io::engine::{self, Ask, EngineError, Standing};
-use uraid_layout::{Lba, MemberSet};
+use uraid_layout::{Bytes, Lba, MemberSet};
 use uraid_nbd::NbdError;
 
 use super::meter::Request;
@@ -156,7 +156,7 @@ impl Reactor {
             }
             PeerToken::Guest { from, part } => {
                 let result = result.map_err(|error| nbd_error(&error));
-                let result = result.map(|buf| buf.map(|buf| Box::from(buf.as_ref())));
+                let result = result.and_then(|buf| buf.map(|buf| copied(buf.as_ref())).transpose());
                 peers.outboxes.post(from, Message::Answer { part, result });
             }
             PeerToken::Sync { from, members } => {
@@ -204,12 +204,10 @@ impl Reactor {
         let engine = || self.engine.borrow_mut();
         match message {
             Message::Order { from, part, order, data } => {
-                let command = order.command(|len| {
-                    let mut buf = self.memory(len);
-                    data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
-                    buf
-                });
-                engine().submit(Token::Peer(PeerToken::Guest { from, part }), command);
+                match order.command(|len| self.filled(len, data.as_deref())) {
+                    Ok(command) => engine().submit(Token::Peer(PeerToken::Guest { from, part }), command),
+                    Err(error) => peers.outboxes.post(from, Message::Answer { part, result: Err(error) }),
+                }
             }
             Message::Answer { part, result } => {
                 self.end_part(peers, part, result.as_ref().map(Option::as_deref).map_err(|error| *error));
@@ -254,22 +252,40 @@ impl Reactor {
         let mut is_own = false;
         let mut requests = peers.requests.borrow_mut();
         while let Some(begun) = requests.begin(&peers.bands, request) {
-            let (part, order) = (begun.part, begun.order);
-            if begun.owner == peers.shard {
-                is_own = true;
-                let command = order.command(|len| {
-                    let mut buf = self.memory(len);
-                    begun.data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
-                    buf
-                });
-                self.engine.borrow_mut().submit(Token::Peer(PeerToken::Own(part)), command);
+            let (owner, part, order) = (begun.owner, begun.part, begun.order);
+            let sent = if owner == peers.shard {
+                order.command(|len| self.filled(len, begun.data)).map(|command| {
+                    is_own = true;
+                    self.engine.borrow_mut().submit(Token::Peer(PeerToken::Own(part)), command);
+                })
             } else {
-                let data = begun.data.map(Box::from);
-                peers.outboxes.post(begun.owner, Message::Order { from: peers.shard, part, order, data });
+                begun.data.map(copied).transpose().map(|data| {
+                    peers.outboxes.post(owner, Message::Order { from: peers.shard, part, order, data });
+                })
+            };
+            // A part that there is no memory for ends its request, now or with those that are under way.
+            if let Err(error) = sent {
+                requests.end(part, Err(error));
+                break;
             }
         }
         is_own
     }
+
+    /// Memory for a part, with what is written.
+    fn filled(&self, len: Bytes, data: Option<&[u8]>) -> Option<Buf> {
+        let mut buf = self.memory(len)?;
+        data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
+        Some(buf)
+    }
+}
+
+/// A copy that can go to another thread.
+fn copied(data: &[u8]) -> Result<Box<[u8]>, NbdError> {
+    let mut copy = Vec::new();
+    copy.try_reserve_exact(data.len()).map_err(|_| NbdError::NoMemory)?;
+    copy.extend_from_slice(data);
+    Ok(copy.into_boxed_slice())
 }
 
 fn bytes(buf: Option<&Buf>) -> Option<&[u8]> {

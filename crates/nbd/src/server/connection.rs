@@ -10,7 +10,7 @@ use std::{
 
 use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
 
-use super::{Limits, ReplySlot, outbox::Outbox, receive::ReceiveBuffer, stream::Stream};
+use super::{Limits, ReplySlot, budget::Budget, outbox::Outbox, places::Place, receive::ReceiveBuffer, stream::Stream};
 use crate::{
     Command, Error, Export, NbdError, Span,
     handshake::{Ended, Handshake},
@@ -23,26 +23,30 @@ const READS_PER_TURN: u32 = 2;
 /// What is missing of a write from here on is read straight into its buffer. Less is better read together with the requests behind it.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
-/// Serves a client until it leaves, fails, or `draining` turns true. Dropping the future closes the connection at once.
+/// Serves a client until it leaves, fails, is in others' way, or `draining` turns true. Dropping the future closes the connection at once.
 pub(super) async fn serve_connection<S, E>(
     mut stream: S,
     export: Rc<E>,
     limits: Limits,
+    budget: Rc<Budget>,
     mut draining: watch::Receiver<bool>,
+    place: Place,
 ) -> Result<(), Error>
 where
     S: Stream,
     E: Export,
 {
-    let mut received = ReceiveBuffer::new();
+    let mut received = ReceiveBuffer::for_handshake();
     let handshake =
         timeout(limits.handshake_timeout, shake_hands(&mut stream, &mut received, Handshake::new(export.info())));
     let session = tokio::select! {
         session = handshake => session.map_err(|_| Error::HandshakeTimeout { limit: limits.handshake_timeout })??,
+        () = place.evicted() => None,
         _ = draining.wait_for(|draining| *draining) => None,
     };
-    let Some(session) = session else { return Ok(()) };
-    let outbox = Outbox::new(session, limits);
+    let Some(session) = session.filter(|_| place.keep()) else { return Ok(()) };
+    received.enlarge()?;
+    let outbox = Outbox::new(session, limits, budget);
     let mut connection =
         Connection { stream, export, outbox, decoder: Decoder::new(session), received, stage: Stage::Header };
     tokio::select! {
@@ -135,6 +139,9 @@ impl<S: Stream, E: Export> Connection<S, E> {
     /// One turn. Ready to continue if the socket may have more.
     fn poll_turn(&mut self, cx: &mut Context<'_>) -> Poll<Result<ControlFlow<()>, Error>> {
         self.outbox.unpark();
+        if self.outbox.is_evicted() {
+            return Poll::Ready(Err(Error::Stuck));
+        }
         let mut reads = 0;
         let ended = loop {
             // Read on even if the socket takes no more replies: the budget says how far.
@@ -159,14 +166,16 @@ impl<S: Stream, E: Export> Connection<S, E> {
                 Poll::Pending => break Poll::Pending,
             }
         };
-        self.outbox.park(cx.waker());
+        self.outbox.park(cx.waker(), matches!(self.stage, Stage::Data(_)));
         ended
     }
 
     /// Takes no more requests. One whose data are still on their way was never started, and gets no reply.
     fn drain(&mut self) {
-        if let Stage::Data(writing) = mem::replace(&mut self.stage, Stage::Closing) {
-            writing.slot.abandon();
+        self.outbox.stop_waiting();
+        if let Stage::Data(Writing { buffer, slot, .. }) = mem::replace(&mut self.stage, Stage::Closing) {
+            drop(buffer);
+            slot.abandon();
         }
     }
 
@@ -229,16 +238,36 @@ impl<S: Stream, E: Export> Connection<S, E> {
         }
     }
 
-    /// Submits a command, or makes ready to receive its data.
+    /// Submits a command, or makes ready to receive its data. A request that there is no memory for is refused.
     fn start(&mut self, command: Command<()>, slot: ReplySlot<E::Buffer>, turn: &mut Turn) -> Stage<E::Buffer> {
-        if let Command::Write { span, fua, .. } = command {
-            let buffer = self.export.buffer(span.length_bytes);
-            assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a buffer is as long as was asked for");
-            return Stage::Data(Writing { span, fua, buffer, filled_bytes: 0, slot });
-        }
-        self.export.submit(command.with_buffer(|length_bytes| self.export.buffer(length_bytes)), slot);
+        let command = match command {
+            Command::Write { span, fua, .. } => {
+                let Some(buffer) = self.buffer(span) else {
+                    self.decoder.refuse(span.length_bytes, slot.cookie(), NbdError::NoMemory);
+                    slot.abandon();
+                    return Stage::Header;
+                };
+                return Stage::Data(Writing { span, fua, buffer, filled_bytes: 0, slot });
+            }
+            Command::Read { span, .. } => match self.buffer(span) {
+                Some(buffer) => Command::Read { span, buffer },
+                None => {
+                    slot.done(Err(NbdError::NoMemory));
+                    turn.refused = true;
+                    return Stage::Header;
+                }
+            },
+            other => other.with_buffer(|_| unreachable!("only reads and writes have data")),
+        };
+        self.export.submit(command, slot);
         turn.submitted = true;
         Stage::Header
+    }
+
+    fn buffer(&self, span: Span) -> Option<E::Buffer> {
+        let buffer = self.export.buffer(span.length_bytes)?;
+        assert_eq!(buffer.as_ref().len(), span.length_bytes as usize, "a buffer is as long as was asked for");
+        Some(buffer)
     }
 
     /// Reads more, unless what was read before must wait for the budget.
@@ -255,6 +284,9 @@ impl<S: Stream, E: Export> Connection<S, E> {
             Stage::Header | Stage::Data(_) => self.received.poll_fill(&mut self.stream, cx),
         };
         let filled = ready!(receiving).map_err(failed("receiving from the client"))?;
+        if matches!(self.stage, Stage::Data(_)) {
+            self.outbox.received(filled);
+        }
         if filled == 0 {
             if !matches!(self.stage, Stage::Header) || !self.received.is_empty() || self.decoder.is_skipping() {
                 return Poll::Ready(Err(Error::UnexpectedEnd));

@@ -12,8 +12,12 @@ use tokio::{
 };
 use tracing::warn;
 
-use super::places::{Connections, Place};
-use super::{ACCEPT_BACKOFF, Accepted, Limits, Listener, Server, TooMany, connection_ended};
+use super::{
+    Limits, Listener, Server, connection_ended,
+    door::Door,
+    listener::Stream,
+    places::{Connections, Place},
+};
 use crate::Export;
 
 /// Hands connections out; see the module.
@@ -66,45 +70,38 @@ impl Dispatcher {
 
     /// Accepts until `shutdown` is ready; removes the listener's socket file then.
     pub async fn run(self, listener: Listener, shutdown: impl Future<Output = ()>) {
+        let Self { queues, limits, open } = self;
+        let mut door = Door::new(listener, limits, open);
         let mut shutdown = std::pin::pin!(shutdown);
-        let mut turns = (0..self.queues.len()).cycle();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
+        for queue in queues.iter().cycle() {
+            let (stream, place) = tokio::select! {
+                next = door.next() => next,
                 () = &mut shutdown => return,
             };
-            match accepted.and_then(StdStream::new) {
-                Ok(stream) => match self.open.place(self.limits.connections_max) {
-                    Some(place) => self.hand(turns.next().expect("turns never end"), Handed { stream, place }),
-                    None => warn!("{}", TooMany(self.limits.connections_max)),
-                },
-                Err(error) => {
-                    warn!(%error, "could not accept a connection");
-                    tokio::time::sleep(ACCEPT_BACKOFF).await;
+            match StdStream::new(stream) {
+                Ok(stream) => {
+                    if queue.try_send(Handed { stream, place }).is_err() {
+                        warn!("a new connection was closed: the thread that was to serve it has ended");
+                    }
                 }
+                Err(error) => warn!(%error, "could not hand over a connection"),
             }
-        }
-    }
-
-    fn hand(&self, turn: usize, handed: Handed) {
-        if self.queues[turn].try_send(handed).is_err() {
-            warn!("a new connection was closed: the thread that was to serve it has ended");
         }
     }
 }
 
 impl StdStream {
-    fn new(accepted: Accepted) -> io::Result<Self> {
-        match accepted {
-            Accepted::Unix(stream) => stream.into_std().map(Self::Unix),
-            Accepted::Tcp(stream) => stream.into_std().map(Self::Tcp),
+    fn new(stream: Stream) -> io::Result<Self> {
+        match stream {
+            Stream::Unix(stream) => stream.into_std().map(Self::Unix),
+            Stream::Tcp(stream) => stream.into_std().map(Self::Tcp),
         }
     }
 
-    fn accepted(self) -> io::Result<Accepted> {
+    fn stream(self) -> io::Result<Stream> {
         match self {
-            Self::Unix(stream) => UnixStream::from_std(stream).map(Accepted::Unix),
-            Self::Tcp(stream) => TcpStream::from_std(stream).map(Accepted::Tcp),
+            Self::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
+            Self::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
         }
     }
 }
@@ -117,16 +114,18 @@ impl<E: Export> Server<E> {
     pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
         let (drain, draining) = tokio::sync::watch::channel(false);
         let mut connections = JoinSet::new();
+        let mut watch = std::pin::pin!(self.budget.watch(self.limits.stuck_timeout));
         loop {
             tokio::select! {
                 handed = incoming.queue.recv() => match handed {
                     None => break,
-                    Some(Handed { stream, place }) => match stream.accepted() {
+                    Some(Handed { stream, place }) => match stream.stream() {
                         Ok(stream) => self.spawn(&mut connections, stream, place, draining.clone()),
                         Err(error) => warn!(%error, "could not take over a connection"),
                     }
                 },
                 Some(ended) = connections.join_next() => connection_ended(ended),
+                () = &mut watch => unreachable!("it is watched for ever"),
             }
         }
         self.finish(connections, &drain).await

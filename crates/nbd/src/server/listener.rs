@@ -3,7 +3,7 @@
 use std::{
     fmt, io,
     net::{SocketAddr, TcpListener as StdTcpListener},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -14,7 +14,7 @@ use rustix::{
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tracing::debug;
 
-use super::socket::UnixSocket;
+use super::{places::Peer, socket::UnixSocket};
 use crate::{Error, uri::uri};
 
 /// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
@@ -59,9 +59,24 @@ enum Socket {
 }
 
 /// A new connection.
-pub(super) enum Accepted {
+pub(super) struct Accepted {
+    pub(super) stream: Stream,
+    pub(super) peer: Peer,
+}
+
+pub(super) enum Stream {
     Unix(UnixStream),
     Tcp(TcpStream),
+}
+
+impl Stream {
+    /// The number of its descriptor.
+    pub(super) fn descriptor(&self) -> i32 {
+        match self {
+            Self::Unix(stream) => stream.as_raw_fd(),
+            Self::Tcp(stream) => stream.as_raw_fd(),
+        }
+    }
 }
 
 impl Listener {
@@ -124,14 +139,15 @@ impl Listener {
             Socket::Unix(socket) => {
                 let stream = socket.accept().await?;
                 tune(enlarge_send_buffer(&stream));
-                Ok(Accepted::Unix(stream))
+                let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
+                Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(pid) })
             }
             Socket::Tcp(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 tune(sockopt::set_tcp_nodelay(&stream, true));
                 tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
                 tune(enlarge_send_buffer(&stream));
-                Ok(Accepted::Tcp(stream))
+                Ok(Accepted { stream: Stream::Tcp(stream), peer: Peer::Remote(address) })
             }
         }
     }

@@ -20,6 +20,7 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
+use super::budget::{Account, Budget, Charge};
 use crate::{
     Command, NbdError, Payload, Span,
     server::Limits,
@@ -38,16 +39,16 @@ pub(super) struct Outbox<B> {
     sent_bytes: Cell<usize>,
     bytes_in_flight: Cell<u64>,
     requests_in_flight: Cell<u32>,
-    task: RefCell<Option<Waker>>,
-    /// Whether the connection's task waits for replies: not if it is running or woken, for then it will look for itself.
-    parked: Cell<bool>,
+    /// Of all connections.
+    budget: Rc<Budget>,
+    account: Rc<Account>,
     closed: Cell<bool>,
 }
 
 struct Reply<B> {
     header: ReplyHeader,
     body: Body<B>,
-    charge_bytes: u64,
+    charge: Charge,
 }
 
 enum Body<B> {
@@ -61,7 +62,7 @@ pub struct ReplySlot<B: AsRef<[u8]>> {
     outbox: Option<Rc<Outbox<B>>>,
     cookie: Cookie,
     form: Form,
-    charge_bytes: u64,
+    charge: Charge,
 }
 
 /// What a success looks like.
@@ -73,7 +74,8 @@ enum Form {
 }
 
 impl<B: AsRef<[u8]>> Outbox<B> {
-    pub(super) fn new(session: Session, limits: Limits) -> Rc<Self> {
+    pub(super) fn new(session: Session, limits: Limits, budget: Rc<Budget>) -> Rc<Self> {
+        let account = budget.open();
         Rc::new(Self {
             session,
             limits,
@@ -81,8 +83,8 @@ impl<B: AsRef<[u8]>> Outbox<B> {
             sent_bytes: Cell::new(0),
             bytes_in_flight: Cell::new(0),
             requests_in_flight: Cell::new(0),
-            task: RefCell::new(None),
-            parked: Cell::new(false),
+            budget,
+            account,
             closed: Cell::new(false),
         })
     }
@@ -97,22 +99,16 @@ impl<B: AsRef<[u8]>> Outbox<B> {
                 (Form::Plain, 0)
             }
         };
-        self.charge(charge_bytes).then(|| ReplySlot {
-            outbox: Some(Rc::clone(self)),
-            cookie: request.cookie,
-            form,
-            charge_bytes,
-        })
+        let charge = self.charge(charge_bytes)?;
+        Some(ReplySlot { outbox: Some(Rc::clone(self)), cookie: request.cookie, form, charge })
     }
 
     /// Replies to a request that is not executed, or returns `false` if the budget has no room before another reply is sent.
     pub(super) fn reject(&self, cookie: Cookie, error: NbdError) -> bool {
-        let admitted = self.charge(0);
-        if admitted {
-            let header = ReplyHeader::error(&self.session, cookie, error);
-            self.push(Reply { header, body: Body::None, charge_bytes: 0 });
-        }
-        admitted
+        let Some(charge) = self.charge(0) else { return false };
+        let header = ReplyHeader::error(&self.session, cookie, error);
+        self.push(Reply { header, body: Body::None, charge });
+        true
     }
 
     /// Whether every request was answered and every answer sent.
@@ -120,18 +116,29 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         self.requests_in_flight.get() == 0
     }
 
-    /// Notes that the task waits, and is to be woken by the next reply.
-    pub(super) fn park(&self, waker: &Waker) {
-        let mut task = self.task.borrow_mut();
-        if !task.as_ref().is_some_and(|known| known.will_wake(waker)) {
-            *task = Some(waker.clone());
-        }
-        self.parked.set(true);
+    /// Notes that the task waits, and is to be woken by the next reply; `awaits_data`: of the client, for a write.
+    pub(super) fn park(&self, waker: &Waker, awaits_data: bool) {
+        self.account.park(waker, awaits_data || !self.replies.borrow().is_empty());
     }
 
     /// Notes that the task is running.
     pub(super) fn unpark(&self) {
-        self.parked.set(false);
+        self.account.unpark();
+    }
+
+    /// Notes that a part of a write's data has come.
+    pub(super) fn received(&self, bytes: usize) {
+        self.account.moved(bytes);
+    }
+
+    /// Whether the client was too slow to keep memory that others wait for.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.account.is_evicted()
+    }
+
+    /// Notes that the request that was not admitted will not be tried again.
+    pub(super) fn stop_waiting(&self) {
+        self.budget.stop_waiting(&self.account);
     }
 
     /// Sends what there is. Pending if the socket takes no more for now.
@@ -160,41 +167,45 @@ impl<B: AsRef<[u8]>> Outbox<B> {
     /// Drops what is queued, and what will be.
     pub(super) fn close(&self) {
         self.closed.set(true);
+        self.budget.close(&self.account);
         let replies = mem::take(&mut *self.replies.borrow_mut());
-        drop(replies);
+        for Reply { body, charge, .. } in replies {
+            drop(body);
+            self.discharge(charge);
+        }
     }
 
-    fn charge(&self, charge_bytes: u64) -> bool {
+    fn charge(&self, charge_bytes: u64) -> Option<Charge> {
         let requests = self.requests_in_flight.get();
         let bytes = self.bytes_in_flight.get() + charge_bytes;
         let admitted = requests < self.limits.requests_in_flight_max.max(1)
             && (bytes <= self.limits.bytes_in_flight_max || bytes == charge_bytes);
-        if admitted {
-            self.requests_in_flight.set(requests + 1);
-            self.bytes_in_flight.set(bytes);
-        }
-        admitted
+        let charge = if admitted { self.budget.charge(&self.account, charge_bytes)? } else { return None };
+        self.requests_in_flight.set(requests + 1);
+        self.bytes_in_flight.set(bytes);
+        Some(charge)
     }
 
-    fn discharge(&self, charge_bytes: u64) {
+    /// To be called when the memory is free again.
+    fn discharge(&self, charge: Charge) {
         self.requests_in_flight.update(|requests| requests - 1);
-        self.bytes_in_flight.update(|bytes| bytes - charge_bytes);
+        self.bytes_in_flight.update(|bytes| bytes - charge.bytes());
+        self.budget.discharge(&self.account, charge);
     }
 
     fn push(&self, reply: Reply<B>) {
         if self.closed.get() {
-            return;
+            let Reply { body, charge, .. } = reply;
+            drop(body);
+            return self.discharge(charge);
         }
         self.replies.borrow_mut().push_back(reply);
-        if self.parked.replace(false)
-            && let Some(task) = &*self.task.borrow()
-        {
-            task.wake_by_ref();
-        }
+        self.account.wake();
     }
 
     /// Drops the replies that are sent, and gives back their budget.
     fn sent(&self, mut bytes: usize) {
+        self.account.moved(bytes);
         bytes += self.sent_bytes.get();
         loop {
             let reply = {
@@ -207,7 +218,9 @@ impl<B: AsRef<[u8]>> Outbox<B> {
                 }
             };
             bytes -= reply.length_bytes();
-            self.discharge(reply.charge_bytes);
+            let Reply { body, charge, .. } = reply;
+            drop(body);
+            self.discharge(charge);
         }
         self.sent_bytes.set(bytes);
     }
@@ -252,11 +265,16 @@ impl<B: AsRef<[u8]>> ReplySlot<B> {
         self.answer(outcome);
     }
 
-    /// Gives the request's place back without a reply.
+    /// Gives the request's place back without a reply; its memory must be free.
     pub(super) fn abandon(mut self) {
         if let Some(outbox) = self.outbox.take() {
-            outbox.discharge(self.charge_bytes);
+            outbox.discharge(self.charge);
         }
+    }
+
+    /// The client's name for the request.
+    pub(super) fn cookie(&self) -> Cookie {
+        self.cookie
     }
 
     fn answer(&mut self, outcome: Result<Payload<B>, NbdError>) {
@@ -275,7 +293,7 @@ impl<B: AsRef<[u8]>> ReplySlot<B> {
             }
             (form, Ok(_)) => panic!("the payload does not fit the command: {form:?}"),
         };
-        outbox.push(Reply { header, body, charge_bytes: self.charge_bytes });
+        outbox.push(Reply { header, body, charge: self.charge });
     }
 }
 

@@ -6,19 +6,34 @@ use std::{
 };
 
 use super::stream::Stream;
+use crate::Error;
 
 const RECEIVE_BYTES: usize = 256 << 10;
 
+/// Enough for a handshake, which keeps what it needs elsewhere.
+const HANDSHAKE_BYTES: usize = 4 << 10;
+
 /// Bytes that have arrived and were not yet looked at.
 pub(super) struct ReceiveBuffer {
-    bytes: Box<[u8]>,
+    bytes: Vec<u8>,
     start: usize,
     end: usize,
 }
 
 impl ReceiveBuffer {
-    pub(super) fn new() -> Self {
-        Self { bytes: vec![0; RECEIVE_BYTES].into(), start: 0, end: 0 }
+    /// A small one: a client that is silent costs little.
+    pub(super) fn for_handshake() -> Self {
+        Self { bytes: vec![0; HANDSHAKE_BYTES], start: 0, end: 0 }
+    }
+
+    /// Makes room for requests. What is unread stays.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(super) fn enlarge(&mut self) -> Result<(), Error> {
+        self.bytes.try_reserve_exact(RECEIVE_BYTES - self.bytes.len()).map_err(|_| Error::NoMemory)?;
+        self.bytes.resize(RECEIVE_BYTES, 0);
+        Ok(())
     }
 
     pub(super) fn unread(&self) -> &[u8] {

@@ -66,6 +66,15 @@ impl Decoder {
         self.skipping.is_some()
     }
 
+    /// Skips the data of a write that was taken from the stream, and that can't be executed after all; then comes [`Received::Rejected`].
+    ///
+    /// # Panics
+    /// If data are being skipped already.
+    pub fn refuse(&mut self, left_bytes: u32, cookie: Cookie, error: NbdError) {
+        assert!(!self.is_skipping(), "a write is refused before anything behind it is looked at");
+        self.skipping = Some(Skipping { left_bytes, cookie, error });
+    }
+
     /// Takes what comes next from the front of `input`, or `None` if its rest has yet to arrive: then keep what is left of `input` and call
     /// again with more behind it. After a write, take its data from `input` before the next call.
     ///

@@ -1,12 +1,17 @@
 //! What clients that misbehave cost themselves, and nobody else.
 
-use std::{io::Write as _, net::Shutdown, sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    io::{ErrorKind, Read as _, Write as _},
+    net::Shutdown,
+    sync::atomic::Ordering::SeqCst,
+    time::Duration,
+};
 
 use uraid_nbd::Limits;
 
 use crate::{
     memory::{Finish, info},
-    support::{GREETING, Reply, TestServer, assert_closed, request},
+    support::{Client, GREETING, Reply, TestServer, assert_closed, request},
 };
 
 const MIB: u32 = 1 << 20;
@@ -141,4 +146,87 @@ fn commands_of_a_client_that_is_gone_finish_harmlessly() {
     let counts = server.counts.clone();
     assert!(server.stop_and_join());
     assert_eq!(counts.buffers_live.load(SeqCst), 0);
+}
+
+/// Sends as much as the socket takes of requests for `count` times 1 MiB, and reads no reply.
+fn ask_and_never_read(server: &TestServer, count: u64) -> Client {
+    let mut client = server.client(false);
+    client.send(&(0..count).flat_map(|cookie| request(0, 0, cookie, 0, MIB)).collect::<Vec<_>>());
+    client
+}
+
+#[test]
+fn clients_that_never_read_hold_no_more_than_the_budget_together() {
+    let limits = Limits { bytes_in_flight_all_max: 32 * u64::from(MIB), ..Limits::default() };
+    let server = TestServer::with(Finish::Later, info(), limits);
+    let hogs: Vec<_> = (0..20).map(|_| ask_and_never_read(&server, 500)).collect();
+    // As much as there is beside the connections' own shares; what the sockets take comes on top.
+    (0..16).for_each(|_| server.submitted.recv().unwrap());
+    let mut other = server.client(true);
+    for cookie in 0..100 {
+        other.send(&request(0, 0, cookie, 0, 65536));
+        assert_eq!(other.reply(), Reply::data(cookie, 0, &[0; 65536]));
+    }
+    let bytes_max = server.counts.bytes_max.load(SeqCst);
+    assert!((16..=32).contains(&(bytes_max >> 20)), "{bytes_max} bytes were held at a time");
+    drop((hogs, other));
+    let counts = server.counts.clone();
+    assert!(server.stop_and_join());
+    assert_eq!(counts.bytes_live.load(SeqCst), 0);
+}
+
+/// All of the common budget is in the way of others, in either direction: replies that are not read, data that is not sent.
+#[test]
+fn clients_that_keep_others_waiting_are_disconnected() {
+    let stuck_timeout = Duration::from_millis(50);
+    let limits = Limits { bytes_in_flight_all_max: 16 * u64::from(MIB), stuck_timeout, ..Limits::default() };
+    let server = TestServer::with(Finish::AtOnce, info(), limits);
+    let mut silent: Vec<_> = (0..2).map(|_| server.client(true)).collect();
+    silent.iter_mut().for_each(|client| client.send(&request(0, 1, 1, 0, 4 * MIB)));
+    let mut other = server.client(true);
+    other.send(&request(0, 0, 7, 0, 4 * MIB));
+    assert_eq!(other.reply(), Reply::data(7, 0, &[0; 4 << 20]));
+    let gone = silent.iter_mut().filter_map(|client| client.stream.read(&mut [0]).ok());
+    assert_eq!(gone.collect::<Vec<_>>(), [0, 0], "both were closed");
+
+    let deaf = ask_and_never_read(&server, 500);
+    (0..8).for_each(|_| server.submitted.recv().unwrap());
+    other.send(&request(0, 0, 8, 0, 4 * MIB));
+    assert_eq!(other.reply(), Reply::data(8, 0, &[0; 4 << 20]));
+    let mut replies = Vec::new();
+    let ended = { deaf }.stream.read_to_end(&mut replies);
+    assert!(ended.is_ok() || ended.is_err_and(|error| error.kind() == ErrorKind::ConnectionReset));
+    assert!(replies.len() < 500 << 20, "{} bytes of replies came before the end", replies.len());
+    assert!(server.stop_and_join());
+}
+
+#[test]
+fn a_request_without_memory_is_refused_and_the_connection_lives() {
+    let server = TestServer::start(Finish::AtOnce);
+    let mut client = server.client(true);
+    server.counts.refused_bytes.store(1 << 20, SeqCst);
+    let data = [3; 1 << 20];
+    client.send(&[request(0, 0, 1, 0, MIB), request(0, 1, 2, 0, MIB), data.to_vec(), request(0, 3, 3, 0, 0)].concat());
+    assert_eq!(
+        [client.reply(), client.reply(), client.reply()],
+        [Reply::error(1, 12), Reply::error(2, 12), Reply::done(3)]
+    );
+    server.counts.refused_bytes.store(0, SeqCst);
+    client.send(&[request(0, 1, 4, 0, MIB), data.to_vec(), request(0, 0, 5, 0, MIB)].concat());
+    assert_eq!([client.reply(), client.reply()], [Reply::done(4), Reply::data(5, 0, &data)]);
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let server = TestServer::start(Finish::AtOnce);
+    let mut clients: Vec<_> = (0..32).map(|_| server.client(true)).collect();
+    let mut silent: Vec<_> = (0..64).map(|_| server.connect()).collect();
+    // The last one has its greeting, so all before it had their turn.
+    silent[63].read_exact(&mut [0; 18]).unwrap();
+    clients.push(server.client(true));
+    clients.iter_mut().for_each(Client::assert_alive);
+    // The first one has made way, whether it got its greeting or not.
+    let mut greeting = Vec::new();
+    silent[0].read_to_end(&mut greeting).unwrap();
+    assert!(greeting.is_empty() || greeting == GREETING);
 }

@@ -37,6 +37,10 @@ pub(crate) struct Counts {
     pub(crate) kicks: AtomicUsize,
     pub(crate) held_max: AtomicUsize,
     pub(crate) buffers_live: Arc<AtomicUsize>,
+    pub(crate) bytes_live: Arc<AtomicUsize>,
+    pub(crate) bytes_max: AtomicUsize,
+    /// Requests of this size find no memory.
+    pub(crate) refused_bytes: AtomicUsize,
 }
 
 pub(crate) struct Memory {
@@ -55,11 +59,13 @@ type Held = (ReplySlot<Buffer>, Result<Payload<Buffer>, NbdError>);
 pub(crate) struct Buffer {
     bytes: Vec<u8>,
     live: Arc<AtomicUsize>,
+    bytes_live: Arc<AtomicUsize>,
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.live.fetch_sub(1, SeqCst);
+        self.bytes_live.fetch_sub(self.bytes.len(), SeqCst);
     }
 }
 
@@ -138,9 +144,16 @@ impl Export for Memory {
         self.info.clone()
     }
 
-    fn buffer(&self, length_bytes: u32) -> Buffer {
-        self.counts.buffers_live.fetch_add(1, SeqCst);
-        Buffer { bytes: vec![0xEE; length_bytes as usize], live: Arc::clone(&self.counts.buffers_live) }
+    fn buffer(&self, length_bytes: u32) -> Option<Buffer> {
+        let (counts, length) = (&self.counts, length_bytes as usize);
+        if counts.refused_bytes.load(SeqCst) == length {
+            return None;
+        }
+        counts.buffers_live.fetch_add(1, SeqCst);
+        let live = counts.bytes_live.fetch_add(length, SeqCst) + length;
+        counts.bytes_max.fetch_max(live, SeqCst);
+        let (live, bytes_live) = (Arc::clone(&counts.buffers_live), Arc::clone(&counts.bytes_live));
+        Some(Buffer { bytes: vec![0xEE; length], live, bytes_live })
     }
 
     fn submit(&self, command: Command<Buffer>, reply: ReplySlot<Buffer>) {

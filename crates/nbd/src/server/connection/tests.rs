@@ -11,6 +11,7 @@ use tokio::{
 mod pipe;
 
 use super::*;
+use crate::server::{Connections, places::Peer};
 use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
 
 /// A client without end: every receive brings another flush, until it is told to leave.
@@ -60,8 +61,8 @@ impl Export for Idle {
         ExportInfo::new(1 << 20)
     }
 
-    fn buffer(&self, length_bytes: u32) -> Vec<u8> {
-        vec![0; length_bytes as usize]
+    fn buffer(&self, length_bytes: u32) -> Option<Vec<u8>> {
+        Some(vec![0; length_bytes as usize])
     }
 
     fn submit(&self, _: Command<Vec<u8>>, reply: ReplySlot<Vec<u8>>) {
@@ -79,7 +80,10 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
     LocalSet::new().block_on(&runtime, async {
         let (mut socket, peer) = UnixStream::pair().unwrap();
         let (drain, draining) = watch::channel(false);
-        let busy = tokio::task::spawn_local(serve_connection(busy, Rc::new(Idle), Limits::default(), draining));
+        let limits = Limits::default();
+        let (place, _) = Connections::default().place(Peer::Local(None), &limits).unwrap();
+        let serving = serve_connection(busy, Rc::new(Idle), limits, Budget::new(&limits), draining, place);
+        let busy = tokio::task::spawn_local(serving);
         let other = tokio::task::spawn_local({
             let receives = Rc::clone(&receives);
             async move {

@@ -44,7 +44,7 @@ impl AsyncWrite for Narrow {
 
 fn outbox(limits: Limits) -> Rc<Outbox<Buffer>> {
     let export = ExportInfo::new(1 << 20);
-    Outbox::new(Session::new(&export, true, true), limits)
+    Outbox::new(Session::new(&export, true, true), limits, Budget::new(&limits))
 }
 
 fn read(cookie: u64, length_bytes: u32) -> Request {
@@ -111,7 +111,7 @@ fn a_closed_outbox_keeps_no_buffer() {
                 &self.0[..]
             }
         }
-        let outbox: Rc<Outbox<Shared>> = Outbox::new(outbox.session, outbox.limits);
+        let outbox: Rc<Outbox<Shared>> = Outbox::new(outbox.session, outbox.limits, Rc::clone(&outbox.budget));
         outbox.admit(&read(1, 512)).unwrap().done(Ok(Payload::Data(Shared(Rc::clone(&buffer)))));
         let late = outbox.admit(&read(2, 512)).unwrap();
         outbox.close();
@@ -142,12 +142,12 @@ fn a_parked_task_is_woken_once() {
     let outbox = outbox(Limits::default());
     let finish = |cookie| outbox.admit(&read(cookie, 1)).unwrap().done(Ok(Payload::Data(vec![0])));
     finish(0);
-    outbox.park(&waker);
+    outbox.park(&waker, false);
     (1..4).for_each(finish);
     assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 1);
     outbox.unpark();
     finish(4);
-    outbox.park(&waker);
+    outbox.park(&waker, false);
     finish(5);
     assert_eq!(count.0.load(std::sync::atomic::Ordering::SeqCst), 2);
 }

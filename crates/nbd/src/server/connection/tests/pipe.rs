@@ -47,12 +47,15 @@ impl Client {
         let shared = Rc::new(Shared::default());
         let export = Rc::new(Echo { shared: Rc::clone(&shared), held: RefCell::default() });
         let session = Session::new(&export.info(), false, false);
+        let limits = Limits::default();
+        let mut received = ReceiveBuffer::for_handshake();
+        received.enlarge().expect("memory");
         let connection = Connection {
             stream: Pipe(Rc::clone(&shared)),
             export,
-            outbox: Outbox::new(session, Limits::default()),
+            outbox: Outbox::new(session, limits, Budget::new(&limits)),
             decoder: Decoder::new(session),
-            received: ReceiveBuffer::new(),
+            received,
             stage: Stage::Header,
         };
         Self { connection, shared }
@@ -165,11 +168,11 @@ impl Export for Echo {
         ExportInfo::new(SIZE_BYTES)
     }
 
-    fn buffer(&self, length_bytes: u32) -> Buffer {
+    fn buffer(&self, length_bytes: u32) -> Option<Buffer> {
         let bytes = vec![0; length_bytes as usize];
         let start = bytes.as_ptr() as usize;
         self.shared.buffers.borrow_mut().push(start..start + bytes.len());
-        Buffer { bytes, shared: Rc::clone(&self.shared) }
+        Some(Buffer { bytes, shared: Rc::clone(&self.shared) })
     }
 
     fn submit(&self, command: Command<Buffer>, reply: ReplySlot<Buffer>) {

@@ -1,0 +1,337 @@
+//! The memory of requests in flight, of all connections of one server together.
+//!
+//! A request is charged before memory is allocated for its data, and discharged when its reply is sent. Half of the budget belongs to the
+//! connections in equal shares: however much others hold, a small request finds room. The other half is common. A request that does not fit what
+//! is left of its connection's share takes all of its bytes from there, in the order in which connections asked.
+//!
+//! Once charged, a request waits for nothing but the export and its own client, so connections never wait in a circle. A client that keeps common
+//! bytes, by not taking its replies or not sending the data of its writes, while others wait for them, is found by [`Budget::look`]. A client that
+//! nobody waits for may pause as long as it likes.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::VecDeque,
+    rc::Rc,
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use super::Limits;
+
+/// A client that moves less than this between two looks is stuck.
+const PROGRESS_BYTES_MIN: u64 = 1 << 20;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// Of each connection.
+    own_bytes_max: u64,
+    common_bytes_max: u64,
+    common_bytes: Cell<u64>,
+    /// Connections that wait for common bytes, first come first served.
+    waiting: RefCell<VecDeque<Rc<Account>>>,
+    accounts: RefCell<Vec<Rc<Account>>>,
+    contended: Notify,
+}
+
+/// What one connection holds, and how to wake its task.
+#[derive(Debug, Default)]
+pub(super) struct Account {
+    own_bytes: Cell<u64>,
+    common_bytes: Cell<u64>,
+    is_waiting: Cell<bool>,
+    task: RefCell<Option<Waker>>,
+    /// Whether the connection's task waits: not if it is running or woken, for then it will look for itself.
+    parked: Cell<bool>,
+    progress: Cell<Progress>,
+    /// At the last look.
+    seen: Cell<Option<Progress>>,
+    is_evicted: Cell<bool>,
+}
+
+/// A request's bytes, until they are discharged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use = "what is charged is discharged"]
+pub(super) enum Charge {
+    Own(u64),
+    Common(u64),
+}
+
+/// How a connection gets on with its client.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Progress {
+    /// Nothing goes on before the client takes a reply or sends data.
+    is_clients_turn: bool,
+    /// How often that has ended.
+    turns: u64,
+    /// Bytes of replies that were taken and of data that were sent.
+    moved_bytes: u64,
+}
+
+impl Budget {
+    pub(super) fn new(limits: &Limits) -> Rc<Self> {
+        let half = limits.bytes_in_flight_all_max / 2;
+        Rc::new(Self {
+            own_bytes_max: half / (limits.connections_max.max(1) as u64),
+            common_bytes_max: half,
+            common_bytes: Cell::new(0),
+            waiting: RefCell::default(),
+            accounts: RefCell::default(),
+            contended: Notify::new(),
+        })
+    }
+
+    /// An account for a new connection.
+    pub(super) fn open(&self) -> Rc<Account> {
+        let account = Rc::new(Account::default());
+        self.accounts.borrow_mut().push(Rc::clone(&account));
+        account
+    }
+
+    /// Forgets a connection. What it holds is discharged as its commands end.
+    pub(super) fn close(&self, account: &Rc<Account>) {
+        self.stop_waiting(account);
+        self.accounts.borrow_mut().retain(|other| !Rc::ptr_eq(other, account));
+    }
+
+    /// Takes the bytes of a request, or puts the connection in line for them, to be woken when it may ask again.
+    ///
+    /// A request that is larger than what is common is charged when nobody else has any of that.
+    pub(super) fn charge(&self, account: &Rc<Account>, bytes: u64) -> Option<Charge> {
+        if bytes == 0 || account.own_bytes.get() + bytes <= self.own_bytes_max {
+            account.own_bytes.update(|own| own + bytes);
+            self.stop_waiting(account);
+            return Some(Charge::Own(bytes));
+        }
+        let is_next = self.waiting.borrow().front().is_none_or(|first| Rc::ptr_eq(first, account));
+        let common = self.common_bytes.get();
+        if is_next && (common == 0 || common + bytes <= self.common_bytes_max) {
+            self.common_bytes.set(common + bytes);
+            account.common_bytes.update(|held| held + bytes);
+            self.stop_waiting(account);
+            return Some(Charge::Common(bytes));
+        }
+        if !account.is_waiting.replace(true) {
+            self.waiting.borrow_mut().push_back(Rc::clone(account));
+            self.contended.notify_one();
+        }
+        None
+    }
+
+    pub(super) fn discharge(&self, account: &Account, charge: Charge) {
+        match charge {
+            Charge::Own(bytes) => account.own_bytes.update(|own| own - bytes),
+            Charge::Common(bytes) => {
+                account.common_bytes.update(|held| held - bytes);
+                self.common_bytes.update(|common| common - bytes);
+                self.wake_next();
+            }
+        }
+    }
+
+    /// Takes the connection out of the line, if it is in it.
+    pub(super) fn stop_waiting(&self, account: &Rc<Account>) {
+        if account.is_waiting.replace(false) {
+            self.waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, account));
+            self.wake_next(); // there may be room for two
+        }
+    }
+
+    fn wake_next(&self) {
+        if let Some(first) = self.waiting.borrow().front() {
+            first.wake();
+        }
+    }
+
+    /// Looks for clients that are stuck, for ever: every `period` while connections wait for common bytes.
+    pub(super) async fn watch(&self, period: Duration) {
+        loop {
+            self.contended.notified().await;
+            while self.look() {
+                tokio::time::sleep(period).await;
+            }
+        }
+    }
+
+    /// Evicts connections that hold common bytes for which others wait, and whose clients were to act, and hardly did, ever since the last look.
+    /// Returns whether anybody waits.
+    fn look(&self) -> bool {
+        let waiting = self.waiting.borrow();
+        for account in &*self.accounts.borrow() {
+            let is_in_the_way =
+                account.common_bytes.get() > 0 && waiting.iter().any(|waiting| !Rc::ptr_eq(waiting, account));
+            let now = account.progress.get();
+            let last = account.seen.replace(is_in_the_way.then_some(now));
+            if is_in_the_way && last.is_some_and(|last| now.is_stuck_since(last)) {
+                account.is_evicted.set(true);
+                account.wake();
+            }
+        }
+        !waiting.is_empty()
+    }
+}
+
+impl Account {
+    /// Notes that the task waits, and whether for its client.
+    pub(super) fn park(&self, waker: &Waker, is_clients_turn: bool) {
+        let mut task = self.task.borrow_mut();
+        if !task.as_ref().is_some_and(|known| known.will_wake(waker)) {
+            *task = Some(waker.clone());
+        }
+        let mut progress = self.progress.get();
+        if progress.is_clients_turn && !is_clients_turn {
+            progress.turns += 1;
+        }
+        self.progress.set(Progress { is_clients_turn, ..progress });
+        self.parked.set(true);
+    }
+
+    /// Notes that the task is running.
+    pub(super) fn unpark(&self) {
+        self.parked.set(false);
+    }
+
+    /// Wakes the task if it waits.
+    pub(super) fn wake(&self) {
+        if self.parked.replace(false)
+            && let Some(task) = &*self.task.borrow()
+        {
+            task.wake_by_ref();
+        }
+    }
+
+    /// Notes bytes that the client took or sent.
+    pub(super) fn moved(&self, bytes: usize) {
+        let progress = self.progress.get();
+        self.progress.set(Progress { moved_bytes: progress.moved_bytes + bytes as u64, ..progress });
+    }
+
+    /// Whether the client was too slow to keep what others wait for.
+    pub(super) fn is_evicted(&self) -> bool {
+        self.is_evicted.get()
+    }
+}
+
+impl Charge {
+    pub(super) fn bytes(self) -> u64 {
+        match self {
+            Self::Own(bytes) | Self::Common(bytes) => bytes,
+        }
+    }
+}
+
+impl Progress {
+    fn is_stuck_since(self, last: Self) -> bool {
+        let is_same_turn = self.is_clients_turn && last.is_clients_turn && self.turns == last.turns;
+        is_same_turn && self.moved_bytes - last.moved_bytes < PROGRESS_BYTES_MIN
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1024;
+
+    /// Two connections of 16 KiB each, and 32 KiB that are common.
+    fn budget() -> Rc<Budget> {
+        Budget::new(&Limits { connections_max: 2, bytes_in_flight_all_max: 64 * KIB, ..Limits::default() })
+    }
+
+    #[test]
+    fn a_small_request_finds_room_whatever_others_hold() {
+        let budget = budget();
+        let [hog, small] = [budget.open(), budget.open()];
+        let held: Vec<_> = std::iter::from_fn(|| budget.charge(&hog, 4 * KIB)).collect();
+        assert_eq!(held.len(), (16 + 32) / 4, "its own share, and all that is common");
+        assert_eq!(budget.charge(&small, 16 * KIB), Some(Charge::Own(16 * KIB)));
+        assert_eq!(budget.charge(&small, 1), None);
+    }
+
+    #[test]
+    fn common_bytes_go_to_those_who_asked_first() {
+        let budget = budget();
+        let [hog, large, small] = [budget.open(), budget.open(), budget.open()];
+        let first = budget.charge(&hog, 20 * KIB).unwrap();
+        assert_eq!(budget.charge(&large, 30 * KIB), None);
+        assert_eq!(budget.charge(&small, 17 * KIB), None);
+        assert_eq!(budget.charge(&hog, 17 * KIB), None, "there were others before");
+        budget.discharge(&hog, first);
+        assert_eq!(budget.charge(&small, 17 * KIB), None, "it fits, and it is not its turn");
+        let second = budget.charge(&large, 30 * KIB).unwrap();
+        assert_eq!(budget.charge(&small, 17 * KIB), None);
+        budget.discharge(&large, second);
+        assert_eq!(budget.charge(&small, 17 * KIB), Some(Charge::Common(17 * KIB)));
+        budget.close(&small);
+        assert_eq!(budget.charge(&hog, 17 * KIB), None, "what a connection leaves behind is still held");
+        budget.discharge(&small, Charge::Common(17 * KIB));
+        assert_eq!(budget.charge(&hog, 17 * KIB), Some(Charge::Common(17 * KIB)));
+    }
+
+    #[test]
+    fn one_who_leaves_makes_way_for_the_next() {
+        let budget = budget();
+        let [hog, gone, next] = [budget.open(), budget.open(), budget.open()];
+        let _held = budget.charge(&hog, 20 * KIB).unwrap();
+        assert_eq!(budget.charge(&gone, 32 * KIB), None);
+        assert_eq!(budget.charge(&next, 12 * KIB), Some(Charge::Own(12 * KIB)));
+        assert_eq!(budget.charge(&next, 10 * KIB), None, "another is before it");
+        budget.close(&gone);
+        assert_eq!(budget.charge(&next, 10 * KIB), Some(Charge::Common(10 * KIB)));
+    }
+
+    #[test]
+    fn what_is_larger_than_all_is_charged_alone() {
+        let budget = budget();
+        let [large, other] = [budget.open(), budget.open()];
+        let held = budget.charge(&large, 100 * KIB).unwrap();
+        assert_eq!(budget.charge(&other, 17 * KIB), None);
+        assert_eq!(budget.charge(&large, 100 * KIB), None);
+        budget.discharge(&large, held);
+        assert!(budget.charge(&other, 17 * KIB).is_some());
+    }
+
+    fn evicted(budget: &Budget, accounts: &[&Rc<Account>]) -> Vec<bool> {
+        budget.look();
+        accounts.iter().map(|account| account.is_evicted()).collect()
+    }
+
+    #[test]
+    fn only_who_is_stuck_and_in_the_way_is_evicted() {
+        let budget =
+            Budget::new(&Limits { connections_max: 8, bytes_in_flight_all_max: 64 * KIB, ..Limits::default() });
+        let [stuck, busy, slow, brisk, small] = [(); 5].map(|()| budget.open());
+        let waker = Waker::noop();
+        for account in [&stuck, &busy, &slow, &brisk] {
+            let _held = budget.charge(account, 8 * KIB).unwrap();
+            account.park(waker, true);
+        }
+        small.park(waker, true);
+        let _held = budget.charge(&small, KIB).unwrap();
+        let all = [&stuck, &busy, &slow, &brisk, &small];
+        for _ in 0..3 {
+            assert_eq!(evicted(&budget, &all), [false; 5], "nobody waits");
+        }
+        let waiting = budget.open();
+        assert_eq!(budget.charge(&waiting, 8 * KIB), None);
+        assert_eq!(evicted(&budget, &all), [false; 5], "from now on");
+        busy.park(waker, false); // it is the export's turn
+        busy.park(waker, true);
+        slow.moved(PROGRESS_BYTES_MIN as usize - 1);
+        brisk.moved(PROGRESS_BYTES_MIN as usize);
+        assert_eq!(evicted(&budget, &all), [true, false, true, false, false]);
+    }
+
+    #[test]
+    fn one_who_only_keeps_itself_waiting_is_left_alone() {
+        let budget = budget();
+        let client = budget.open();
+        let _held = budget.charge(&client, 30 * KIB).unwrap();
+        assert_eq!(budget.charge(&client, 30 * KIB), None);
+        client.park(Waker::noop(), true);
+        assert_eq!(evicted(&budget, &[&client]), [false]);
+        assert_eq!(evicted(&budget, &[&client]), [false]);
+    }
+}

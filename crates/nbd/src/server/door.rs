@@ -1,0 +1,68 @@
+//! Where connections come in: accepted, given a place or refused.
+
+use tokio::time::{Duration, sleep};
+
+use super::{
+    Connections, Limits, Listener,
+    listener::{Accepted, Stream},
+    places::Place,
+    refusals::{Refusal, Refusals},
+};
+
+/// How long to leave off accepting when the system is out of descriptors or memory.
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
+
+/// A listener whose clients get places.
+#[derive(Debug)]
+pub(super) struct Door {
+    listener: Listener,
+    limits: Limits,
+    open: Connections,
+    refusals: Refusals,
+}
+
+impl Door {
+    pub(super) fn new(listener: Listener, limits: Limits, open: Connections) -> Self {
+        Self { listener, limits, open, refusals: Refusals::default() }
+    }
+
+    /// Waits for a client that may stay. Cancel safe.
+    pub(super) async fn next(&mut self) -> (Stream, Place) {
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = self.refusals.due() => {
+                    self.refusals.report();
+                    continue;
+                }
+            };
+            let refusal = match accepted {
+                Ok(Accepted { stream, .. }) if leaves_too_few(stream.descriptor()) => Refusal::FewDescriptors,
+                Ok(Accepted { stream, peer }) => match self.open.place(peer, &self.limits) {
+                    Ok((place, gave_way)) => {
+                        gave_way.into_iter().for_each(|refusal| self.refusals.note(refusal));
+                        return (stream, place);
+                    }
+                    Err(refusal) => refusal,
+                },
+                Err(error) => {
+                    self.refusals.note(Refusal::Failed(error));
+                    sleep(ACCEPT_BACKOFF).await;
+                    continue;
+                }
+            };
+            self.refusals.note(refusal);
+        }
+    }
+}
+
+/// Descriptors that clients leave to whoever looks after the array: for its control socket, its metrics and its programs.
+const DESCRIPTORS_RESERVED: u64 = 48;
+
+/// Whether a client with this descriptor would leave too few to others. The system gives out the lowest number that is free, so a number near the
+/// limit means that nearly all are in use.
+fn leaves_too_few(descriptor: i32) -> bool {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    let number = u64::try_from(descriptor).expect("a descriptor is a number from 0 on");
+    limit.is_some_and(|limit| number + DESCRIPTORS_RESERVED.min(limit / 2) >= limit)
+}

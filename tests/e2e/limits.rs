@@ -1,0 +1,145 @@
+//! Clients that take more than their part, of servers that have little.
+
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use uraid_tests::array::{Array, Content};
+use uraid_tests::image::{Random, assert_same};
+use uraid_tests::nbd::{Client, Command, error};
+use uraid_tests::run::client;
+use uraid_tests::server::Server;
+use uraid_tests::shape;
+
+use crate::control::{ask, status};
+
+const MIB: usize = 1 << 20;
+
+fn limit(server: &Server, resource: Resource, most: u64) {
+    let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap());
+    prlimit(pid, resource, Rlimit { current: Some(most), maximum: Some(most) }).unwrap();
+}
+
+/// Leaves a server so much more memory than it has now.
+fn limit_memory(server: &Server, more_mib: u64) {
+    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
+    let size_kib: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
+    limit(server, Resource::As, (size_kib << 10) + (more_mib << 20));
+}
+
+/// A client that asks for 100 MiB and takes none of it.
+fn hog(server: &Server) -> Client {
+    let mut client = server.connect();
+    for _ in 0..100 {
+        let _ = client.submit(Command::Read, 0, 1 << 20, &[]).unwrap();
+    }
+    client
+}
+
+/// What clients have asked for and don't read waits for them within a budget, and what others wrote is safe.
+#[test]
+fn clients_that_never_read_cost_no_more_than_the_budget() {
+    for reactors in ["1", "2"] {
+        let array = Array::create(&shape::raid5_of_5_left_symmetric());
+        let options = ["--cache-size", "32M", "--reactors", reactors];
+        let server = Server::start_members(&array, array.members(), &options);
+        limit_memory(&server, 256);
+        let mut other = server.connect();
+        let data = Random::new(31).bytes(MIB);
+        other.write(0, &data);
+        let hogs: Vec<Client> = (0..20).map(|_| hog(&server)).collect();
+        // Each of these is a turn in which the server takes in what the others ask for.
+        for _ in 0..200 {
+            assert_same(&other.read(0, 4096), &data[..4096], "beside clients that don't read");
+        }
+        other.write(MIB, &data[..4096]);
+        assert_eq!(status(&array)["clients"], 21);
+        drop(hogs);
+        let model = [&data[..], &data[..4096]].concat();
+        assert_same(&other.read(0, model.len()), &model, "after clients that did not read");
+        let _ = server.stop();
+        let content = Content::read(&array);
+        content.assert_consistent("after clients that did not read");
+        assert_same(&content.image()[..model.len()], &model, "on the members");
+    }
+}
+
+/// Where the budget is more than there is, a request that finds no memory is refused, and the server goes on.
+#[test]
+fn memory_that_is_not_there_is_an_error_to_who_asks_for_it() {
+    let array = Array::create(&shape::raid5_of_5_left_symmetric());
+    let server = Server::start_members(&array, array.members(), &["--cache-size", "8M", "--request-memory", "8G"]);
+    let mut other = server.connect();
+    let data = Random::new(32).bytes(MIB);
+    other.write(0, &data);
+    limit_memory(&server, 192);
+    let hogs: Vec<Client> = (0..20).map(|_| hog(&server)).collect();
+    let mut refused = 0;
+    for _ in 0..200 {
+        let reply = other.call(Command::Read, 0, 4 << 20, &[]);
+        assert!([0, error::ENOMEM].contains(&reply.error), "{}", reply.error);
+        refused += usize::from(reply.error != 0);
+    }
+    assert!(refused > 0, "the memory was enough for all");
+    assert_eq!(status(&array)["clients"], 21);
+    drop(hogs);
+    while status(&array)["clients"] != 1 {}
+    assert_same(&other.read(0, MIB), &data, "when the others are gone");
+    let _ = server.stop();
+    let content = Content::read(&array);
+    content.assert_consistent("after requests without memory");
+    assert_same(&content.image()[..MIB], &data, "on the members");
+}
+
+#[test]
+fn silent_connections_keep_nobody_out() {
+    let array = Array::create(&shape::raid1_of_3());
+    let server = Server::start_members(&array, array.members(), &["--listen", "127.0.0.1:0"]);
+    let address = server.uri().trim_start_matches("nbd://").split('/').next().unwrap().to_owned();
+    let mut silent: Vec<_> = (0..64).map(|_| TcpStream::connect(&address).unwrap()).collect();
+    silent[63].read_exact(&mut [0; 18]).unwrap();
+    let size = client("nbdinfo", ["--size", server.uri()]).success();
+    assert_eq!(size.text().trim(), array.expected_size().to_string());
+    let _ = server.stop();
+}
+
+#[test]
+fn connections_that_are_refused_are_summed_up() {
+    let array = Array::create(&shape::raid1_of_3());
+    let server = Server::start(&array);
+    let clients: Vec<Client> = (0..64).map(|_| server.connect()).collect();
+    for _ in 0..30 {
+        let mut refused = UnixStream::connect(server.socket()).unwrap();
+        assert!(matches!(refused.read(&mut [0]), Ok(0)), "the connection is closed");
+    }
+    let _ = ask(&array, &["stop"]).success();
+    let output = server.end().success();
+    let lines: Vec<_> = output.stderr.lines().filter(|line| line.contains("refused")).collect();
+    let count = |line: &str| -> usize { line.split_whitespace().find_map(|word| word.parse().ok()).unwrap() };
+    assert_eq!(lines.iter().map(|line| count(line)).sum::<usize>(), 30, "{lines:?}");
+    assert!(lines.len() < 30, "{lines:?}");
+    drop(clients);
+}
+
+/// The last descriptors are for those who look after the array.
+#[test]
+fn status_works_when_clients_use_up_the_descriptors() {
+    let array = Array::create(&shape::raid1_of_3());
+    let server = Server::start(&array);
+    let in_use = fs::read_dir(format!("/proc/{}/fd", server.pid())).unwrap().count() as u64;
+    limit(&server, Resource::Nofile, in_use + 40);
+    let clients: Vec<Client> = (0..64).filter_map(|_| Client::try_connect(server.socket()).ok()).collect();
+    let silent: Vec<_> = (0..64).map(|_| UnixStream::connect(server.socket()).unwrap()).collect();
+    assert!((1..64).contains(&clients.len()), "{} clients", clients.len());
+    assert_eq!(status(&array)["clients"], clients.len());
+    drop((clients, silent));
+    while status(&array)["clients"] != 0 {}
+    let mut client = server.connect();
+    client.write(0, &[1; 4096]);
+    let _ = ask(&array, &["stop"]).success();
+    let output = server.end().success();
+    assert!(output.stderr.contains("too few file descriptors are left"), "{}", output.stderr);
+}
