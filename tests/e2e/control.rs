@@ -57,7 +57,9 @@ fn status_is_what_the_array_is_and_has_done() {
         assert_eq!(status["reactors"].as_u64().unwrap().to_string(), reactors);
         assert_eq!(
             status["health"],
-            serde_json::json!({ "state": "whole", "survives": 2, "missing": [], "rebuilding": [] })
+            serde_json::json!({
+                "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": []
+            })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
         assert_eq!(status["requests"]["read_bytes"], 8192);
@@ -93,8 +95,9 @@ fn degraded_arrays_say_what_they_survive() {
         array.remove(absent);
         let server = Server::start_members(&array, &array.without(absent), &["--degraded"]);
         let status = status(&array);
-        let health =
-            serde_json::json!({ "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [] });
+        let health = serde_json::json!({
+            "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [], "held_up": []
+        });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {
             let state = if absent.contains(&slot) { "missing" } else { "active" };

@@ -9,6 +9,7 @@ mod control;
 mod create;
 mod degraded;
 mod harness;
+mod health;
 mod integrity;
 mod kills;
 mod lifecycle;

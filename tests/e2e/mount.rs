@@ -2,6 +2,8 @@
 //!
 //! Takes root, `/dev/fuse` and loop devices.
 
+mod health;
+
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
 use uraid_io::superblock::UnixSeconds;
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, Geometry, MemberIndex};
 use uuid::Uuid;
 
 use crate::shape::{layout_name, level_name};
@@ -22,6 +22,7 @@ pub(crate) struct About {
     pub(crate) created: UnixSeconds,
     pub(crate) size: Bytes,
     pub(crate) chunk: Bytes,
+    pub(crate) geometry: Geometry,
     /// Where clients find it.
     pub(crate) uri: String,
     pub(crate) is_read_only: bool,
@@ -65,6 +66,7 @@ impl About {
             created: array.superblock.created,
             size: array.geometry.capacity().bytes(),
             chunk: array.geometry.chunk().bytes(),
+            geometry: array.geometry.clone(),
             uri,
             is_read_only,
             reactors,
@@ -102,6 +104,11 @@ impl About {
     /// Notes who is in the slots now, and where.
     pub(crate) fn learn(&self, members: Vec<Member>) {
         *self.members.borrow_mut() = members;
+    }
+
+    /// A member's path, where it is known.
+    pub(crate) fn path(&self, member: MemberIndex) -> Option<PathBuf> {
+        self.members.borrow()[member.index()].path.clone()
     }
 
     /// A member's path, or its UUID where it is not known.

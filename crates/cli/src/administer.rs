@@ -6,7 +6,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::args::{AddArgs, MemberArgs, RateArgs, ReplaceArgs, ScrubAction, ScrubArgs, ServerArgs, SetArgs};
+use crate::args::{AddArgs, MemberArgs, RateArgs, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, StopArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{Added, Certainty, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
 use crate::status;
@@ -14,10 +14,10 @@ use crate::terminal::{print, print_json, size};
 use crate::wait;
 
 /// `uraid stop`: waits until the members are marked clean.
-pub(crate) fn stop(args: &ServerArgs) -> Result<()> {
-    let mut client = Client::connect(&args.socket)?;
+pub(crate) fn stop(args: &StopArgs) -> Result<()> {
+    let mut client = Client::connect(&args.server.socket)?;
     client.be_patient()?;
-    let _: Value = client.ask(&Request::Stop {})?;
+    let _: Value = client.ask(&Request::Stop { force: args.force })?;
     print(format_args!("stopped"))
 }
 

@@ -76,7 +76,7 @@ pub(crate) enum Command {
     /// Compute the tables and figures of the papers again that this rests on
     Simulate(SimulateArgs),
     /// Stop serving an array, and wait until its members are marked clean
-    Stop(ServerArgs),
+    Stop(StopArgs),
 }
 
 /// How a log is written.
@@ -232,8 +232,9 @@ pub(crate) struct WatchArgs {
     /// Control socket, for this user only [default: beside --socket, X.sock -> X.ctl; none with --listen]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and MEMBER where it is about one. EVENT is started, stopped, member-failed,
-    /// degraded, frozen, spare-taken, rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, recovered, scrub-mismatch or
+    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and each MEMBER that it is about; URAID_HEALTH in its environment says in
+    /// words how the array is. EVENT is started, stopped, member-failed, member-deleted, member-failing, member-no-room, member-stalled, degraded, stalled,
+    /// failing, frozen, rebuild-stuck, replace-stuck, spare-taken, rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, recovered, scrub-mismatch or
     /// scrub-finished
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
@@ -248,6 +249,16 @@ pub(crate) struct ServerArgs {
     /// The server's socket, or its control socket
     #[arg(long, default_value = "uraid.sock", value_name = "PATH")]
     pub(crate) socket: PathBuf,
+}
+
+/// Arguments of `uraid stop`.
+#[derive(Debug, Args)]
+pub(crate) struct StopArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Stop even if content is lost: of members whose files were deleted, or that was not written because members do not take it
+    #[arg(long)]
+    pub(crate) force: bool,
 }
 
 /// Arguments of `uraid status`.

@@ -14,20 +14,19 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use tokio::sync::{Mutex, Notify, watch};
 use uraid_io::disk::OpName;
 use uraid_io::engine::CacheMode;
-use uraid_layout::{Bytes, MemberSet};
+use uraid_layout::Bytes;
 use uraid_nbd::Connections;
 
 use crate::about::About;
 use crate::args::Misuse;
+use crate::health::slots;
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{
-    Answer, Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Spare, Status,
-};
+use protocol::{Answer, Fill, Latency, Member, MemberState, Rebuild, Replace, Request, Spare, Status};
 
 pub(crate) use serve::serve;
 
@@ -81,7 +80,10 @@ impl Control {
     async fn answer(self: &Rc<Self>, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await?))),
-            Request::Stop {} => {
+            Request::Stop { force } => {
+                if !force {
+                    self.check_stop().await?;
+                }
                 self.stop.notify_one();
                 let mut ended = self.ended.subscribe();
                 let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
@@ -111,6 +113,17 @@ impl Control {
                 self.reactor.all_facts().await?;
                 Ok(Answer::Set { key, value })
             }
+        }
+    }
+
+    /// Whether a stop loses nothing.
+    async fn check_stop(&self) -> Result<()> {
+        self.reactor.look_for_deleted().await;
+        let facts = self.reactor.all_facts().await.context("stop it with --force all the same")?;
+        let unwritten_bytes = facts.cache.map_or(0, |fill| fill.used.0);
+        match facts.condition.loss(&self.about.geometry, unwritten_bytes, facts.has_unwritten) {
+            None => Ok(()),
+            Some(loss) => bail!("{loss}; or stop it with --force, and lose that"),
         }
     }
 
@@ -165,7 +178,7 @@ impl Control {
             reactors: *reactors,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             clients: self.connections.count(),
-            health: health(&facts),
+            health: facts.condition.health(&self.about, &facts.waits),
             requests: facts.traffic,
             members: self.members(&facts),
             spares: self.spares(),
@@ -176,7 +189,7 @@ impl Control {
                 members: slots(progress.members),
                 done_bytes: progress.done.bytes().0,
                 total_bytes: progress.total.bytes().0,
-                stuck_stripe: progress.stuck.map(|stripe| stripe.0),
+                stuck_stripe: progress.stuck.map(|stuck| stuck.stripe.0),
             }),
             replace: facts.replacement.map(|(replacement, member)| Replace {
                 slot: replacement.slot.0,
@@ -184,7 +197,7 @@ impl Control {
                 path: member.path.map(|path| path.display().to_string()),
                 done_bytes: replacement.progress.done.bytes().0,
                 total_bytes: replacement.progress.total.bytes().0,
-                stuck_stripe: replacement.progress.stuck.map(|stripe| stripe.0),
+                stuck_stripe: replacement.progress.stuck.map(|stuck| stuck.stripe.0),
             }),
             scrub: facts.scrub.as_ref().map(scrub::scrub),
             scrub_finished_s: facts.scrub_record.finished.map(|at| at.0),
@@ -205,8 +218,8 @@ impl Control {
             let index = uraid_layout::MemberIndex(slot);
             let counters = facts.counters.member(index);
             let state = match () {
-                () if facts.missing.contains(index) => MemberState::Missing,
-                () if rebuilding(facts).contains(index) => MemberState::Rebuilding,
+                () if facts.condition.missing.contains(index) => MemberState::Missing,
+                () if facts.condition.rebuilding.contains(index) => MemberState::Rebuilding,
                 () => MemberState::Active,
             };
             Member {
@@ -214,7 +227,8 @@ impl Control {
                 uuid: known.uuid,
                 path: known.path.as_ref().map(|path| path.display().to_string()),
                 state,
-                slow: facts.slow.contains(index),
+                troubles: facts.condition.troubles_of(index),
+                slow: facts.condition.slow.contains(index),
                 errors: counters.errors,
                 overdue: counters.overdue,
                 mismatches: counters.mismatches,
@@ -232,23 +246,6 @@ impl Control {
         };
         (0..).zip(&*self.about.members.borrow()).map(member).collect()
     }
-}
-
-fn health(facts: &Facts) -> Health {
-    let state = match facts {
-        Facts { is_frozen: true, .. } => HealthState::Frozen,
-        Facts { missing, .. } if !missing.is_empty() || !rebuilding(facts).is_empty() => HealthState::Degraded,
-        _ => HealthState::Whole,
-    };
-    Health { state, survives: facts.survives, missing: slots(facts.missing), rebuilding: slots(rebuilding(facts)) }
-}
-
-fn rebuilding(facts: &Facts) -> MemberSet {
-    facts.rebuild.map_or(MemberSet::EMPTY, |progress| progress.members)
-}
-
-fn slots(members: MemberSet) -> Vec<u8> {
-    members.iter().map(|member| member.0).collect()
 }
 
 fn cache_name(mode: Option<CacheMode>) -> &'static str {

@@ -17,11 +17,12 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tokio::sync::Notify;
-use uraid_io::disk::Disk;
-use uraid_io::engine::Engine;
+use uraid_io::engine::Stuck;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use crate::about::{About, Member};
+use crate::control::protocol::{HealthState, Trouble};
+use crate::health::{Condition, words};
 use crate::systemd::Notifier;
 use crate::terminal::list;
 
@@ -30,6 +31,9 @@ const WAITING_MAX: usize = 64;
 
 /// How long the program may take for one event; then it is killed, with what it has started.
 pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(30);
+
+/// For how long a member that stalls again is only logged: one that does so all the time is told of now and then.
+const STALL_QUIET: Duration = Duration::from_secs(10 * 60);
 
 /// Something an administrator wants to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +44,26 @@ pub(crate) enum Event {
     Stopped,
     /// A member is done without from now on.
     MemberFailed(MemberIndex),
+    /// A member's file was deleted, and the array can't do without it.
+    MemberDeleted(MemberIndex),
+    /// A member failed what nobody could make good, or makes many errors and can't be spared.
+    MemberFailing(MemberIndex),
+    /// Writes wait for room on a member's file system.
+    MemberNoRoom(MemberIndex),
+    /// A member does not answer, and somebody waits for it.
+    MemberStalled(MemberIndex),
     /// Members are missing.
     Degraded,
-    /// More members failed than the level survives.
-    Frozen,
+    /// Clients wait for members, and that is the worst.
+    Stalled,
+    /// Content can't be had, or is about to be lost.
+    Failing,
+    /// More members failed than the level survives, these last.
+    Frozen(MemberSet),
+    /// A rebuild can't go on: these members can't be read.
+    RebuildStuck(MemberSet),
+    /// A copy can't go on.
+    ReplaceStuck(MemberSet),
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
@@ -64,18 +84,6 @@ pub(crate) enum Event {
     ScrubFinished,
 }
 
-/// How an array is, as far as events tell.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Condition {
-    missing: MemberSet,
-    rebuilding: MemberSet,
-    /// Who is being copied.
-    replacing: Option<MemberIndex>,
-    /// Whose place was taken last, and how many were.
-    replaced: Option<(MemberIndex, u32)>,
-    is_frozen: bool,
-}
-
 /// Looks out for events.
 pub(crate) struct Watcher {
     about: Rc<About>,
@@ -83,6 +91,10 @@ pub(crate) struct Watcher {
     hook: RefCell<Option<Hook>>,
     notifier: Rc<Notifier>,
     changed: Notify,
+    /// Stalls that were told, and when.
+    stalls: RefCell<Vec<(Event, Instant)>>,
+    /// The array stalls, and that was not told again.
+    is_quiet: Cell<bool>,
 }
 
 /// The administrator's program.
@@ -98,7 +110,9 @@ pub(crate) struct Hook {
 struct Call {
     event: &'static str,
     array: String,
-    member: Option<String>,
+    members: Vec<String>,
+    /// How the array is, in words.
+    health: String,
 }
 
 impl Event {
@@ -108,8 +122,16 @@ impl Event {
             Self::Started => "started",
             Self::Stopped => "stopped",
             Self::MemberFailed(_) => "member-failed",
+            Self::MemberDeleted(_) => "member-deleted",
+            Self::MemberFailing(_) => "member-failing",
+            Self::MemberNoRoom(_) => "member-no-room",
+            Self::MemberStalled(_) => "member-stalled",
             Self::Degraded => "degraded",
-            Self::Frozen => "frozen",
+            Self::Stalled => "stalled",
+            Self::Failing => "failing",
+            Self::Frozen(_) => "frozen",
+            Self::RebuildStuck(_) => "rebuild-stuck",
+            Self::ReplaceStuck(_) => "replace-stuck",
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
@@ -122,21 +144,28 @@ impl Event {
         }
     }
 
-    fn member(self) -> Option<MemberIndex> {
+    /// Whom it is about.
+    fn members(self) -> MemberSet {
         match self {
+            Self::Frozen(members) | Self::RebuildStuck(members) | Self::ReplaceStuck(members) => members,
             Self::MemberFailed(member)
+            | Self::MemberDeleted(member)
+            | Self::MemberFailing(member)
+            | Self::MemberNoRoom(member)
+            | Self::MemberStalled(member)
             | Self::SpareTaken(member)
             | Self::RebuildStarted(member)
             | Self::RebuildFinished(member)
             | Self::ReplaceStarted(member)
             | Self::ReplaceFinished(member)
-            | Self::ReplaceStopped(member) => Some(member),
-            _ => None,
+            | Self::ReplaceStopped(member) => MemberSet::EMPTY.with(member),
+            _ => MemberSet::EMPTY,
         }
     }
 
-    fn log(self, array: &str, member: Option<&str>) {
+    fn log(self, array: &str, members: &[String], health: &str) {
         let event = self.name();
+        let member = (!members.is_empty()).then(|| list(members));
         match self {
             Self::MemberFailed(slot) => {
                 tracing::error!(event, array, %slot, member, "a member failed: the array does without it");
@@ -155,7 +184,22 @@ impl Event {
             Self::ReplaceStopped(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is not copied any further: no other one takes its place");
             }
-            Self::Frozen => tracing::error!(event, array, "more members failed than the array survives: it is frozen"),
+            Self::MemberDeleted(slot) => {
+                tracing::error!(event, array, %slot, member, "a member's file was deleted, and what it holds ends with the server");
+            }
+            Self::MemberFailing(slot) => {
+                tracing::error!(event, array, %slot, member, "a member failed what nobody could make good, or makes many errors");
+            }
+            Self::MemberNoRoom(slot) => {
+                tracing::error!(event, array, %slot, member, "writes wait for room on a member's file system")
+            }
+            Self::MemberStalled(slot) => {
+                tracing::error!(event, array, %slot, member, "a member does not answer, and is waited for")
+            }
+            Self::Frozen(_) | Self::Failing | Self::RebuildStuck(_) | Self::ReplaceStuck(_) => {
+                tracing::error!(event, array, member, "the array is {health}");
+            }
+            Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(event, array, "a scrub finds members that do not agree"),
             Self::ScrubFinished => tracing::info!(event, array, "a scrub has compared everything"),
@@ -174,36 +218,34 @@ impl fmt::Display for Event {
 }
 
 impl Condition {
-    /// How an engine's array is.
-    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
-        let rebuilding = engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
-        Self {
-            missing: engine.missing(),
-            rebuilding,
-            replacing: engine.replacement().map(|replacement| replacement.slot),
-            replaced: engine.replaced(),
-            is_frozen: engine.is_frozen(),
-        }
-    }
-
-    fn lost(self) -> MemberSet {
-        self.missing.union(self.rebuilding)
-    }
-
     /// What has happened on the way to `now`, causes first.
     fn events(self, now: Self) -> Vec<Event> {
         let mut events = self.replacements(now);
         events.extend(now.missing.minus(self.missing).iter().map(Event::MemberFailed));
+        let into = |trouble| now.members_in(trouble).minus(self.members_in(trouble));
+        events.extend(into(Trouble::Deleted).iter().map(Event::MemberDeleted));
+        events.extend(into(Trouble::Failing).iter().map(Event::MemberFailing));
+        events.extend(into(Trouble::NoRoom).iter().map(Event::MemberNoRoom));
+        events.extend(into(Trouble::Stalled).iter().map(Event::MemberStalled));
         events.extend(now.rebuilding.minus(self.rebuilding).iter().map(Event::RebuildStarted));
         events.extend(self.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
         if self.lost().is_empty() && !now.lost().is_empty() {
             events.push(Event::Degraded);
         }
-        if !self.is_frozen && now.is_frozen {
-            events.push(Event::Frozen);
+        let stripe = |stuck: Option<Stuck>| stuck.map(|stuck| stuck.stripe);
+        if let Some(stuck) = now.rebuild_stuck.filter(|_| stripe(self.rebuild_stuck) != stripe(now.rebuild_stuck)) {
+            events.push(Event::RebuildStuck(stuck.unreadable));
         }
-        if !self.lost().is_empty() && now.lost().is_empty() {
-            events.push(Event::Recovered);
+        if let Some(stuck) = now.replace_stuck.filter(|_| stripe(self.replace_stuck) != stripe(now.replace_stuck)) {
+            events.push(Event::ReplaceStuck(stuck.unreadable));
+        }
+        let (before, state) = (self.state(), now.state());
+        match state {
+            HealthState::Stalled if before < state => events.push(Event::Stalled),
+            HealthState::Failing if before < state => events.push(Event::Failing),
+            HealthState::Frozen if before < state => events.push(Event::Frozen(now.troubles.frozen_by)),
+            HealthState::Whole if before > state => events.push(Event::Recovered),
+            _ => {}
         }
         events
     }
@@ -224,7 +266,15 @@ impl Condition {
 impl Watcher {
     /// Looks out for what happens to an array that is like this, and says that it is served.
     pub(crate) fn new(about: Rc<About>, now: Condition, hook: Option<Hook>, notifier: Rc<Notifier>) -> Self {
-        let watcher = Self { about, last: Cell::new(now), hook: RefCell::new(hook), notifier, changed: Notify::new() };
+        let watcher = Self {
+            about,
+            last: Cell::new(now),
+            hook: RefCell::new(hook),
+            notifier,
+            changed: Notify::new(),
+            stalls: RefCell::default(),
+            is_quiet: Cell::default(),
+        };
         watcher.notify(now);
         watcher.tell(Event::Started);
         watcher
@@ -240,9 +290,29 @@ impl Watcher {
         let last = self.last.replace(now);
         if last != now {
             self.learn(members());
-            last.events(now).into_iter().for_each(|event| self.tell(event));
+            last.events(now).into_iter().filter(|&event| self.is_news(event, last)).for_each(|event| self.tell(event));
             self.notify(now);
             self.changed.notify_one();
+        }
+    }
+
+    /// Whether an event is more than a member that stalls again, or the end of that.
+    fn is_news(&self, event: Event, last: Condition) -> bool {
+        match event {
+            Event::MemberStalled(_) | Event::MemberNoRoom(_) | Event::Stalled => {
+                let mut stalls = self.stalls.borrow_mut();
+                stalls.retain(|(_, told)| told.elapsed() < STALL_QUIET);
+                let is_news = stalls.iter().all(|(other, _)| *other != event);
+                if is_news {
+                    stalls.push((event, Instant::now()));
+                }
+                if event == Event::Stalled {
+                    self.is_quiet.set(!is_news);
+                }
+                is_news
+            }
+            Event::Recovered => !(self.is_quiet.take() && last.state() == HealthState::Stalled),
+            _ => true,
         }
     }
 
@@ -257,12 +327,13 @@ impl Watcher {
         self.hook.take().into_iter().for_each(Hook::end);
     }
 
-    fn notify(&self, Condition { missing, rebuilding, is_frozen, .. }: Condition) {
+    fn notify(&self, now: Condition) {
+        let Condition { missing, rebuilding, .. } = now;
         let array = self.about.title();
         let rebuilding: Vec<_> = rebuilding.iter().collect();
         let missing: Vec<_> = missing.iter().collect();
         self.notifier.status(&match missing.as_slice() {
-            _ if is_frozen => format!("{array} is frozen: more members failed than it survives"),
+            _ if now.state() > HealthState::Degraded => format!("{array} is {}", words(&now.health(&self.about, &[]))),
             [] if !rebuilding.is_empty() => format!("{array} is being rebuilt: member {}", list(&rebuilding)),
             [] => format!("{array} is whole"),
             missing => format!("{array} is degraded: without member {}", list(missing)),
@@ -272,16 +343,17 @@ impl Watcher {
     /// Logs an event and passes it on.
     pub(crate) fn tell(&self, event: Event) {
         let array = self.about.title();
-        let member = event.member().map(|member| self.about.member(member));
-        event.log(&array, member.as_deref());
+        let members: Vec<String> = event.members().iter().map(|member| self.about.member(member)).collect();
+        let health = words(&self.last.get().health(&self.about, &[]));
+        event.log(&array, &members, &health);
         if let Some(hook) = &*self.hook.borrow() {
-            hook.call(Call { event: event.name(), array, member });
+            hook.call(Call { event: event.name(), array, members, health });
         }
     }
 }
 
 impl Hook {
-    /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]`.
+    /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]...`, with the array's health in `URAID_HEALTH`.
     pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
         // A name without a slash is looked for when it is run.
         let is_path = program.components().count() > 1;
@@ -311,11 +383,18 @@ impl Hook {
 }
 
 fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, deadline: &OnceLock<Instant>) {
-    for Call { event, array, member } in calls {
+    for Call { event, array, members, health } in calls {
         let until = Instant::now() + time_max;
         let until = deadline.get().map_or(until, |&deadline| until.min(deadline));
         let mut command = Command::new(program);
-        command.arg(event).arg(&array).args(&member).stdin(Stdio::null()).stdout(Stdio::null()).process_group(0);
+        command
+            .arg(event)
+            .arg(&array)
+            .args(&members)
+            .env("URAID_HEALTH", health)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .process_group(0);
         // What these say is for the server alone.
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
             command.env_remove(name);
@@ -361,11 +440,14 @@ fn wait(mut child: Child, until: Instant) -> std::io::Result<bool> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use uraid_io::engine::Troubles;
+    use uraid_layout::{Sectors, StripeId};
+
     use super::*;
 
     fn condition(missing: &[u8], is_frozen: bool) -> Condition {
         let missing = missing.iter().map(|&slot| MemberIndex(slot)).collect();
-        Condition { missing, rebuilding: MemberSet::EMPTY, replacing: None, replaced: None, is_frozen }
+        Condition { missing, is_frozen, ..Condition::default() }
     }
 
     #[test]
@@ -404,9 +486,40 @@ mod tests {
             (condition(&[], false), condition(&[], false), &[]),
             (condition(&[], false), condition(&[1, 3], false), &[one, three, Event::Degraded]),
             (condition(&[1], false), condition(&[1, 3], false), &[three]),
-            (condition(&[1], false), condition(&[1, 3], true), &[three, Event::Frozen]),
-            (condition(&[], false), condition(&[], true), &[Event::Frozen]),
+            (condition(&[1], false), condition(&[1, 3], true), &[three, Event::Frozen(MemberSet::EMPTY)]),
+            (condition(&[], false), condition(&[], true), &[Event::Frozen(MemberSet::EMPTY)]),
             (condition(&[1, 3], false), condition(&[], false), &[Event::Recovered]),
+        ];
+        for (before, after, events) in cases {
+            assert_eq!(before.events(after), events, "{before:?} -> {after:?}");
+        }
+    }
+
+    #[test]
+    fn troubles_are_told_with_their_members() {
+        let set = |slot| MemberSet::EMPTY.with(MemberIndex(slot));
+        let [one, two] = [1, 2].map(MemberIndex);
+        let whole = Condition::default();
+        let in_trouble = |troubles| Condition { troubles, ..whole };
+        let stalled = in_trouble(Troubles { stalled: set(1), ..Troubles::default() });
+        let roomless = in_trouble(Troubles { roomless: set(2), ..Troubles::default() });
+        let failing = in_trouble(Troubles { failing: set(1), ..Troubles::default() });
+        let deleted = Condition { deleted: set(2), ..whole };
+        let frozen_by = Troubles { frozen_by: set(2), ..Troubles::default() };
+        let frozen = Condition { is_frozen: true, troubles: frozen_by, ..condition(&[1], false) };
+        let stuck = Stuck { stripe: StripeId(4), start: Sectors(0), len: Sectors(8), unreadable: set(2) };
+        let held_up = Condition { rebuild_stuck: Some(stuck), rebuilding: set(1), ..whole };
+        let rebuilding = Condition { rebuild_stuck: None, ..held_up };
+        let cases: [(Condition, Condition, &[Event]); 9] = [
+            (whole, stalled, &[Event::MemberStalled(one), Event::Stalled]),
+            (whole, roomless, &[Event::MemberNoRoom(two), Event::Stalled]),
+            (stalled, roomless, &[Event::MemberNoRoom(two)]),
+            (whole, failing, &[Event::MemberFailing(one), Event::Failing]),
+            (failing, deleted, &[Event::MemberDeleted(two)]),
+            (condition(&[1], false), frozen, &[Event::Frozen(set(2))]),
+            (stalled, whole, &[Event::Recovered]),
+            (rebuilding, held_up, &[Event::RebuildStuck(set(2))]),
+            (held_up, Condition { rebuild_stuck: Some(Stuck { len: Sectors(16), ..stuck }), ..held_up }, &[]),
         ];
         for (before, after, events) in cases {
             assert_eq!(before.events(after), events, "{before:?} -> {after:?}");
@@ -428,8 +541,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hook = Hook::new(&program(directory.path()), Duration::from_millis(300)).unwrap();
         let array = || "an array; with 'signs'".to_owned();
-        hook.call(Call { event: "frozen", array: array(), member: None });
-        hook.call(Call { event: "member-failed", array: array(), member: Some("/dev/x y".into()) });
+        hook.call(Call { event: "frozen", array: array(), members: vec![], health: String::new() });
+        hook.call(Call {
+            event: "member-failed",
+            array: array(),
+            members: vec!["/dev/x y".into()],
+            health: String::new(),
+        });
         hook.end();
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
         assert_eq!(calls, "3:member-failed:an array; with 'signs':/dev/x y\n");
@@ -439,9 +557,9 @@ mod tests {
     fn what_finds_no_room_is_dropped_without_waiting() {
         let directory = tempfile::tempdir().unwrap();
         let hook = Hook::new(&program(directory.path()), Duration::from_secs(1)).unwrap();
-        hook.call(Call { event: "frozen", array: String::new(), member: None });
+        hook.call(Call { event: "frozen", array: String::new(), members: vec![], health: String::new() });
         for _ in 0..10 * WAITING_MAX {
-            hook.call(Call { event: "degraded", array: String::new(), member: None });
+            hook.call(Call { event: "degraded", array: String::new(), members: vec![], health: String::new() });
         }
         hook.end();
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();

@@ -11,6 +11,7 @@ mod events;
 mod examine;
 mod fleet;
 mod grow;
+mod health;
 mod layout;
 mod logging;
 mod map;

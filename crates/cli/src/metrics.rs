@@ -16,6 +16,7 @@ use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
 use uraid_layout::MemberIndex;
 
 use crate::about::About;
+use crate::control::protocol::{HealthState, Trouble, Work};
 use crate::reactor::{Asked, CacheUse, Facts, Reactor};
 use text::Text;
 
@@ -66,6 +67,7 @@ fn page(facts: &Facts, about: &About) -> String {
     latencies(&mut text, facts);
     logs(&mut text, &facts.logs);
     rebuilds(&mut text, facts);
+    stuck(&mut text, facts, about);
     scrubs(&mut text, facts);
     text.finish()
 }
@@ -79,16 +81,19 @@ fn array(text: &mut Text, facts: &Facts, about: &About) {
     text.gauge("uraid_array_size_bytes", "What clients can store.").sample(&[], about.size);
     text.gauge("uraid_array_members", "Slots for members.").sample(&[], about.members.borrow().len());
     text.gauge("uraid_array_members_missing", "Slots whose member is not there or was given up.")
-        .sample(&[], facts.missing.len());
+        .sample(&[], facts.condition.missing.len());
     text.gauge(
         "uraid_array_spare_failures",
         "How many more members may fail, whichever they are, without loss; more where mirrors are lucky.",
     )
-    .sample(&[], facts.survives);
+    .sample(&[], facts.condition.health(about, &[]).survives);
     let ready = about.spares.borrow().iter().filter(|spare| spare.is_ready()).count();
     text.gauge("uraid_array_spares", "Spares that nothing is known to speak against.").sample(&[], ready);
     text.gauge("uraid_array_frozen", "1 when more members failed than the level survives: every request is refused.")
-        .sample(&[], u8::from(facts.is_frozen));
+        .sample(&[], u8::from(facts.condition.is_frozen));
+    let state = facts.condition.state();
+    let mut health = text.gauge("uraid_array_health", "1 for the worst that is true of the array, 0 for the others.");
+    HealthState::ALL.iter().for_each(|other| health.sample(&[("state", other.name())], u8::from(*other == state)));
 }
 
 fn requests(text: &mut Text, facts: &Facts) {
@@ -159,7 +164,14 @@ fn members(text: &mut Text, facts: &Facts, about: &About) {
     let mut present =
         text.gauge("uraid_member_present", "1 when the member is there and written, 0 when it is missing.");
     for (member, slot) in &slots {
-        present.sample(&[("member", slot)], u8::from(!facts.missing.contains(*member)));
+        present.sample(&[("member", slot)], u8::from(!facts.condition.missing.contains(*member)));
+    }
+    let mut troubles = text.gauge("uraid_member_trouble", "1 where a member needs attention for this reason.");
+    for (member, slot) in &slots {
+        for trouble in Trouble::ALL {
+            let is_so = facts.condition.members_in(trouble).contains(*member);
+            troubles.sample(&[("member", slot), ("trouble", trouble.name())], u8::from(is_so));
+        }
     }
 }
 
@@ -259,6 +271,32 @@ fn rebuilds(text: &mut Text, facts: &Facts) {
         .sample(&[], done);
     let made = facts.counters.rebuilt_bytes();
     text.counter("uraid_rebuild_bytes_total", "What of the array was made for them.").sample(&[], made);
+}
+
+fn stuck(text: &mut Text, facts: &Facts, about: &About) {
+    let mut stuck = text.gauge(
+        "uraid_rebuild_stuck",
+        "1 where a rebuild or a copy can't go on; the labels say which parity stripe, which member can't be read, and the stripe's bytes in the array.",
+    );
+    let held_up = facts.condition.health(about, &[]).held_up;
+    for (work, name) in [(Work::Rebuild, "rebuild"), (Work::Replace, "replace")] {
+        let mut is_stuck = false;
+        for held in held_up.iter().filter(|held| held.work == work) {
+            is_stuck = true;
+            let [start, end] = held.stripe_blocks.map(|block| (block * 512).to_string());
+            let mut slots: Vec<String> = held.unreadable.iter().map(|unreadable| unreadable.slot.to_string()).collect();
+            slots.dedup();
+            let stripe = held.stripe.to_string();
+            for slot in &slots {
+                let labels =
+                    [("work", name), ("stripe", stripe.as_str()), ("member", slot), ("start", &start), ("end", &end)];
+                stuck.sample(&labels, 1);
+            }
+        }
+        if !is_stuck {
+            stuck.sample(&[("work", name)], 0);
+        }
+    }
 }
 
 fn scrubs(text: &mut Text, facts: &Facts) {

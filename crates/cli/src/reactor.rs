@@ -28,11 +28,12 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
-use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, Span};
 
 use crate::control::protocol::Traffic;
-use crate::events::{Condition, Watcher};
+use crate::events::Watcher;
+use crate::health::Condition;
 use crate::patience::{FORGIVEN_AFTER, Patience};
 use crate::spin::Spinner;
 pub(crate) use facts::{CacheUse, Facts};
@@ -91,6 +92,8 @@ pub(crate) struct Reactor {
     begins_replacing: Cell<bool>,
     /// Is shown how the array is, if anybody is.
     watcher: OnceCell<Watcher>,
+    /// Members whose files were deleted, as of the last look.
+    deleted: Cell<MemberSet>,
     meter: Rc<Meter>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
@@ -150,6 +153,7 @@ impl Reactor {
             traffic: Cell::default(),
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
+            deleted: Cell::default(),
             meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
@@ -167,7 +171,7 @@ impl Reactor {
     /// # Panics
     /// When somebody does already.
     pub(crate) fn watch(&self, watcher: impl FnOnce(Condition) -> Watcher) {
-        let watcher = watcher(Condition::of(&self.engine.borrow()));
+        let watcher = watcher(self.condition());
         assert!(self.watcher.set(watcher).is_ok(), "one looks out");
     }
 

@@ -8,10 +8,11 @@ use anyhow::Result;
 use crate::args::StatusArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{
-    Fill, Health, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status,
+    Fill, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status, Trouble,
 };
 use crate::create::now;
-use crate::terminal::{duration, list, print, print_json, size};
+use crate::health::words;
+use crate::terminal::{duration, print, print_json, size};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -42,33 +43,6 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
         }
         before = Some(status);
         std::thread::sleep(PERIOD);
-    }
-}
-
-/// What the members keep safe, in words.
-pub(crate) fn words(health: &Health) -> String {
-    let Health { state, survives, missing, rebuilding } = health;
-    let survives = match survives {
-        0 => "survives no failure".to_owned(),
-        1 => "survives 1 more failure".to_owned(),
-        _ => format!("survives {survives} more failures"),
-    };
-    let missing = match missing.as_slice() {
-        [slot] => format!("member {slot} is missing"),
-        slots => format!("members {} are missing", list(slots)),
-    };
-    let rebuilding = match rebuilding.as_slice() {
-        [slot] => format!("member {slot} is being rebuilt"),
-        slots => format!("members {} are being rebuilt", list(slots)),
-    };
-    match state {
-        HealthState::Whole => format!("whole: {survives}"),
-        HealthState::Degraded if health.missing.is_empty() => format!("degraded: {rebuilding}; {survives}"),
-        HealthState::Degraded if health.rebuilding.is_empty() => format!("degraded: {missing}; {survives}"),
-        HealthState::Degraded => format!("degraded: {missing}, {rebuilding}; {survives}"),
-        HealthState::Frozen => {
-            "frozen: more members failed than the level survives; stop it and look at the members".to_owned()
-        }
     }
 }
 
@@ -112,24 +86,18 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
         text += &format!("\nlog      {}", bar(fill));
     }
     if let Some(rebuild) = &status.rebuild {
-        let Rebuild { done_bytes, total_bytes, stuck_stripe, .. } = *rebuild;
+        let Rebuild { done_bytes, total_bytes, .. } = *rebuild;
         let then = before.and_then(|before| before.rebuild.as_ref()).map_or(0, |rebuild| rebuild.done_bytes);
         let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
         text += &format!("\nrebuild  {done}{}", rest(status, before, done_bytes, then, total_bytes));
-        if let Some(stripe) = stuck_stripe {
-            text += &format!("; stripe {stripe} can't be computed: the other members can't be read there");
-        }
     }
     if let Some(replace) = &status.replace {
-        let Replace { slot, uuid, ref path, done_bytes, total_bytes, stuck_stripe } = *replace;
+        let Replace { slot, uuid, ref path, done_bytes, total_bytes, .. } = *replace;
         let then = before.and_then(|before| before.replace.as_ref()).map_or(0, |replace| replace.done_bytes);
         let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
         let new = path.clone().unwrap_or_else(|| uuid.to_string());
         let rest = rest(status, before, done_bytes, then, total_bytes);
         text += &format!("\nreplace  {done}{rest}, member {slot} to {new}");
-        if let Some(stripe) = stuck_stripe {
-            text += &format!("; stripe {stripe} can't be copied: nobody can read what is there");
-        }
     }
     if let Some(scrub) = &status.scrub {
         let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);
@@ -179,11 +147,12 @@ fn table(status: &Status, before: Option<&Status>) -> String {
     let head = ["", "member", "state", "read", "written", "operations", "read ms", "write ms", "errors", "repaired"];
     let head = head.map(str::to_owned);
     let row = |(index, member): (usize, &Member)| {
-        let Member { slot, path, uuid, state, slow, errors, overdue, mismatches, repaired, unrepairable, .. } = member;
+        let Member { slot, path, uuid, state, troubles, errors, overdue, mismatches, repaired, unrepairable, .. } =
+            member;
         let state = match state {
-            MemberState::Active if *slow => "slow",
-            MemberState::Active => "active",
             MemberState::Missing => "missing",
+            MemberState::Active | MemberState::Rebuilding if !troubles.is_empty() => trouble_name(troubles[0]),
+            MemberState::Active => "active",
             MemberState::Rebuilding => "rebuilding",
         };
         let then = before.and_then(|before| before.members.get(index).map(|member| (before, member)));
@@ -217,6 +186,11 @@ fn table(status: &Status, before: Option<&Status>) -> String {
         text.push('\n');
     }
     text
+}
+
+/// A trouble in a column.
+fn trouble_name(trouble: Trouble) -> &'static str {
+    if trouble == Trouble::NoRoom { "waiting for room" } else { trouble.name() }
 }
 
 /// How long operations took, since the last look where there was one: the mean, and what 99 of 100 took at most, in milliseconds.

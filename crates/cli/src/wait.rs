@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 
 use crate::args::ServerArgs;
 use crate::control::client::Client;
 use crate::control::protocol::{HealthState, Request, Status};
-use crate::status::words;
+use crate::health::words;
 use crate::terminal::{Progress, print};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Waits until nothing is being rebuilt, copied or scrubbed any more; succeeds where the array is whole then.
+/// Waits until nothing is being rebuilt, copied or scrubbed any more, or what is can't go on; succeeds where the array is whole then.
 pub(crate) fn run(args: &ServerArgs) -> Result<()> {
     let health = until_none(&mut Client::connect(&args.socket)?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
@@ -31,6 +31,10 @@ fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
     loop {
         let status: Status = client.ask(&Request::Status {})?;
         let Some((work, done, total)) = under_way(&status, works) else { return Ok(status) };
+        let is_held_up = matches!(work, Work::Rebuilding | Work::Copying) && !status.health.held_up.is_empty();
+        if is_held_up || status.health.state == HealthState::Frozen {
+            bail!("{}", words(&status.health));
+        }
         match &mut shown {
             Some((last, progress)) if *last == work => progress.set(done),
             _ => shown = Some((work, Progress::new(work.name(), total))),

@@ -140,6 +140,9 @@ mutants! {
     ScrubRepairsSuspects: "a scrub repairs what is not certain",
     LoneCopyCounts: "a copy of the superblock counts though the newer one may be among those that can't be read",
     HealInDoubt: "content is healed from parity that may be wrong",
+    StallUnseen: "who keeps somebody waiting is not told",
+    LossUnseen: "who failed what nobody could make good is not told",
+    FreezerUnseen: "whose failure froze the array is not told",
 }
 
 /// The variable that names the bug in a process of its own, where a test is run in one.

@@ -19,8 +19,11 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) enum Request {
     /// How the array is: [`Status`].
     Status {},
-    /// Stop as SIGTERM does; answered when the members are marked clean.
-    Stop {},
+    /// Stop as SIGTERM does; answered when the members are marked clean. Refused where that would lose content, unless `force` is set.
+    Stop {
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        force: bool,
+    },
     /// Change a setting until the server ends.
     Set { key: String, value: String },
     /// Give a member up, which is named by its slot, path or UUID; answered when that is on record.
@@ -236,15 +239,87 @@ pub(crate) struct Health {
     pub(crate) missing: Vec<u8>,
     /// Slots whose member does not have everything yet.
     pub(crate) rebuilding: Vec<u8>,
+    /// Members that need attention, for each reason; the worst reason first.
+    pub(crate) troubles: Vec<Ailing>,
+    /// Rebuilds and copies that can't go on.
+    pub(crate) held_up: Vec<HeldUp>,
 }
 
+/// A member that needs attention.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Ailing {
+    pub(crate) slot: u8,
+    pub(crate) trouble: Trouble,
+    pub(crate) path: Option<String>,
+    /// How long it has had the oldest operation that somebody waits for, where that is the trouble and there are deadlines.
+    pub(crate) waits_ms: Option<u64>,
+}
+
+/// Why, the worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Trouble {
+    /// Its failure was more than the level survives.
+    Failed,
+    /// Its file was deleted, and it is used until the server ends.
+    Deleted,
+    /// It failed what nobody could make good, or makes many errors and can't be spared.
+    Failing,
+    /// Writes wait for room on its file system.
+    NoRoom,
+    /// It does not answer, and somebody waits for it.
+    Stalled,
+    /// It does not answer in time: the others are read instead.
+    Slow,
+}
+
+/// A rebuild or a copy that can't go on.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HeldUp {
+    pub(crate) work: Work,
+    /// Who is rebuilt or copied.
+    pub(crate) slots: Vec<u8>,
+    /// The parity stripe that can't be done.
+    pub(crate) stripe: u64,
+    /// What can't be read for it.
+    pub(crate) unreadable: Vec<Unreadable>,
+    /// How many sectors of each.
+    pub(crate) sectors: u64,
+    /// The array's sectors that nobody has, each from and up to.
+    pub(crate) blocks: Vec<[u64; 2]>,
+    /// The array's sectors in the stripe: writing all of them at once mends it.
+    pub(crate) stripe_blocks: [u64; 2],
+}
+
+/// What is held up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Work {
+    Rebuild,
+    Replace,
+}
+
+/// A place that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unreadable {
+    pub(crate) slot: u8,
+    pub(crate) path: Option<String>,
+    /// In the member's data area.
+    pub(crate) member_sector: u64,
+}
+
+/// The worst that is true, from the best on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum HealthState {
     /// Every member is there.
     Whole,
     /// Members are missing, and nothing is lost.
     Degraded,
+    /// Clients wait for a member that does not answer, or for room.
+    Stalled,
+    /// Content can't be had, or is about to be lost.
+    Failing,
     /// More members failed than the level survives.
     Frozen,
 }
@@ -267,6 +342,8 @@ pub(crate) struct Member {
     pub(crate) uuid: Uuid,
     pub(crate) path: Option<String>,
     pub(crate) state: MemberState,
+    /// What it needs attention for, the worst first.
+    pub(crate) troubles: Vec<Trouble>,
     /// It does not answer in time: the others are read instead.
     #[serde(default)]
     pub(crate) slow: bool,
@@ -349,6 +426,41 @@ impl Request {
     }
 }
 
+impl HealthState {
+    pub(crate) const ALL: [Self; 5] = [Self::Whole, Self::Degraded, Self::Stalled, Self::Failing, Self::Frozen];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Whole => "whole",
+            Self::Degraded => "degraded",
+            Self::Stalled => "stalled",
+            Self::Failing => "failing",
+            Self::Frozen => "frozen",
+        }
+    }
+}
+
+impl Trouble {
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Failed, Self::Deleted, Self::Failing, Self::NoRoom, Self::Stalled, Self::Slow];
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Failed => "failed",
+            Self::Deleted => "deleted",
+            Self::Failing => "failing",
+            Self::NoRoom => "no-room",
+            Self::Stalled => "stalled",
+            Self::Slow => "slow",
+        }
+    }
+
+    /// Whether somebody waits.
+    pub(crate) fn is_wait(self) -> bool {
+        matches!(self, Self::NoRoom | Self::Stalled)
+    }
+}
+
 impl Traffic {
     /// The sum of two reactors'.
     pub(crate) fn plus(self, other: Self) -> Self {
@@ -373,7 +485,8 @@ mod tests {
     #[test]
     fn requests_are_these_bytes() {
         assert_eq!(request(r#"{"command":"status"}"#), Ok(Request::Status {}));
-        assert_eq!(request(r#"{"command":"stop"}"#), Ok(Request::Stop {}));
+        assert_eq!(request(r#"{"command":"stop"}"#), Ok(Request::Stop { force: false }));
+        assert_eq!(request(r#"{"command":"stop","force":true}"#), Ok(Request::Stop { force: true }));
         let start = Request::ScrubStart { mode: ScrubMode::RepairSuspects };
         assert_eq!(request(r#"{"command":"scrub-start","mode":"repair-suspects"}"#), Ok(start));
         let set = Request::Set { key: "cache".into(), value: "writethrough".into() };

@@ -9,7 +9,7 @@ use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
 use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun};
-use uraid_layout::{Bytes, Geometry, MemberSet, Sectors};
+use uraid_layout::{Bytes, Geometry, Sectors};
 use uraid_nbd::Command;
 
 use super::Reactor;
@@ -17,6 +17,7 @@ use super::meter::ServedByKind;
 use super::post::Message;
 use crate::about::Member;
 use crate::control::protocol::Traffic;
+use crate::health::Condition;
 use crate::patience::Patience;
 
 /// How long a reactor may take to say how it is.
@@ -29,11 +30,11 @@ pub(crate) struct Facts {
     pub(crate) traffic: Traffic,
     pub(crate) served: ServedByKind,
     pub(crate) latencies: Latencies,
-    pub(crate) missing: MemberSet,
-    /// Members whose reads are overdue.
-    pub(crate) slow: MemberSet,
-    pub(crate) is_frozen: bool,
-    pub(crate) survives: usize,
+    pub(crate) condition: Condition,
+    /// How long members have had something that somebody waits for, by slot.
+    pub(crate) waits: Vec<Option<Duration>>,
+    /// Content that was replied to could not be written.
+    pub(crate) has_unwritten: bool,
     pub(crate) cache_mode: Option<CacheMode>,
     pub(crate) cache: Option<Fill>,
     pub(crate) cache_use: Option<CacheUse>,
@@ -156,10 +157,9 @@ impl Reactor {
             traffic: self.traffic.get(),
             served: self.meter.served(),
             latencies: engine.disk().latencies().clone(),
-            missing: engine.missing(),
-            slow: engine.slow(),
-            is_frozen: engine.is_frozen(),
-            survives: engine.survives(),
+            condition: Condition::of(&engine, self.deleted.get()),
+            waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
+            has_unwritten: engine.has_unwritten(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
             cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
@@ -212,8 +212,9 @@ impl Facts {
         };
         self.counters.add(&other.counters);
         self.traffic = self.traffic.plus(other.traffic);
-        self.is_frozen |= other.is_frozen;
-        self.slow = self.slow.union(other.slow);
+        self.condition = self.condition.with(&other.condition);
+        self.waits.iter_mut().zip(&other.waits).for_each(|(waits, &other)| *waits = (*waits).max(other));
+        self.has_unwritten |= other.has_unwritten;
         self.cache = sum(self.cache, other.cache);
         if let (Some(one), Some(other)) = (&mut self.cache_use, &other.cache_use) {
             one.add(other);

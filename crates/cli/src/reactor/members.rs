@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
+use tokio::time::timeout;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin};
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{Command, Engine, EngineError, Joining, Replacement};
@@ -17,7 +18,7 @@ use uuid::Uuid;
 
 use super::{Reactor, Token};
 use crate::about;
-use crate::events::Condition;
+use crate::health::Condition;
 
 /// How often members' files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -186,9 +187,23 @@ impl Reactor {
         self.watcher.get().into_iter().for_each(|watcher| watcher.learn(self.members()));
     }
 
+    /// How the array is, as far as this reactor knows.
+    pub(super) fn condition(&self) -> Condition {
+        let own = Condition::of(&self.engine.borrow(), self.deleted.get());
+        self.peers.as_ref().map_or(own, |peers| peers.condition(own))
+    }
+
+    /// Looks which members' files were deleted; what hangs is not waited for.
+    pub(crate) async fn look_for_deleted(&self) {
+        let look = deleted(&self.engine.borrow());
+        if let Ok(Ok(deleted)) = timeout(LOOK_EVERY, spawn_blocking(look)).await {
+            self.deleted.set(deleted);
+        }
+    }
+
     /// Lets go of a member whose place was taken, or that was to take one, and looks at what has happened.
     pub(super) fn look(&self) {
-        let condition = Condition::of(&self.engine.borrow());
+        let condition = self.condition();
         if let Some(watcher) = self.watcher.get() {
             watcher.look(condition, || self.members());
         }
@@ -222,8 +237,8 @@ impl Reactor {
         let mut said = MemberSet::EMPTY;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let look = deleted(&self.engine.borrow());
-            let deleted = spawn_blocking(look).await.unwrap_or_default();
+            self.look_for_deleted().await;
+            let deleted = self.deleted.get();
             let missing = self.engine.borrow().missing();
             // Another member may have the slot by now.
             said = said.iter().filter(|&member| deleted.contains(member)).collect();
@@ -234,6 +249,7 @@ impl Reactor {
                     tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy what the array holds");
                 }
             }
+            self.turn();
         }
     }
 

@@ -18,6 +18,7 @@ use super::meter::Request;
 use super::parts::Requests;
 use super::post::{Address, KEEPER, Message, Order, Outboxes, Part};
 use super::{Reactor, Token, nbd_error};
+use crate::health::Condition;
 
 /// Messages that are taken in before the engine turns.
 const BATCH: usize = 256;
@@ -32,6 +33,8 @@ pub(super) struct Peers {
     /// What the others were told last.
     standing: Cell<Standing>,
     asks: RefCell<Vec<Ask>>,
+    /// How the array is for the others, by shard; for one that is not the keeper, how it has said that it is.
+    conditions: RefCell<Vec<Condition>>,
 }
 
 /// For whom the engine does something that is no command of a client of this reactor.
@@ -60,6 +63,7 @@ impl Peers {
             requests: RefCell::default(),
             standing: Cell::new(standing),
             asks: RefCell::default(),
+            conditions: RefCell::new(vec![Condition::default(); bands.shards().count()]),
         }
     }
 
@@ -88,6 +92,19 @@ impl Peers {
         if self.shard == KEEPER && self.standing.replace(standing) != standing {
             self.outboxes.post_all(|| Message::Standing(standing));
         }
+    }
+
+    /// How the array is for all reactors, as far as this one has been told, whose own this is; the keeper is told what has changed.
+    pub(super) fn condition(&self, own: Condition) -> Condition {
+        let mut conditions = self.conditions.borrow_mut();
+        if self.is_keeper() {
+            return conditions.iter().fold(own, |all, other| all.with(other));
+        }
+        let said = &mut conditions[self.shard.index()];
+        if std::mem::replace(said, own) != own {
+            self.outboxes.post(KEEPER, Message::Condition { from: self.shard, condition: own });
+        }
+        own
     }
 
     /// Whether every request of this reactor's clients that has parts elsewhere has ended.
@@ -220,7 +237,8 @@ impl Reactor {
                 engine().intend_for(Token::Peer(PeerToken::Intend { from, region }), region);
             }
             Message::Ask { ask: Ask::Settle(region), .. } => engine().settle_for(region),
-            Message::Ask { ask: Ask::Freeze, .. } => engine().freeze(),
+            Message::Ask { ask: Ask::Freeze(by), .. } => engine().freeze(by),
+            Message::Condition { from, condition } => peers.conditions.borrow_mut()[from.index()] = condition,
             Message::Standing(standing) => engine().learn(standing),
             Message::Synced { members, failed } => engine().synced(members, failed),
             Message::Intended { region } => engine().intended(region),

@@ -18,6 +18,7 @@ use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uraid_nbd::NbdError;
 
 use super::Facts;
+use crate::health::Condition;
 use crate::patience::Patience;
 
 /// Messages that an inbox holds.
@@ -35,6 +36,8 @@ pub(super) enum Message {
     Answer { part: Part, result: Result<Option<Box<[u8]>>, NbdError> },
     /// To the keeper.
     Ask { from: Shard, ask: Ask },
+    /// To the keeper, when it has changed: how the array is for the one that sends it.
+    Condition { from: Shard, condition: Condition },
     /// From the keeper, when it has changed.
     Standing(Standing),
     /// From the keeper: the end of [`Ask::Flush`].

@@ -4,7 +4,7 @@ use uraid_io::histogram::Histogram;
 use uuid::Uuid;
 
 use super::*;
-use crate::control::protocol::Traffic;
+use crate::control::protocol::{Ailing, Health, HealthState, Traffic};
 
 fn member(slot: u8, state: MemberState) -> Member {
     Member {
@@ -12,6 +12,7 @@ fn member(slot: u8, state: MemberState) -> Member {
         uuid: Uuid::from_u128(slot.into()),
         path: (state == MemberState::Active).then(|| format!("/srv/d{slot}")),
         state,
+        troubles: Vec::new(),
         slow: false,
         errors: 0,
         overdue: 0,
@@ -35,6 +36,11 @@ fn latency(micros: &[u64]) -> Latency {
     Latency::of(&histogram)
 }
 
+fn health(state: HealthState, survives: usize) -> Health {
+    let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    Health { state, survives, missing, rebuilding, troubles, held_up }
+}
+
 fn status() -> Status {
     Status {
         version: "0.1.0".into(),
@@ -49,7 +55,7 @@ fn status() -> Status {
         reactors: 1,
         uptime_ms: 192_500,
         clients: 2,
-        health: Health { state: HealthState::Whole, survives: 1, missing: Vec::new(), rebuilding: Vec::new() },
+        health: health(HealthState::Whole, 1),
         requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
         spares: Vec::new(),
@@ -66,7 +72,7 @@ fn status() -> Status {
 #[test]
 fn the_screen_of_a_degraded_array() {
     let mut status = status();
-    status.health = Health { state: HealthState::Degraded, survives: 0, missing: vec![2], rebuilding: Vec::new() };
+    status.health = Health { missing: vec![2], ..health(HealthState::Degraded, 0) };
     status.members[2] = member(2, MemberState::Missing);
     status.members[1] = Member { errors: 2, mismatches: 1, repaired: 3, unrepairable: 1, ..status.members[1].clone() };
     let expected = "\
@@ -130,20 +136,21 @@ fn a_scrub_has_a_bar_and_the_time_that_is_left() {
 }
 
 #[test]
-fn health_is_said_in_words() {
-    let words = |state, survives, missing: &[u8]| {
-        words(&Health { state, survives, missing: missing.to_vec(), rebuilding: Vec::new() })
-    };
-    assert_eq!(words(HealthState::Whole, 2, &[]), "whole: survives 2 more failures");
-    assert_eq!(words(HealthState::Whole, 0, &[]), "whole: survives no failure");
-    assert_eq!(words(HealthState::Degraded, 1, &[4]), "degraded: member 4 is missing; survives 1 more failure");
-    assert_eq!(words(HealthState::Degraded, 0, &[1, 4]), "degraded: members 1 and 4 are missing; survives no failure");
-    assert!(words(HealthState::Frozen, 0, &[1, 4]).starts_with("frozen"));
-}
-
-#[test]
 fn a_bar_is_never_longer_than_it_is() {
     let text = bar(Fill { used_bytes: 10, limit_bytes: 5 });
     assert!(text.starts_with(&format!("[{}]", "#".repeat(30))), "{text}");
     assert!(bar(Fill { used_bytes: 0, limit_bytes: 0 }).starts_with("[...."));
+}
+
+#[test]
+fn the_screen_says_who_keeps_clients_waiting() {
+    let mut status = status();
+    let path = Some("/srv/d1".to_owned());
+    let ailing = Ailing { slot: 1, trouble: Trouble::NoRoom, path, waits_ms: Some(12_300) };
+    status.health = Health { troubles: vec![ailing], ..health(HealthState::Stalled, 1) };
+    status.members[1].troubles = vec![Trouble::NoRoom, Trouble::Slow];
+    let text = screen(&status, None);
+    assert!(text.contains("\nstalled: waiting for room on /srv/d1 for 12 s; survives 1 more failure\n"), "{text}");
+    let row = text.lines().find(|line| line.starts_with("1  /srv/d1")).expect("a row for each member");
+    assert!(row.contains("waiting for room  "), "{row}");
 }

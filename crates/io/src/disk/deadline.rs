@@ -259,6 +259,10 @@ impl<D: Disk> Disk for Deadline<D> {
         self.inner.kin(member)
     }
 
+    fn roomless(&self) -> MemberSet {
+        self.inner.roomless()
+    }
+
     fn tick(&mut self) {
         self.now += 1;
         self.inner.tick();

@@ -197,6 +197,11 @@ pub trait Disk {
         MemberSet::EMPTY.with(member)
     }
 
+    /// Members with writes that wait until there is room on their file systems.
+    fn roomless(&self) -> MemberSet {
+        MemberSet::EMPTY
+    }
+
     /// Notes that time has passed: operations that wait for it go on with the next kick.
     fn tick(&mut self) {}
 

@@ -60,8 +60,8 @@ pub struct UringDisk {
     /// Slots whose operation waits for room on its member's file system.
     roomless: Vec<usize>,
     waits_for_room: bool,
-    /// Operations that found no room and have not ended.
-    short_of_room: usize,
+    /// By slot: operations that found no room and have not ended.
+    short_of_room: Vec<u32>,
     /// Operations that have no slot yet.
     waiting: VecDeque<DiskOp>,
     /// Slots whose operation was done at once, and what the ring would have answered.
@@ -92,13 +92,13 @@ impl UringDisk {
             ring,
             event,
             latencies: Latencies::new(members.len()),
+            short_of_room: vec![0; members.len()],
             members,
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             vacant: (0..capacity).rev().collect(),
             again: VecDeque::with_capacity(capacity),
             roomless: Vec::new(),
             waits_for_room: false,
-            short_of_room: 0,
             waiting: VecDeque::new(),
             answered: Vec::new(),
             refused: Vec::new(),
@@ -142,6 +142,7 @@ impl UringDisk {
         if slot.index() == self.members.len() {
             self.members.push(None);
             self.latencies.grow(self.members.len());
+            self.short_of_room.push(0);
         }
         self.keep_open(slot);
         Ok(std::mem::replace(&mut self.members[slot.index()], member))
@@ -303,12 +304,16 @@ impl Disk for UringDisk {
         let mut now = None;
         for (index, answer) in self.answered.drain(..).chain(from_ring) {
             if self.waits_for_room && self.slots[index].lacks_room(answer) {
-                if self.slots[index].note_no_room() {
-                    if self.short_of_room == 0 {
-                        let op = self.slots[index].op().map(|op| tracing::field::display(op.info()));
-                        tracing::error!(op, "there is no room for it: waiting until there is");
+                if self.slots[index].note_no_room()
+                    && let Some(op) = self.slots[index].op()
+                {
+                    let count = &mut self.short_of_room[op.member.index()];
+                    *count += 1;
+                    if *count == 1 {
+                        let path = self.members[op.member.index()].as_ref().map(|member| member.path().display());
+                        let path = path.map(tracing::field::display);
+                        tracing::error!(member = %op.member, path, op = %op.info(), "there is no room for it: waiting until there is");
                     }
-                    self.short_of_room += 1;
                 }
                 self.roomless.push(index);
                 continue;
@@ -321,7 +326,7 @@ impl Disk for UringDisk {
                         let now = *now.get_or_insert_with(Instant::now);
                         self.latencies.ended(completion.member, name, began, now);
                     }
-                    self.short_of_room -= usize::from(was_short);
+                    self.short_of_room[completion.member.index()] -= u32::from(was_short);
                     self.vacant.push(index);
                     completions.push(completion);
                 }
@@ -350,6 +355,11 @@ impl Disk for UringDisk {
         kin.with(member)
     }
 
+    fn roomless(&self) -> MemberSet {
+        let slots = (0..).map(MemberIndex).zip(&self.short_of_room);
+        slots.filter(|(_, count)| **count > 0).map(|(slot, _)| slot).collect()
+    }
+
     fn tick(&mut self) {
         self.again.extend(self.roomless.drain(..));
     }
@@ -369,8 +379,10 @@ impl Disk for UringDisk {
         let again = self.again.iter().position(|&again| again == index).and_then(|place| self.again.remove(place));
         let roomless = self.roomless.iter().position(|&roomless| roomless == index);
         if again.or_else(|| roomless.map(|place| self.roomless.swap_remove(place))).is_some() {
-            self.short_of_room -= usize::from(self.slots[index].was_short_of_room());
-            self.refused.push(self.slots[index].end());
+            let was_short = self.slots[index].was_short_of_room();
+            let completion = self.slots[index].end();
+            self.short_of_room[completion.member.index()] -= u32::from(was_short);
+            self.refused.push(completion);
             self.vacant.push(index);
         }
     }

@@ -59,6 +59,11 @@ impl Patience {
         self.write.is_some_and(|most| op.age >= most.div_ceil(2))
     }
 
+    /// After how many ticks somebody waits for too long, whatever is to be done about it.
+    fn soon(&self) -> Option<u64> {
+        self.read.into_iter().chain(self.write).min()
+    }
+
     /// Whether a read is overdue; it is looked at again after as long.
     fn is_due(&self, op: &Pending) -> bool {
         let is_read = op.name == OpName::Read && !op.is_abandoned && op.age > 0;
@@ -94,7 +99,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether something becomes overdue as time passes.
     pub(super) fn is_patient(&self) -> bool {
-        self.disk.wants_ticks() || !self.slow().is_empty()
+        self.disk.wants_ticks() || !self.slow().is_empty() || self.troubled.wants_ticks()
     }
 
     /// Notes that time has passed.
@@ -116,6 +121,7 @@ impl<D: Disk, T> Engine<D, T> {
             }
         }
         self.patience.pending = pending;
+        self.note_stalled(self.patience.soon());
         self.note_slow();
     }
 
@@ -145,8 +151,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether an operation's member is given up, and nobody need wait for it any more.
     fn is_of_lost(&self, op: &Pending) -> bool {
-        let soon = self.patience.read.into_iter().chain(self.patience.write).min();
-        let is_overdue = soon.is_some_and(|most| op.age >= most) || self.disk.abandoned(op.member) > 0;
+        let is_overdue = self.patience.soon().is_some_and(|most| op.age >= most) || self.disk.abandoned(op.member) > 0;
         !op.is_abandoned && self.record.missing().contains(op.member) && is_overdue
     }
 

@@ -25,6 +25,11 @@ impl Errors {
         Self { most: None, counts: vec![0; members], kept: MemberSet::EMPTY }
     }
 
+    /// Members with too many errors that can't be spared.
+    pub(super) fn kept(&self) -> MemberSet {
+        self.kept
+    }
+
     /// Forgets what the slot's former member did.
     pub(super) fn forget(&mut self, member: MemberIndex) {
         self.counts[member.index()] = 0;
@@ -44,10 +49,11 @@ impl<D: Disk, T> Engine<D, T> {
         self.errors.most
     }
 
-    /// Forgives each member half of its errors: for each hour.
+    /// Forgives each member half of its errors, and what could not be made good before the last time: for each hour.
     pub fn forgive_errors(&mut self) {
         self.errors.counts.iter_mut().for_each(|count| *count /= 2);
         self.errors.kept = MemberSet::EMPTY;
+        self.troubled.forgive();
     }
 
     /// Takes note of an error of a member that was corrected.

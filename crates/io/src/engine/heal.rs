@@ -96,6 +96,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn give_up_on(&mut self, id: JobId) {
         for Damage { member, .. } in std::mem::take(&mut self.jobs.job(id).damage) {
             self.counters.unrepairable(member);
+            self.troubled.note_lost(MemberSet::EMPTY.with(member));
         }
     }
 

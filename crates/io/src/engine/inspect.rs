@@ -1,7 +1,7 @@
 //! What the engine can tell of itself while it runs, and what can be changed then. Nothing here waits or writes.
 
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 
 use super::{CacheMode, Engine};
 use crate::cache::Cache;
@@ -16,6 +16,16 @@ pub struct Fill {
     pub limit: Bytes,
 }
 
+/// How many more members an array without these survives, whichever they are; a lower bound where that is more than one.
+#[must_use]
+pub fn survives(geometry: &Geometry, lost: MemberSet) -> usize {
+    let at_least = geometry.tolerance().saturating_sub(lost.len());
+    let present = geometry.all_members().minus(lost);
+    let survives = |member| Repair::new(geometry, lost.with(member)).is_ok();
+    // A level may survive more failures than its tolerance where they hit different mirrors.
+    if at_least == 0 && !lost.is_empty() && present.iter().all(survives) { 1 } else { at_least }
+}
+
 impl<D: Disk, T> Engine<D, T> {
     /// Whether more members failed than the level survives: nothing is answered any more.
     pub fn is_frozen(&self) -> bool {
@@ -27,12 +37,12 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return 0;
         }
-        let missing = self.record.lost();
-        let at_least = self.geometry.tolerance().saturating_sub(missing.len());
-        let present = self.geometry.all_members().minus(missing);
-        let survives = |member| Repair::new(&self.geometry, missing.with(member)).is_ok();
-        // A level may survive more failures than its tolerance where they hit different mirrors.
-        if at_least == 0 && !missing.is_empty() && present.iter().all(survives) { 1 } else { at_least }
+        survives(&self.geometry, self.record.lost())
+    }
+
+    /// Whether content that was replied to could not be written when that was tried last; the next flush tries again.
+    pub fn has_unwritten(&self) -> bool {
+        self.cache.as_ref().is_some_and(Cache::is_stuck)
     }
 
     /// When a write is replied to; none without a cache.

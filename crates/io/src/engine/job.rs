@@ -16,6 +16,7 @@ use super::run::BLOCK;
 use super::scrub::Rest;
 use super::shares::Class;
 use super::sums::Pins;
+use super::sweep::Stuck;
 use crate::bitmap::RegionId;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
@@ -378,6 +379,11 @@ impl<T> Job<T> {
     pub(super) fn shorter(&self, geometry: &Geometry) -> Option<Sectors> {
         let sizes = [geometry.stripe_sectors(), geometry.chunk(), BLOCK];
         sizes.into_iter().map(|size| Sectors(size.0 - self.at.0 % size.0)).find(|&len| len < self.len)
+    }
+
+    /// What could not be done of a stripe that is rebuilt or copied, whose columns are the job's range.
+    pub(super) fn stuck(&self, stripe: StripeId) -> Stuck {
+        Stuck { stripe, start: Sectors(self.at.0), len: self.len, unreadable: self.unreadable }
     }
 
     /// The error of a part that can't be read.

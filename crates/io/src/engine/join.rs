@@ -236,6 +236,7 @@ impl<D: Disk, T> Engine<D, T> {
         tracing::info!(member = %slot, uuid = %superblock.member, is_whole, "a member joins, and is rebuilt");
         self.disk.forget(slot);
         self.errors.forget(slot);
+        self.troubled.forget(slot);
         self.record.join(&superblock, is_whole || self.intent.is_none(), generation);
         (self.repair, self.repair_lost) = (repair, Some(detour));
         self.cannot_zero = self.cannot_zero.without(slot);

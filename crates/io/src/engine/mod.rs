@@ -38,6 +38,7 @@ mod shares;
 mod sums;
 mod sweep;
 mod transfer;
+mod troubles;
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -49,13 +50,15 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sec
 pub use counters::{Counters, MemberCounters, ScrubCounters};
 pub use deadline::Deadlines;
 pub use error::EngineError;
-pub use inspect::Fill;
+pub use inspect::{Fill, survives};
 pub use join::Joining;
 pub use rebuild::Progress;
 pub use record::Record;
 pub use replace::Replacement;
 pub use scrub::{Blame, Mismatch, ScrubStatus};
 pub use shard::{Ask, Standing};
+pub use sweep::Stuck;
+pub use troubles::Troubles;
 
 pub use crate::superblock::ScrubMode;
 
@@ -81,6 +84,7 @@ use scrub::Scrubber;
 use shard::Place;
 use shares::Shares;
 use sums::Sums;
+use troubles::Troubled;
 
 /// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
 const LOCK_BUCKETS: usize = 1024;
@@ -182,6 +186,7 @@ pub struct Engine<D, T> {
     disk: Deadline<D>,
     patience: Patience,
     errors: Errors,
+    troubled: Troubled,
     geometry: Geometry,
     planner: Planner,
     /// The last detour, which is often the next.
@@ -267,6 +272,7 @@ impl<D: Disk, T> Engine<D, T> {
             disk: Deadline::new(disk, geometry.members()),
             patience: Patience::default(),
             errors: Errors::new(geometry.members()),
+            troubled: Troubled::default(),
             detour: None,
             planner: Planner::new(),
             repair,

@@ -17,7 +17,7 @@ use super::job::{Job, JobId, Stage, Work};
 use super::rate::Rate;
 use super::record::{Rebuilding, Record};
 use super::run::Step;
-use super::sweep::Sweep;
+use super::sweep::{Stuck, Sweep};
 use super::{Engine, EngineError};
 use crate::bitmap::Bitmap;
 use crate::disk::Disk;
@@ -48,8 +48,8 @@ pub struct Progress {
     pub done: Sectors,
     /// The array's size.
     pub total: Sectors,
-    /// A stripe can't be computed: what the other members hold of it can't be read. It is tried again.
-    pub stuck: Option<StripeId>,
+    /// A stripe can't be made: what the other members hold of it can't be read. It is tried again.
+    pub stuck: Option<Stuck>,
 }
 
 /// See the module.
@@ -252,8 +252,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Takes in the end of a stripe.
     pub(super) fn rebuilt(&mut self, id: JobId, error: Option<&EngineError>) {
-        let Job { work, .. } = self.jobs.remove(id);
-        let Work::Rebuild { stripe } = work else { unreachable!("only a job that rebuilds ends here") };
+        let job = self.jobs.remove(id);
+        let Work::Rebuild { stripe } = job.work else { unreachable!("only a job that rebuilds ends here") };
         let end = self.last();
         self.rebuild.under_way -= 1;
         let Self { rebuild: Rebuild { sweep, regions, .. }, record, .. } = self;
@@ -263,8 +263,9 @@ impl<D: Disk, T> Engine<D, T> {
                 sweep.finish(stripe, |from| first_lacking(regions.as_ref(), record.progress(), from, end));
             }
             Some(error) => {
-                tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of it can't be read");
-                sweep.fail(stripe);
+                if sweep.fail(job.stuck(stripe)) {
+                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of it can't be read");
+                }
             }
         }
         if record.rebuilding().is_empty() {
@@ -276,10 +277,10 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Takes note of the end of a stripe that was copied.
     pub(super) fn copied(&mut self, id: JobId, error: Option<&EngineError>) {
-        let Job { work, .. } = self.jobs.remove(id);
-        let Work::Copy { stripe, .. } = work else { unreachable!("only a job that copies ends here") };
+        let job = self.jobs.remove(id);
+        let Work::Copy { stripe, .. } = job.work else { unreachable!("only a job that copies ends here") };
         self.rebuild.under_way -= 1;
-        self.note_copied(stripe, error);
+        self.note_copied(job.stuck(stripe), error);
         self.wake_closers();
     }
 
@@ -301,6 +302,7 @@ impl<D: Disk, T> Engine<D, T> {
         if upto == self.last() {
             tracing::info!(members = %self.record.rebuilding(), "members are rebuilt");
             self.record.complete();
+            self.troubled.absolve();
         } else {
             self.record.advance(upto);
         }

@@ -20,7 +20,7 @@ use super::join::{Barrier, Change, Joining};
 use super::rebuild::Progress;
 use super::run::{Caller, Step};
 use super::shard::Place;
-use super::sweep::Sweep;
+use super::sweep::{Stuck, Sweep};
 use super::{Engine, EngineError};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
@@ -155,14 +155,16 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Takes note of the end of a stripe.
-    pub(super) fn note_copied(&mut self, stripe: StripeId, error: Option<&EngineError>) {
+    pub(super) fn note_copied(&mut self, stuck: Stuck, error: Option<&EngineError>) {
+        let stripe = stuck.stripe;
         let Some(Replacing { slot, sweep, .. }) = self.replacing.as_deref_mut() else { return };
         match error {
             _ if self.record.missing().contains(*slot) => {}
             None => sweep.finish(stripe, |from| from),
             Some(error) => {
-                tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, nor can it be computed");
-                sweep.fail(stripe);
+                if sweep.fail(stuck) {
+                    tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, nor can it be computed");
+                }
             }
         }
     }
@@ -223,6 +225,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.record.replace(sealed);
         self.disk.exchange(slot, seat);
         self.errors.forget(slot);
+        self.troubled.forget(slot);
         if self.cannot_zero.contains(seat) {
             self.cannot_zero = self.cannot_zero.with(slot).without(seat);
         }

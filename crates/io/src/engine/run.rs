@@ -675,6 +675,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         if self.geometry.tolerance() == 0 {
             // Nothing is gained by giving a member up: what it has is nowhere else.
+            self.troubled.note_lost(failed);
             return Err(EngineError::WriteFailed { members: failed });
         }
         let missing = self.record.missing().union(failed);
@@ -687,7 +688,9 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Err(_) if planted!(FreezeIgnored) => Ok(()),
             Err(_) => {
-                tracing::error!(members = %missing, "too many members failed; the array is frozen");
+                let before = self.record.lost();
+                tracing::error!(members = %failed, %before, "more members failed than the level survives; the array is frozen");
+                self.troubled.note_frozen(failed);
                 self.is_frozen = true;
                 Err(EngineError::Frozen)
             }

@@ -588,7 +588,8 @@ fn after(at: Location, len: Sectors) -> Location {
     Location { sector: DiskSector(at.sector.0 + len.0), ..at }
 }
 
-fn location(geometry: &Geometry, stripe: StripeId, cell: Cell, start: Sectors) -> Location {
+/// Where a column of a unit is.
+pub(super) fn location(geometry: &Geometry, stripe: StripeId, cell: Cell, start: Sectors) -> Location {
     Location { member: geometry.member(cell), sector: DiskSector(geometry.sector(stripe, cell).0 + start.0) }
 }
 

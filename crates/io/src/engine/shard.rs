@@ -37,8 +37,8 @@ pub enum Ask {
     Intend(RegionId),
     /// That it need not stay so any longer: [`Engine::settle_for`].
     Settle(RegionId),
-    /// That nothing be answered any more: [`Engine::freeze`].
-    Freeze,
+    /// That nothing be answered any more, as these failed: [`Engine::freeze`].
+    Freeze(MemberSet),
 }
 
 /// What every engine of an array must know: what is durably on record, and whether the array can go on.
@@ -50,6 +50,8 @@ pub struct Standing {
     pub missing: MemberSet,
     /// Nothing is answered any more.
     pub is_frozen: bool,
+    /// As these failed, as far as that is known.
+    pub frozen_by: MemberSet,
 }
 
 /// An engine's place among several.
@@ -94,7 +96,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// What is durably on record; the keeper's.
     pub fn standing(&self) -> Standing {
         let (is_dirty, missing) = self.record.durable();
-        Standing { is_dirty, missing, is_frozen: self.is_frozen }
+        Standing { is_dirty, missing, is_frozen: self.is_frozen, frozen_by: self.troubled.frozen_by() }
     }
 
     /// Appends what a follower wants since the last time.
@@ -104,7 +106,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Some(place) = &mut self.place else { return };
         asks.append(&mut place.asks);
         if self.is_frozen && !std::mem::replace(&mut place.has_told_frozen, true) {
-            asks.push(Ask::Freeze);
+            asks.push(Ask::Freeze(self.troubled.frozen_by()));
         }
     }
 
@@ -123,18 +125,22 @@ impl<D: Disk, T> Engine<D, T> {
         if missing != self.record.missing() {
             match self.repairs(missing) {
                 Ok((repair, lost)) => (self.repair, self.repair_lost) = (repair, lost),
-                Err(_) => self.is_frozen = true,
+                Err(_) => {
+                    self.troubled.note_frozen(missing.minus(self.record.missing()));
+                    self.is_frozen = true;
+                }
             }
         }
         self.record.learn(standing.is_dirty, standing.missing);
         if standing.is_frozen {
-            self.freeze();
+            self.freeze(standing.frozen_by);
         }
         self.run_record();
     }
 
-    /// Ends the array's service: more members failed than it survives, as another engine has found.
-    pub fn freeze(&mut self) {
+    /// Ends the array's service: more members failed than it survives, these last, as another engine has found.
+    pub fn freeze(&mut self, by: MemberSet) {
+        self.troubled.note_frozen(by);
         self.is_frozen = true;
         self.record.stop_waiting();
         self.give_up_intent();

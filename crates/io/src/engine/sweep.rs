@@ -2,10 +2,61 @@
 //!
 //! What can't be done stops it, and is tried again after a while. It knows neither what is done nor by whom.
 
-use uraid_layout::StripeId;
+use std::ops::Range;
+
+use uraid_layout::repair::Repair;
+use uraid_layout::{Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Owner, Sectors, StripeId};
+
+use super::scrub::location;
 
 /// Ticks after which a stripe that could not be done is tried again.
 const RETRY_TICKS: u32 = 100;
+
+/// What could not be done of a parity stripe; it is tried again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stuck {
+    /// The parity stripe.
+    pub stripe: StripeId,
+    /// The first column that can't be had: the sector within each unit.
+    pub start: Sectors,
+    /// How many.
+    pub len: Sectors,
+    /// The members that can't be read there.
+    pub unreadable: MemberSet,
+}
+
+impl Stuck {
+    /// What can't be read, from where on in a member's data area.
+    pub fn sectors<'a>(&'a self, geometry: &'a Geometry) -> impl Iterator<Item = (MemberIndex, DiskSector)> + 'a {
+        let cells = self.cells(geometry).filter(|&cell| self.unreadable.contains(geometry.member(cell)));
+        cells.map(|cell| location(geometry, self.stripe, cell, self.start)).map(|at| (at.member, at.sector))
+    }
+
+    /// The array's sectors that nobody has now, in order; none where it is parity. `lost` are the members that are missing or being rebuilt.
+    pub fn lbas(&self, geometry: &Geometry, lost: MemberSet) -> Vec<Range<Lba>> {
+        let without = lost.union(self.unreadable);
+        let repair = Repair::partial(geometry, without);
+        let is_lost = |cell| without.contains(geometry.member(cell)) && !repair.has(geometry, self.stripe, cell);
+        let lba = |cell| match geometry.owner(location(geometry, self.stripe, cell, self.start)) {
+            Some(Owner::Data(lba)) => Some(lba..Lba(lba.0 + self.len.0)),
+            _ => None,
+        };
+        let mut lbas: Vec<Range<Lba>> = self.cells(geometry).filter(|&cell| is_lost(cell)).filter_map(lba).collect();
+        lbas.sort_by_key(|lbas| lbas.start);
+        lbas
+    }
+
+    /// All of the array's sectors in the stripe: whoever writes all of them at once reads nothing of it.
+    pub fn stripe_lbas(&self, geometry: &Geometry) -> Range<Lba> {
+        let (sectors, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
+        let start = self.stripe.0.saturating_mul(sectors);
+        Lba(start.min(capacity))..Lba(start.saturating_add(sectors).min(capacity))
+    }
+
+    fn cells(self, geometry: &Geometry) -> impl Iterator<Item = Cell> + use<> {
+        (0_u16..).map(Cell).take(geometry.map(self.stripe).cells())
+    }
+}
 
 /// See the module.
 #[derive(Debug, Default)]
@@ -16,9 +67,10 @@ pub(super) struct Sweep {
     done: StripeId,
     /// What is done beyond it.
     finished: Vec<StripeId>,
-    /// What could not be done, and the ticks until it is tried again.
-    stuck: Vec<StripeId>,
+    /// What could not be done, and the ticks until it is tried again; and what is being tried again.
+    stuck: Vec<Stuck>,
     retry: u32,
+    tried: Vec<Stuck>,
 }
 
 impl Sweep {
@@ -33,13 +85,14 @@ impl Sweep {
     }
 
     /// The first stripe that could not be done.
-    pub(super) fn stuck(&self) -> Option<StripeId> {
-        self.stuck.iter().min().copied()
+    pub(super) fn stuck(&self) -> Option<Stuck> {
+        self.stuck.iter().chain(&self.tried).min_by_key(|stuck| stuck.stripe).copied()
     }
 
     /// Tries nothing again.
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
+        self.tried.clear();
     }
 
     /// Notes that time has passed.
@@ -51,7 +104,9 @@ impl Sweep {
     /// at all.
     pub(super) fn begin(&mut self, end: StripeId, wanted: impl Fn(StripeId) -> StripeId) -> Option<StripeId> {
         if !self.stuck.is_empty() {
-            return if self.retry == 0 { self.stuck.pop() } else { None };
+            let again = if self.retry == 0 { self.stuck.pop() } else { None };
+            self.tried.extend(again);
+            return again.map(|stuck| stuck.stripe);
         }
         self.next = wanted(self.next);
         self.advance(wanted);
@@ -62,14 +117,18 @@ impl Sweep {
 
     /// Notes that a stripe is done.
     pub(super) fn finish(&mut self, stripe: StripeId, wanted: impl Fn(StripeId) -> StripeId) {
+        self.tried.retain(|stuck| stuck.stripe != stripe);
         self.finished.push(stripe);
         self.advance(wanted);
     }
 
-    /// Notes that a stripe could not be done.
-    pub(super) fn fail(&mut self, stripe: StripeId) {
-        self.stuck.push(stripe);
+    /// Notes that a stripe could not be done; true: that is news.
+    pub(super) fn fail(&mut self, stuck: Stuck) -> bool {
+        let before = self.tried.len();
+        self.tried.retain(|tried| tried.stripe != stuck.stripe);
+        self.stuck.push(stuck);
         self.retry = RETRY_TICKS;
+        self.tried.len() == before
     }
 
     /// Moves the watermark over what is done.

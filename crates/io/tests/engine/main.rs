@@ -17,4 +17,5 @@ mod shards;
 mod slow;
 mod sums;
 mod support;
+mod troubles;
 mod upkeep;

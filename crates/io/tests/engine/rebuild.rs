@@ -4,9 +4,9 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, Joining};
+use uraid_io::engine::{Command, EngineError, Joining, Stuck, Troubles};
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
-use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, StripeId};
+use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 
 use crate::content::Storm;
@@ -449,8 +449,28 @@ fn a_stripe_that_cannot_be_read_stops_it_until_it_can() {
     engine.disk_mut().inner.spoil(MemberIndex(3), offset, Bytes(512));
     drop(run(&mut engine, join).expect("joined"));
     let progress = engine.rebuilding().expect("it can't go on");
-    assert_eq!((progress.stuck, progress.done.0), (Some(stripe), 4 * 3 * 8), "{progress:?}");
+    assert_eq!(progress.done.0, 4 * 3 * 8, "{progress:?}");
+    let stuck = progress.stuck.expect("it says where");
+    // One block of the chunk's one can't be read, of member 3 alone.
+    let unreadable = MemberSet::EMPTY.with(MemberIndex(3));
+    assert_eq!(stuck, Stuck { stripe, start: Sectors(0), len: Sectors(8), unreadable });
+    assert_eq!(stuck.sectors(engine.geometry()).collect::<Vec<_>>(), [(MemberIndex(3), DiskSector(4 * 8))]);
+    // Left-symmetric, of four: stripe 4 has its parity on member 3, its data on 0, 1 and 2. So only what member 1 is to have is lost.
+    let lost = MemberSet::EMPTY.with(MemberIndex(1));
+    assert_eq!(stuck.lbas(engine.geometry(), lost), [Lba(4 * 24 + 8)..Lba(4 * 24 + 16)]);
+    assert_eq!(stuck.stripe_lbas(engine.geometry()), Lba(4 * 24)..Lba(5 * 24));
+    assert_eq!(engine.troubles(), Troubles { failing: unreadable, ..Troubles::default() });
     assert!(matches!(states(&engine)[1], SlotState::Rebuilding { upto, is_whole: true } if upto <= stripe));
+    // While it is tried again, in vain, it is as stuck as it was.
+    for _ in 0..3 {
+        (0..100).for_each(|_| engine.tick());
+        engine.disk_mut().allow_reaps(0);
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+        assert_eq!(engine.rebuilding().expect("it can't go on").stuck, Some(stuck), "under way");
+        engine.disk_mut().allow_reaps(usize::MAX);
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+        assert_eq!(engine.rebuilding().expect("it can't go on").stuck, Some(stuck));
+    }
     // A write that covers it makes it readable.
     let unit = 3 * 8 * 512;
     let at = size(Bytes(stripe.0)) * unit;
@@ -458,6 +478,7 @@ fn a_stripe_that_cannot_be_read_stops_it_until_it_can() {
     (0..200).for_each(|_| engine.tick());
     drop(run(&mut engine, Command::Flush).expect("flushed"));
     assert_whole(&engine, "it went on");
+    assert_eq!(engine.troubles(), Troubles::default(), "all of the others was read, or written anew");
     assert_encoded(&engine, &content, "it went on");
 }
 

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError};
+use uraid_io::engine::{Command, EngineError, Stuck};
 use uraid_io::superblock::{Consistency, Integrity, Sequence, decode, newest, positions};
-use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, StripeId};
+use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 
 use crate::content::Storm;
@@ -322,7 +322,13 @@ fn what_nobody_has_stops_it_until_it_is_written() {
     drop(run(&mut engine, replace).expect("begun"));
     let replacement = engine.replacement().expect("it can't go on");
     assert_eq!((replacement.slot, replacement.member), (slot, uuid(1)));
-    assert_eq!((replacement.progress.stuck, replacement.progress.done.0), (Some(StripeId(4)), 4 * 3 * 8));
+    assert_eq!(replacement.progress.done.0, 4 * 3 * 8);
+    let stuck = replacement.progress.stuck.expect("it says where");
+    let unreadable = MemberSet::EMPTY.with(slot);
+    assert_eq!(stuck, Stuck { stripe: StripeId(4), start: Sectors(0), len: Sectors(8), unreadable });
+    assert_eq!(stuck.sectors(engine.geometry()).collect::<Vec<_>>(), [(slot, DiskSector(4 * 8))]);
+    let lost: Vec<_> = stuck.lbas(engine.geometry(), MemberSet::EMPTY);
+    assert_eq!(lost, [Lba(4 * 24 + 8)..Lba(4 * 24 + 16)], "the second of three units");
     let at = 4 * 3 * 8;
     write(&mut engine, at, &content[size(Bytes(at)) * SECTOR..][..3 * 4096]).expect("written");
     (0..200).for_each(|_| engine.tick());

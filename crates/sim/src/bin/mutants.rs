@@ -102,7 +102,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Seeds { seeds: first..few, is_harsh: false },
         Check::States { from: 0, states: states.min(1000) },
         Check::Directed,
-        Check::Tests { filters: &["bitmap::tests", "sums::tests", "superblock::store::", "intent::"] },
+        Check::Tests { filters: &["bitmap::tests", "sums::tests", "superblock::store::", "intent::", "troubles::"] },
         Check::Seeds { seeds: 0..few, is_harsh: true },
         Check::Seeds { seeds: few..many, is_harsh: false },
         Check::Tests { filters: &["recovery::", "sums::", "rebuild::", "scrub::"] },

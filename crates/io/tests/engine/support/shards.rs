@@ -176,7 +176,7 @@ impl Fleet {
             Mail::Ask { from, ask: Ask::Flush(members) } => engine.sync(Token::Sync { from, members }, members),
             Mail::Ask { from, ask: Ask::Intend(region) } => engine.intend_for(Token::Intend { from, region }, region),
             Mail::Ask { ask: Ask::Settle(region), .. } => engine.settle_for(region),
-            Mail::Ask { ask: Ask::Freeze, .. } => engine.freeze(),
+            Mail::Ask { ask: Ask::Freeze(by), .. } => engine.freeze(by),
             Mail::Intended(region) => engine.intended(region),
             Mail::Standing(standing) => engine.learn(standing),
             Mail::Synced { members, failed } => engine.synced(members, failed),

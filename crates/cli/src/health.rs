@@ -1,0 +1,295 @@
+//! How an array is. One value says it, made from what engines, disks and members' files tell; status and `wait`, JSON, metrics, events and the service
+//! manager say it each in their way.
+
+use std::time::Duration;
+
+use uraid_io::disk::Disk;
+use uraid_io::engine::{Engine, Stuck, Troubles, survives};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
+
+use crate::about::About;
+use crate::control::protocol::{Ailing, Health, HealthState, HeldUp, Trouble, Unreadable, Work};
+use crate::terminal::{duration, list, size};
+
+/// How an array is, as far as anybody is told.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) missing: MemberSet,
+    pub(crate) rebuilding: MemberSet,
+    /// Their reads are overdue, and the others are read.
+    pub(crate) slow: MemberSet,
+    /// Their files were deleted, and they are in use all the same.
+    pub(crate) deleted: MemberSet,
+    pub(crate) troubles: Troubles,
+    pub(crate) is_frozen: bool,
+    /// What holds up a rebuild, and a copy.
+    pub(crate) rebuild_stuck: Option<Stuck>,
+    pub(crate) replace_stuck: Option<Stuck>,
+    /// Who is being copied.
+    pub(crate) replacing: Option<MemberIndex>,
+    /// Whose place was taken last, and how many were.
+    pub(crate) replaced: Option<(MemberIndex, u32)>,
+}
+
+impl Condition {
+    /// How an engine's array is, and whose files were deleted.
+    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>, deleted: MemberSet) -> Self {
+        let (rebuild, replacement) = (engine.rebuilding(), engine.replacement());
+        Self {
+            missing: engine.missing(),
+            rebuilding: rebuild.map_or(MemberSet::EMPTY, |progress| progress.members),
+            slow: engine.slow(),
+            deleted: deleted.minus(engine.missing()),
+            troubles: engine.troubles(),
+            is_frozen: engine.is_frozen(),
+            rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
+            replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
+            replacing: replacement.map(|replacement| replacement.slot),
+            replaced: engine.replaced(),
+        }
+    }
+
+    /// The same with what another reactor knows. Who is there the keeper says.
+    pub(crate) fn with(self, other: &Self) -> Self {
+        Self {
+            slow: self.slow.union(other.slow),
+            troubles: self.troubles.union(other.troubles),
+            is_frozen: self.is_frozen || other.is_frozen,
+            ..self
+        }
+    }
+
+    /// Members whose content is not all there.
+    pub(crate) fn lost(&self) -> MemberSet {
+        self.missing.union(self.rebuilding)
+    }
+
+    /// The worst that is true.
+    pub(crate) fn state(&self) -> HealthState {
+        let Troubles { stalled, roomless, failing, .. } = self.troubles;
+        match () {
+            () if self.is_frozen => HealthState::Frozen,
+            () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
+            () if !self.lost().is_empty() => HealthState::Degraded,
+            () => HealthState::Whole,
+        }
+    }
+
+    /// Who is in such a trouble.
+    pub(crate) fn members_in(&self, trouble: Trouble) -> MemberSet {
+        match trouble {
+            Trouble::Failed => self.troubles.frozen_by,
+            Trouble::Deleted => self.deleted,
+            Trouble::Failing => self.troubles.failing,
+            Trouble::NoRoom => self.troubles.roomless,
+            Trouble::Stalled => self.troubles.stalled,
+            Trouble::Slow => self.slow,
+        }
+    }
+
+    /// What a member is in, the worst first.
+    pub(crate) fn troubles_of(&self, member: MemberIndex) -> Vec<Trouble> {
+        Trouble::ALL.into_iter().filter(|&trouble| self.members_in(trouble).contains(member)).collect()
+    }
+
+    /// All of it with names. `waits` says how long members have had something, by slot.
+    pub(crate) fn health(&self, about: &About, waits: &[Option<Duration>]) -> Health {
+        let path = |member: MemberIndex| about.path(member).map(|path| path.display().to_string());
+        let ailing = |trouble: Trouble| {
+            let members: Vec<_> = self.members_in(trouble).iter().collect();
+            members.into_iter().map(move |member| {
+                let waits = waits.get(member.index()).copied().flatten().filter(|_| trouble.is_wait());
+                let waits_ms = waits.map(|waits| u64::try_from(waits.as_millis()).unwrap_or(u64::MAX));
+                Ailing { slot: member.0, trouble, path: path(member), waits_ms }
+            })
+        };
+        let held_up = |work: Work, members: MemberSet, lost: MemberSet, stuck: Stuck| {
+            let geometry = &about.geometry;
+            let unreadable = |(member, sector): (MemberIndex, uraid_layout::DiskSector)| Unreadable {
+                slot: member.0,
+                path: path(member),
+                member_sector: sector.0,
+            };
+            let blocks = |lbas: std::ops::Range<Lba>| [lbas.start.0, lbas.end.0];
+            HeldUp {
+                work,
+                slots: slots(members),
+                stripe: stuck.stripe.0,
+                unreadable: stuck.sectors(geometry).map(unreadable).collect(),
+                sectors: stuck.len.0,
+                blocks: stuck.lbas(geometry, lost).into_iter().map(blocks).collect(),
+                stripe_blocks: blocks(stuck.stripe_lbas(geometry)),
+            }
+        };
+        let replacing = self.replacing.into_iter().collect();
+        let rebuild = self.rebuild_stuck.map(|stuck| held_up(Work::Rebuild, self.rebuilding, self.lost(), stuck));
+        let replace = self.replace_stuck.map(|stuck| held_up(Work::Replace, replacing, self.lost(), stuck));
+        let state = self.state();
+        Health {
+            state,
+            survives: if state >= HealthState::Failing { 0 } else { survives(&about.geometry, self.lost()) },
+            missing: slots(self.missing),
+            rebuilding: slots(self.rebuilding),
+            troubles: Trouble::ALL.into_iter().flat_map(ailing).collect(),
+            held_up: rebuild.into_iter().chain(replace).collect(),
+        }
+    }
+
+    /// What a stop would lose, and what can be done about it; none: nothing. `unwritten_bytes` is what clients have written and is in memory alone,
+    /// `has_failed` whether writing some of it failed when that was tried last.
+    pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64, has_failed: bool) -> Option<String> {
+        let survives = |members: MemberSet| Repair::new(geometry, self.lost().union(members)).is_ok();
+        if !self.deleted.is_empty() && !survives(self.deleted) {
+            let members = self.deleted;
+            return Some(format!(
+                "the files of members {members} were deleted, and what they hold ends with the server: the array would be gone; copy its content first"
+            ));
+        }
+        let late = self.troubles.stalled.union(self.troubles.roomless);
+        let is_held_up = !late.is_empty() && !survives(late);
+        (unwritten_bytes > 0 && !self.is_frozen && (has_failed || is_held_up)).then(|| {
+            let (size, why) = (size(unwritten_bytes), if is_held_up { "do not take it now" } else { "failed to take it" });
+            format!("{size} that clients have written are in memory alone, and members {why}: mend them first; `uraid status` says which")
+        })
+    }
+}
+
+/// The slots of members.
+pub(crate) fn slots(members: MemberSet) -> Vec<u8> {
+    members.iter().map(|member| member.0).collect()
+}
+
+/// How an array is, in words.
+pub(crate) fn words(health: &Health) -> String {
+    let survives = match health.survives {
+        0 => "survives no failure".to_owned(),
+        1 => "survives 1 more failure".to_owned(),
+        more => format!("survives {more} more failures"),
+    };
+    let (degraded, causes) = (degraded(health), causes(health));
+    let parts = match health.state {
+        HealthState::Whole => vec![survives],
+        HealthState::Degraded => [degraded, causes, vec![survives]].concat(),
+        HealthState::Stalled => [causes, degraded, vec![survives]].concat(),
+        HealthState::Failing => [causes, degraded].concat(),
+        HealthState::Frozen => {
+            let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
+            let by = match members.as_slice() {
+                [] => "frozen: ".to_owned(),
+                [one] => format!("frozen by member {one}: "),
+                more => format!("frozen by members {}: ", list(more)),
+            };
+            let what =
+                "more failed than the level survives, and nothing is answered; stop the server and look at the members";
+            return [vec![format!("{by}{what}")], degraded, causes].concat().join("; ");
+        }
+    };
+    format!("{}: {}", health.state.name(), parts.join("; "))
+}
+
+/// Who is not there, or not all of it.
+fn degraded(health: &Health) -> Vec<String> {
+    let missing = match health.missing.as_slice() {
+        [] => None,
+        [slot] => Some(format!("member {slot} is missing")),
+        slots => Some(format!("members {} are missing", list(slots))),
+    };
+    let rebuilding = match health.rebuilding.as_slice() {
+        [] => None,
+        [slot] => Some(format!("member {slot} is being rebuilt")),
+        slots => Some(format!("members {} are being rebuilt", list(slots))),
+    };
+    let parts: Vec<String> = missing.into_iter().chain(rebuilding).collect();
+    if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] }
+}
+
+/// What is wrong, and what an administrator can do.
+fn causes(health: &Health) -> Vec<String> {
+    let names = |trouble| -> Vec<String> { of(health, trouble).map(name).collect() };
+    let mut causes = Vec::new();
+    match names(Trouble::Deleted).as_slice() {
+        [] => {}
+        [one] => causes.push(format!(
+            "the file of member {one} was deleted, and what it holds ends with the server: copy what the array holds"
+        )),
+        more => causes.push(format!(
+            "the files of members {} were deleted, and what they hold ends with the server: copy what the array holds",
+            list(more)
+        )),
+    }
+    match names(Trouble::Failing).as_slice() {
+        [] => {}
+        [one] => {
+            causes.push(format!("member {one} failed what nobody could make good, or makes many errors: replace it"))
+        }
+        more => causes.push(format!(
+            "members {} failed what nobody could make good, or make many errors: replace them",
+            list(more)
+        )),
+    }
+    let paths: Vec<String> =
+        of(health, Trouble::NoRoom).map(|one| one.path.clone().unwrap_or_else(|| name(one))).collect();
+    if !paths.is_empty() {
+        causes.push(format!("waiting for room on {}{}", list(&paths), longest(health, Trouble::NoRoom, "for ")));
+    }
+    match names(Trouble::Stalled).as_slice() {
+        [] => {}
+        [one] => causes.push(format!("member {one} does not answer{}", longest(health, Trouble::Stalled, "for "))),
+        more => causes.push(format!(
+            "members {} do not answer{}",
+            list(more),
+            longest(health, Trouble::Stalled, "for up to ")
+        )),
+    }
+    causes.extend(health.held_up.iter().map(held_up));
+    causes
+}
+
+/// What holds up a rebuild or a copy, in one sentence.
+pub(crate) fn held_up(held: &HeldUp) -> String {
+    let HeldUp { work, slots, stripe, unreadable, sectors, blocks, stripe_blocks } = held;
+    let doing = match work {
+        Work::Rebuild => format!("rebuilding member {}", list(slots)),
+        Work::Replace => format!("copying member {}", list(slots)),
+    };
+    let unread: Vec<String> = unreadable
+        .iter()
+        .map(|Unreadable { slot, path, member_sector }| {
+            let path = path.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
+            format!("member {slot}{path} can't be read at sector {member_sector} of its data, for {sectors} sectors")
+        })
+        .collect();
+    let because = if unread.is_empty() { String::new() } else { format!(": {}", list(&unread)) };
+    let bytes = |[start, end]: &[u64; 2]| format!("{} to {}", start * 512, end * 512);
+    let ranges: Vec<String> = blocks.iter().map(bytes).collect();
+    let lost = if ranges.is_empty() {
+        "no content is lost by that".to_owned()
+    } else {
+        format!("nobody has bytes {} of the array", list(&ranges))
+    };
+    format!(
+        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It is tried again every ten seconds, and goes on when all of bytes {} were written at once, from a backup",
+        bytes(stripe_blocks)
+    )
+}
+
+fn of(health: &Health, trouble: Trouble) -> impl Iterator<Item = &Ailing> {
+    health.troubles.iter().filter(move |ailing| ailing.trouble == trouble)
+}
+
+/// `1 (/srv/d1)`.
+fn name(ailing: &Ailing) -> String {
+    let Ailing { slot, path, .. } = ailing;
+    path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
+}
+
+/// ` for 12 s`, where that is known.
+fn longest(health: &Health, trouble: Trouble, before: &str) -> String {
+    let waits = of(health, trouble).filter_map(|ailing| ailing.waits_ms).max();
+    waits.map_or_else(String::new, |ms| format!(" {before}{}", duration(ms / 1000)))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,121 @@
+//! What an array's health is, and how it is said.
+
+use uraid_layout::{Bytes, Level, Rotation, Sectors, Spec};
+
+use super::*;
+
+fn members(slots: &[u8]) -> MemberSet {
+    slots.iter().map(|&slot| MemberIndex(slot)).collect()
+}
+
+fn health(state: HealthState, survives: usize) -> Health {
+    let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    Health { state, survives, missing, rebuilding, troubles, held_up }
+}
+
+fn ailing(slot: u8, trouble: Trouble, waits_ms: Option<u64>) -> Ailing {
+    Ailing { slot, trouble, path: Some(format!("/srv/d{slot}")), waits_ms }
+}
+
+#[test]
+fn what_is_missing_is_said_in_words() {
+    let said =
+        |state, survives, missing: &[u8]| words(&Health { missing: missing.to_vec(), ..health(state, survives) });
+    assert_eq!(said(HealthState::Whole, 2, &[]), "whole: survives 2 more failures");
+    assert_eq!(said(HealthState::Whole, 0, &[]), "whole: survives no failure");
+    assert_eq!(said(HealthState::Degraded, 1, &[4]), "degraded: member 4 is missing; survives 1 more failure");
+    assert_eq!(said(HealthState::Degraded, 0, &[1, 4]), "degraded: members 1 and 4 are missing; survives no failure");
+    let rebuilding = Health { rebuilding: vec![2], missing: vec![1], ..health(HealthState::Degraded, 0) };
+    assert_eq!(words(&rebuilding), "degraded: member 1 is missing, member 2 is being rebuilt; survives no failure");
+}
+
+#[test]
+fn troubles_are_said_with_their_members() {
+    let said = |state, missing: &[u8], troubles: &[Ailing]| {
+        words(&Health { missing: missing.to_vec(), troubles: troubles.to_vec(), ..health(state, 0) })
+    };
+    let (stalled, failing, frozen) = (HealthState::Stalled, HealthState::Failing, HealthState::Frozen);
+    assert_eq!(
+        said(stalled, &[2], &[ailing(0, Trouble::NoRoom, Some(12_345)), ailing(1, Trouble::NoRoom, Some(3000))]),
+        "stalled: waiting for room on /srv/d0 and /srv/d1 for 12 s; member 2 is missing; survives no failure"
+    );
+    assert_eq!(
+        said(stalled, &[], &[ailing(1, Trouble::Stalled, Some(2000))]),
+        "stalled: member 1 (/srv/d1) does not answer for 2 s; survives no failure"
+    );
+    assert_eq!(
+        said(failing, &[0], &[ailing(1, Trouble::Deleted, None), ailing(2, Trouble::Deleted, None)]),
+        "failing: the files of members 1 (/srv/d1) and 2 (/srv/d2) were deleted, and what they hold ends with the server: copy what the array holds; \
+         member 0 is missing"
+    );
+    assert!(said(failing, &[], &[ailing(1, Trouble::Failing, None)]).starts_with("failing: member 1 (/srv/d1) failed"));
+    let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
+    assert!(text.starts_with("frozen by members 1 (/srv/d1) and 3 (/srv/d3): "), "{text}");
+    assert!(text.ends_with("; member 0 is missing"), "{text}");
+    assert!(said(frozen, &[], &[]).starts_with("frozen: more members failed"));
+}
+
+#[test]
+fn what_holds_up_a_rebuild_is_said_with_its_place() {
+    let held = HeldUp {
+        work: Work::Rebuild,
+        slots: vec![1],
+        stripe: 4,
+        unreadable: vec![Unreadable { slot: 3, path: Some("/srv/d3".into()), member_sector: 512 }],
+        sectors: 8,
+        blocks: vec![[1664, 1672]],
+        stripe_blocks: [1536, 1920],
+    };
+    let text = words(&Health { rebuilding: vec![1], held_up: vec![held], ..health(HealthState::Failing, 0) });
+    assert_eq!(
+        text,
+        "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of its data, for 8 sectors; nobody has \
+         bytes 851968 to 856064 of the array. It is tried again every ten seconds, and goes on when all of bytes 786432 to 983040 were written at once, from \
+         a backup; member 1 is being rebuilt"
+    );
+}
+
+#[test]
+fn the_worst_is_the_state() {
+    let degraded = Condition { missing: members(&[1]), ..Condition::default() };
+    let troubles = |troubles| Condition { troubles, ..degraded };
+    let stalled = Troubles { stalled: members(&[2]), ..Troubles::default() };
+    let roomless = Troubles { roomless: members(&[2]), ..Troubles::default() };
+    let failing = Troubles { failing: members(&[2]), ..stalled };
+    for (condition, state) in [
+        (Condition::default(), HealthState::Whole),
+        (Condition { slow: members(&[1]), ..Condition::default() }, HealthState::Whole),
+        (degraded, HealthState::Degraded),
+        (Condition { rebuilding: members(&[1]), ..Condition::default() }, HealthState::Degraded),
+        (troubles(stalled), HealthState::Stalled),
+        (troubles(roomless), HealthState::Stalled),
+        (troubles(failing), HealthState::Failing),
+        (Condition { deleted: members(&[2]), ..troubles(stalled) }, HealthState::Failing),
+        (Condition { is_frozen: true, ..troubles(failing) }, HealthState::Frozen),
+    ] {
+        assert_eq!(condition.state(), state, "{condition:?}");
+    }
+    assert!(HealthState::ALL.is_sorted());
+}
+
+#[test]
+fn a_stop_loses_what_nobody_has_afterwards() {
+    let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+    let spec = Spec { level, members: 4, chunk: Bytes(64 << 10), member_size: Sectors(1 << 16) };
+    let geometry = Geometry::new(spec).expect("an array");
+    let whole = Condition::default();
+    let loss = |condition: Condition, bytes, has_failed| condition.loss(&geometry, bytes, has_failed).is_some();
+    assert!(!loss(whole, 1 << 20, false));
+    assert!(loss(whole, 4096, true) && !loss(whole, 0, true), "what could not be written is lost");
+    // One of four is spared, two are not.
+    let deleted = |slots| Condition { deleted: members(slots), ..whole };
+    assert!(!loss(deleted(&[1]), 0, false) && loss(deleted(&[1, 2]), 0, false));
+    assert!(loss(Condition { missing: members(&[0]), ..deleted(&[1]) }, 0, false));
+    let late = |stalled, roomless| {
+        let troubles = Troubles { stalled: members(stalled), roomless: members(roomless), ..Troubles::default() };
+        Condition { troubles, ..whole }
+    };
+    assert!(loss(late(&[1], &[2]), 4096, false) && !loss(late(&[1], &[2]), 0, false));
+    assert!(!loss(late(&[1], &[]), 4096, false), "it is given up");
+    assert!(!loss(Condition { is_frozen: true, ..late(&[1], &[2]) }, 4096, false), "that is lost already");
+}

@@ -1,0 +1,122 @@
+//! What is wrong with members, beside that they are missing: who keeps somebody waiting, who failed what nobody could make good, whose failure
+//! has frozen the array.
+//!
+//! Facts alone: what they are called, and what is to be done, somebody else says. Time is [`Engine::tick`].
+
+use std::time::Duration;
+
+use uraid_layout::{MemberIndex, MemberSet};
+
+use super::Engine;
+use crate::cache::TICK;
+use crate::disk::Disk;
+
+/// Members that need somebody's attention; one may need it for several reasons.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Troubles {
+    /// They have had something for longer than a read may take, and somebody waits for it.
+    pub stalled: MemberSet,
+    /// Their file system has no room for a write that waits until there is some.
+    pub roomless: MemberSet,
+    /// They failed something lately that could not be made good from the others, or make many errors and can't be spared.
+    pub failing: MemberSet,
+    /// Their failure was more than the level survives: the array is frozen.
+    pub frozen_by: MemberSet,
+}
+
+impl Troubles {
+    /// Those that two engines of one array know of.
+    #[must_use]
+    pub fn union(self, other: Self) -> Self {
+        Self {
+            stalled: self.stalled.union(other.stalled),
+            roomless: self.roomless.union(other.roomless),
+            failing: self.failing.union(other.failing),
+            frozen_by: self.frozen_by.union(other.frozen_by),
+        }
+    }
+}
+
+/// What the engine keeps of them.
+#[derive(Debug, Default)]
+pub(super) struct Troubled {
+    /// As of the last tick.
+    stalled: MemberSet,
+    /// Who failed what was not made good since errors were forgiven last, and who before that.
+    failed: MemberSet,
+    failed_before: MemberSet,
+    frozen_by: MemberSet,
+}
+
+impl Troubled {
+    /// Notes members whose failures nothing makes good.
+    pub(super) fn note_lost(&mut self, members: MemberSet) {
+        if !planted!(LossUnseen) {
+            self.failed = self.failed.union(members);
+        }
+    }
+
+    /// Notes whose failure has frozen the array.
+    pub(super) fn note_frozen(&mut self, by: MemberSet) {
+        if !planted!(FreezerUnseen) {
+            self.frozen_by = self.frozen_by.union(by);
+        }
+    }
+
+    /// Forgets what failed before the last time.
+    pub(super) fn forgive(&mut self) {
+        self.failed_before = std::mem::take(&mut self.failed);
+    }
+
+    /// Forgets what failed: all of what the members hold was read, or written anew.
+    pub(super) fn absolve(&mut self) {
+        (self.failed, self.failed_before) = (MemberSet::EMPTY, MemberSet::EMPTY);
+    }
+
+    /// Forgets what a slot's former member did.
+    pub(super) fn forget(&mut self, member: MemberIndex) {
+        for set in [&mut self.stalled, &mut self.failed, &mut self.failed_before] {
+            *set = set.without(member);
+        }
+    }
+
+    /// Whose failure has frozen the array.
+    pub(super) fn frozen_by(&self) -> MemberSet {
+        self.frozen_by
+    }
+
+    /// Whether time must pass to find out that somebody has answered.
+    pub(super) fn wants_ticks(&self) -> bool {
+        !self.stalled.is_empty()
+    }
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// What is wrong with members that are there.
+    pub fn troubles(&self) -> Troubles {
+        let &Troubled { stalled, failed, failed_before, frozen_by } = &self.troubled;
+        let present = |members: MemberSet| members.minus(self.record.missing());
+        let roomless = present(self.disk.roomless());
+        Troubles {
+            // What waits for room has its reason.
+            stalled: present(stalled).minus(roomless),
+            roomless,
+            failing: present(failed.union(failed_before).union(self.errors.kept())),
+            frozen_by,
+        }
+    }
+
+    /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it has none.
+    pub fn waits_for(&self, member: MemberIndex) -> Option<Duration> {
+        let awaited = self.disk.pending().filter(|op| op.member == member && !op.is_abandoned);
+        awaited.map(|op| op.age).max().map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
+    }
+
+    /// Notes who has had something for longer than `most` ticks, after whoever can be given up was.
+    pub(super) fn note_stalled(&mut self, most: Option<u64>) {
+        let missing = self.record.missing();
+        let is_late = |age: u64| most.is_some_and(|most| age >= most) && !planted!(StallUnseen);
+        let late = self.disk.pending().filter(|op| is_late(op.age) && !op.is_abandoned && !self.is_seat(op.member));
+        self.troubled.stalled = late.map(|op| op.member).collect::<MemberSet>().minus(missing);
+    }
+}

@@ -1,0 +1,157 @@
+//! What the engine says is wrong with members: who keeps clients waiting, who fails what nobody makes good, who has frozen the array.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+use uraid_io::buf::Buf;
+use uraid_io::disk::{Fault, OpName, Order};
+use uraid_io::engine::{Command, Deadlines, EngineError, Troubles};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Sectors};
+
+use crate::support::{RAID5, TestEngine, noise, read, run, small, write};
+
+const DEADLINES: Deadlines =
+    Deadlines { read: Some(Duration::from_millis(200)), write: Some(Duration::from_millis(1000)) };
+
+/// Ticks of a tenth of a second, of which an operation may miss the first.
+const READ_TICKS: u32 = 3;
+const WRITE_TICKS: u32 = 11;
+
+fn members(slots: &[u8]) -> MemberSet {
+    slots.iter().map(|&slot| MemberIndex(slot)).collect()
+}
+
+fn turn(engine: &mut TestEngine) -> usize {
+    let mut replies = Vec::new();
+    engine.turn(&mut replies).expect("memory does not break");
+    replies.len()
+}
+
+fn stalled(slots: &[u8]) -> Troubles {
+    Troubles { stalled: members(slots), ..Troubles::default() }
+}
+
+fn failing(slots: &[u8]) -> Troubles {
+    Troubles { failing: members(slots), ..Troubles::default() }
+}
+
+/// Everything of its kind fails from now on.
+fn fail_all(engine: &mut TestEngine, slot: u8, name: OpName) {
+    let fault = Fault { member: MemberIndex(slot), name, after: 0, count: u64::MAX, errno: Errno::IO };
+    engine.disk_mut().inner.fail(fault);
+}
+
+/// Nobody else has what they hold, so nothing is done about it but to say so.
+#[test]
+fn a_member_that_is_needed_and_hangs_is_said_to_stall_until_it_answers() {
+    for (level, missing) in [(Level::Raid0, &[][..]), (RAID5, &[0])] {
+        for name in [OpName::Read, OpName::Write] {
+            let shape = small(level, 3);
+            let mut engine = shape.engine(members(missing), Order::Fifo);
+            let all = engine.geometry().capacity().0;
+            write(&mut engine, 0, &noise(1, all)).expect("written");
+            engine.set_deadlines(DEADLINES);
+            engine.disk_mut().hold(MemberIndex(1), name);
+            let buf = Buf::zeroed(Sectors(all).bytes());
+            let command = match name {
+                OpName::Read => Command::Read { lba: Lba(0), buf },
+                _ => Command::Write { lba: Lba(0), buf, fua: false },
+            };
+            engine.submit(1, command);
+            let context = format!("{shape:?} {name}");
+            for _ in 0..READ_TICKS - 1 {
+                assert_eq!((turn(&mut engine), engine.troubles()), (0, Troubles::default()), "{context}");
+                engine.tick();
+            }
+            for ticks in READ_TICKS..3 * WRITE_TICKS {
+                engine.tick();
+                assert_eq!((turn(&mut engine), engine.troubles()), (0, stalled(&[1])), "{context}");
+                let waited = engine.waits_for(MemberIndex(1)).expect("something waits");
+                assert_eq!(waited.as_millis(), u128::from(ticks) * 100, "{context}");
+                assert_eq!(engine.waits_for(MemberIndex(2)), None, "{context}");
+            }
+            engine.disk_mut().let_go(MemberIndex(1), name);
+            let mut replies = turn(&mut engine);
+            engine.tick();
+            replies += turn(&mut engine);
+            assert_eq!((replies, engine.troubles()), (1, Troubles::default()), "{context}");
+            assert!(!engine.wants_ticks(), "{context}");
+        }
+    }
+}
+
+/// A member that can be spared is given up, and is missing then.
+#[test]
+fn a_member_that_was_given_up_does_not_stall() {
+    let mut engine = small(RAID5, 3).engine(MemberSet::EMPTY, Order::Fifo);
+    engine.set_deadlines(DEADLINES);
+    engine.disk_mut().hold(MemberIndex(1), OpName::Write);
+    let all = engine.geometry().capacity();
+    engine.submit(1, Command::Write { lba: Lba(0), buf: Buf::zeroed(all.bytes()), fua: false });
+    for _ in 0..=READ_TICKS {
+        assert_eq!(turn(&mut engine), 0);
+        engine.tick();
+    }
+    assert_eq!(engine.troubles(), stalled(&[1]), "somebody waits until then");
+    let mut replies = 0;
+    for _ in 0..WRITE_TICKS {
+        replies += turn(&mut engine);
+        engine.tick();
+    }
+    assert_eq!((replies, engine.troubles(), engine.missing()), (1, Troubles::default(), members(&[1])));
+}
+
+#[test]
+fn reads_that_nothing_makes_good_are_of_members_that_fail() {
+    let mut engine = small(RAID5, 4).engine(MemberSet::EMPTY, Order::Fifo);
+    let all = engine.geometry().capacity().0;
+    write(&mut engine, 0, &noise(1, all)).expect("written");
+    let data = small(RAID5, 4).superblocks()[0].areas.data.offset;
+    engine.disk_mut().inner.spoil(MemberIndex(1), data, Bytes(4096));
+    assert!(read(&mut engine, 0, all).is_ok());
+    assert_eq!(engine.troubles(), Troubles::default(), "that was made good");
+    for slot in [1, 2] {
+        fail_all(&mut engine, slot, OpName::Read);
+    }
+    assert!(matches!(read(&mut engine, 0, all), Err(EngineError::Unreadable { .. })));
+    assert_eq!(engine.troubles(), failing(&[1, 2]));
+    assert_eq!(engine.missing(), MemberSet::EMPTY);
+    // For two hours at most, unless it happens again.
+    engine.forgive_errors();
+    assert_eq!(engine.troubles(), failing(&[1, 2]));
+    assert!(read(&mut engine, 0, all).is_err());
+    engine.forgive_errors();
+    assert_eq!(engine.troubles(), failing(&[1, 2]));
+    engine.forgive_errors();
+    assert_eq!(engine.troubles(), Troubles::default());
+}
+
+#[test]
+fn writes_and_flushes_that_fail_where_nothing_is_kept_twice_are_of_members_that_fail() {
+    for name in [OpName::Write, OpName::Flush] {
+        let mut engine = small(Level::Raid0, 3).engine(MemberSet::EMPTY, Order::Fifo);
+        let all = engine.geometry().capacity().0;
+        write(&mut engine, 0, &noise(1, all)).expect("written");
+        fail_all(&mut engine, 2, name);
+        let written = write(&mut engine, 0, &noise(2, all));
+        assert!(written.and_then(|()| run(&mut engine, Command::Flush).map(drop)).is_err());
+        assert_eq!(engine.troubles(), failing(&[2]), "{name}");
+    }
+}
+
+#[test]
+fn an_array_that_is_frozen_says_by_whom() {
+    let mut engine = small(RAID5, 4).engine(members(&[3]), Order::Fifo);
+    let all = engine.geometry().capacity().0;
+    write(&mut engine, 0, &noise(1, all)).expect("written");
+    fail_all(&mut engine, 1, OpName::Write);
+    assert!(matches!(write(&mut engine, 0, &noise(2, all)), Err(EngineError::Frozen)));
+    assert!(engine.is_frozen());
+    assert_eq!(engine.troubles().frozen_by, members(&[1]));
+    assert_eq!((engine.missing(), engine.standing().frozen_by), (members(&[3]), members(&[1])));
+    // Another engine of the array that is told so knows, too.
+    let mut other = small(RAID5, 4).engine(members(&[3]), Order::Fifo);
+    other.learn(engine.standing());
+    assert!(other.is_frozen());
+    assert_eq!(other.troubles().frozen_by, members(&[1]));
+}

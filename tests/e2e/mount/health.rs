@@ -1,0 +1,368 @@
+//! What a server says of members that fill up, hang and fail: on a small tmpfs, and behind FUSE.
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use uraid_tests::array::Array;
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::nbd::{Client, Command};
+use uraid_tests::run::{Running, client, client_command};
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, Shape};
+
+use super::until_mounted;
+use crate::control::scrub::Events;
+use crate::control::{ask, status};
+
+/// How long something may take that takes seconds; only a hang reaches it.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const MEMBER_BYTES: usize = 6 << 20;
+
+/// Of four members without parity.
+const HALF_STRIPE: usize = 128 << 10;
+
+/// A member's file once more, behind FUSE: it hangs and fails when it is told to.
+struct Fuse {
+    nbdfuse: Running,
+    file: PathBuf,
+    fails_reads: PathBuf,
+    fails_writes: PathBuf,
+}
+
+impl Fuse {
+    fn on(array: &Array, slot: usize) -> Self {
+        let path = |what: &str| array.path(&format!("{what}{slot}"));
+        let (file, fails_reads, fails_writes) = (path("fuse"), path("fails-reads"), path("fails-writes"));
+        fs::write(&file, "").unwrap();
+        let set = |name: &str, path: &Path| OsString::from(format!("{name}={}", path.display()));
+        let mut command = client_command("nbdfuse");
+        command.arg(&file).args(["[", "nbdkit", "--exit-with-parent", "--filter=error", "file"]);
+        command.arg(set("file", &array.members()[slot])).args(["error=EIO", "error-pread-rate=100%"]);
+        command.arg(set("error-pread-file", &fails_reads)).arg("error-pwrite-rate=100%");
+        command.arg(set("error-pwrite-file", &fails_writes)).arg("]");
+        let nbdfuse = Running::start(command);
+        until_mounted(&file);
+        Self { nbdfuse, file, fails_reads, fails_writes }
+    }
+
+    fn hang(&self, is_on: bool) {
+        self.nbdfuse.signal(if is_on { Signal::STOP } else { Signal::CONT });
+    }
+
+    fn fail_reads(&self, is_on: bool) {
+        switch(&self.fails_reads, is_on);
+    }
+
+    fn fail_writes(&self, is_on: bool) {
+        switch(&self.fails_writes, is_on);
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        self.hang(false);
+        let _ = client("umount", [Path::new("--lazy"), &self.file]);
+        self.nbdfuse.signal(Signal::TERM);
+    }
+}
+
+fn switch(trigger: &Path, is_on: bool) {
+    if is_on {
+        fs::write(trigger, "").unwrap();
+    } else {
+        fs::remove_file(trigger).unwrap();
+    }
+}
+
+/// A file system that can be filled up.
+struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    fn new(path: PathBuf) -> Self {
+        fs::create_dir(&path).unwrap();
+        let _ = client("mount", ["-t", "tmpfs", "-o", "size=64m", "none", path.to_str().unwrap()]).success();
+        Self(path)
+    }
+
+    /// Leaves no room.
+    fn fill(&self) {
+        let mut filler = fs::File::create(self.0.join("filler")).unwrap();
+        let full = std::io::copy(&mut std::io::repeat(7), &mut filler).unwrap_err();
+        assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
+    }
+
+    /// Makes room again.
+    fn make_room(&self) {
+        fs::remove_file(self.0.join("filler")).unwrap();
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let _ = client("umount", [Path::new("--lazy"), &self.0]);
+    }
+}
+
+/// An array full of random bytes that is served from its members' files, some of them behind FUSE, and what it holds.
+fn served(
+    shape: &Shape,
+    behind: &[usize],
+    absent: &[usize],
+    options: &[&str],
+) -> (Array, Server, Events, Vec<Fuse>, Vec<u8>) {
+    let array = Array::create_sized(shape, MEMBER_BYTES);
+    let server = Server::start(&array);
+    let image = Random::new(7).bytes(array.expected_size());
+    write_export(server.uri(), &image);
+    let _ = server.stop();
+    let fuses: Vec<Fuse> = behind.iter().map(|&slot| Fuse::on(&array, slot)).collect();
+    let mut members = array.members().to_vec();
+    behind.iter().zip(&fuses).for_each(|(&slot, fuse)| members[slot].clone_from(&fuse.file));
+    let members: Vec<_> = (0..).zip(members).filter(|(slot, _)| !absent.contains(slot)).map(|(_, path)| path).collect();
+    let (events, hook) = Events::new(&array);
+    let all = [&["--on-event", hook.to_str().unwrap(), "--metrics", "0", "--cache", "none"], options].concat();
+    let server = Server::start_members(&array, &members, &all);
+    let _ = events.until("started");
+    (array, server, events, fuses, image)
+}
+
+/// Looks until the status is as it should be.
+#[track_caller]
+fn until(array: &Array, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = status(array);
+        if is_so(&now) {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "{what}: {now:#}");
+    }
+}
+
+fn state(status: &Value) -> &str {
+    status["health"]["state"].as_str().unwrap()
+}
+
+/// The members in this trouble, as the array's health has it, which is what each member has.
+#[track_caller]
+fn in_trouble(status: &Value, trouble: &str) -> Vec<u64> {
+    let slots = |list: &Value| -> Vec<u64> {
+        let all = list.as_array().unwrap().iter();
+        all.filter(|one| one["trouble"] == trouble).map(|one| one["slot"].as_u64().unwrap()).collect()
+    };
+    let of_array = slots(&status["health"]["troubles"]);
+    let has = |member: &&Value| member["troubles"].as_array().unwrap().iter().any(|name| name == trouble);
+    let members = status["members"].as_array().unwrap().iter().filter(has);
+    assert_eq!(members.map(|member| member["slot"].as_u64().unwrap()).collect::<Vec<_>>(), of_array, "{status:#}");
+    of_array
+}
+
+/// The value of a metric, as the page has its line.
+fn metric(address: &str, line: &str) -> Option<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address.trim_end_matches("/metrics")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page.lines().find_map(|found| found.strip_prefix(line)).map(|value| value.trim().to_owned())
+}
+
+/// A client that is asked for something and waits for its reply on a thread of its own.
+fn ask_for(mut client: Client, command: Command, offset: u64, length: u32, data: Vec<u8>) -> Receiver<u32> {
+    let (sender, reply) = channel();
+    std::thread::spawn(move || sender.send(client.call(command, offset, length, &data).error));
+    reply
+}
+
+#[test]
+fn clients_that_wait_for_room_are_seen_and_a_stop_does_not_lose_what_they_wrote() {
+    let place = tempfile::tempdir().unwrap();
+    let tmpfs = Tmpfs::new(place.path().join("small"));
+    let array = Array::planned_in(&shape::raid0_of_4(), &tmpfs.0);
+    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    let (events, hook) = Events::new(&array);
+    let server = Server::start_members(
+        &array,
+        array.members(),
+        &["--on-event", hook.to_str().unwrap(), "--metrics", "0", "--cache-size", "64M"],
+    );
+    let address = server.line_after("metrics at http://");
+    assert_eq!(events.until("started"), [""; 0]);
+    tmpfs.fill();
+    // It fits the cache, and not the file system.
+    let image = Random::new(3).bytes(array.expected_size());
+    let mut client = server.connect();
+    // Whole stripes would be written through.
+    for (number, part) in image.chunks(HALF_STRIPE).enumerate() {
+        client.write(number * HALF_STRIPE, part);
+    }
+    let flush = ask_for(server.connect(), Command::Flush, 0, 0, Vec::new());
+    let now =
+        until(&array, "nobody waits", |now| state(now) == "stalled" && in_trouble(now, "no-room") == [0, 1, 2, 3]);
+    assert_eq!(events.until("stalled").last().unwrap(), "member-no-room");
+    let screen = ask(&array, &["status"]).success().text();
+    let path = array.members()[0].to_str().unwrap();
+    assert!(screen.contains(&format!("stalled: waiting for room on {path}")), "{screen}");
+    assert!(now["members"][0]["troubles"] == json!(["no-room"]), "{now:#}");
+    assert_eq!(metric(&address, "uraid_array_health{state=\"stalled\"}").as_deref(), Some("1"));
+    assert_eq!(metric(&address, "uraid_member_trouble{member=\"1\",trouble=\"no-room\"}").as_deref(), Some("1"));
+    let refusal = ask(&array, &["stop"]).code_is(1).stderr;
+    assert!(refusal.contains("in memory alone") && refusal.contains("--force"), "{refusal}");
+    assert!(flush.try_recv().is_err(), "it still waits");
+    tmpfs.make_room();
+    assert_eq!(flush.recv_timeout(PATIENCE).unwrap(), 0);
+    let _ = events.until("recovered");
+    assert_eq!(state(&status(&array)), "whole");
+    let _ = ask(&array, &["stop"]).success();
+    let _ = server.end().success();
+    let server = Server::start(&array);
+    assert_same(&read_export(server.uri()), &image, "after there was room");
+    let _ = server.stop();
+}
+
+#[test]
+fn a_member_that_is_needed_and_hangs_is_seen_until_it_answers() {
+    let degraded = (shape::raid5_of_3(), &[0][..]);
+    for ((shape, absent), reactors) in [((shape::raid0_of_4(), &[][..]), "1"), (degraded.clone(), "1"), (degraded, "2")]
+    {
+        let before = if absent.is_empty() { "whole" } else { "degraded" };
+        let options: &[&str] = &["--reactors", reactors, "--read-deadline", "200ms"];
+        let options = if absent.is_empty() { options.to_vec() } else { [options, &["--degraded"]].concat() };
+        let (array, server, events, fuses, image) = served(&shape, &[1], absent, &options);
+        let address = server.line_after("metrics at http://");
+        assert_eq!(state(&status(&array)), before);
+        fuses[0].hang(true);
+        let length = u32::try_from(image.len()).unwrap();
+        let read = ask_for(server.connect(), Command::Read, 0, length, Vec::new());
+        let now = until(&array, "nobody stalls", |now| state(now) == "stalled");
+        assert_eq!(in_trouble(&now, "stalled"), [1], "{now:#}");
+        assert!(now["health"]["troubles"][0]["waits_ms"].as_u64().unwrap() >= 200, "{now:#}");
+        let told = events.until("stalled");
+        assert_eq!(told.last().unwrap(), "member-stalled", "{told:?}");
+        let screen = ask(&array, &["status"]).success().text();
+        assert!(screen.contains("stalled: member 1 (") && screen.contains("does not answer for "), "{screen}");
+        assert_eq!(metric(&address, "uraid_member_trouble{member=\"1\",trouble=\"stalled\"}").as_deref(), Some("1"));
+        fuses[0].hang(false);
+        assert_eq!(read.recv_timeout(PATIENCE).unwrap(), 0);
+        let _ = until(&array, "it has answered", |now| state(now) == before);
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn members_whose_reads_all_fail_are_seen() {
+    let (array, server, events, fuses, image) = served(&shape::raid5_of_3(), &[0, 1], &[], &[]);
+    let address = server.line_after("metrics at http://");
+    fuses.iter().for_each(|fuse| fuse.fail_reads(true));
+    let length = u32::try_from(image.len()).unwrap();
+    let read = ask_for(server.connect(), Command::Read, 0, length, Vec::new());
+    assert_ne!(read.recv_timeout(PATIENCE).unwrap(), 0, "nobody has it");
+    let now = status(&array);
+    assert_eq!((state(&now), &now["health"]["survives"]), ("failing", &0.into()), "{now:#}");
+    assert_eq!(in_trouble(&now, "failing"), [0, 1], "{now:#}");
+    let told = events.until("failing");
+    assert!(told.contains(&"member-failing".to_owned()), "{told:?}");
+    let screen = ask(&array, &["status"]).success().text();
+    assert!(screen.contains("failing: members 0 (") && screen.contains("replace them"), "{screen}");
+    assert_eq!(metric(&address, "uraid_array_health{state=\"failing\"}").as_deref(), Some("1"));
+    let _ = server.stop();
+}
+
+/// All reactors know whose failure it was, and a client that goes on asking does not fill the log.
+#[test]
+fn a_frozen_array_names_the_members_that_froze_it() {
+    for reactors in ["1", "2"] {
+        let (array, server, events, fuses, _) = served(&shape::raid5_of_3(), &[1, 2], &[], &["--reactors", reactors]);
+        let address = server.line_after("metrics at http://");
+        fuses.iter().for_each(|fuse| fuse.fail_writes(true));
+        let mut client = server.connect();
+        let data = vec![7; 1 << 20];
+        // The first may be replied to before the second member has failed.
+        while client.call(Command::Write, 0, 1 << 20, &data).error == 0 {}
+        let now = until(&array, "it is not frozen", |now| state(now) == "frozen");
+        let mut to_look_at = in_trouble(&now, "failed");
+        assert!(!to_look_at.is_empty(), "{now:#}");
+        to_look_at.extend(now["health"]["missing"].as_array().unwrap().iter().map(|slot| slot.as_u64().unwrap()));
+        to_look_at.sort_unstable();
+        assert_eq!(to_look_at, [1, 2], "{now:#}");
+        let _ = events.until("frozen");
+        let screen = ask(&array, &["status"]).success().text();
+        assert!(screen.contains("frozen by member"), "{screen}");
+        assert_eq!(screen.matches(" active ").count(), 1, "{screen}");
+        assert_eq!(metric(&address, "uraid_array_health{state=\"frozen\"}").as_deref(), Some("1"));
+        let asked = 200;
+        for _ in 0..asked {
+            assert_ne!(client.call(Command::Read, 0, 4096, &[]).error, 0);
+        }
+        fuses.iter().for_each(|fuse| fuse.fail_writes(false));
+        let _ = ask(&array, &["stop"]);
+        let log = server.end().stderr;
+        let failed: Vec<&str> = log.lines().filter(|line| line.contains("a request failed")).collect();
+        let more = |line: &&str| line.split("and ").nth(1)?.split(' ').next()?.parse::<usize>().ok();
+        let summed: usize = failed.iter().filter_map(more).sum();
+        let told = failed.iter().filter(|line| more(line).is_none()).count();
+        assert!(told + summed > asked, "all are counted: {log}");
+        assert!(summed > 0 && told < asked, "{told} lines: {log}");
+        assert!(!log.contains("Some(") && !log.contains("MemberIndex"), "{log}");
+    }
+}
+
+/// Nobody has what is to be rebuilt: who waits is told so, and it goes on when it can.
+#[test]
+fn a_rebuild_that_meets_what_can_not_be_read_says_where() {
+    let (array, server, events, fuses, image) = served(&shape::raid5_of_3(), &[1], &[], &[]);
+    let address = server.line_after("metrics at http://");
+    let _ = ask(&array, &["fail", "2"]).success();
+    fuses[0].fail_reads(true);
+    let _ = ask(&array, &["add", "--force", array.members()[2].to_str().unwrap()]).success();
+    let ended = ask(&array, &["wait"]).code_is(1).stderr;
+    let chunk = array.shape.chunk_bytes();
+    let stripe = format!("goes on when all of bytes 0 to {} were written", 2 * chunk);
+    for part in ["rebuilding member 2 is held up at parity stripe 0: member 1 (", "at sector 0 of its data", &stripe] {
+        assert!(ended.contains(part), "{part}: {ended}");
+    }
+    let now = status(&array);
+    let held = &now["health"]["held_up"][0];
+    assert_eq!((&held["work"], &held["stripe"]), (&"rebuild".into(), &0.into()), "{now:#}");
+    assert_eq!((&held["unreadable"][0]["slot"], &held["unreadable"][0]["member_sector"]), (&1.into(), &0.into()));
+    assert_eq!(held["stripe_blocks"], json!([0, 2 * chunk / 512]));
+    // Left-symmetric, of three: the parity of stripe 0 is on member 2, its first unit on 0, its second on 1.
+    assert_eq!(held["blocks"][0][0], json!(chunk / 512));
+    assert_eq!(now["rebuild"]["stuck_stripe"], 0);
+    let told = events.until("rebuild-stuck");
+    assert!(told.contains(&"rebuild-started".to_owned()), "{told:?}");
+    let labels = format!("work=\"rebuild\",stripe=\"0\",member=\"1\",start=\"0\",end=\"{}\"", 2 * chunk);
+    assert_eq!(metric(&address, &format!("uraid_rebuild_stuck{{{labels}}}")).as_deref(), Some("1"));
+    fuses[0].fail_reads(false);
+    let _ = events.until("recovered");
+    assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
+    assert_same(&read_export(server.uri()), &image, "rebuilt");
+    let _ = server.stop();
+}
+
+/// The same for a copy, which `fail` of the new member ends.
+#[test]
+fn a_copy_that_meets_what_can_not_be_read_says_where() {
+    let (array, server, events, fuses, image) = served(&shape::raid0_of_4(), &[1], &[], &[]);
+    fuses[0].fail_reads(true);
+    let new = array.path("new");
+    let new = new.to_str().unwrap();
+    let _ = ask(&array, &["replace", "--size", "6M", "1", new]).success();
+    let ended = ask(&array, &["wait"]).code_is(1).stderr;
+    let chunk = array.shape.chunk_bytes();
+    assert!(ended.contains("copying member 1 is held up at parity stripe 0: member 1 ("), "{ended}");
+    assert!(ended.contains(&format!("nobody has bytes {chunk} to ")), "{ended}");
+    let _ = events.until("replace-stuck");
+    assert_eq!(status(&array)["health"]["held_up"][0]["work"], "replace");
+    fuses[0].fail_reads(false);
+    let _ = events.until("replace-finished");
+    assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
+    assert_same(&read_export(server.uri()), &image, "copied");
+    let _ = server.stop();
+}
