@@ -1,6 +1,7 @@
 //! `uraid create`: what it makes, and what it refuses to overwrite.
 
 mod configure;
+mod cut;
 
 use std::os::unix::fs::MetadataExt as _;
 

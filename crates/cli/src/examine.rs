@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde::Serialize;
 use uraid_io::array::{Candidate, Named, Verdict, candidates, judge};
 use uraid_io::member::Access;
-use uraid_io::superblock::SlotState;
+use uraid_io::superblock::{SlotState, Superblock};
 use uraid_layout::MemberIndex;
 use uuid::Uuid;
 
@@ -30,7 +30,7 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     copies: Option<u8>,
     epoch: u64,
-    /// `clean` or `dirty`.
+    /// `clean`, `dirty`, or `initialising`: its creation was cut off, and it holds nothing yet.
     state: &'static str,
     /// What keeps the members in agreement over an unclean stop: `log`, `bitmap` or `none`.
     consistency: &'static str,
@@ -94,7 +94,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         rm2_m: if let uraid_layout::Level::Rm2 { height, .. } = level { Some(height) } else { None },
         copies: if let uraid_layout::Level::Raid10 { copies } = level { Some(copies) } else { None },
         epoch: superblock.epoch.0,
-        state: if superblock.is_clean { "clean" } else { "dirty" },
+        state: state(superblock),
         consistency: consistency_name(superblock.consistency),
         integrity: integrity_name(superblock.integrity),
         size: geometry.capacity().bytes().0,
@@ -103,6 +103,14 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         missing,
         members,
     })
+}
+
+fn state(superblock: &Superblock) -> &'static str {
+    match superblock.initialising {
+        Some(_) => "initialising",
+        None if superblock.is_clean => "clean",
+        None => "dirty",
+    }
 }
 
 fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberReport {
@@ -146,7 +154,13 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     print(format_args!("{}", report.title()))?;
     print(format_args!("  {uuid}, {state}, epoch {epoch}, consistency: {consistency}, integrity: {integrity}"))?;
     let survives = report.tolerance.saturating_sub(missing.len());
+    if *state == "initialising" {
+        print(format_args!(
+            "  creating it was cut off, and it holds nothing yet: serving all of its members finishes it"
+        ))?;
+    }
     match missing.as_slice() {
+        [] if *state == "initialising" => {}
         [] => print(format_args!("  whole: survives {survives} more failure{}", if survives == 1 { "" } else { "s" }))?,
         missing => print(format_args!("  missing here: slots {}", list(missing)))?,
     }

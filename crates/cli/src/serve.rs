@@ -102,6 +102,12 @@ fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
     }
     let (part, all) = (array.recovery(), array.geometry.capacity().bytes());
     let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
+    if array.is_initialising() {
+        let members = list(&array.geometry.all_members().iter().collect::<Vec<_>>());
+        tracing::warn!("creating the array was cut off: zeroing {part_size} on members {members} first");
+        let mut bar = Progress::new("initialising", part.0);
+        return array.recover(|done| bar.set(done.0)).context("the initialisation stopped");
+    }
     tracing::warn!("the array was not stopped cleanly: bringing its members into agreement");
     if part.0 > 0 {
         tracing::warn!("what is kept twice is computed again for {part_size} of {all_size}");

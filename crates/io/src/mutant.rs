@@ -143,6 +143,13 @@ mutants! {
     StallUnseen: "who keeps somebody waiting is not told",
     LossUnseen: "who failed what nobody could make good is not told",
     FreezerUnseen: "whose failure froze the array is not told",
+    FormerOverwritten: "a former array loses content before it loses its superblocks",
+    InitialisingUnmarked: "a new array's members don't say that it is initialising",
+    InitialisingUnflushed: "members are zeroed before all durably say that the array is initialising",
+    InitialisedUnflushed: "a new array counts as whole before its zeros are durable",
+    InitialisingSkipped: "an array whose creation was cut off is not initialised when it is opened",
+    InitialisingDegraded: "an array whose creation was cut off is opened without some of its members",
+    SectorsIgnored: "a member is accepted whose sectors are larger than the array's",
 }
 
 /// The variable that names the bug in a process of its own, where a test is run in one.

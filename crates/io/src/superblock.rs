@@ -13,12 +13,13 @@ use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec, Str
 use uuid::Uuid;
 
 use crate::bitmap::{Regions, Seal};
+use crate::member::Allocation;
 
 pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
 pub use scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
-pub use store::{erase, load, newest, store};
+pub use store::{erase, erased, load, newest, store};
 
 /// The size of an encoded superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -28,6 +29,9 @@ const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// The most bytes of an array's name.
 pub const NAME_BYTES_MAX: usize = 64;
+
+/// The sectors that an array can have.
+pub const SECTOR_SIZES: [Bytes; 4] = [Bytes(512), Bytes(1024), Bytes(2048), Bytes(4096)];
 
 /// Counts the rounds in which the array's state was recorded on its members, from 1 on; the highest holds the truth.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -71,6 +75,10 @@ pub struct Superblock {
     pub sequence: Sequence,
     /// Whether the array was stopped cleanly: no write was under way.
     pub is_clean: bool,
+    /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without space of their own.
+    pub initialising: Option<Allocation>,
+    /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is created, and never changed.
+    pub sector_size: Bytes,
     /// Where a scrub is, and when the last one was finished.
     pub scrub: ScrubRecord,
     /// Every member of the array in slot order, this one too.
@@ -237,6 +245,8 @@ impl Superblock {
             epoch: Epoch(1),
             sequence: Sequence(0),
             is_clean: true,
+            initialising: None,
+            sector_size: SECTOR_SIZES[0],
             scrub: ScrubRecord::default(),
             slots: slots.clone(),
         };
@@ -286,6 +296,9 @@ impl Superblock {
         let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.spec.member_size);
         require(has_room, "checksums' area")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
+        require(SECTOR_SIZES.contains(&self.sector_size), "sector size")?;
+        let is_new = !self.is_clean && self.slots.iter().all(|record| record.state == SlotState::Active);
+        require(self.initialising.is_none() || is_new, "state of an array that is initialising")?;
         require(self.sequence.0 <= COUNT_MAX, "sequence")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
         require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;

@@ -85,7 +85,8 @@ impl<D: Disk> Assembled<D> {
             perform(&mut disk, late.iter().map(flush))?;
         }
         let geometry = verdict.geometry.clone();
-        let is_logged = truth.consistency == Consistency::Log && !truth.is_clean;
+        // What a log holds before its array is initialised is anything.
+        let is_logged = truth.consistency == Consistency::Log && !truth.is_clean && truth.initialising.is_none();
         let overlay = if access != Access::ReadWrite && is_logged {
             redo::overlay(&mut disk, &superblocks, &geometry)?
         } else {
@@ -100,7 +101,8 @@ impl<D: Disk> Assembled<D> {
         if !is_logged {
             record.renew(generation);
         }
-        let is_recovered = access != Access::ReadWrite || !is_logged;
+        let is_initialising = truth.initialising.is_some();
+        let is_recovered = !is_initialising && (access != Access::ReadWrite || !is_logged);
         Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
     }
 
@@ -114,9 +116,16 @@ impl<D: Disk> Assembled<D> {
         self.record.missing()
     }
 
-    /// Whether the array was not stopped cleanly, and something may not agree that [`Assembled::recover`] can bring into agreement.
+    /// Whether the array's creation has not ended, which [`Assembled::recover`] ends.
+    pub fn is_initialising(&self) -> bool {
+        self.record.any().initialising.is_some()
+    }
+
+    /// Whether the array was not stopped cleanly, or not even created, and something may not agree that [`Assembled::recover`] can bring into
+    /// agreement.
     pub fn needs_recovery(&self) -> bool {
         match self.record.consistency() {
+            _ if self.is_initialising() => true,
             Consistency::Log => !self.is_recovered,
             // What is missing can't be computed from parity that has yet to be.
             _ => !self.record.is_clean() && self.geometry.tolerance() > 0 && self.record.lost().is_empty(),

@@ -28,7 +28,7 @@ pub enum ConfigureError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly: serve it once and stop it, which brings it into agreement, and configure it then"
+        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it into agreement, and configure it then"
     )]
     Dirty,
     /// The setting is of no use to the level.

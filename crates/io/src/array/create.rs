@@ -1,18 +1,20 @@
-//! Making an array: members examined first, then made and marked, then brought into agreement.
+//! Making an array: members examined first, then made, then [formatted](super::initialise).
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use thiserror::Error;
 use uraid_layout::{Bytes, Geometry, GeometryError, Level, Sectors, Spec};
 use uuid::Uuid;
 
-use super::open::{Array, OpenError, OpenOptions};
+use super::initialise::{Content, format};
 use crate::Error;
 use crate::buf::Buf;
+use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::member::{Access, Allocation, Member, MemberError};
 use crate::signature;
 use crate::superblock::{
-    self, Area, Areas, Consistency, Integrity, MEMBER_MIN, NAME_BYTES_MAX, Superblock, UnixSeconds,
+    Area, Areas, Consistency, Integrity, MEMBER_MIN, NAME_BYTES_MAX, SECTOR_SIZES, Superblock, UnixSeconds,
 };
 
 /// What to make.
@@ -133,9 +135,9 @@ pub enum CreateError {
         /// How many were named.
         count: usize,
     },
-    /// The members were made, and then failed before they were in agreement.
-    #[error("the array was made, but its members failed before they were initialised; create it again with --force")]
-    Initialise(#[source] OpenError),
+    /// The members failed before they were initialised.
+    #[error("the members failed before the array was initialised; create it again with --force")]
+    Initialise(#[source] Error),
 }
 
 impl CreateError {
@@ -164,14 +166,14 @@ struct Found<'a> {
 }
 
 /// Makes an array of the members at `paths`, in the order of their slots, and leaves it closed and clean. Files that do not
-/// exist are created. `progress` gets bytes of array content that are initialised, and how many there will be.
+/// exist are created. Where anything has to be zeroed, `progress` gets the bytes zeroed so far on all members together, and how many there will be.
 ///
 /// # Errors
 /// See [`CreateError`].
 pub fn create(
     paths: &[PathBuf],
     options: &CreateOptions,
-    mut progress: impl FnMut(Bytes, Bytes),
+    progress: impl FnMut(Bytes, Bytes),
 ) -> Result<Superblock, CreateError> {
     let count = u8::try_from(paths.len()).ok().filter(|&count| count <= 64);
     let count = count.ok_or(CreateError::TooMany { count: paths.len() })?;
@@ -192,25 +194,14 @@ pub fn create(
     let mut found = find(paths, options, log_min)?;
     let member_size = found.iter().map(|found| found.areas.data_sectors()).min().unwrap_or_default();
     let spec = Spec { level: options.level, members: count, chunk: options.chunk, member_size };
-    let geometry = Geometry::new(spec)?;
+    Geometry::new(spec)?;
     // Only now that nothing can be refused any more is anything changed.
-    let has_old_content = found.iter().any(|found| found.member.is_some());
-    let needs_zeroing = has_old_content && geometry.tolerance() > 0;
-    let is_old: Vec<bool> = found.iter().map(|found| found.member.is_some()).collect();
+    let is_used = found.iter().any(|found| found.member.is_some());
+    let content = if is_used { Content::Unknown } else { Content::Blank };
     let members = make(&mut found, options)?;
-    let superblocks = superblocks(spec, &found, options, consistency, !needs_zeroing);
-    for (member, superblock) in members.iter().zip(&superblocks) {
-        superblock::erase(member)?;
-        if is_old[superblock.slot.index()] {
-            zero(member, superblock.areas.sums)?;
-        }
-        superblock::store(member, superblock)?;
-    }
-    drop(members);
-    if needs_zeroing {
-        let total = geometry.capacity().bytes();
-        initialise(paths, options, |done| progress(done, total)).map_err(CreateError::Initialise)?;
-    }
+    let superblocks = superblocks(spec, &found, &members, options, consistency);
+    let mut disk = UringDisk::new(members.into_iter().map(Arc::new).map(Some).collect(), DEFAULT_DEPTH)?;
+    let superblocks = format(&mut disk, superblocks, content, progress).map_err(CreateError::Initialise)?;
     Ok(superblocks.into_iter().next().expect("a geometry has members"))
 }
 
@@ -312,25 +303,22 @@ pub(super) fn zero(member: &Member, area: Area) -> Result<(), Error> {
 fn superblocks(
     spec: Spec,
     found: &[Found<'_>],
+    made: &[Member],
     options: &CreateOptions,
     consistency: Consistency,
-    is_clean: bool,
 ) -> Vec<Superblock> {
     let members: Vec<(Uuid, Areas)> = found.iter().map(|found| (Uuid::new_v4(), found.areas)).collect();
+    // What suits the largest suits all.
+    let sector_size = made.iter().map(|member| member.alignment().offset).fold(SECTOR_SIZES[0], Bytes::max);
     let complete = |new| Superblock {
         name: options.name.clone(),
         created: options.created,
         consistency,
         integrity: options.integrity,
-        is_clean,
+        is_clean: false,
+        initialising: Some(options.allocation),
+        sector_size,
         ..new
     };
     Superblock::of_new_array(Uuid::new_v4(), spec, &members).into_iter().map(complete).collect()
-}
-
-/// Zeros everything, so that parity agrees and mirrors are equal.
-fn initialise(paths: &[PathBuf], options: &CreateOptions, progress: impl FnMut(Bytes)) -> Result<(), OpenError> {
-    let array = Array::open(paths, OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false })?;
-    array.assembled.zero(options.allocation == Allocation::Sparse, progress)?;
-    Ok(())
 }

@@ -36,7 +36,7 @@ pub enum GrowError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly: serve it once and stop it, which brings it into agreement, and let it grow then"
+        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it into agreement, and let it grow then"
     )]
     Dirty,
     /// Where things are depends on the size.

@@ -1,13 +1,14 @@
 //! Arrays as a whole: made of members, opened from them, brought back into agreement.
 //!
 //! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe; [`Assembled`] brings the members
-//! into agreement; [`select`] finds those of one array among others; [`create`] makes new ones, and [`Assembled::configure`] changes how they are kept consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have
+//! into agreement; [`select`] finds those of one array among others; [`create`] makes new ones, [`format()`] from members that are open, and [`Assembled::configure`] changes how they are kept consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have
 //! members ready for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
 mod configure;
 mod create;
 mod grow;
+mod initialise;
 mod join;
 mod judge;
 mod open;
@@ -20,6 +21,7 @@ pub use assemble::Assembled;
 pub use configure::ConfigureError;
 pub use create::{CreateError, CreateOptions, create};
 pub use grow::GrowError;
+pub use initialise::{Content, format};
 pub use join::{JoinError, JoinOptions, check, join, make_spare, rejoin, returning};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use open::{Array, Follower, Named, OpenError, OpenOptions, candidates, check_presence};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, SECTOR_BYTES};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
@@ -90,6 +90,35 @@ pub enum OpenError {
         /// Members that were named and do not count.
         set_aside: Vec<(PathBuf, SetAside)>,
     },
+    /// The array's creation has not ended, and would have to be ended by writing.
+    #[error(
+        "creating this array was cut off before its members were initialised, so it holds nothing to read yet: serve it for writing, which \
+         finishes that first, or create it anew with --force"
+    )]
+    Initialising,
+    /// The array's creation has not ended, and members are missing.
+    #[error(
+        "creating this array was cut off before its members were initialised, and {} missing: name all of its members, which finishes that, or \
+         create it anew with --force",
+        describe(missing)
+    )]
+    InitialisingDegraded {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+    },
+    /// A member's sectors are larger than the array's.
+    #[error(
+        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: smaller writes would fail. \
+         Move the member to where sectors have {sector_size} bytes, or leave it out, with --degraded", path = path.display()
+    )]
+    SectorSize {
+        /// The member.
+        path: PathBuf,
+        /// Its sectors.
+        found: Bytes,
+        /// The array's.
+        sector_size: Bytes,
+    },
     /// The members can't be brought into agreement.
     #[error(transparent)]
     Recover(#[from] RecoverError),
@@ -123,7 +152,6 @@ pub struct Array {
     /// Members that were named and are not part of it now.
     pub set_aside: Vec<(PathBuf, SetAside)>,
     pub(super) assembled: Assembled<UringDisk>,
-    pub(super) alignment: Bytes,
     pub(super) is_in_memory: bool,
 }
 
@@ -202,13 +230,11 @@ impl Array {
         let present: Vec<Option<Arc<Member>>> =
             verdict.slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
         let paths = present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
-        let alignments = present.iter().flatten().map(|member| member.alignment().offset);
-        let alignment = alignments.max().unwrap_or_default();
         let is_in_memory = present.iter().flatten().all(|member| member.is_in_memory());
         let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
         let assembled = Assembled::new(disk, &verdict, &candidates, options.access, Uuid::new_v4())?;
         let Verdict { superblock, geometry, .. } = verdict;
-        Ok(Self { superblock, geometry, paths, set_aside, assembled, alignment, is_in_memory })
+        Ok(Self { superblock, geometry, paths, set_aside, assembled, is_in_memory })
     }
 
     /// The slots without a member.
@@ -217,11 +243,11 @@ impl Array {
         self.assembled.missing()
     }
 
-    /// What offsets and lengths of requests are multiples of: what the members demand, at least a sector, and a block where each has a checksum.
+    /// What offsets and lengths of requests are multiples of: the array's sectors, and blocks where each has a checksum.
     #[must_use]
     pub fn alignment(&self) -> Bytes {
-        let least = if self.superblock.integrity == Integrity::None { Bytes(SECTOR_BYTES) } else { BLOCK_BYTES };
-        self.alignment.max(least)
+        let sector_size = self.superblock.sector_size;
+        if self.superblock.integrity == Integrity::None { sector_size } else { sector_size.max(BLOCK_BYTES) }
     }
 
     /// Whether all members are in memory: see [`Member::is_in_memory`].
@@ -236,6 +262,12 @@ impl Array {
         self.assembled.needs_recovery()
     }
 
+    /// See [`Assembled::is_initialising`].
+    #[must_use]
+    pub fn is_initialising(&self) -> bool {
+        self.assembled.is_initialising()
+    }
+
     /// See [`Assembled::recovery`].
     #[must_use]
     pub fn recovery(&self) -> Bytes {
@@ -247,7 +279,8 @@ impl Array {
     /// # Errors
     /// See there.
     pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
-        Ok(Self { assembled: self.assembled.recover(progress)?, ..self })
+        let assembled = self.assembled.recover(progress)?;
+        Ok(Self { superblock: assembled.record.any().clone(), assembled, ..self })
     }
 
     /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks. One while members are
@@ -295,6 +328,10 @@ fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) 
         if size < expected {
             return Err(OpenError::Truncated { path: candidates[index].path.clone(), size, expected });
         }
+        let (found, sector_size) = (members[index].alignment().offset, verdict.superblock.sector_size);
+        if found > sector_size && !planted!(SectorsIgnored) {
+            return Err(OpenError::SectorSize { path: candidates[index].path.clone(), found, sector_size });
+        }
     }
     Ok(())
 }
@@ -302,11 +339,21 @@ fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) 
 /// Whether what is there of an array may be used as `options` say.
 ///
 /// # Errors
-/// [`OpenError::TooFew`], [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
+/// [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`], [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
 pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
+    if verdict.superblock.initialising.is_some() {
+        let missing = verdict.missing();
+        return match options.access {
+            _ if !missing.is_empty() && !planted!(InitialisingDegraded) => {
+                Err(OpenError::InitialisingDegraded { missing: name(missing) })
+            }
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly | Access::Inspect => Err(OpenError::Initialising),
+        };
+    }
     let set_aside = verdict.asides(candidates);
     if !verdict.is_readable() {
         let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Lba, MemberIndex, Sectors, StripeId};
+use uraid_layout::{Bytes, MemberIndex, Sectors, StripeId};
 
 use super::assemble::{Assembled, flush, perform};
 use super::redo;
@@ -45,8 +45,11 @@ pub enum RecoverError {
 
 impl<D: Disk> Assembled<D> {
     /// How much content [`Assembled::recover`] computes parity for: what is in regions whose bits are set in the write-intent bitmap, or
-    /// everything; nothing where a log says what to do.
+    /// everything; nothing where a log says what to do. Of an array that is initialising, how much it zeroes on all members together.
     pub fn recovery(&self) -> Bytes {
+        if self.is_initialising() {
+            return self.initialisation();
+        }
         if self.record.consistency() == Consistency::Log {
             return Bytes(0);
         }
@@ -64,11 +67,14 @@ impl<D: Disk> Assembled<D> {
     }
 
     /// Brings the array into agreement and marks it clean; blocks. It can be cut off anywhere, and begun again by the next start. `progress` gets
-    /// the bytes done so far: of the log, or of array content.
+    /// the bytes done so far: of the log, of array content, or of members that are initialised.
     ///
     /// # Errors
     /// When a member fails, or its log is damaged: the array stays marked.
     pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
+        if self.is_initialising() {
+            return Ok(self.initialise(progress)?);
+        }
         if planted!(RecoverySkipped) {
             let mut skipped = self;
             skipped.record.renew(skipped.generation);
@@ -122,29 +128,6 @@ impl<D: Disk> Assembled<D> {
                 let (stripe, start, len) = columns.next()?;
                 let command = Command::Resync { stripe: StripeId(stripe), start: Sectors(start), len: Sectors(len) };
                 Some((share(len).0, command))
-            })
-        })
-    }
-
-    /// Writes zeros everywhere, parity too, and marks the array clean; blocks.
-    ///
-    /// # Errors
-    /// When a member fails.
-    pub(super) fn zero(mut self, may_punch: bool, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
-        self.record.renew(self.generation);
-        self.run(|engine| {
-            let capacity = engine.geometry().capacity();
-            // Whole parity stripes of at least 64 MiB together.
-            let stripe = engine.geometry().stripe_sectors().0;
-            let step = ((64 << 20) / 512_u64).next_multiple_of(stripe);
-            let mut parts = (0..capacity.0).step_by(usize::try_from(step).expect("a step fits the address space"));
-            let mut done = Bytes(0);
-            run_all(engine, 1, |token| {
-                done.0 += token;
-                progress(done);
-                let lba = parts.next()?;
-                let len = Sectors(step.min(capacity.0 - lba));
-                Some((len.bytes().0, Command::WriteZeroes { lba: Lba(lba), len, fua: false, may_punch }))
             })
         })
     }

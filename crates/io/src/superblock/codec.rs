@@ -4,9 +4,10 @@ use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec
 use uuid::Uuid;
 
 use super::{
-    Area, Areas, Consistency, Epoch, Integrity, NAME_BYTES_MAX, SUPERBLOCK_BYTES, ScrubFound, ScrubMode, ScrubRecord,
-    ScrubRun, Sequence, SlotRecord, SlotState, Superblock, SuperblockError, UnixSeconds,
+    Area, Areas, Consistency, Epoch, Integrity, NAME_BYTES_MAX, SECTOR_SIZES, SUPERBLOCK_BYTES, ScrubFound, ScrubMode,
+    ScrubRecord, ScrubRun, Sequence, SlotRecord, SlotState, Superblock, SuperblockError, UnixSeconds,
 };
+use crate::member::Allocation;
 
 /// No text, so that no text file is taken for a member; the line ends tell of a transfer that changed them.
 pub(crate) const MAGIC: [u8; 8] = *b"\x8dURAID\r\n";
@@ -17,10 +18,14 @@ mod feature {
     pub(super) const BITMAP: u64 = 1;
     pub(super) const LOG: u64 = 2;
     pub(super) const CRC32: u64 = 4;
-    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32;
+    pub(super) const INITIALISING: u64 = 8;
+    pub(super) const SECTORS: u64 = 16;
+    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS;
 }
 
 const FLAG_CLEAN: u8 = 1;
+/// Of an array that is initialising: zeros take no space.
+const FLAG_SPARSE: u8 = 2;
 
 /// Byte offsets of the fields.
 mod at {
@@ -48,6 +53,7 @@ mod at {
     pub(super) const SUMS: usize = 232;
     pub(super) const GENERATION: usize = 248;
     pub(super) const SCRUB_MODE: usize = 264;
+    pub(super) const SECTOR_SIZE: usize = 265;
     pub(super) const SCRUB_POSITION: usize = 272;
     pub(super) const SCRUB_MISMATCHED: usize = 280;
     pub(super) const SCRUB_REPAIRED: usize = 288;
@@ -73,7 +79,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     let spec = &superblock.spec;
     put(at::MAGIC, &MAGIC);
     put(at::VERSION, &VERSION.to_le_bytes());
-    put(at::INCOMPATIBLE, &features(superblock.consistency, superblock.integrity).to_le_bytes());
+    put(at::INCOMPATIBLE, &features(superblock).to_le_bytes());
     put(at::ARRAY, superblock.array.as_bytes());
     put(at::NAME, superblock.name.as_bytes());
     put(at::CREATED, &superblock.created.0.to_le_bytes());
@@ -81,7 +87,8 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::SLOT, &[superblock.slot.0]);
     put(at::MEMBERS, &[spec.members]);
     put(at::LEVEL, &level_bytes(spec.level));
-    put(at::FLAGS, &[if superblock.is_clean { FLAG_CLEAN } else { 0 }]);
+    put(at::FLAGS, &[flags(superblock)]);
+    put(at::SECTOR_SIZE, &[sector_code(superblock.sector_size)]);
     put(at::GENERATION, superblock.generation.as_bytes());
     put(at::CHUNK, &u32::try_from(spec.chunk.0).expect("a chunk is at most 1 MiB").to_le_bytes());
     put(at::USED, &spec.member_size.0.to_le_bytes());
@@ -170,6 +177,8 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
+        initialising: initialising(features, bytes[at::FLAGS]),
+        sector_size: sector_size(features, bytes[at::SECTOR_SIZE])?,
         scrub: ScrubRecord {
             finished: Some(UnixSeconds(u64_at(bytes, at::SCRUB_FINISHED))).filter(|&at| at != UnixSeconds(0)),
             run: scrub_run(bytes)?,
@@ -216,17 +225,40 @@ fn level(bytes: [u8; 3]) -> Result<Level, SuperblockError> {
     })
 }
 
-fn features(consistency: Consistency, integrity: Integrity) -> u64 {
-    let consistency = match consistency {
+fn features(superblock: &Superblock) -> u64 {
+    let consistency = match superblock.consistency {
         Consistency::None => 0,
         Consistency::Bitmap => feature::BITMAP,
         Consistency::Log => feature::LOG,
     };
-    let integrity = match integrity {
+    let integrity = match superblock.integrity {
         Integrity::None => 0,
         Integrity::Crc32 => feature::CRC32,
     };
-    consistency | integrity
+    let initialising = if superblock.initialising.is_some() { feature::INITIALISING } else { 0 };
+    let sectors = if superblock.sector_size == SECTOR_SIZES[0] { 0 } else { feature::SECTORS };
+    consistency | integrity | initialising | sectors
+}
+
+fn flags(superblock: &Superblock) -> u8 {
+    let clean = if superblock.is_clean { FLAG_CLEAN } else { 0 };
+    clean | if superblock.initialising == Some(Allocation::Sparse) { FLAG_SPARSE } else { 0 }
+}
+
+fn initialising(features: u64, flags: u8) -> Option<Allocation> {
+    let allocation = if flags & FLAG_SPARSE == 0 { Allocation::Full } else { Allocation::Sparse };
+    (features & feature::INITIALISING != 0).then_some(allocation)
+}
+
+/// How often 512 bytes are doubled.
+fn sector_code(size: Bytes) -> u8 {
+    let code = SECTOR_SIZES.iter().position(|&other| other == size).expect("a sector size that was checked");
+    u8::try_from(code).expect("there are four")
+}
+
+fn sector_size(features: u64, code: u8) -> Result<Bytes, SuperblockError> {
+    let size = SECTOR_SIZES.get(usize::from(code)).filter(|_| (features & feature::SECTORS != 0) == (code != 0));
+    size.copied().ok_or(SuperblockError::Field { field: "sector size" })
 }
 
 fn consistency(features: u64) -> Result<Consistency, SuperblockError> {

@@ -2,7 +2,7 @@
 
 use uraid_layout::{Bytes, SECTOR_BYTES};
 
-use super::{HEAD_STEP, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, positions};
+use super::{Area, HEAD_STEP, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, positions};
 use crate::buf::Buf;
 use crate::error::Error;
 use crate::member::{Member, MemberError};
@@ -24,8 +24,22 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
     Ok(member.sync()?)
 }
 
-/// Overwrites with zeros what other formats, or another array, have at both ends of a member: the first MiB, and everything
-/// from the tail on. Durable when it returns; blocks.
+/// What a new member of this size gets zeros in: first where the superblocks are, so that a former array does without the member before it loses
+/// anything else; then, when that is durable, the first MiB and everything from the tail on, where other formats have what they are known by.
+/// What is left after the last whole `step` can't be written directly, and holds no signature.
+///
+/// # Panics
+/// When the size is below [`MEMBER_MIN`](super::MEMBER_MIN).
+#[must_use]
+pub fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
+    let places = positions(size).expect("a member is not below the smallest size");
+    let [.., tail] = places;
+    let copies = places.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) });
+    let last = Area { offset: tail, size: Bytes((size.0 - tail.0) / step.0 * step.0) };
+    [copies.into(), vec![Area { offset: Bytes(0), size: HEAD_STEP }, last]]
+}
+
+/// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable when it returns; blocks.
 ///
 /// # Errors
 /// When the member fails.
@@ -33,15 +47,14 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
 /// # Panics
 /// When the member is open for reading only, or smaller than [`MEMBER_MIN`](super::MEMBER_MIN).
 pub fn erase(member: &Member) -> Result<(), Error> {
-    let size = member.size().0;
-    let [.., tail] = positions(member.size()).expect("a member is not below the smallest size");
-    // What is beyond the last whole sector can't be written directly, and holds no signature.
-    let step = member.alignment().offset.0.max(SECTOR_BYTES);
-    for (start, end) in [(0, size.min(HEAD_STEP.0)), (tail.0, size)] {
-        let zeros = Buf::zeroed(Bytes((end - start) / step * step));
-        member.write_at(Bytes(start), &zeros)?;
+    let step = Bytes(member.alignment().offset.0.max(SECTOR_BYTES));
+    for areas in erased(member.size(), step) {
+        for area in areas {
+            member.write_at(area.offset, &Buf::zeroed(area.size))?;
+        }
+        member.sync()?;
     }
-    Ok(member.sync()?)
+    Ok(())
 }
 
 /// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.

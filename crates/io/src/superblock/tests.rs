@@ -35,6 +35,8 @@ pub(super) fn sample() -> Superblock {
         epoch: Epoch(5),
         sequence: Sequence(8),
         is_clean: true,
+        initialising: None,
+        sector_size: Bytes(512),
         scrub: ScrubRecord {
             finished: Some(UnixSeconds(0x6543_2101)),
             run: Some(ScrubRun {
@@ -173,6 +175,44 @@ fn what_a_program_must_know_of_is_an_incompatible_feature() {
     }
 }
 
+/// An array that is initialising has all its members, and was never clean.
+#[test]
+fn what_is_not_an_array_yet_is_an_incompatible_feature() {
+    let slots: Vec<SlotRecord> =
+        sample().slots.into_iter().map(|record| SlotRecord { state: SlotState::Active, ..record }).collect();
+    let new = Superblock { is_clean: false, slots, ..sample() };
+    for (initialising, features, flags) in
+        [(None, 2, 0), (Some(Allocation::Full), 10, 0), (Some(Allocation::Sparse), 10, 2)]
+    {
+        let superblock = Superblock { initialising, ..new.clone() };
+        let bytes = encode(&superblock);
+        assert_eq!((bytes[16], bytes[141]), (features, flags), "{initialising:?}");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+    let wrong = Err(SuperblockError::Field { field: "state of an array that is initialising" });
+    let initialising = Some(Allocation::Full);
+    assert_eq!(Superblock { is_clean: true, initialising, ..new.clone() }.check(), wrong);
+    assert_eq!(Superblock { is_clean: false, initialising, ..sample() }.check(), wrong, "a slot has failed");
+    assert_eq!(Superblock { initialising, ..new }.check(), Ok(()));
+}
+
+#[test]
+fn sectors_that_are_larger_than_the_smallest_are_an_incompatible_feature() {
+    for (size, features, code) in [(512, 2, 0), (1024, 18, 1), (2048, 18, 2), (4096, 18, 3)] {
+        let superblock = Superblock { sector_size: Bytes(size), ..sample() };
+        let bytes = encode(&superblock);
+        assert_eq!((bytes[16], bytes[265]), (features, code), "{size} bytes");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+    for size in [0, 256, 1536, 8192] {
+        let wrong = Err(SuperblockError::Field { field: "sector size" });
+        assert_eq!(Superblock { sector_size: Bytes(size), ..sample() }.check(), wrong, "{size} bytes");
+    }
+    let mut bytes = encode(&Superblock { sector_size: Bytes(4096), ..sample() });
+    bytes[265] = 4;
+    assert_eq!(decode(&sealed(bytes)), Err(SuperblockError::Field { field: "sector size" }));
+}
+
 #[test]
 fn a_scrub_is_on_record_in_every_mode_or_not_at_all() {
     let run = sample().scrub.run.unwrap();
@@ -211,7 +251,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[10]), Err(SuperblockError::UnknownFeatures { flags: 8 }));
+    assert_eq!(changed(16, &[34]), Err(SuperblockError::UnknownFeatures { flags: 32 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -239,6 +279,9 @@ fn what_is_wrong_is_told_apart() {
         (216, &[0; 8], "epoch"),
         (216, &[0xff; 8], "epoch"),
         (224, &[0xff; 8], "sequence"),
+        (16, &[10], "state of an array that is initialising"),
+        (16, &[18], "sector size"),
+        (265, &[3], "sector size"),
         (264, &[0], "scrub"),
         (264, &[4], "scrub"),
         (272, &[240], "scrub"),

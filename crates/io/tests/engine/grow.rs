@@ -18,23 +18,23 @@ use crate::support::{
 const MORE: usize = 40 * 4096 + 1024;
 
 /// The members of an array, which lose power after some operations. Each takes effect at once, and is durable after the next flush.
-struct Power {
+pub(crate) struct Power {
     inner: MemDisk,
-    durable: Vec<Vec<u8>>,
+    pub(crate) durable: Vec<Vec<u8>>,
     left: usize,
     done: usize,
     completions: Vec<Completion>,
 }
 
 impl Power {
-    fn new(members: &Members, left: usize) -> Self {
+    pub(crate) fn new(members: &Members, left: usize) -> Self {
         let durable = members.iter().map(|bytes| bytes.clone().expect("all are there")).collect();
         let inner = MemDisk::new(members.clone(), Order::Fifo);
         Self { inner, durable, left, done: 0, completions: Vec::new() }
     }
 
     /// What is left when the power goes: of what is not durable, any sectors.
-    fn cut(&self, random: &mut Random) -> Members {
+    pub(crate) fn cut(&self, random: &mut Random) -> Members {
         let one = |(index, durable): (u8, &Vec<u8>)| {
             let mut bytes = self.inner.member(MemberIndex(index)).expect("present").to_vec();
             let sectors = bytes.chunks_mut(SECTOR).zip(durable.chunks(SECTOR));

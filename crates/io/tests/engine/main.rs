@@ -4,6 +4,7 @@ mod ahead;
 mod cache;
 mod content;
 mod counts;
+mod create;
 mod faults;
 mod grow;
 mod intent;

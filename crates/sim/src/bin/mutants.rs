@@ -15,7 +15,7 @@ use std::time::Instant;
 use uraid_io::mutant::{Mutant, VARIABLE, named, plant};
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
-use uraid_sim::crash::{Enumeration, directed};
+use uraid_sim::crash::{Enumeration, creation, directed};
 use uraid_sim::dst::{Options, run};
 use uraid_sim::{crash, scenes};
 
@@ -26,6 +26,7 @@ const CONCURRENT: usize = 2;
 #[derive(Debug)]
 enum Check {
     Scenes,
+    Creation,
     Directed,
     Seeds { seeds: Range<u64>, is_harsh: bool },
     States { from: usize, states: u64 },
@@ -101,6 +102,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Scenes,
         Check::Seeds { seeds: first..few, is_harsh: false },
         Check::States { from: 0, states: states.min(1000) },
+        Check::Creation,
         Check::Directed,
         Check::Tests { filters: &["bitmap::tests", "sums::tests", "superblock::store::", "intent::", "troubles::"] },
         Check::Seeds { seeds: 0..few, is_harsh: true },
@@ -133,6 +135,7 @@ impl Check {
             Self::Scenes => {
                 scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?)))
             }
+            Self::Creation => creation::run().err().map(|failure| format!("crash {failure}")),
             Self::Directed => directed::run().err().map(|failure| format!("crash {failure}")),
             Self::Seeds { seeds, is_harsh } => {
                 let options = Options { is_harsh: *is_harsh, ..Options::default() };

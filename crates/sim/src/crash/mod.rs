@@ -11,6 +11,7 @@
 //! - *after*: parity agrees on an array that is recovered, so that it can be done without any tolerated set; see [`expect`].
 
 mod check;
+pub mod creation;
 pub mod directed;
 mod enumerate;
 mod expect;
@@ -27,7 +28,7 @@ use std::fmt;
 
 use thiserror::Error;
 use uraid_io::superblock::SuperblockError;
-use uraid_layout::{MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, MemberIndex, MemberSet, StripeId};
 
 pub use enumerate::{Enumeration, Options};
 pub use states::Grain;
@@ -147,6 +148,25 @@ pub enum Finding {
     SetAside {
         /// The members.
         members: MemberSet,
+    },
+    /// An array that is initialising can be used, or the one who created it was told that it is not.
+    #[error("an array that is initialising is used, or its creator was told that it is whole")]
+    Unfinished,
+    /// A new array's member holds something.
+    #[error("byte {offset} of member {member} is not zero, in a new array")]
+    NotZeroed {
+        /// The member.
+        member: MemberIndex,
+        /// The sector.
+        offset: Bytes,
+    },
+    /// A former array lost something, and is still there.
+    #[error("the sector at byte {offset} of member {member} was overwritten, and a former array is still there")]
+    Overwritten {
+        /// The member.
+        member: MemberIndex,
+        /// The sector.
+        offset: Bytes,
     },
     /// Opening a recovered array once more changed something.
     #[error("a recovered array changes, or is recovered, when it is opened again")]

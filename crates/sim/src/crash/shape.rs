@@ -68,7 +68,7 @@ impl Shape {
         let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
         [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid10 { copies: 2 }, 4), (raid5, 4), (rm2(2), 5), (rm2(3), 7)]
             .into_iter()
-            .map(|(level, members)| Self::of(level, members, (Consistency::Log, 1), Integrity::Crc32))
+            .map(|(level, members)| Self::checked(level, members))
             .collect()
     }
 
@@ -79,6 +79,15 @@ impl Shape {
     #[must_use]
     pub fn new(level: Level, members: u8, consistency: Consistency) -> Self {
         Self::of(level, members, (consistency, 1), Integrity::None)
+    }
+
+    /// A small array with checksums.
+    ///
+    /// # Panics
+    /// When there is no such array.
+    #[must_use]
+    pub fn checked(level: Level, members: u8) -> Self {
+        Self::of(level, members, (Consistency::Log, 1), Integrity::Crc32)
     }
 
     /// A small array with a log so many times as large as it has to be.

@@ -73,6 +73,8 @@ impl Array {
             epoch: Epoch(1),
             sequence: Sequence(0),
             is_clean: true,
+            initialising: None,
+            sector_size: Bytes(SECTOR_BYTES),
             scrub: ScrubRecord::default(),
             slots: slots.clone(),
         };

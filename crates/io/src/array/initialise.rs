@@ -1,0 +1,183 @@
+//! A new array's members: marked, zeroed, and only then an array that holds something.
+//!
+//! What members held before is anything, and parity of anything does not agree. So their first superblocks say that the array is *initialising*, and
+//! are durable on all of them before a data area is touched. Only when the zeros are durable, too, the next round of superblocks takes that back. Cut
+//! off anywhere, this leaves no array, one that is initialising, or one that is whole: whoever opens what is initialising does all of it again.
+
+use smallvec::smallvec;
+use uraid_layout::{Bytes, Geometry, MemberIndex};
+
+use super::assemble::{Assembled, bitmap, flush, perform, superblock_writes};
+use crate::Error;
+use crate::buf::Buf;
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
+use crate::engine::Record;
+use crate::member::Allocation;
+use crate::superblock::{Area, Epoch, Sequence, Superblock, erased};
+
+/// What is zeroed of each member at once, where nothing is sent for it.
+const STEP: u64 = 64 << 20;
+
+/// The same where zeros are sent.
+const SENT: u64 = 1 << 20;
+
+/// What a new array's members hold where nothing was written yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// Zeros: they were just made.
+    Blank,
+    /// Anything.
+    Unknown,
+}
+
+/// Makes an array of the members of `disk`, whose first superblocks these are, in the order of slots; blocks. Returns what they say in the end. `progress`
+/// gets the bytes zeroed so far on all members together, and how many there will be.
+///
+/// # Errors
+/// When a member fails. If the array is there by then, it is initialising.
+///
+/// # Panics
+/// When the superblocks don't say that the array is initialising, or not each slot has its own.
+pub fn format(
+    disk: &mut impl Disk,
+    superblocks: Vec<Superblock>,
+    content: Content,
+    progress: impl FnMut(Bytes, Bytes),
+) -> Result<Vec<Superblock>, Error> {
+    let is_new = |own: &Superblock| own.initialising.is_some() && superblocks.len() == own.slots.len();
+    assert!(superblocks.iter().all(is_new), "a new array has all members, and none is initialised");
+    let geometry = Geometry::new(superblocks[0].spec).expect("a superblock is sound");
+    let mut overwritten: Vec<Vec<(MemberIndex, Area)>> = vec![Vec::new(); 2];
+    for own in &superblocks {
+        for (pass, areas) in erased(own.areas.member_size, own.sector_size).into_iter().enumerate() {
+            overwritten[pass].extend(areas.into_iter().map(|area| (own.slot, area)));
+        }
+    }
+    for areas in overwritten {
+        perform(disk, zero_writes(areas))?;
+        if !planted!(FormerOverwritten) {
+            perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
+        }
+    }
+    let mut superblocks = superblocks;
+    if planted!(InitialisingUnmarked) {
+        superblocks.iter_mut().for_each(|own| own.initialising = None);
+    }
+    perform(disk, superblocks.iter().flat_map(superblock_writes))?;
+    if !planted!(InitialisingUnflushed) {
+        perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
+    }
+    finish(disk, &geometry, superblocks, content, progress)
+}
+
+impl<D: Disk> Assembled<D> {
+    /// How much is zeroed before the array is whole, on all members together.
+    pub(super) fn initialisation(&self) -> Bytes {
+        let superblocks: Vec<Superblock> = self.record.superblocks().flatten().cloned().collect();
+        total(&areas(&self.geometry, &superblocks))
+    }
+
+    /// Ends the array's creation, of which nothing is known but that it was begun.
+    pub(super) fn initialise(self, mut progress: impl FnMut(Bytes)) -> Result<Self, Error> {
+        let Self { geometry, record, mut disk, access, generation, overlay, .. } = self;
+        let superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+        let content = if planted!(InitialisingSkipped) { Content::Blank } else { Content::Unknown };
+        let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;
+        let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
+        let bitmap = bitmap(&mut disk, &geometry, true, &superblocks);
+        let mut record = Record::new(superblocks);
+        record.renew(generation);
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, bitmap })
+    }
+}
+
+/// Zeros what has to be, and then says that the array is whole.
+fn finish(
+    disk: &mut impl Disk,
+    geometry: &Geometry,
+    mut superblocks: Vec<Superblock>,
+    content: Content,
+    mut progress: impl FnMut(Bytes, Bytes),
+) -> Result<Vec<Superblock>, Error> {
+    if content == Content::Unknown {
+        let may_punch = superblocks[0].initialising == Some(Allocation::Sparse);
+        let areas = areas(geometry, &superblocks);
+        let (mut done, total) = (Bytes(0), total(&areas));
+        progress(done, total);
+        zero(disk, &areas, may_punch, |step| {
+            done.0 += step.0;
+            progress(done, total);
+        })?;
+    }
+    if !planted!(InitialisedUnflushed) {
+        perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
+    }
+    for own in &mut superblocks {
+        (own.initialising, own.is_clean) = (None, true);
+        (own.epoch, own.sequence) = (Epoch(own.epoch.0 + 1), Sequence(own.sequence.0 + 1));
+    }
+    perform(disk, superblocks.iter().flat_map(superblock_writes))?;
+    perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
+    Ok(superblocks)
+}
+
+/// What has to be zeros: checksums, so that they know nothing, and whatever is kept twice, so that it agrees.
+fn areas(geometry: &Geometry, superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
+    let used = if geometry.tolerance() > 0 { geometry.used_sectors().bytes() } else { Bytes(0) };
+    let of = |own: &Superblock| [own.areas.sums, Area { size: used, ..own.areas.data }].map(|area| (own.slot, area));
+    superblocks.iter().flat_map(of).filter(|(_, area)| area.size.0 > 0).collect()
+}
+
+fn total(areas: &[(MemberIndex, Area)]) -> Bytes {
+    Bytes(areas.iter().map(|(_, area)| area.size.0).sum())
+}
+
+/// Zeros areas, all members at a time. `progress` gets the bytes of each step.
+fn zero(
+    disk: &mut impl Disk,
+    areas: &[(MemberIndex, Area)],
+    may_punch: bool,
+    mut progress: impl FnMut(Bytes),
+) -> Result<(), Error> {
+    let longest = areas.iter().map(|(_, area)| area.size.0).max().unwrap_or(0);
+    let mut can_zero = true;
+    for at in (0..longest).step_by(usize::try_from(STEP).expect("a step is small")) {
+        let part = |&(member, area): &(MemberIndex, Area)| {
+            let size = Bytes(area.size.0.checked_sub(at).filter(|&left| left > 0)?.min(STEP));
+            Some((member, Area { offset: Bytes(area.offset.0 + at), size }))
+        };
+        let parts: Vec<(MemberIndex, Area)> = areas.iter().filter_map(part).collect();
+        let zeroing = |&(member, Area { offset, size: len }): &(MemberIndex, Area)| {
+            let kind = OpKind::Zero { len, may_punch };
+            DiskOp { tag: 0, member, kind, offset, segments: Segments::new() }
+        };
+        if can_zero {
+            match perform(disk, parts.iter().map(zeroing)) {
+                Err(Error::Disk(DiskError::Unsupported { .. })) => can_zero = false,
+                done => done?,
+            }
+        }
+        if !can_zero {
+            // Also where some members could: it is the same again.
+            for from in (0..STEP).step_by(usize::try_from(SENT).expect("a step is small")) {
+                let sent = |&(member, area): &(MemberIndex, Area)| {
+                    let size = Bytes(area.size.0.checked_sub(from).filter(|&left| left > 0)?.min(SENT));
+                    Some((member, Area { offset: Bytes(area.offset.0 + from), size }))
+                };
+                perform(disk, zero_writes(parts.iter().filter_map(sent).collect()))?;
+            }
+        }
+        progress(total(&parts));
+    }
+    Ok(())
+}
+
+/// Writes of zeros, at most [`SENT`] each.
+fn zero_writes(areas: Vec<(MemberIndex, Area)>) -> impl Iterator<Item = DiskOp> {
+    let zeros = Buf::zeroed(Bytes(SENT));
+    areas.into_iter().map(move |(member, Area { offset, size })| {
+        let len = usize::try_from(size.0).expect("a step is small");
+        let segments = smallvec![zeros.lease_read(0..len)];
+        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
+    })
+}
