@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
 
 use super::assemble::{Assembled, bitmap, flush, perform, superblock_writes};
+use super::recover::RecoverError;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
@@ -78,8 +79,12 @@ impl<D: Disk> Assembled<D> {
     }
 
     /// Ends the array's creation, of which nothing is known but that it was begun.
-    pub(super) fn initialise(self, mut progress: impl FnMut(Bytes)) -> Result<Self, Error> {
+    pub(super) fn initialise(self, mut progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         let Self { geometry, record, mut disk, access, generation, overlay, .. } = self;
+        let missing = record.missing();
+        if !missing.is_empty() && !planted!(InitialisingDegraded) {
+            return Err(RecoverError::InitialisingDegraded { missing });
+        }
         let superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
         let content = if planted!(InitialisingSkipped) { Content::Blank } else { Content::Unknown };
         let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;

@@ -99,12 +99,15 @@ pub enum OpenError {
     /// The array's creation has not ended, and members are missing.
     #[error(
         "creating this array was cut off before its members were initialised, and {} missing: name all of its members, which finishes that, or \
-         create it anew with --force",
-        describe(missing)
+         create it anew with --force{}",
+        describe(missing),
+        asides(set_aside)
     )]
     InitialisingDegraded {
         /// Who is missing.
         missing: Vec<(MemberIndex, Uuid)>,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
     },
     /// A member's sectors are larger than the array's.
     #[error(
@@ -132,6 +135,7 @@ impl OpenError {
     fn beside(mut self, unreadable: &[(PathBuf, SetAside)]) -> Self {
         if let Self::TooFew { set_aside, .. }
         | Self::Degraded { set_aside, .. }
+        | Self::InitialisingDegraded { set_aside, .. }
         | Self::DirtyDegraded { set_aside, .. } = &mut self
         {
             set_aside.extend_from_slice(unreadable);
@@ -344,17 +348,17 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
+    let set_aside = verdict.asides(candidates);
     if verdict.superblock.initialising.is_some() {
         let missing = verdict.missing();
         return match options.access {
             _ if !missing.is_empty() && !planted!(InitialisingDegraded) => {
-                Err(OpenError::InitialisingDegraded { missing: name(missing) })
+                Err(OpenError::InitialisingDegraded { missing: name(missing), set_aside })
             }
             Access::ReadWrite => Ok(()),
             Access::ReadOnly | Access::Inspect => Err(OpenError::Initialising),
         };
     }
-    let set_aside = verdict.asides(candidates);
     if !verdict.is_readable() {
         let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());
         return Err(OpenError::TooFew { missing: name(verdict.lost()), level, tolerance, set_aside });

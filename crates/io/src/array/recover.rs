@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use thiserror::Error;
-use uraid_layout::{Bytes, MemberIndex, Sectors, StripeId};
+use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::assemble::{Assembled, flush, perform};
 use super::redo;
@@ -37,6 +37,14 @@ pub enum RecoverError {
         member: MemberIndex,
         /// The record.
         sequence: Sequence,
+    },
+    /// The array's creation has not ended, and a member was left out since the array was judged.
+    #[error(
+        "creating this array was cut off before its members were initialised, and of these {missing:?} can't be used: create it anew with --force"
+    )]
+    InitialisingDegraded {
+        /// Their slots.
+        missing: MemberSet,
     },
     /// The engine failed.
     #[error(transparent)]
@@ -73,7 +81,7 @@ impl<D: Disk> Assembled<D> {
     /// When a member fails, or its log is damaged: the array stays marked.
     pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         if self.is_initialising() {
-            return Ok(self.initialise(progress)?);
+            return self.initialise(progress);
         }
         if planted!(RecoverySkipped) {
             let mut skipped = self;

@@ -220,7 +220,7 @@ fn what_is_not_finished_is_opened_for_writing_with_all_members_or_not_at_all() {
             assert!(matches!(presence(all, Access::ReadOnly, force), Err(OpenError::Initialising)), "{shape:?}");
             for access in [Access::ReadWrite, Access::ReadOnly] {
                 let refused = presence(all - 1, access, force);
-                let Err(OpenError::InitialisingDegraded { missing }) = refused else {
+                let Err(OpenError::InitialisingDegraded { missing, .. }) = refused else {
                     panic!("{shape:?}: {refused:?}")
                 };
                 assert_eq!(missing.iter().map(|(slot, _)| *slot).collect::<Vec<_>>(), [MemberIndex(shape.members - 1)]);

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use uraid_sim::crash::creation::Creation;
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
 use uraid_sim::crash::{Counts, Enumeration, Failure, Options};
@@ -53,13 +54,21 @@ fn main() -> ExitCode {
             (0..workloads.len()).find(has_name).into_iter().collect()
         }
     };
-    if numbers.is_empty() {
+    let is_meant = |creation: &Creation| {
+        is_wanted(creation.shape()) && arguments.only.as_ref().is_none_or(|name| creation.name() == *name)
+    };
+    let creations: Vec<Creation> = Creation::all().into_iter().filter(is_meant).collect();
+    if numbers.is_empty() && creations.is_empty() {
         eprintln!("there is no such workload");
         return ExitCode::from(2);
     }
     let begun = Instant::now();
-    let (rows, failure) = run(&arguments, &shapes, &workloads, &numbers, begun);
-    print(&shapes, &rows, numbers.len(), begun.elapsed());
+    let (created, failure) = create(&creations);
+    let (rows, failure) = match failure {
+        None => run(&arguments, &shapes, &workloads, &numbers, begun),
+        Some(failure) => (vec![Row::default(); shapes.len()], Some(failure)),
+    };
+    print(&shapes, &rows, created, numbers.len() + creations.len(), begun.elapsed());
     match failure {
         None => ExitCode::SUCCESS,
         Some(failure) => {
@@ -84,6 +93,18 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
         }
     }
     Ok(parsed)
+}
+
+/// Goes through the crashes of creating arrays, until the first that fails. They are few: whatever else there is time for, all of them are done.
+fn create(creations: &[Creation]) -> (Row, Option<Failure>) {
+    let (begun, mut row) = (Instant::now(), Row::default());
+    for creation in creations {
+        match creation.run() {
+            Ok(counts) => row = Row { counts: row.counts.plus(counts), time: begun.elapsed() },
+            Err(failure) => return (row, Some(*failure)),
+        }
+    }
+    (row, None)
 }
 
 /// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, so that those with many states in each
@@ -142,7 +163,7 @@ fn run(
     rows.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn print(shapes: &[Shape], rows: &[Row], workloads: usize, elapsed: Duration) {
+fn print(shapes: &[Shape], rows: &[Row], created: Row, workloads: usize, elapsed: Duration) {
     println!(
         "{:8} {:8} {:>9} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>8}",
         "level", "mode", "workloads", "boundaries", "generated", "states", "nested", "recoveries", "refused", "seconds"
@@ -154,7 +175,8 @@ fn print(shapes: &[Shape], rows: &[Row], workloads: usize, elapsed: Duration) {
             time.as_secs_f64()
         );
     };
-    let mut sum = Row::default();
+    let mut sum = created;
+    line("any", "created", created);
     for (shape, &row) in shapes.iter().zip(rows).filter(|(_, row)| row.counts.boundaries > 0) {
         line(shape.level(), shape.mode(), row);
         sum = Row { counts: sum.counts.plus(row.counts), time: sum.time + row.time };
