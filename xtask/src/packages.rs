@@ -49,6 +49,9 @@ const SYSTEM_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// Makes sure that every program of `needed` is there: installs what is missing when `install` is allowed and the user is
 /// root, else fails with the command to run.
+///
+/// # Errors
+/// When apt-get fails, or a program is missing although apt-get succeeded.
 pub(crate) fn ensure(needed: &[Package], install: bool) -> anyhow::Result<()> {
     let absent = missing(needed);
     if absent.is_empty() {
@@ -59,12 +62,12 @@ pub(crate) fn ensure(needed: &[Package], install: bool) -> anyhow::Result<()> {
     }
     eprint_step(&format!("installing packages that this needs: {}", absent.join(" ")));
     run_program(Command::new("apt-get").arg("update").env("DEBIAN_FRONTEND", "noninteractive"))?;
-    run_program(
-        Command::new("apt-get")
-            .args(["install", "--yes", "--no-install-recommends"])
-            .args(&absent)
-            .env("DEBIAN_FRONTEND", "noninteractive"),
-    )?;
+    apt_install(&absent)?;
+    // Where a package came from another release (backports, say), apt removes it for a new one that breaks it. The
+    // whole list then brings it back in the version that goes with the rest.
+    if !missing(needed).is_empty() {
+        apt_install(&packages(needed.iter()))?;
+    }
     let still = missing(needed);
     if still.is_empty() {
         return Ok(());
@@ -72,10 +75,21 @@ pub(crate) fn ensure(needed: &[Package], install: bool) -> anyhow::Result<()> {
     bail!("apt-get succeeded, yet programs of these packages are not in PATH: {}", still.join(" "))
 }
 
+fn apt_install(packages: &[&str]) -> anyhow::Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(["install", "--yes", "--no-install-recommends"]).args(packages);
+    run_program(command.env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
 /// The packages of which a program is missing, each once.
 fn missing(needed: &[Package]) -> Vec<&'static str> {
-    let mut packages: Vec<&str> =
-        needed.iter().filter(|(_, program)| !installed(program)).map(|&(package, _)| package).collect();
+    packages(needed.iter().filter(|(_, program)| !installed(program)))
+}
+
+/// The packages' names, each once.
+fn packages<'a>(needed: impl Iterator<Item = &'a Package>) -> Vec<&'static str> {
+    let mut packages: Vec<&str> = needed.map(|&(package, _)| package).collect();
+    packages.sort_unstable();
     packages.dedup();
     packages
 }
