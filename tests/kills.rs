@@ -53,6 +53,8 @@ pub struct Counts {
     pub cycles: u64,
     /// Servers killed under load.
     pub kills: u64,
+    /// Those of them without a write-back cache, which must have kept everything that they acknowledged.
+    pub remembering: u64,
     /// Servers killed while they started.
     pub killed_starts: u64,
     /// Starts with members missing.
@@ -92,6 +94,8 @@ struct Life<'a> {
     array: &'a Array,
     journal: Journal,
     absent: Vec<usize>,
+    /// Whether the server that runs has given everything that it acknowledged to the kernel: it has no write-back cache.
+    remembers: bool,
     counts: Counts,
 }
 
@@ -136,7 +140,8 @@ impl<'a> Life<'a> {
         let _ = array.run_create(member_bytes, &["--consistency", cycle.consistency]).success();
         // fio has what is left of the export, and shares a stripe with the journal's sectors.
         let journal = Journal::new(cycle.seed, array.expected_size() / 4 * 3 / SECTOR);
-        Self { cycle, array, journal, absent: Vec::new(), counts: Counts { cycles: 1, ..Counts::default() } }
+        let counts = Counts { cycles: 1, ..Counts::default() };
+        Self { cycle, array, journal, absent: Vec::new(), remembers: false, counts }
     }
 
     fn live(mut self) -> Counts {
@@ -205,11 +210,12 @@ impl<'a> Life<'a> {
         let random = &mut self.cycle.random;
         let clients = (0..1 + random.below(2)).map(|_| server.connect()).collect();
         let moment = Moment::draw(random);
-        let done = load::until_killed(clients, server.pid(), &mut self.journal, random, moment);
+        let done = load::until_killed(clients, server.pid(), &mut self.journal, random, moment, self.remembers);
         let end = server.end();
         assert_eq!(end.code, None, "`{}` ended before it was killed: {}", end.line, end.stderr);
         self.counts = [self.counts, done].into_iter().sum();
         self.counts.kills += 1;
+        self.counts.remembering += u64::from(self.remembers);
         if let Some(beside) = beside {
             beside.end();
             self.counts.fio += 1;
@@ -238,6 +244,7 @@ impl<'a> Life<'a> {
         let cache = random.pick(&["writeback", "writeback", "writethrough", "none"]);
         let size = random.pick(&["64M", "8M", "1M", "256K"]);
         let reactors = random.pick(&["1", "1", "2"]);
+        self.remembers = cache != "writeback";
         let mut options = vec!["--cache", cache, "--cache-size", size, "--reactors", reactors];
         if !self.absent.is_empty() {
             options.push("--degraded");
@@ -263,6 +270,7 @@ impl Sum for Counts {
         all.fold(Self::default(), |a, b| Self {
             cycles: a.cycles + b.cycles,
             kills: a.kills + b.kills,
+            remembering: a.remembering + b.remembering,
             killed_starts: a.killed_starts + b.killed_starts,
             degraded: a.degraded + b.degraded,
             fio: a.fio + b.fio,
@@ -279,11 +287,12 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} kills of {} arrays ({} with fio), {} more while starting, {} starts without members; {} writes ({} FUA), {} flushes, \
+            "{} kills of {} arrays ({} with fio, {} without write-back), {} more while starting, {} starts without members; {} writes ({} FUA), {} flushes, \
              {} reads; {} sectors verified",
             self.kills,
             self.cycles,
             self.fio,
+            self.remembering,
             self.killed_starts,
             self.degraded,
             self.writes,

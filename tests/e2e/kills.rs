@@ -20,5 +20,6 @@ fn holds_what_it_flushed(shape: &Shape) {
         counts = [counts, done].into_iter().sum();
     }
     assert!(counts.flushes > 0 && counts.fio > 0 && counts.killed_starts > 0, "{counts}");
+    assert!(counts.remembering > 0, "{counts}");
     assert!(counts.degraded > 0 || shape.tolerated.is_empty(), "{counts}");
 }

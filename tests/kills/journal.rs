@@ -178,11 +178,16 @@ impl Journal {
         }
     }
 
-    /// The server is gone: what was under way is done or not, and what was acknowledged without a flush may be lost.
-    pub fn killed(&mut self) {
+    /// The server is gone: what was under way is done or not. What it acknowledged without a flush is there if the
+    /// server `remembers` that, and may be lost otherwise.
+    pub fn killed(&mut self, remembers: bool) {
         self.in_flight.clear();
         self.made_durable += self.acknowledged.len() as u64;
-        self.acknowledged.clear();
+        for request in std::mem::take(&mut self.acknowledged) {
+            if remembers {
+                self.settle(&request);
+            }
+        }
     }
 
     /// A server that was started again returned `bytes` for the sectors from `first` on; what it returned counts from now on.

@@ -72,7 +72,8 @@ impl Moment {
     }
 }
 
-/// Loads the server `pid` over `clients` and kills it at `moment`.
+/// Loads the server `pid` over `clients` and kills it at `moment`. Whether a server that is killed `remembers` what it
+/// acknowledged is told to the journal.
 ///
 /// # Panics
 /// When it answers wrongly, or stops answering before it is killed.
@@ -82,6 +83,7 @@ pub(super) fn until_killed(
     journal: &mut Journal,
     random: &mut Random,
     moment: Moment,
+    remembers: bool,
 ) -> Counts {
     let mix = Mix::draw(random);
     let shared = Mutex::new(std::mem::replace(journal, Journal::new(0, 0)));
@@ -104,7 +106,7 @@ pub(super) fn until_killed(
         ends.into_iter().map(|(counts, _)| counts).sum()
     });
     *journal = shared.into_inner().expect("no client failed");
-    journal.killed();
+    journal.killed(remembers);
     counts
 }
 

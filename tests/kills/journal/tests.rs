@@ -46,7 +46,7 @@ impl World {
     /// What the journal says of `image` after a kill.
     fn judge(&self, image: &[u8]) -> Result<(), String> {
         let mut journal = self.journal.clone();
-        journal.killed();
+        journal.killed(false);
         journal.restarted(0, image)
     }
 
@@ -70,6 +70,20 @@ fn what_was_flushed_must_be_there() {
     assert_eq!(world.judge(&old), Ok(()));
     world.flush();
     world.refuses(&old, "sector 1 holds version 1; it may hold version 2");
+}
+
+#[test]
+fn a_server_that_remembers_has_everything_that_it_acknowledged() {
+    let mut world = World::new();
+    world.write(0..1);
+    let acknowledged = world.image.clone();
+    let _under_way = world.send(1..2, Kind::Data, false);
+    world.journal.killed(true);
+    for image in [&acknowledged, &world.image] {
+        assert_eq!(world.journal.clone().restarted(0, image), Ok(()));
+    }
+    let wrong = world.journal.restarted(0, &EMPTY).expect_err("the first write is gone");
+    assert!(wrong.contains("sector 0 holds zeroes; it may hold version 1"), "{wrong}");
 }
 
 #[test]
@@ -166,7 +180,7 @@ fn a_trim_may_leave_what_was_there() {
 fn what_was_read_after_a_restart_stays() {
     let mut world = World::new();
     world.write(0..1);
-    world.journal.killed();
+    world.journal.killed(false);
     let image = world.image.clone();
     assert_eq!(world.journal.restarted(0, &image), Ok(()));
     world.refuses(&EMPTY, "sector 0 holds zeroes; it may hold version 1");
