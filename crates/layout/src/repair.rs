@@ -24,6 +24,7 @@ pub struct Step {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     failed: MemberSet,
+    is_total: bool,
     maps: Vec<MapRepair>,
 }
 
@@ -62,16 +63,32 @@ impl Repair {
     /// members count too.
     pub fn new(geometry: &Geometry, failed: MemberSet) -> Result<Self, Unrecoverable> {
         let repair = Self::partial(geometry, failed);
-        for (map_index, (map, steps)) in geometry.maps().iter().zip(&repair.maps).enumerate() {
-            let is_left =
-                |cell: &Cell| failed.contains(geometry.member(*cell)) && steps.step_of[usize::from(cell.0)].is_none();
-            let cells: Vec<Cell> = (0..map.cells()).map(as_cell).filter(is_left).collect();
-            if !cells.is_empty() {
+        match repair.lacking(geometry) {
+            None => Ok(repair),
+            Some((map_index, cells)) => {
                 let holders = cells.iter().map(|&cell| geometry.member(cell)).collect();
-                return Err(Unrecoverable { failed: repair.failed, map_index, holders, cells, units: map.cells() });
+                let units = geometry.maps()[map_index].cells();
+                Err(Unrecoverable { failed: repair.failed, map_index, holders, cells, units })
             }
         }
-        Ok(repair)
+    }
+
+    /// Whether every cell of the failed members comes back.
+    #[must_use]
+    pub fn is_total(&self) -> bool {
+        self.is_total
+    }
+
+    /// The cells that don't come back, of the first map that has any.
+    fn lacking(&self, geometry: &Geometry) -> Option<(usize, Vec<Cell>)> {
+        let of_map = |(map_index, (map, steps)): (usize, (&StripeMap, &MapRepair))| {
+            let is_left = |cell: &Cell| {
+                self.failed.contains(geometry.member(*cell)) && steps.step_of[usize::from(cell.0)].is_none()
+            };
+            (map_index, (0..map.cells()).map(as_cell).filter(is_left).collect::<Vec<Cell>>())
+        };
+        let mut maps = geometry.maps().iter().zip(&self.maps).enumerate().map(of_map);
+        maps.find(|(_, cells)| !cells.is_empty())
     }
 
     /// The steps for those cells of the failed members that come back, where others do not: see [`Repair::has`].
@@ -81,7 +98,9 @@ impl Repair {
         let maps = geometry.maps().iter().map(|map| {
             peel(map, (0..map.cells()).map(|cell| failed.contains(geometry.member(as_cell(cell)))).collect())
         });
-        Self { failed, maps: maps.collect() }
+        let mut repair = Self { failed, is_total: true, maps: maps.collect() };
+        repair.is_total = repair.lacking(geometry).is_none();
+        repair
     }
 
     /// Whether a cell is on a member that has not failed, or comes back.

@@ -302,10 +302,11 @@ impl<T> Job<T> {
     }
 
     /// Finds how to do without the members that failed a read of this part and without those that are lost by now, and, where that can be, without
-    /// those that are `slow`, too. `last` is the detour that was found last.
+    /// those that are `slow`, too. `base` does without those that are lost, `last` is the detour that was found last.
     pub(super) fn find_detour(
         &mut self,
         geometry: &Geometry,
+        base: &Repair,
         lost: MemberSet,
         slow: MemberSet,
         last: &mut Option<Rc<Repair>>,
@@ -325,7 +326,7 @@ impl<T> Job<T> {
         }
         if self.detour.is_some() {
             last.clone_from(&self.detour);
-        } else if needed != lost {
+        } else if needed != lost || !base.is_total() {
             // What is enough for this part is not for another's.
             let partial = self.partial_detour(geometry, needed).ok_or_else(|| self.unreadable_error())?;
             self.detour = Some(Rc::new(partial));

@@ -253,13 +253,16 @@ pub struct Engine<D, T> {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// An engine for the members that `record` describes, at least as many of them present as the level needs.
+    /// An engine for the members that `record` describes, at least as many of them present as the level needs. One that is read-only gives what can be
+    /// had where fewer are.
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
-        let without =
-            |missing| Repair::new(&geometry, missing).map_err(|source| EngineError::TooManyMissing { missing, source });
+        let without = |missing| match Repair::new(&geometry, missing) {
+            Err(_) if is_read_only => Ok(Repair::partial(&geometry, missing)),
+            repair => repair.map_err(|source| EngineError::TooManyMissing { missing, source }),
+        };
         let repair = without(record.missing())?;
         let is_whole = record.rebuilding().is_empty();
         let repair_lost = (!is_whole).then(|| without(record.lost())).transpose()?;

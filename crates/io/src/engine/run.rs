@@ -270,7 +270,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         let slow = if let Work::Resync { .. } = job.work { MemberSet::EMPTY } else { slow };
-        job.find_detour(geometry, lost, slow, detour)?;
+        job.find_detour(geometry, repair, lost, slow, detour)?;
         let repair = job.detour.as_deref().unwrap_or(repair);
         let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
         let planned = match job.work {
