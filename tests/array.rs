@@ -196,6 +196,7 @@ impl Array {
 /// The data areas of all members, and where the array's blocks lie in them.
 #[derive(Debug)]
 pub struct Content {
+    facts: Vec<Member>,
     placement: Placement,
     chunk_bytes: usize,
     areas: Vec<Vec<u8>>,
@@ -215,7 +216,7 @@ impl Content {
             bytes[member.data_offset..member.data_offset + member.data_size].to_vec()
         };
         let areas: Vec<Vec<u8>> = array.members.iter().zip(&facts).map(area).collect();
-        Self { placement: array.placement(&facts), chunk_bytes: array.shape.chunk_bytes(), areas }
+        Self { placement: array.placement(&facts), chunk_bytes: array.shape.chunk_bytes(), areas, facts }
     }
 
     /// The array's data, put together from the members by the placement's formulas.
@@ -246,6 +247,18 @@ impl Content {
     pub fn assert_holds(&self, expected: &[u8], what: &str) {
         assert_same(&self.image(), expected, &format!("{what}: data put together from the members"));
         self.assert_consistent(what);
+    }
+
+    /// What the members said of themselves.
+    #[must_use]
+    pub fn facts(&self) -> &[Member] {
+        &self.facts
+    }
+
+    /// What a member holds at a place.
+    #[must_use]
+    pub fn at(&self, place: Place) -> &[u8] {
+        self.chunk(place)
     }
 
     fn chunk(&self, (slot, row): Place) -> &[u8] {

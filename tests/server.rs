@@ -21,6 +21,7 @@ const SERVER_TIME_MAX: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct Server {
     running: Running,
+    printed: String,
     uri: String,
     socket: PathBuf,
     lines: Receiver<String>,
@@ -96,7 +97,7 @@ impl Server {
             match lines.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
                 Ok(line) if line.starts_with("nbd") && line.contains("://") => {
                     let uri = line.trim_end().to_owned();
-                    return Ok(Self { running, uri, socket, lines });
+                    return Ok(Self { running, printed, uri, socket, lines });
                 }
                 Ok(line) => printed += &(line + "\n"),
                 Err(RecvTimeoutError::Disconnected) => {
@@ -108,6 +109,12 @@ impl Server {
                 }
             }
         }
+    }
+
+    /// What it printed before the URI.
+    #[must_use]
+    pub fn printed(&self) -> &str {
+        &self.printed
     }
 
     /// The URI that it printed.

@@ -21,5 +21,6 @@ mod protocol;
 mod reactors;
 mod running;
 mod simulate;
+mod start;
 mod systemd;
 mod verify;

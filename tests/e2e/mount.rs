@@ -2,6 +2,7 @@
 //!
 //! Takes root, `/dev/fuse` and loop devices.
 
+mod hang;
 mod health;
 
 use std::fs::{self, File};

@@ -180,9 +180,17 @@ pub(crate) struct ServeArgs {
     /// Serve without writing a byte to the members
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Serve although members are missing that the array had when it was last used
+    /// Serve although members are missing that the array had when it was last used, hold nothing, or hang for longer than --write-deadline
     #[arg(long)]
     pub(crate) degraded: bool,
+    /// Wait so long for members that are not there yet, before the array is opened without them (with --degraded) or not at all: a number of seconds (s) or
+    /// minutes (m)
+    #[arg(long, value_parser = period, value_name = "TIME")]
+    pub(crate) wait_for_members: Option<Duration>,
+    /// Last resort, for reading only: read the member of this slot although the array went on without it. Says what may be old or wrong then. May be given
+    /// several times. With --degraded and --force, what is left is served though too many members are gone, and the rest is an I/O error
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..64), value_name = "SLOT")]
+    pub(crate) accept_stale: Vec<u8>,
     /// Serve although the array was not stopped cleanly and members are missing: what they held may come back wrong
     #[arg(long)]
     pub(crate) force: bool,

@@ -277,6 +277,9 @@ impl Watcher {
         };
         watcher.notify(now);
         watcher.tell(Event::Started);
+        if !now.lost().is_empty() {
+            watcher.tell(Event::Degraded);
+        }
         watcher
     }
 

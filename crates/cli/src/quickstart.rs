@@ -49,6 +49,8 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         read_only: false,
         degraded: false,
         force: false,
+        wait_for_members: None,
+        accept_stale: Vec::new(),
         busy_poll: BusyPoll::Auto,
         reactors: 1,
         spares: Vec::new(),

@@ -1,15 +1,17 @@
 //! `uraid serve`: an array as a network block device, in the foreground.
 
+mod late;
+mod signals;
+mod start;
+
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::task::{LocalSet, spawn_local};
-use uraid_io::array::{Array, OpenOptions, Wanted, select};
+use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
-use uraid_io::member::Access;
 use uraid_layout::Bytes;
 use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket};
 
@@ -21,9 +23,10 @@ use crate::fleet::Fleet;
 use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, Reactor, Settings};
-use crate::spares::{self, Spare};
 use crate::systemd::{self, Notifier};
-use crate::terminal::{self, Progress, list, print, quoted};
+use crate::terminal::{print, quoted};
+use signals::Signals;
+use start::{Started, start};
 
 /// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
 /// only where no worker thread of the kernel wants the core.
@@ -45,75 +48,15 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let needs_one = args.spares.is_empty() || args.reactors == 1;
     ensure!(needs_one, Misuse("spares are taken where one reactor serves the array: leave --reactors out".into()));
-    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
-    let options = OpenOptions { access, allow_degraded: args.degraded, force: args.force };
-    let named = members(args)?;
-    let (members, spares) = spares::sort(&there(&named), &args.spares)?;
-    let array = Array::open(&members, options)?;
-    for (path, reason) in &array.set_aside {
-        tracing::warn!("{} is left out: {reason}", path.display());
-    }
-    let missing: Vec<_> = array.missing().iter().collect();
-    if !missing.is_empty() {
-        let noun = if missing.len() == 1 { "member" } else { "members" };
-        tracing::warn!("serving without {noun} {}", list(&missing));
-    }
-    let spares = spares::at_start(&array, &spares)?;
-    let array = agree(array, args)?;
-    let info = info(&array, args);
+    let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
+    let started = start(args, &notifier)?;
+    signals.hand_over();
+    let info = info(&started.array, args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = LocalSet::new().block_on(&runtime, serve(array, info, &named, spares, args));
+    let served = LocalSet::new().block_on(&runtime, serve(started, info, args, &signals, notifier));
     // A file system that hangs is not waited for.
     runtime.shutdown_background();
     served
-}
-
-/// The members that can be found at all: those that are gone may have been replaced, and then the same command line serves the array as before.
-fn there(members: &[PathBuf]) -> Vec<PathBuf> {
-    let (there, gone): (Vec<PathBuf>, Vec<PathBuf>) = members.iter().cloned().partition(|path| path.exists());
-    if there.is_empty() {
-        return gone;
-    }
-    for path in gone {
-        tracing::warn!("{} is left out: there is no such file or device", path.display());
-    }
-    there
-}
-
-/// The members' paths: all that were named, or those of the array that is wanted.
-fn members(args: &ServeArgs) -> Result<Vec<PathBuf>> {
-    let wanted = match (args.wanted.uuid, &args.wanted.name) {
-        (Some(uuid), _) => Wanted::Array(uuid),
-        (None, Some(name)) => Wanted::Name(name.clone()),
-        (None, None) => return Ok(args.members.clone()),
-    };
-    let (members, ignored) = select(&args.members, &wanted);
-    for reason in ignored {
-        tracing::warn!("ignored: {}", anyhow::Error::from(reason));
-    }
-    ensure!(!members.is_empty(), "none of the paths leads to a member of {wanted}");
-    Ok(members)
-}
-
-/// Brings parity into agreement where the last run left it open.
-fn agree(array: Array, args: &ServeArgs) -> Result<Array> {
-    if !array.needs_recovery() || args.read_only {
-        return Ok(array);
-    }
-    let (part, all) = (array.recovery(), array.geometry.capacity().bytes());
-    let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
-    if array.is_initialising() {
-        let members = list(&array.geometry.all_members().iter().collect::<Vec<_>>());
-        tracing::warn!("creating the array was cut off: zeroing {part_size} on members {members} first");
-        let mut bar = Progress::new("initialising", part.0);
-        return array.recover(|done| bar.set(done.0)).context("the initialisation stopped");
-    }
-    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement");
-    if part.0 > 0 {
-        tracing::warn!("what is kept twice is computed again for {part_size} of {all_size}");
-    }
-    let mut bar = Progress::new("recovering", if part.0 > 0 { part.0 } else { all.0 });
-    array.recover(|done| bar.set(done.0)).context("the recovery stopped")
 }
 
 fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
@@ -162,15 +105,14 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
 }
 
 async fn serve(
-    array: Array,
+    Started { array, spares }: Started,
     info: ExportInfo,
-    members: &[PathBuf],
-    spares: Vec<Spare>,
     args: &ServeArgs,
+    signals: &Signals,
+    notifier: Rc<Notifier>,
 ) -> Result<()> {
-    let mut signals = [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?];
     let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
-    let listener = listener(&args.endpoint, members)?;
+    let listener = listener(&args.endpoint, &args.members)?;
     let socket = control_socket(listener.endpoint(), &args.watch)?;
     let exporter = match args.watch.metrics {
         Some(address) => Some(Exporter::listen(address).await?),
@@ -190,7 +132,6 @@ async fn serve(
         print(format_args!("metrics at {}", exporter.url()))?;
         exporter.spawn(Rc::clone(&reactor), Rc::clone(&about));
     }
-    let notifier = Rc::new(Notifier::from_env());
     notifier.ready();
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
@@ -204,7 +145,10 @@ async fn serve(
         spawn_local(Rc::clone(&control).keep_whole());
     }
     let stop = async {
-        stopped(&mut signals, &control).await;
+        tokio::select! {
+            () = control.stopped() => {}
+            () = signals.heard() => {}
+        }
         notifier.stopping();
         Box::pin(control.end_scrub()).await;
     };
@@ -277,15 +221,6 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
     // Without writes there is still what is read ahead.
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
-}
-
-async fn stopped(signals: &mut [Signal; 2], control: &Control) {
-    let [interrupt, terminate] = signals;
-    tokio::select! {
-        () = control.stopped() => {}
-        _ = interrupt.recv() => {}
-        _ = terminate.recv() => {}
-    }
 }
 
 fn listener(endpoint: &EndpointArgs, members: &[PathBuf]) -> Result<Listener> {

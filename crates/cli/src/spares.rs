@@ -3,12 +3,11 @@
 //! A spare is neither held nor written before it is taken. So several servers may be told of the same one: its lock, and what is found on it
 //! under that lock, decide who gets it. What holds anything is not taken, whoever named it.
 
-use std::path::{Path, PathBuf, absolute};
+use std::path::{PathBuf, absolute};
 
 use anyhow::{Result, ensure};
-use uraid_io::array::{self, Array, JoinError};
-use uraid_io::member::{Access, Member};
-use uraid_io::superblock;
+use uraid_io::array::{self, Array, Ignored, JoinError, Look};
+use uraid_io::member::MemberError;
 use uuid::Uuid;
 
 use crate::args::Misuse;
@@ -40,32 +39,36 @@ impl Spare {
 ///
 /// # Errors
 /// When a spare is named twice, or as a member, too.
-pub(crate) fn sort(members: &[PathBuf], spares: &[PathBuf]) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Misuse> {
-    for (index, spare) in spares.iter().enumerate() {
-        if members.contains(spare) || spares[..index].contains(spare) {
-            return Err(Misuse(format!("{}: name it once, as a member or a spare", spare.display())));
+pub(crate) fn sort(members: &[Look], spares: Vec<Look>) -> Result<(Vec<PathBuf>, Vec<Look>), Misuse> {
+    for (index, Look { path, .. }) in spares.iter().enumerate() {
+        if members.iter().chain(&spares[..index]).any(|other| other.path == *path) {
+            return Err(Misuse(format!("{}: name it once, as a member or a spare", path.display())));
         }
     }
-    let ours = members.iter().find_map(|path| array_of(path));
-    let (taken, spares): (Vec<PathBuf>, Vec<PathBuf>) =
-        spares.iter().cloned().partition(|path| ours.is_some() && array_of(path) == ours);
-    Ok(([members, &taken].concat(), spares))
+    let ours = members.iter().find_map(array_of);
+    let (taken, spares): (Vec<Look>, Vec<Look>) =
+        spares.into_iter().partition(|look| ours.is_some() && array_of(look) == ours);
+    Ok((members.iter().chain(&taken).map(|look| look.path.clone()).collect(), spares))
 }
 
 /// Looks at the spares of an array that is about to be served, and warns of those that could not be taken now.
 ///
 /// # Errors
 /// When one never can.
-pub(crate) fn at_start(array: &Array, paths: &[PathBuf]) -> Result<Vec<Spare>> {
+pub(crate) fn at_start(array: &Array, spares: Vec<Look>) -> Result<Vec<Spare>> {
     ensure!(
-        paths.is_empty() || array.geometry.tolerance() > 0,
+        spares.is_empty() || array.geometry.tolerance() > 0,
         Misuse(
             "RAID 0 survives no failure, so there is nothing that a spare could take over: leave --spare out".into()
         )
     );
-    let look = |path: &PathBuf| {
+    let look = |Look { path, found }: Look| {
         let path = absolute(path)?;
-        let problem = match array::check(&path, &array.superblock) {
+        let checked = match found {
+            Err(Ignored::Member(silent @ MemberError::Silent { .. })) => Err(silent.into()),
+            _ => array::check(&path, &array.superblock),
+        };
+        let problem = match checked {
             Ok(()) => None,
             Err(error @ JoinError::TooSmall { .. }) => return Err(error.into()),
             Err(error) => {
@@ -75,11 +78,10 @@ pub(crate) fn at_start(array: &Array, paths: &[PathBuf]) -> Result<Vec<Spare>> {
         };
         Ok(Spare { problem, ..Spare::new(path) })
     };
-    paths.iter().map(look).collect()
+    spares.into_iter().map(look).collect()
 }
 
 /// Whose member a file or device says that it is.
-fn array_of(path: &Path) -> Option<Uuid> {
-    let member = Member::open(path, Access::Inspect).ok()?;
-    superblock::load(&member).ok().map(|own| own.array)
+fn array_of(look: &Look) -> Option<Uuid> {
+    look.found.as_ref().ok().map(|(_, own)| own.array)
 }

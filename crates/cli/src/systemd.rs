@@ -44,6 +44,11 @@ impl Notifier {
         self.tell("READY=1");
     }
 
+    /// The start takes longer: it is well for so long from now on.
+    pub(crate) fn extend(&self, time: Duration) {
+        self.tell(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
+    }
+
     /// The server is about to end.
     pub(crate) fn stopping(&self) {
         self.tell("STOPPING=1");

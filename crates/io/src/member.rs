@@ -12,6 +12,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, statx};
 use rustix::io::Errno;
@@ -20,6 +21,7 @@ use uraid_layout::Bytes;
 use crate::buf::Buf;
 
 pub use create::Allocation;
+pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 
 /// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device gives.
 const DEVICE_FAILURES: [Errno; 11] = [
@@ -116,6 +118,16 @@ pub enum MemberError {
         /// The device.
         path: PathBuf,
     },
+    /// It hangs. What was begun may still be done, at any time.
+    #[error("{path}: did not {action} within {}", span(*deadline), path = path.display())]
+    Silent {
+        /// The member.
+        path: PathBuf,
+        /// What it was to do.
+        action: &'static str,
+        /// How long it had.
+        deadline: Duration,
+    },
     /// The same file twice.
     #[error("{second}: is the same file as {first}; name each member once", first = first.display(), second = second.display())]
     SameFile {
@@ -143,6 +155,11 @@ pub enum MemberError {
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+/// A time for people.
+fn span(time: Duration) -> String {
+    if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
 }
 
 impl MemberError {

@@ -4,15 +4,16 @@ mod support;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use tempfile::TempDir;
 use uraid_io::array::{
-    Array, Candidate, CreateError, CreateOptions, OpenError, OpenOptions, Refusal, SetAside, check_presence, create,
-    judge,
+    Array, Candidate, CreateError, CreateOptions, OpenError, OpenOptions, Patience, Refusal, SetAside, check_presence,
+    create, judge,
 };
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine, EngineError};
-use uraid_io::member::Access;
+use uraid_io::member::{Access, Member, MemberError};
 use uraid_io::superblock::{Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock};
 use uraid_layout::{
     Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId,
@@ -419,4 +420,17 @@ fn opening_and_reading_writes_nothing() {
         drop(engine);
         assert!(contents(&directory) == before, "{access:?} with {count} members changed a file");
     }
+}
+
+/// Whoever has a member may write it: an array that went on without it would be two.
+#[test]
+fn a_member_that_somebody_uses_is_never_done_without_as_if_it_hung() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = paths(&directory, 3);
+    create(&paths, &options(Level::Raid1), |_, _| ()).expect("created");
+    let _user = Member::open(&paths[1], Access::ReadWrite).expect("opened");
+    let degraded = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+    let mut patience = Patience::new(Some(Duration::from_millis(100)), || ());
+    let refused = Array::open_patiently(&paths, degraded, MemberSet::EMPTY, &mut patience).expect_err("it is in use");
+    assert!(matches!(refused, OpenError::Member(MemberError::Locked { .. })), "{refused}");
 }

@@ -40,6 +40,9 @@ impl<D: Disk> Assembled<D> {
     ///
     /// # Errors
     /// When a member fails, or, for reading only, its log can't be relied on.
+    ///
+    /// # Panics
+    /// When members are accepted that are out of date, and not for reading only.
     pub fn new(
         mut disk: D,
         verdict: &Verdict,
@@ -56,6 +59,7 @@ impl<D: Disk> Assembled<D> {
         };
         let mut superblocks: Vec<Option<Superblock>> = verdict.slots.iter().map(own).collect();
         if access == Access::ReadWrite {
+            assert!(verdict.stale.is_empty(), "what is out of date is read, not written");
             let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
             // What the members still hold of the writes before must not change under what is read now; a mark that they are clean is one of them.
             if !planted!(OpenUnflushed) {
@@ -85,14 +89,17 @@ impl<D: Disk> Assembled<D> {
             perform(&mut disk, late.iter().map(flush))?;
         }
         let geometry = verdict.geometry.clone();
+        // A member that is out of date has the log and the bitmap of its time.
+        let is_current = |own: &&Superblock| !verdict.stale.contains(own.slot);
+        let current: Vec<_> = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned()).collect();
         // What a log holds before its array is initialised is anything.
         let is_logged = truth.consistency == Consistency::Log && !truth.is_clean && truth.initialising.is_none();
         let overlay = if access != Access::ReadWrite && is_logged {
-            redo::overlay(&mut disk, &superblocks, &geometry)?
+            redo::overlay(&mut disk, &current, &geometry)?
         } else {
             Overlay::default()
         };
-        let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &superblocks);
+        let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &current);
         let mut record = Record::new(superblocks);
         if !truth.is_clean && truth.consistency != Consistency::Log {
             // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the others.
@@ -153,6 +160,13 @@ impl<D: Disk> Assembled<D> {
                 failure = failure.or(result.err());
             }
         }
+    }
+
+    /// The same with another disk in the place of this one; none where there is no other.
+    pub(super) fn with_disk<E>(self, change: impl FnOnce(D) -> Option<E>) -> Option<Assembled<E>> {
+        let Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap } = self;
+        let disk = change(disk)?;
+        Some(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
     }
 
     /// The engine that serves the array.

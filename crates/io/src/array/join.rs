@@ -267,7 +267,8 @@ fn areas(path: &Path, size: Bytes, truth: &Superblock) -> Result<Areas, JoinErro
     areas.filter(|_| room >= needed).ok_or_else(|| JoinError::TooSmall { path: path.into(), room, needed })
 }
 
-fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, sequence: Sequence) -> Superblock {
+/// The superblock of a member of such areas in a slot, if it were one now.
+pub(super) fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, sequence: Sequence) -> Superblock {
     let mut own = Superblock { member, slot, areas, sequence, ..truth.clone() };
     own.slots[slot.index()].member = member;
     own

@@ -36,6 +36,8 @@ pub struct Verdict {
     pub slots: Vec<Option<usize>>,
     /// Candidates that are not part of the array now.
     pub set_aside: Vec<(usize, SetAside)>,
+    /// The slots whose members are accepted although the array went on without them: see [`Verdict::accept_stale`].
+    pub stale: MemberSet,
 }
 
 /// Why a candidate is not part of the array now.
@@ -57,6 +59,18 @@ pub enum SetAside {
     Replaced {
         /// Who has the slot.
         owner: Uuid,
+    },
+    /// There is no superblock on it.
+    #[error("it is no member of an array, or not any more: it has no superblock")]
+    Blank,
+    /// There is none that is whole.
+    #[error("every copy of its superblock is damaged")]
+    Damaged,
+    /// Nobody knows whose member it is: it hangs.
+    #[error("it did not {action} in time")]
+    Silent {
+        /// What was being done.
+        action: &'static str,
     },
     /// Nobody knows whose member it is: it can't be read.
     #[error("can't {action}: {}", std::io::Error::from(*errno))]
@@ -180,7 +194,7 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     }
     let geometry =
         Geometry::new(superblock.spec).map_err(|source| Refusal::Impossible { path: newest.path.clone(), source })?;
-    Ok(Verdict { superblock: superblock.clone(), geometry, slots, set_aside })
+    Ok(Verdict { superblock: superblock.clone(), geometry, slots, set_aside, stale: MemberSet::EMPTY })
 }
 
 impl Verdict {

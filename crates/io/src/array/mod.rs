@@ -7,6 +7,7 @@
 mod assemble;
 mod configure;
 mod create;
+mod gather;
 mod grow;
 mod initialise;
 mod join;
@@ -15,11 +16,14 @@ mod open;
 mod recover;
 mod redo;
 mod select;
+mod stale;
 mod tables;
+mod wait;
 
 pub use assemble::Assembled;
 pub use configure::ConfigureError;
 pub use create::{CreateError, CreateOptions, create};
+pub use gather::{Look, look};
 pub use grow::GrowError;
 pub use initialise::{Content, format};
 pub use join::{JoinError, JoinOptions, check, join, make_spare, rejoin, returning};
@@ -28,3 +32,5 @@ pub use open::{Array, Follower, Named, OpenError, OpenOptions, candidates, check
 pub use recover::RecoverError;
 pub(crate) use redo::Overlay;
 pub use select::{Ignored, Wanted, select};
+pub use stale::{Stale, StaleError};
+pub use wait::Patience;

@@ -1,20 +1,25 @@
 //! Opening an array: from paths to members that may be used.
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use thiserror::Error;
+use uraid_layout::repair::{Repair, Unrecoverable};
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
+use super::gather::gather;
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
 use super::recover::RecoverError;
+use super::stale::{self, Stale, StaleError};
+use super::wait::{Patience, Watched};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError, Record};
-use crate::member::{Access, FileId, Member, MemberError};
-use crate::superblock::{self, BLOCK_BYTES, Consistency, Integrity, Superblock};
+use crate::member::{Access, Member, MemberError};
+use crate::superblock::{BLOCK_BYTES, Consistency, Integrity, Superblock};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +56,8 @@ pub enum OpenError {
     },
     /// Too many members are missing.
     #[error(
-        "too few members: {} missing or not rebuilt yet, and {level} survives {tolerance} missing{}",
+        "too few members: {} missing or not rebuilt yet, and {level} survives {tolerance} missing{}. What can still be had may be copied off with \
+         --read-only --degraded --force, and with --accept-stale SLOT for a member that does not count because it is out of date",
         describe(missing),
         asides(set_aside)
     )]
@@ -128,6 +134,12 @@ pub enum OpenError {
     /// The engine refused.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// A member is to be read that is out of date, and is not there as such.
+    #[error(transparent)]
+    Stale(#[from] StaleError),
+    /// Operations on members were given up: see [`Patience::take_hung`].
+    #[error("a member hangs")]
+    Hung,
 }
 
 impl OpenError {
@@ -155,6 +167,8 @@ pub struct Array {
     pub paths: Vec<Option<PathBuf>>,
     /// Members that were named and are not part of it now.
     pub set_aside: Vec<(PathBuf, SetAside)>,
+    /// Members that it is read from although it went on without them.
+    pub stale: Vec<Stale>,
     pub(super) assembled: Assembled<UringDisk>,
     pub(super) is_in_memory: bool,
 }
@@ -182,39 +196,7 @@ pub struct Named {
 /// # Errors
 /// When one can't be opened for another reason, has no valid superblock, or is named twice; when none can be read.
 pub fn candidates(paths: &[impl AsRef<Path>], access: Access) -> Result<Named, OpenError> {
-    let (mut members, mut unreadable, mut failure) = (Vec::<(Member, Candidate)>::new(), Vec::new(), None);
-    for path in paths.iter().map(AsRef::as_ref) {
-        match candidate(path, access, members.iter().map(|(member, _)| member)) {
-            Ok(found) => members.push(found),
-            Err(OpenError::Member(error) | OpenError::Io(Error::Member(error))) => match error.failure() {
-                Some((action, errno)) => {
-                    unreadable.push((path.to_path_buf(), SetAside::Unreadable { action, errno }));
-                    failure = failure.or(Some(error));
-                }
-                None => return Err(error.into()),
-            },
-            Err(error) => return Err(error),
-        }
-    }
-    match failure.filter(|_| members.is_empty()) {
-        Some(failure) => Err(failure.into()),
-        None => Ok(Named { members, unreadable }),
-    }
-}
-
-/// One of them; `others` are those before it.
-fn candidate<'a>(
-    path: &Path,
-    access: Access,
-    mut others: impl Iterator<Item = &'a Member>,
-) -> Result<(Member, Candidate), OpenError> {
-    let id = FileId::of(path)?;
-    if let Some(first) = others.find(|member| member.id() == id) {
-        return Err(MemberError::SameFile { first: first.path().to_path_buf(), second: path.into() }.into());
-    }
-    let member = Member::open(path, access)?;
-    let superblock = superblock::load(&member)?;
-    Ok((member, Candidate { path: path.to_path_buf(), superblock }))
+    gather(paths, access, false, &mut Patience::endless())
 }
 
 impl Array {
@@ -224,21 +206,42 @@ impl Array {
     /// See [`OpenError`]; nothing has been written then, unless a member fails while it catches up with a round of superblock
     /// writes that was cut off.
     pub fn open(paths: &[impl AsRef<Path>], options: OpenOptions) -> Result<Self, OpenError> {
-        let Named { members, unreadable } = candidates(paths, options.access)?;
+        Self::open_patiently(paths, options, MemberSet::EMPTY, &mut Patience::endless())
+    }
+
+    /// As [`Array::open`], with patience. `stale` are slots whose members are taken in although the array went on without them: what is read of those,
+    /// and what is computed from it, may be old or wrong as [`Array::doubtful`] says.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Where members are in [`Patience::take_hung`] then, try again without them.
+    ///
+    /// # Panics
+    /// When there are such slots, and the array is not opened for reading only.
+    pub fn open_patiently(
+        paths: &[impl AsRef<Path>],
+        options: OpenOptions,
+        stale: MemberSet,
+        patience: &mut Patience,
+    ) -> Result<Self, OpenError> {
+        let Named { members, unreadable } = gather(paths, options.access, options.allow_degraded, patience)?;
         let (members, candidates): (Vec<Member>, Vec<Candidate>) = members.into_iter().unzip();
-        let verdict = judge(&candidates)?;
+        let mut verdict = judge(&candidates)?;
+        let stale = verdict.accept_stale(&candidates, stale)?;
         check_sizes(&members, &candidates, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
         let set_aside = [verdict.asides(&candidates), unreadable].concat();
         let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
         let present: Vec<Option<Arc<Member>>> =
             verdict.slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
-        let paths = present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
+        let paths: Vec<Option<PathBuf>> =
+            present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
         let is_in_memory = present.iter().flatten().all(|member| member.is_in_memory());
         let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
+        let disk = Watched::new(disk, names(&paths), patience);
         let assembled = Assembled::new(disk, &verdict, &candidates, options.access, Uuid::new_v4())?;
+        let assembled = assembled.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
         let Verdict { superblock, geometry, .. } = verdict;
-        Ok(Self { superblock, geometry, paths, set_aside, assembled, is_in_memory })
+        Ok(Self { superblock, geometry, paths, set_aside, stale, assembled, is_in_memory })
     }
 
     /// The slots without a member.
@@ -282,9 +285,33 @@ impl Array {
     ///
     /// # Errors
     /// See there.
-    pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
-        let assembled = self.assembled.recover(progress)?;
+    pub fn recover(self, progress: impl FnMut(Bytes)) -> Result<Self, OpenError> {
+        self.recover_patiently(progress, &mut Patience::endless())
+    }
+
+    /// As [`Array::recover`], with patience.
+    ///
+    /// # Errors
+    /// As [`Array::open_patiently`].
+    pub fn recover_patiently(self, progress: impl FnMut(Bytes), patience: &mut Patience) -> Result<Self, OpenError> {
+        let names = names(&self.paths);
+        let watched = self.assembled.with_disk(|disk| Some(Watched::new(disk, names, patience)));
+        let recovered = watched.expect("it has another disk").recover(progress)?;
+        let assembled = recovered.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
         Ok(Self { superblock: assembled.record.any().clone(), assembled, ..self })
+    }
+
+    /// What may be old or wrong where members are out of date: ranges of the array, ascending. Whatever was written while such a member was away is there; so
+    /// are neighbours of it.
+    #[must_use]
+    pub fn doubtful(&self) -> Vec<Range<Bytes>> {
+        stale::doubtful(&self.geometry, &self.stale, self.assembled.bitmap.as_ref())
+    }
+
+    /// What can't be had, where more members are gone than the level survives.
+    #[must_use]
+    pub fn unreadable(&self) -> Option<Unrecoverable> {
+        Repair::new(&self.geometry, self.assembled.record.lost()).err()
     }
 
     /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks. One while members are
@@ -359,7 +386,8 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
             Access::ReadOnly | Access::Inspect => Err(OpenError::Initialising),
         };
     }
-    if !verdict.is_readable() {
+    let is_last_resort = options.access == Access::ReadOnly && options.allow_degraded && options.force;
+    if !verdict.is_readable() && !is_last_resort {
         let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());
         return Err(OpenError::TooFew { missing: name(verdict.lost()), level, tolerance, set_aside });
     }
@@ -378,6 +406,11 @@ fn describe(members: &[(MemberIndex, Uuid)]) -> String {
     let names: Vec<String> = members.iter().map(|(slot, uuid)| format!("{slot} ({uuid})")).collect();
     let (noun, verb) = if members.len() == 1 { ("member", "is") } else { ("members", "are") };
     format!("{noun} {} {verb}", names.join(", "))
+}
+
+/// The paths by slot, where there is one.
+fn names(paths: &[Option<PathBuf>]) -> Vec<PathBuf> {
+    paths.iter().map(|path| path.clone().unwrap_or_default()).collect()
 }
 
 fn asides(set_aside: &[(PathBuf, SetAside)]) -> String {

@@ -3,14 +3,15 @@
 //! Nothing is locked or written here, and nobody is judged: what is chosen is opened as if it had been named alone.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use thiserror::Error;
 use uuid::Uuid;
 
+use super::gather::Look;
 use crate::Error;
-use crate::member::{Access, FileId, Member, MemberError};
-use crate::superblock::{self, Superblock};
+use crate::member::MemberError;
+use crate::superblock::Superblock;
 
 /// Which array is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,31 +51,39 @@ pub enum Ignored {
     },
 }
 
-/// The paths that lead to members of the wanted array, in the order given, and why the others are ignored.
+/// Those that lead to members of the wanted array, in the order given, and why the others are ignored.
 #[must_use]
-pub fn select(paths: &[impl AsRef<Path>], wanted: &Wanted) -> (Vec<PathBuf>, Vec<Ignored>) {
-    let (mut chosen, mut ignored): (Vec<(FileId, PathBuf)>, _) = (Vec::new(), Vec::new());
-    for path in paths.iter().map(AsRef::as_ref) {
-        match look(path, wanted) {
-            Ok(id) => match chosen.iter().find(|(other, _)| *other == id) {
-                Some((_, first)) => ignored.push(Ignored::Again { path: path.into(), first: first.clone() }),
-                None => chosen.push((id, path.into())),
-            },
-            Err(reason) => ignored.push(reason),
+pub fn select(looks: Vec<Look>, wanted: &Wanted) -> (Vec<Look>, Vec<Ignored>) {
+    let (mut chosen, mut ignored): (Vec<Look>, _) = (Vec::new(), Vec::new());
+    for Look { path, found } in looks {
+        let (id, superblock) = match found {
+            Ok(found) => found,
+            Err(reason) => {
+                ignored.push(reason);
+                continue;
+            }
+        };
+        let is_same = |other: &&Look| other.found.as_ref().is_ok_and(|(other, _)| *other == id);
+        if !wanted.is(&superblock) {
+            ignored.push(Ignored::Foreign { path, array: superblock.array, name: superblock.name });
+        } else if let Some(first) = chosen.iter().find(is_same) {
+            ignored.push(Ignored::Again { path, first: first.path.clone() });
+        } else {
+            chosen.push(Look { path, found: Ok((id, superblock)) });
         }
     }
-    (chosen.into_iter().map(|(_, path)| path).collect(), ignored)
+    (chosen, ignored)
 }
 
-/// Which file a path leads to, if that is a member of the wanted array.
-fn look(path: &Path, wanted: &Wanted) -> Result<FileId, Ignored> {
-    let member = Member::open(path, Access::Inspect)?;
-    let Superblock { array, name, .. } = superblock::load(&member)?;
-    let is_wanted = match wanted {
-        Wanted::Array(uuid) => array == *uuid,
-        Wanted::Name(other) => name == *other,
-    };
-    if is_wanted { Ok(member.id()) } else { Err(Ignored::Foreign { path: path.into(), array, name }) }
+impl Wanted {
+    /// Whether it is the array that a member is of.
+    #[must_use]
+    pub fn is(&self, Superblock { array, name, .. }: &Superblock) -> bool {
+        match self {
+            Self::Array(uuid) => array == uuid,
+            Self::Name(wanted) => name == wanted,
+        }
+    }
 }
 
 impl fmt::Display for Wanted {

@@ -240,6 +240,19 @@ impl OpKind {
     }
 }
 
+impl OpName {
+    /// What a member is asked to do by it.
+    #[must_use]
+    pub fn verb(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Write => "write",
+            Self::Zero => "write zeros",
+            Self::Flush => "flush",
+        }
+    }
+}
+
 impl DiskOp {
     /// How many bytes of the member the operation covers; none for a flush.
     #[must_use]

@@ -8,7 +8,7 @@
 //! - A member in memory (tmpfs) has nothing to wait for, and the kernel would hand each operation to a worker thread:
 //!   small transfers on it are done at once, in the same call that would have sent them.
 //! - Dropping the disk first waits for everything that the kernel has and somebody waits for, for a while. What the kernel still has then stays
-//!   its own for good: the memory, and the open files with their locks.
+//!   its own for good: the memory, and the open files that it is working on, with their locks.
 //! - An operation that was abandoned stays in its slot until the kernel is done with it, with the file that it is on, whoever has its member's
 //!   place by then.
 //!
@@ -413,22 +413,29 @@ impl Drop for UringDisk {
     fn drop(&mut self) {
         let until = Instant::now() + DROP_WAIT;
         let abandoned = self.slots.iter().filter(|slot| slot.is_abandoned()).count();
-        let mut result = Ok(());
+        let (mut result, mut ended) = (Ok(()), Vec::new());
         while self.with_kernel > abandoned && result.is_ok() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 break;
             }
             result = self.enter_at_most(left);
-            self.with_kernel -= self.ring.completion().count();
+            let before = ended.len();
+            ended.extend(self.ring.completion().map(|entry| usize::try_from(entry.user_data())));
+            self.with_kernel -= ended.len() - before;
         }
         if self.with_kernel > 0 {
             let error = result.err().map(tracing::field::display);
             let operations = self.with_kernel;
             tracing::error!(error, operations, "operations on members have not ended: the kernel keeps their memory");
-            // The locks of members that are being written stay, too.
+            // The locks of their members stay, too.
+            let is_left = |(index, slot): &(usize, &Slot)| !ended.contains(&Ok(*index)) && !slot.has_former();
+            let left = self.slots.iter().enumerate().filter(is_left);
+            let hung: MemberSet = left.filter_map(|(_, slot)| slot.op()).map(|op| op.member).collect();
+            for member in hung.iter() {
+                std::mem::forget(self.members[member.index()].take());
+            }
             std::mem::forget(std::mem::take(&mut self.slots));
-            std::mem::forget(std::mem::take(&mut self.members));
         }
     }
 }

@@ -20,6 +20,9 @@ const ORPHAN_WAIT_MAX: Duration = Duration::from_secs(10);
 /// How long to wait for whoever may only be looking: udev, blkid and their like hold a device for a moment whenever it appears or was written.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(2);
 
+/// How long opening a member may wait for others, however busy the machine is.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
+
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
 /// Takes the lock, or says who holds it; tries once.

@@ -1,0 +1,175 @@
+//! From the command line to an array that can be served, whatever its members do meanwhile: come late, hang, hold nothing, or be out of date.
+
+use std::io::ErrorKind;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context as _, Error, Result, ensure};
+use uraid_io::array::{Array, Ignored, Look, OpenOptions, Patience, Wanted, look, select};
+use uraid_io::member::{Access, MemberError};
+use uraid_layout::{Bytes, MemberIndex};
+
+use super::late;
+use crate::args::{Misuse, ServeArgs};
+use crate::spares::{self, Spare};
+use crate::systemd::Notifier;
+use crate::terminal::{self, Progress, list, print};
+
+/// How often the service manager is told that the start goes on, in ticks of 100 ms, and for how long that is true.
+const EXTENDED_EVERY: u32 = 100;
+const EXTENSION: Duration = Duration::from_secs(60);
+
+/// An array that is ready to be served.
+pub(super) struct Started {
+    pub(super) array: Array,
+    pub(super) spares: Vec<Spare>,
+}
+
+/// Opens the array that is asked for, and brings its members into agreement.
+pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started> {
+    ensure!(
+        args.accept_stale.is_empty() || args.read_only,
+        Misuse(
+            "what is read of a member that is out of date can't be told from what is right afterwards, so nothing may be written meanwhile: give \
+             --read-only with --accept-stale, copy the content off, and make a new array of it"
+                .into()
+        )
+    );
+    let tick = extend(notifier);
+    let wanted = wanted(args);
+    if let Some(time) = args.wait_for_members {
+        let paths = [args.members.as_slice(), &args.spares].concat();
+        late::wait(&paths, wanted.as_ref(), time, notifier, tick.clone())?;
+    }
+    let most = args.patience.write_deadline.0;
+    let mut patience = Patience::new(most.filter(|_| args.degraded), tick.clone());
+    let members = members(look(&args.members, &mut patience)?, wanted.as_ref())?;
+    let spares = look(&args.spares, &mut Patience::new(most, tick))?;
+    let (members, spares) = spares::sort(&members, spares)?;
+    let array = open(members, args, &mut patience)?;
+    warn(&array)?;
+    let spares = spares::at_start(&array, spares)?;
+    Ok(Started { array, spares })
+}
+
+/// Tells the service manager now and then that the start goes on.
+fn extend(notifier: &Rc<Notifier>) -> impl FnMut() + Clone + 'static {
+    let (notifier, mut ticks) = (Rc::clone(notifier), 0_u32);
+    move || {
+        ticks = ticks.wrapping_add(1);
+        if ticks.is_multiple_of(EXTENDED_EVERY) {
+            notifier.extend(EXTENSION);
+        }
+    }
+}
+
+/// The array that is meant, where paths may lead to others.
+fn wanted(args: &ServeArgs) -> Option<Wanted> {
+    let by_name = || args.wanted.name.clone().map(Wanted::Name);
+    args.wanted.uuid.map(Wanted::Array).or_else(by_name)
+}
+
+/// The members among what was named: of the array that is wanted, or all that can be found at all. Those that are gone may have been replaced, and then
+/// the same command line serves the array as before.
+fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
+    if let Some(wanted) = wanted {
+        let (members, ignored) = select(looks, wanted);
+        for reason in ignored {
+            tracing::warn!("ignored: {}", Error::from(reason));
+        }
+        ensure!(!members.is_empty(), "none of the paths leads to a member of {wanted}");
+        return Ok(members);
+    }
+    let is_gone = |look: &Look| match &look.found {
+        Err(Ignored::Member(MemberError::Io { source, .. })) => source.kind() == ErrorKind::NotFound,
+        Err(Ignored::Member(MemberError::Silent { .. })) => true,
+        _ => false,
+    };
+    let (gone, members): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(is_gone);
+    let reasons = gone.into_iter().filter_map(|look| look.found.err());
+    if members.is_empty() {
+        return reasons.map(Error::from).next().map_or(Ok(members), Err);
+    }
+    for reason in reasons {
+        tracing::warn!("left out: {}", Error::from(reason));
+    }
+    Ok(members)
+}
+
+/// Opens the array of these members, without those that hang.
+fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) -> Result<Array> {
+    let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
+    let options = OpenOptions { access, allow_degraded: args.degraded, force: args.force };
+    let stale = args.accept_stale.iter().copied().map(MemberIndex).collect();
+    loop {
+        let opened = Array::open_patiently(&members, options, stale, patience);
+        let opened = opened.map_err(Error::from).and_then(|array| agree(array, args, patience));
+        let hung = patience.take_hung();
+        if hung.is_empty() {
+            return opened;
+        }
+        for error in hung {
+            tracing::error!("{error}: it is left out");
+            let MemberError::Silent { path, .. } = error else { return Err(error.into()) };
+            members.retain(|member| *member != path);
+        }
+    }
+}
+
+/// Brings parity into agreement where the last run left it open.
+fn agree(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Array> {
+    if !array.needs_recovery() || args.read_only {
+        return Ok(array);
+    }
+    let (part, all) = (array.recovery(), array.geometry.capacity().bytes());
+    let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
+    if array.is_initialising() {
+        let members = list(&array.geometry.all_members().iter().collect::<Vec<_>>());
+        tracing::warn!("creating the array was cut off: zeroing {part_size} on members {members} first");
+        let mut bar = Progress::new("initialising", part.0);
+        return array.recover_patiently(|done| bar.set(done.0), patience).context("the initialisation stopped");
+    }
+    tracing::warn!("the array was not stopped cleanly: bringing its members into agreement");
+    if part.0 > 0 {
+        tracing::warn!("what is kept twice is computed again for {part_size} of {all_size}");
+    }
+    let mut bar = Progress::new("recovering", if part.0 > 0 { part.0 } else { all.0 });
+    array.recover_patiently(|done| bar.set(done.0), patience).context("the recovery stopped")
+}
+
+/// Says what is not as it should be.
+fn warn(array: &Array) -> Result<()> {
+    for (path, reason) in &array.set_aside {
+        tracing::warn!("{} is left out: {reason}", path.display());
+    }
+    let missing: Vec<_> = array.missing().iter().collect();
+    if !missing.is_empty() {
+        let noun = if missing.len() == 1 { "member" } else { "members" };
+        tracing::warn!("serving without {noun} {}", list(&missing));
+    }
+    if let Some(lost) = array.unreadable() {
+        tracing::error!("only what is left is served, for reading; the rest is an I/O error: {lost}");
+    }
+    for stale in &array.stale {
+        let (path, epoch, newest) = (stale.path.display(), stale.epoch.0, stale.newest.0);
+        tracing::error!(
+            "member {} ({path}) is out of date, and read all the same: its epoch is {epoch}, the array's is {newest}",
+            stale.slot
+        );
+    }
+    let doubtful = array.doubtful();
+    if doubtful.is_empty() {
+        return Ok(());
+    }
+    let total: u64 = doubtful.iter().map(|range| range.end.0 - range.start.0).sum();
+    let Bytes(all) = array.geometry.capacity().bytes();
+    let (total, all) = (terminal::size(total), terminal::size(all));
+    tracing::error!(
+        "something was written in {total} of {all} since: what is read there may be old, or wrong where it is computed"
+    );
+    for range in doubtful {
+        print(format_args!("may be old or wrong: bytes {} to {}", range.start.0, range.end.0 - 1))?;
+    }
+    Ok(())
+}

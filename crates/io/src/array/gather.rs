@@ -1,0 +1,127 @@
+//! From paths to the members that they lead to, whatever hangs: see [`wait`](super::wait).
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::judge::{Candidate, SetAside};
+use super::open::{Named, OpenError};
+use super::select::Ignored;
+use super::wait::Patience;
+use crate::Error;
+use crate::member::{self, Access, FileId, Member, MemberError};
+use crate::superblock::{self, Superblock, SuperblockError};
+
+/// What a path leads to at the moment.
+#[derive(Debug)]
+pub struct Look {
+    /// The path.
+    pub path: PathBuf,
+    /// Whose member it says it is.
+    pub found: Result<(FileId, Superblock), Ignored>,
+}
+
+/// Looks what paths lead to, without holding anything.
+///
+/// # Errors
+/// When there is no thread to be had.
+pub fn look(paths: &[PathBuf], patience: &mut Patience) -> Result<Vec<Look>, MemberError> {
+    let steps = paths.iter().cloned().map(|path| (path.clone(), move || examine(&path)));
+    let found = patience.each("say what it is", Duration::ZERO, steps)?;
+    let look = |(path, found): (&PathBuf, Result<Result<_, Ignored>, _>)| Look {
+        path: path.clone(),
+        found: found.unwrap_or_else(|silent: MemberError| Err(silent.into())),
+    };
+    Ok(paths.iter().zip(found).map(look).collect())
+}
+
+fn examine(path: &Path) -> Result<(FileId, Superblock), Ignored> {
+    let member = Member::open(path, Access::Inspect)?;
+    Ok((member.id(), superblock::load(&member)?))
+}
+
+/// Opens members and reads what they say. Those that hang or can't be read are set aside, and so is what has no superblock where it `may_lack` one.
+///
+/// # Errors
+/// When one can't be opened for another reason, has no valid superblock, or is named twice; when none is left.
+pub(super) fn gather(
+    paths: &[impl AsRef<Path>],
+    access: Access,
+    may_lack: bool,
+    patience: &mut Patience,
+) -> Result<Named, OpenError> {
+    let mut sieve = Sieve { patience, may_lack, set_aside: Vec::new(), first: None };
+    let paths = paths.iter().map(|path| (path.as_ref().to_path_buf(), ())).collect();
+    let ids = sieve.pass(paths, "answer", Duration::ZERO, |path, ()| Ok(FileId::of(path)?))?;
+    // Who is named twice would be locked by itself.
+    for (index, (second, id)) in ids.iter().enumerate() {
+        if let Some((first, _)) = ids[..index].iter().find(|(_, other)| other == id) {
+            return Err(MemberError::SameFile { first: first.clone(), second: second.clone() }.into());
+        }
+    }
+    // Whoever is used by somebody else does not hang, and nobody may go on without it.
+    let open = move |path: &Path, _| Ok(Member::open(path, access)?);
+    let members = sieve.pass(ids, "open", member::LOCK_WAIT_MAX, open)?;
+    let read = |path: &Path, member: Member| {
+        let superblock = superblock::load(&member)?;
+        Ok((member, Candidate { path: path.to_path_buf(), superblock }))
+    };
+    let members = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
+    match sieve.first.filter(|_| members.is_empty()) {
+        Some(first) => Err(first),
+        None => {
+            let members = members.into_iter().map(|(_, member)| member).collect();
+            Ok(Named { members, unreadable: sieve.set_aside })
+        }
+    }
+}
+
+/// Lets those through who can go on.
+struct Sieve<'a> {
+    patience: &'a mut Patience,
+    may_lack: bool,
+    set_aside: Vec<(PathBuf, SetAside)>,
+    /// Why the first of them is.
+    first: Option<OpenError>,
+}
+
+impl Sieve<'_> {
+    fn pass<T: Send + 'static, U: Send + 'static>(
+        &mut self,
+        items: Vec<(PathBuf, T)>,
+        action: &'static str,
+        own_wait: Duration,
+        step: impl Fn(&Path, T) -> Result<U, OpenError> + Copy + Send + 'static,
+    ) -> Result<Vec<(PathBuf, U)>, OpenError> {
+        let paths: Vec<PathBuf> = items.iter().map(|(path, _)| path.clone()).collect();
+        let steps = items.into_iter().map(|(path, item)| (path.clone(), move || step(&path, item)));
+        let found = self.patience.each(action, own_wait, steps)?;
+        let mut left = Vec::with_capacity(found.len());
+        for (path, found) in paths.into_iter().zip(found) {
+            match found.unwrap_or_else(|silent| Err(silent.into())) {
+                Ok(item) => left.push((path, item)),
+                Err(error) => {
+                    let Some(reason) = self.reason(&error) else { return Err(error) };
+                    self.set_aside.push((path, reason));
+                    self.first.get_or_insert(error);
+                }
+            }
+        }
+        Ok(left)
+    }
+
+    /// Why a path can be set aside on which a step failed like this; none: somebody has to mend it.
+    fn reason(&self, error: &OpenError) -> Option<SetAside> {
+        match error {
+            OpenError::Member(error) | OpenError::Io(Error::Member(error)) => match error {
+                MemberError::Silent { action, .. } => Some(SetAside::Silent { action }),
+                error => error.failure().map(|(action, errno)| SetAside::Unreadable { action, errno }),
+            },
+            OpenError::Io(Error::Superblock { source, .. }) if self.may_lack => match source {
+                SuperblockError::NoMagic => Some(SetAside::Blank),
+                SuperblockError::BadChecksum { .. } => Some(SetAside::Damaged),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+}
