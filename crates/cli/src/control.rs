@@ -23,7 +23,7 @@ use uraid_nbd::Connections;
 
 use crate::about::About;
 use crate::args::Misuse;
-use crate::health::slots;
+use crate::health::{Condition, slots};
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
 use protocol::{Answer, Fill, Latency, Member, MemberState, Rebuild, Replace, Request, Spare, Status};
@@ -118,10 +118,11 @@ impl Control {
 
     /// Whether a stop loses nothing.
     async fn check_stop(&self) -> Result<()> {
-        self.reactor.look_for_deleted().await;
+        let deleted = self.reactor.find_deleted().await;
         let facts = self.reactor.all_facts().await.context("stop it with --force all the same")?;
         let unwritten_bytes = facts.cache.map_or(0, |fill| fill.used.0);
-        match facts.condition.loss(&self.about.geometry, unwritten_bytes, facts.has_unwritten) {
+        let condition = deleted.map_or(facts.condition, |deleted| Condition { deleted, ..facts.condition });
+        match condition.loss(&self.about.geometry, unwritten_bytes, facts.has_unwritten) {
             None => Ok(()),
             Some(loss) => bail!("{loss}; or stop it with --force, and lose that"),
         }

@@ -444,7 +444,9 @@ mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
     use uraid_io::engine::Troubles;
-    use uraid_layout::{Sectors, StripeId};
+    use uraid_io::superblock::UnixSeconds;
+    use uraid_layout::{Bytes, Geometry, Level, Rotation, Sectors, Spec, StripeId};
+    use uuid::Uuid;
 
     use super::*;
 
@@ -527,6 +529,52 @@ mod tests {
         for (before, after, events) in cases {
             assert_eq!(before.events(after), events, "{before:?} -> {after:?}");
         }
+    }
+
+    fn watcher() -> Watcher {
+        let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let spec = Spec { level, members: 3, chunk: Bytes(64 << 10), member_size: Sectors(1 << 16) };
+        let member = |_| Member::new(Uuid::nil(), None);
+        let about = About {
+            name: "vault".into(),
+            uuid: Uuid::nil(),
+            level: "5",
+            layout: "left-symmetric",
+            created: UnixSeconds(0),
+            size: Bytes(0),
+            chunk: spec.chunk,
+            geometry: Geometry::new(spec).expect("an array"),
+            uri: String::new(),
+            is_read_only: false,
+            reactors: 1,
+            members: RefCell::new((0..3).map(member).collect()),
+            spares: RefCell::default(),
+        };
+        Watcher::new(Rc::new(about), Condition::default(), None, Rc::new(Notifier::from_env()))
+    }
+
+    #[test]
+    fn a_member_that_stalls_again_and_again_is_told_of_once() {
+        let watcher = watcher();
+        let stalled = |slots: &[u8]| {
+            let stalled = slots.iter().map(|&slot| MemberIndex(slot)).collect();
+            Condition { troubles: Troubles { stalled, ..Troubles::default() }, ..Condition::default() }
+        };
+        let told = |before: Condition, now: Condition| -> Vec<Event> {
+            before.events(now).into_iter().filter(|&event| watcher.is_news(event, before)).collect()
+        };
+        let ([one, two], whole) = ([1, 2].map(|slot| Event::MemberStalled(MemberIndex(slot))), Condition::default());
+        assert_eq!(told(whole, stalled(&[1])), [one, Event::Stalled]);
+        assert_eq!(told(stalled(&[1]), whole), [Event::Recovered]);
+        for _ in 0..3 {
+            assert_eq!(told(whole, stalled(&[1])), []);
+            assert_eq!(told(stalled(&[1]), whole), [], "nobody has heard of it");
+        }
+        assert_eq!(told(whole, stalled(&[1, 2])), [two]);
+        // What is not about that is always told.
+        let degraded = Condition { missing: MemberSet::EMPTY.with(MemberIndex(1)), ..whole };
+        assert_eq!(told(stalled(&[1, 2]), degraded), [Event::MemberFailed(MemberIndex(1)), Event::Degraded]);
+        assert_eq!(told(degraded, whole), [Event::Recovered]);
     }
 
     /// A program that hangs at one event, and writes what it is called with at every other.

@@ -177,13 +177,12 @@ pub(crate) fn words(health: &Health) -> String {
         HealthState::Frozen => {
             let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
             let by = match members.as_slice() {
-                [] => "frozen: ".to_owned(),
-                [one] => format!("frozen by member {one}: "),
-                more => format!("frozen by members {}: ", list(more)),
+                [] => "frozen: more members failed".to_owned(),
+                [one] => format!("frozen by member {one}: more failed"),
+                more => format!("frozen by members {}: more failed", list(more)),
             };
-            let what =
-                "more failed than the level survives, and nothing is answered; stop the server and look at the members";
-            return [vec![format!("{by}{what}")], degraded, causes].concat().join("; ");
+            let what = "than the level survives, and nothing is answered; stop the server and look at the members";
+            return [vec![format!("{by} {what}")], degraded, causes].concat().join("; ");
         }
     };
     format!("{}: {}", health.state.name(), parts.join("; "))

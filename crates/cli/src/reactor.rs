@@ -28,7 +28,7 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, Span};
 
 use crate::control::protocol::Traffic;
@@ -37,6 +37,7 @@ use crate::health::Condition;
 use crate::patience::{FORGIVEN_AFTER, Patience};
 use crate::spin::Spinner;
 pub(crate) use facts::{CacheUse, Facts};
+use members::Open;
 pub(crate) use meter::Asked;
 use meter::{Meter, Request};
 use peers::{PeerToken, Peers};
@@ -92,8 +93,8 @@ pub(crate) struct Reactor {
     begins_replacing: Cell<bool>,
     /// Is shown how the array is, if anybody is.
     watcher: OnceCell<Watcher>,
-    /// Members whose files were deleted, as of the last look.
-    deleted: Cell<MemberSet>,
+    /// Members whose files were deleted and that can't be spared, as of the last look.
+    deleted: RefCell<Vec<Open>>,
     meter: Rc<Meter>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
@@ -153,7 +154,7 @@ impl Reactor {
             traffic: Cell::default(),
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
-            deleted: Cell::default(),
+            deleted: RefCell::default(),
             meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),

@@ -1,7 +1,7 @@
 //! Members that administrators give up, take out and take in while the array is served.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -22,6 +22,13 @@ use crate::health::Condition;
 
 /// How often members' files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// A member that was in a slot when somebody looked.
+#[derive(Debug)]
+pub(super) struct Open {
+    slot: MemberIndex,
+    member: Weak<Member>,
+}
 
 /// A member that is ready to join.
 #[derive(Debug)]
@@ -189,16 +196,37 @@ impl Reactor {
 
     /// How the array is, as far as this reactor knows.
     pub(super) fn condition(&self) -> Condition {
-        let own = Condition::of(&self.engine.borrow(), self.deleted.get());
+        let own = Condition::of(&self.engine.borrow(), self.deleted());
         self.peers.as_ref().map_or(own, |peers| peers.condition(own))
     }
 
-    /// Looks which members' files were deleted; what hangs is not waited for.
-    pub(crate) async fn look_for_deleted(&self) {
-        let look = deleted(&self.engine.borrow());
-        if let Ok(Ok(deleted)) = timeout(LOOK_EVERY, spawn_blocking(look)).await {
-            self.deleted.set(deleted);
+    /// Members whose files were deleted and that can't be spared, as of the last look.
+    pub(super) fn deleted(&self) -> MemberSet {
+        let deleted = self.deleted.borrow();
+        if deleted.is_empty() {
+            return MemberSet::EMPTY;
         }
+        let engine = self.engine.borrow();
+        // Another member may have the slot by now.
+        let is_there = |open: &&Open| {
+            let member = engine.disk().members().get(open.slot.index()).and_then(Option::as_ref);
+            member.is_some_and(|member| Weak::ptr_eq(&open.member, &Arc::downgrade(member)))
+        };
+        deleted.iter().filter(is_there).map(|open| open.slot).collect()
+    }
+
+    /// Looks which members' files were deleted; what hangs is not waited for: none.
+    pub(crate) async fn find_deleted(&self) -> Option<MemberSet> {
+        let found = self.look_for_deleted().await?;
+        Some(found.iter().map(|open| open.slot).collect())
+    }
+
+    async fn look_for_deleted(&self) -> Option<Vec<Open>> {
+        let look = deleted(&self.engine.borrow());
+        let mut found = timeout(LOOK_EVERY, spawn_blocking(look)).await.ok()?.ok()?;
+        let missing = self.engine.borrow().missing();
+        found.retain(|open| !missing.contains(open.slot));
+        Some(found)
     }
 
     /// Lets go of a member whose place was taken, or that was to take one, and looks at what has happened.
@@ -234,21 +262,26 @@ impl Reactor {
 
     /// Gives members up whose files were deleted, for ever: what they hold ends with the server.
     pub(super) async fn miss_deleted(&self) {
-        let mut said = MemberSet::EMPTY;
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            self.look_for_deleted().await;
-            let deleted = self.deleted.get();
-            let missing = self.engine.borrow().missing();
-            // Another member may have the slot by now.
-            said = said.iter().filter(|&member| deleted.contains(member)).collect();
-            for member in deleted.minus(said).minus(missing).iter() {
-                tracing::error!(%member, "the member's file was deleted");
-                said = said.with(member);
-                if let Err(error) = self.fail_member(member).await {
-                    tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy what the array holds");
+            let Some(found) = self.look_for_deleted().await else { continue };
+            let said = self.deleted();
+            let mut kept = Vec::new();
+            for open in found {
+                let member = open.slot;
+                if !said.contains(member) {
+                    tracing::error!(%member, "the member's file was deleted");
                 }
+                match self.fail_member(member).await {
+                    Ok(()) => continue,
+                    Err(error) if !said.contains(member) => {
+                        tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy what the array holds");
+                    }
+                    Err(_) => {}
+                }
+                kept.push(open);
             }
+            *self.deleted.borrow_mut() = kept;
             self.turn();
         }
     }
@@ -262,14 +295,12 @@ impl Reactor {
 }
 
 /// Finds members whose files were deleted; blocks.
-fn deleted(engine: &Engine<UringDisk, Token>) -> impl FnOnce() -> MemberSet + Send + 'static {
+fn deleted(engine: &Engine<UringDisk, Token>) -> impl FnOnce() -> Vec<Open> + Send + 'static {
     let members = engine.disk().members().to_vec();
     move || {
         let slots = (0..).map(MemberIndex).zip(members);
-        slots
-            .filter(|(_, member)| member.as_ref().is_some_and(|member| member.is_deleted()))
-            .map(|(slot, _)| slot)
-            .collect()
+        let open = slots.filter_map(|(slot, member)| Some((slot, member.filter(|member| member.is_deleted())?)));
+        open.map(|(slot, member)| Open { slot, member: Arc::downgrade(&member) }).collect()
     }
 }
 
