@@ -26,7 +26,7 @@ pub(super) struct Flight {
     pub(super) since: Option<u64>,
     /// Whether it stays in memory.
     pub(super) keeps: bool,
-    /// Whether it failed before.
+    /// Whether it failed before, and is a column.
     pub(super) is_second: bool,
 }
 

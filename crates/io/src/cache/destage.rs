@@ -6,8 +6,9 @@
 //! - The oldest go together, in the order of addresses, and adjacent ones as one run: adjacent stripes become one operation on each
 //!   member.
 //! - When a write finds no room it is written through. It does not wait for what is dirty.
-//! - A stripe that can't be written stays dirty and visible. It is tried again once, alone, as another of its run may have been the reason; then
-//!   by each flush, which tells the failure.
+//! - A stripe that can't be written stays dirty and visible. It is tried again once, alone and column by column:
+//!   another stripe of its run may have been the reason, or members that failed in different columns, of which each
+//!   can be done without. Columns that fail wait for the next flush, which tries again and tells the failure.
 //!
 //! Time is counted in ticks that the caller makes; see [`TICK`].
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 use uraid_layout::{Sectors, StripeId};
 
 use super::page::PAGE_BYTES;
-use super::stripes::{Slot, Stripes};
+use super::stripes::{Alone, Slot, Stripes};
 use super::{Cache, Shape};
 
 /// The time between two ticks.
@@ -114,18 +115,29 @@ impl Policy {
         }
     }
 
-    /// Notes that what is dirty of a stripe could not be written, for the second time or not.
+    /// Notes that what is dirty of a stripe, or of a column of it, could not be written, for the second time or not.
     pub(super) fn failed(&mut self, stripes: &mut Stripes, slot: Slot, is_second: bool) {
         if stripes.at(slot).dirty == 0 {
             return;
         }
-        stripes.delist(slot);
         if !is_second && !stripes.at(slot).is_stuck {
+            stripes.delist(slot);
             stripes.enlist_first(slot, UNLISTED, self.ticks);
-            stripes.get(slot).is_alone = true;
+            stripes.get(slot).alone = Some(Alone::default());
             return;
         }
+        match &mut stripes.get(slot).alone {
+            // Its other columns are still to be tried.
+            Some(alone) => alone.has_failed = true,
+            None => self.stick(stripes, slot),
+        }
+    }
+
+    /// Leaves what is dirty of a stripe to the next flush.
+    pub(super) fn stick(&mut self, stripes: &mut Stripes, slot: Slot) {
+        stripes.delist(slot);
         let stripe = stripes.get(slot);
+        stripe.alone = None;
         if !std::mem::replace(&mut stripe.is_stuck, true) {
             self.stuck.push(stripe.id);
         }
@@ -163,12 +175,19 @@ impl Cache {
 
     /// Asks that everything that is dirty now be written out, and stripes that failed be tried again.
     pub fn drain(&mut self) -> Mark {
+        // What has failed of a stripe that goes out by columns, too: such stripes are the first.
+        let first = self.stripes.dirty().take_while(|stripe| stripe.since == Some(UNLISTED));
+        let failed = first.filter(|stripe| stripe.alone.is_some_and(|alone| alone.has_failed));
+        for id in failed.map(|stripe| stripe.id).collect::<Vec<_>>() {
+            let slot = self.stripes.find(id).expect("it is in the list");
+            self.stripes.get(slot).alone = Some(Alone::default());
+        }
         for id in std::mem::take(&mut self.policy.stuck) {
             let Some(slot) = self.stripes.find(id).filter(|&slot| self.stripes.at(slot).is_stuck) else { continue };
             self.stripes.get(slot).is_stuck = false;
             if self.stripes.at(slot).dirty > 0 && self.stripes.at(slot).since.is_none() {
                 self.stripes.enlist_first(slot, UNLISTED, self.policy.ticks);
-                self.stripes.get(slot).is_alone = true;
+                self.stripes.get(slot).alone = Some(Alone::default());
             }
         }
         let mark = Mark(self.policy.sequence);
@@ -197,13 +216,16 @@ impl Cache {
         self.next_whole().or_else(|| self.next_partial())
     }
 
-    /// Gives a run back that will not be taken, as one that failed.
+    /// Gives a run back that was not taken and will not be, as one that failed.
     pub fn abandon(&mut self, stripes: Range<u64>) {
         for id in stripes {
             if let Some(slot) = self.stripes.find(StripeId(id)).filter(|&slot| self.stripes.at(slot).is_scheduled) {
                 self.stripes.get(slot).is_scheduled = false;
-                let is_second = self.stripes.at(slot).is_alone;
-                self.policy.failed(&mut self.stripes, slot, is_second);
+                if self.stripes.at(slot).alone.is_some() {
+                    self.policy.stick(&mut self.stripes, slot);
+                } else {
+                    self.policy.failed(&mut self.stripes, slot, false);
+                }
             }
         }
     }
@@ -218,12 +240,16 @@ impl Cache {
                 let Some(slot) = self.stripes.find(StripeId(end)) else { break };
                 let whole = self.shape.sectors_of(StripeId(end));
                 let stripe = self.stripes.get(slot);
-                if stripe.dirty < whole || stripe.is_scheduled || stripe.is_stuck || stripe.is_alone && end > first {
+                if stripe.dirty < whole
+                    || stripe.is_scheduled
+                    || stripe.is_stuck
+                    || stripe.alone.is_some() && end > first
+                {
                     break;
                 }
                 stripe.is_scheduled = true;
                 end += 1;
-                if stripe.is_alone {
+                if stripe.alone.is_some() {
                     break;
                 }
             }
@@ -260,7 +286,7 @@ impl Cache {
     }
 
     fn is_alone(&self, id: u64) -> bool {
-        self.stripes.find(StripeId(id)).is_some_and(|slot| self.stripes.at(slot).is_alone)
+        self.stripes.find(StripeId(id)).is_some_and(|slot| self.stripes.at(slot).alone.is_some())
     }
 
     /// Marks a stripe as picked, if it is still to be, and if it fits a run that has `sectors`: how much of it is dirty.
@@ -268,7 +294,7 @@ impl Cache {
         let slot = self.stripes.find(StripeId(id))?;
         let stripe = self.stripes.get(slot);
         let since = stripe.since.filter(|_| !stripe.is_scheduled)?;
-        let fits = sectors == 0 || (sectors + stripe.dirty <= RUN_SECTORS_MAX && !stripe.is_alone);
+        let fits = sectors == 0 || (sectors + stripe.dirty <= RUN_SECTORS_MAX && stripe.alone.is_none());
         if !fits || !self.policy.is_wanted(since, stripe.tick) {
             return None;
         }
@@ -296,7 +322,7 @@ impl Cache {
 impl Policy {
     /// Asserts that a stripe that waits for something will be found.
     pub(super) fn assert_known(&self, stripe: &super::stripes::Stripe, whole: u64) {
-        let is_whole = stripe.dirty == whole && !stripe.is_scheduled && !stripe.is_stuck && !stripe.is_alone;
+        let is_whole = stripe.dirty == whole && !stripe.is_scheduled && !stripe.is_stuck && stripe.alone.is_none();
         assert!(!is_whole || self.whole.contains(&stripe.id), "a whole stripe goes first: {stripe:?}");
         assert!(!stripe.is_stuck || self.stuck.contains(&stripe.id), "a stuck stripe is tried again: {stripe:?}");
     }

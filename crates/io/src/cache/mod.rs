@@ -31,7 +31,7 @@ use contents::Flight;
 pub use destage::{Mark, TICK};
 use destage::{Policy, UNLISTED};
 use page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of, cut};
-use stripes::{Entry, Slot, Stripes};
+use stripes::{Alone, Entry, Slot, Stripes};
 
 /// Stripes that one search for memory looks at.
 const LOOKS_MAX: usize = 64;
@@ -252,8 +252,9 @@ impl Cache {
         }
     }
 
-    /// Makes the dirty content of parity stripes fly: `contents` gets what is to be written and what the members hold. Nothing was dirty any
-    /// more when it has no extents.
+    /// Makes the dirty content of parity stripes fly: `contents` gets what is to be written and what the members
+    /// hold. Of a stripe that failed before it is one column at a time; the others follow in runs of their own.
+    /// Nothing was dirty any more, or is worth another try, when it has no extents.
     ///
     /// # Panics
     /// When something of the stripes flies already: the caller does not hold their lock.
@@ -263,24 +264,39 @@ impl Cache {
         for stripe in stripes {
             let Some(slot) = self.stripes.find(StripeId(stripe)) else { continue };
             let listed = self.stripes.delist(slot);
+            let column = self.next_column(slot);
             let stripe = self.stripes.get(slot);
-            is_second |= stripe.is_alone;
+            let alone = stripe.alone.take();
+            (stripe.is_scheduled, stripe.is_stuck) = (false, false);
+            if column.is_none() && alone.is_some_and(|alone| alone.has_failed) {
+                self.policy.stick(&mut self.stripes, slot);
+                continue;
+            }
+            is_second |= column.is_some() || alone.is_some() && planted!(DestagedWhole);
             since = since.into_iter().chain(listed.or((stripe.dirty > 0).then_some(UNLISTED))).min();
-            (stripe.is_scheduled, stripe.is_stuck, stripe.is_alone) = (false, false, false);
-            stripe.is_whole = stripe.dirty == self.shape.sectors_of(stripe.id);
+            stripe.is_whole = column.is_none() && stripe.dirty == self.shape.sectors_of(stripe.id);
             let mut columns = Columns::default();
             for entry in &stripe.entries {
                 let page = &mut self.pages.slots[entry.page()];
                 assert!(page.flying.is_none(), "a stripe has one flight at a time");
+                let own = entry.place() % self.shape.chunk_pages;
+                if column.is_some_and(|column| column != own) {
+                    continue;
+                }
                 page.flying = page.dirty.take();
                 if let Some(layer) = &page.flying {
                     let start = stripe.id.0 * self.shape.stripe_sectors + entry.place() * PAGE_SECTORS;
                     contents.add_dirty(Lba(start), layer);
-                    columns.add(entry.place() % self.shape.chunk_pages);
+                    columns.add(own);
+                    stripe.dirty -= layer.mask.count();
                 }
             }
-            stripe.dirty = 0;
-            if !stripe.is_whole {
+            if let (Some(column), Some(alone), true) = (column, alone, stripe.dirty > 0) {
+                stripe.alone = Some(Alone { next: column + 1, ..alone });
+                let tick = stripe.tick;
+                self.stripes.enlist_first(slot, UNLISTED, tick);
+            }
+            if !self.stripes.at(slot).is_whole {
                 self.add_clean(geometry, slot, &columns, contents);
             }
         }
@@ -346,7 +362,7 @@ impl Cache {
             if self.stripes.at(slot).dirty == 0 {
                 self.stripes.delist(slot);
                 let stripe = self.stripes.get(slot);
-                (stripe.is_stuck, stripe.is_alone) = (false, false);
+                (stripe.is_stuck, stripe.alone) = (false, None);
             }
         }
         self.policy.took_off(since);
@@ -374,9 +390,9 @@ impl Cache {
     }
 
     /// Ends the flight of `contents`: what flew is clean, or dirty again when the members could not be written. The parity that covers it is
-    /// what [`Cache::put_parity`] was given, or not in memory.
-    pub fn settle(&mut self, geometry: &Geometry, contents: &mut Contents, is_written: bool) {
-        let Some(Flight { since, keeps, is_second }) = contents.end() else { return };
+    /// what [`Cache::put_parity`] was given, or not in memory. False: nothing flew.
+    pub fn settle(&mut self, geometry: &Geometry, contents: &mut Contents, is_written: bool) -> bool {
+        let Some(Flight { since, keeps, is_second }) = contents.end() else { return false };
         self.policy.landed(since);
         // Where memory is wanted, the next write has what was just read by the members, which the processor still has near.
         let keeps_data = keeps && self.pool.in_use().0 <= self.limit.0 / 2;
@@ -404,6 +420,7 @@ impl Cache {
             }
         }
         contents.clear();
+        true
     }
 
     /// Notes that what flies for a job is durable in the log: flushes need not wait for it to land.
@@ -417,6 +434,14 @@ impl Cache {
             self.drop_clean(slot, u64::MAX);
             self.forget_empty(slot);
         }
+    }
+
+    /// The column that is next of a stripe that goes out by columns; none where that has none left, or is not one.
+    fn next_column(&self, slot: Slot) -> Option<u64> {
+        let stripe = self.stripes.at(slot);
+        let alone = stripe.alone.filter(|_| !planted!(DestagedWhole))?;
+        let dirty = stripe.entries.iter().filter(|entry| self.pages.slots[entry.page()].dirty.is_some());
+        dirty.map(|entry| entry.place() % self.shape.chunk_pages).filter(|&column| column >= alone.next).min()
     }
 
     /// Changes a page, and everything that is counted of it; one that was not there begins empty, one that is empty then is gone.

@@ -53,12 +53,21 @@ pub(super) struct Stripe {
     pub(super) is_whole: bool,
     /// Destaging it failed; it waits for the next flush.
     pub(super) is_stuck: bool,
-    /// It failed before, and goes out in a run of its own.
-    pub(super) is_alone: bool,
+    /// It failed before, and goes out in runs of its own, one for each column.
+    pub(super) alone: Option<Alone>,
     /// It was used since the last look for memory.
     pub(super) is_warm: bool,
     older: Option<Slot>,
     newer: Option<Slot>,
+}
+
+/// How far a stripe has come that goes out by columns: what its chunks have at the same page.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Alone {
+    /// The first column that is still to be tried.
+    pub(super) next: u64,
+    /// Whether one before it failed.
+    pub(super) has_failed: bool,
 }
 
 #[derive(Debug, Default)]
@@ -203,7 +212,7 @@ impl Stripe {
             is_scheduled: false,
             is_whole: false,
             is_stuck: false,
-            is_alone: false,
+            alone: None,
             is_warm: true,
             older: None,
             newer: None,

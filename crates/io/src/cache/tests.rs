@@ -32,7 +32,7 @@ fn assert_consistent(cache: &Cache) {
         assert_eq!(stripe.dirty, pages().map(|(_, page)| page.dirty_mask().count()).sum::<u64>(), "{context}");
         assert_eq!(stripe.clean_pages, pages().filter(|(_, page)| page.clean.is_some()).count(), "{context}");
         assert_eq!(stripe.since.is_some(), stripe.dirty > 0 && !stripe.is_stuck, "listed or stuck: {context}");
-        assert!(stripe.dirty > 0 || !(stripe.is_stuck || stripe.is_alone), "nothing is left to fail: {context}");
+        assert!(stripe.dirty > 0 || !(stripe.is_stuck || stripe.alone.is_some()), "nothing is left to fail: {context}");
         pinned += pages().filter(|(_, page)| page.is_pinned()).count();
         clean += stripe.clean_pages;
         used.extend(stripe.entries.iter().map(|entry| entry.page()));
@@ -305,10 +305,8 @@ impl Drill {
             let is_dirty =
                 |stripe| self.cache.stripes.find(StripeId(stripe)).map_or(0, |slot| self.cache.stripes.at(slot).dirty);
             assert!(dirty.0 > 0 && stripes.clone().all(|stripe| is_dirty(stripe) > 0), "a run is dirty");
-            let is_alone = |stripe| {
-                self.cache.stripes.find(StripeId(stripe)).is_some_and(|slot| self.cache.stripes.at(slot).is_alone)
-            };
-            assert!(stripes.end - stripes.start == 1 || !stripes.clone().any(is_alone), "what failed goes alone");
+            let has_failed = stripes.clone().any(|stripe| self.is_alone(stripe));
+            assert!(stripes.end - stripes.start == 1 || !has_failed, "what failed goes alone");
             self.picked.push(stripes);
         }
     }
@@ -326,9 +324,15 @@ impl Drill {
         }
     }
 
-    /// Takes what is dirty, all of it and nothing else.
+    fn is_alone(&self, stripe: u64) -> bool {
+        let slot = self.cache.stripes.find(StripeId(stripe));
+        slot.is_some_and(|slot| self.cache.stripes.at(slot).alone.is_some())
+    }
+
+    /// Takes what is dirty, all of it and nothing else; of a stripe that failed before it is a column, or all.
     fn take(&mut self, stripes: Range<u64>) {
         let mut contents = Contents::default();
+        let alone: Vec<u64> = stripes.clone().filter(|&stripe| self.is_alone(stripe)).collect();
         let stripe_sectors = self.geometry.stripe_sectors().0;
         let sectors = stripes.start * stripe_sectors..(stripes.end * stripe_sectors).min(self.geometry.capacity().0);
         self.cache.take(&self.geometry, stripes.clone(), &mut contents);
@@ -342,7 +346,8 @@ impl Drill {
             }
         }
         assert!(values.windows(2).all(|pair| pair[0].0 < pair[1].0), "what is to be written ascends");
-        for lba in sectors.filter(|lba| values.binary_search_by_key(lba, |&(lba, _)| lba).is_err()) {
+        let is_left = |lba: &u64| values.binary_search_by_key(lba, |&(lba, _)| lba).is_err();
+        for lba in sectors.filter(is_left).filter(|lba| !alone.contains(&(lba / stripe_sectors))) {
             let Sector { newest, members, .. } = &self.sectors[index(lba)];
             assert!(
                 members.iter().all(|value| newest.contains(value)),
@@ -625,4 +630,43 @@ fn what_failed_together_is_tried_once_more_alone() {
     let again = destage(&mut cache, |_| true);
     assert!(matches!(&again[..], [run] if *run == (1..2)), "{again:?}");
     assert!(cache.is_drained(mark) && !cache.is_stuck());
+}
+
+/// What fails alone is tried column by column: only the columns that fail wait for the next flush.
+#[test]
+fn what_fails_alone_is_tried_column_by_column() {
+    let spec = Spec { chunk: Bytes(3 * PAGE_BYTES as u64), ..specs()[3] };
+    let geometry = Geometry::new(spec).expect("a test's geometry");
+    let limit = Bytes(64 * PAGE_BYTES as u64);
+    let mut cache = Cache::new(&geometry, Pool::new(limit), limit);
+    let chunk = Buf::zeroed(spec.chunk);
+    let column_of = |lba: Lba| lba.0 % geometry.chunk().0 / PAGE_SECTORS;
+    let destage = |cache: &mut Cache, mark: Mark, failing: &[u64]| {
+        let mut tries = Vec::new();
+        while let Some((run, _)) = cache.next_run() {
+            assert!(!cache.is_drained(mark), "something is still to be tried");
+            let mut contents = Contents::default();
+            cache.take(&geometry, run, &mut contents);
+            let pages = |extent: &Extent| {
+                (0..extent.content.len.0).step_by(8).map(|at| column_of(Lba(extent.lba.0 + at))).collect()
+            };
+            let columns: Vec<u64> =
+                contents.extents().iter().flat_map(|extent| -> Vec<u64> { pages(extent) }).collect();
+            cache.settle(&geometry, &mut contents, !columns.iter().any(|column| failing.contains(column)));
+            assert_consistent(cache);
+            tries.push(columns);
+        }
+        tries.retain(|columns| !columns.is_empty());
+        tries
+    };
+    for (failing, left) in [(&[1][..], vec![vec![1]]), (&[2], vec![vec![2]]), (&[0, 2], vec![vec![0], vec![2]])] {
+        assert!(cache.write(Lba(0), &chunk, 0..chunk.len()), "there is room");
+        let mark = cache.drain();
+        let tries = destage(&mut cache, mark, failing);
+        assert_eq!(tries, [vec![0, 1, 2], vec![0], vec![1], vec![2]], "{failing:?}");
+        assert!(cache.is_drained(mark) && cache.is_stuck(), "{failing:?}: a flush is told of the rest");
+        let mark = cache.drain();
+        assert_eq!(destage(&mut cache, mark, &[]), left, "{failing:?}");
+        assert!(cache.is_drained(mark) && !cache.is_stuck(), "{failing:?}");
+    }
 }

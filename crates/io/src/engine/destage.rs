@@ -97,13 +97,13 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Ends what a job made fly, and wakes the flushes that waited for it.
-    pub(super) fn settle(&mut self, id: JobId, is_written: bool) {
+    /// Ends what a job made fly, and wakes the flushes that waited for it. False: nothing flew.
+    pub(super) fn settle(&mut self, id: JobId, is_written: bool) -> bool {
         let Self { cache, geometry, jobs, .. } = self;
-        if let Some(cache) = cache {
-            cache.settle(geometry, &mut jobs.slot(id).contents, is_written);
-            self.wake_drained();
-        }
+        let Some(cache) = cache else { return false };
+        let has_flown = cache.settle(geometry, &mut jobs.slot(id).contents, is_written);
+        self.wake_drained();
+        has_flown
     }
 
     pub(super) fn wake_drained(&mut self) {
@@ -118,14 +118,14 @@ impl<D: Disk, T> Engine<D, T> {
         });
     }
 
-    /// Ends a destaging job.
-    pub(super) fn destaged(&mut self, id: JobId, error: Option<EngineError>) {
+    /// Ends a destaging job; what it made fly is dirty again where it failed, and was told of.
+    pub(super) fn destaged(&mut self, id: JobId, has_flown: bool, error: Option<EngineError>) {
         self.destaging -= 1;
         let Some(error) = error else { return self.wake_drained() };
         let job = self.jobs.job(id);
         let stripe = self.geometry.stripe_sectors().0;
         let stripes = job.at.0 / stripe..job.end.0.div_ceil(stripe);
-        if let Some(cache) = &mut self.cache {
+        if let Some(cache) = self.cache.as_mut().filter(|_| !has_flown) {
             cache.abandon(stripes.clone());
         }
         self.wake_drained();

@@ -59,6 +59,8 @@ pub(super) struct Job<T> {
     pub(super) is_replanned: bool,
     /// What exactly they failed, to be healed when the job has done without it.
     pub(super) damage: Vec<Damage>,
+    /// Blocks that were computed, and that their members are asked for.
+    pub(super) asked: Vec<(Location, Buf)>,
     /// The pages of checksums that the present part needs.
     pub(super) pins: Pins,
     /// The member that is to be healed.
@@ -161,6 +163,8 @@ pub(super) enum Stage {
     StartReads,
     /// Wait for the plan's reads.
     Reads,
+    /// Wait for what members hold themselves of what was computed and does not agree with their checksums.
+    Asked,
     /// Put the plan's writes into the log.
     Log,
     /// Wait until they are durable there.
@@ -278,6 +282,7 @@ impl<T> Job<T> {
             slow: MemberSet::EMPTY,
             is_replanned: false,
             damage: Vec::new(),
+            asked: Vec::new(),
             pins: Pins::new(),
             heals: None,
             rest: None,

@@ -170,6 +170,7 @@ impl<D: Disk, T> Engine<D, T> {
                 Stage::Memory => self.take_memory(id),
                 Stage::StartReads => self.start_reads(id),
                 Stage::Reads => self.reads_done(id),
+                Stage::Asked => self.asked(id),
                 Stage::Log => self.log(id),
                 Stage::Committed => self.committed(id),
                 Stage::StartWrites => self.start_writes(id),
@@ -431,13 +432,23 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.cover(id);
         self.compute(id);
-        if !self.verify_recovered(id) {
-            return if self.narrow(id) {
-                self.plan_again(id)
-            } else {
-                Step::Fail(self.jobs.job(id).unreadable_error())
-            };
+        let unproven = self.unproven(id);
+        if unproven.is_empty() {
+            self.proven(id)
+        } else if self.ask_members(id, unproven) {
+            Step::Wait(Stage::Asked)
+        } else {
+            self.disprove(id)
         }
+    }
+
+    /// Some of what was computed is not what its member should hold: it may be had in smaller pieces.
+    pub(super) fn disprove(&mut self, id: JobId) -> Step {
+        if self.narrow(id) { self.plan_again(id) } else { Step::Fail(self.jobs.job(id).unreadable_error()) }
+    }
+
+    /// Everything that was read and computed is what was written there.
+    pub(super) fn proven(&mut self, id: JobId) -> Step {
         self.heal_later(id);
         Step::To(match self.jobs.job(id).work {
             Work::Rebuild { .. } | Work::Copy { .. } => Stage::StartWrites,
@@ -594,8 +605,9 @@ impl<D: Disk, T> Engine<D, T> {
     /// Ends a job with its reply.
     fn end(&mut self, id: JobId, error: Option<EngineError>) {
         self.leave_log(id);
+        let mut has_flown = false;
         if error.is_some() {
-            self.settle(id, false);
+            has_flown = self.settle(id, false);
             self.give_up_on(id);
         }
         self.leave(id);
@@ -604,7 +616,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.unlock(id);
         match self.jobs.job(id).work {
             Work::Destage => {
-                self.destaged(id, error);
+                self.destaged(id, has_flown, error);
                 self.jobs.remove(id);
                 return;
             }

@@ -19,7 +19,7 @@ use super::Engine;
 use super::heal::Damage;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::run::{BLOCK, Caller, Step};
-use super::transfer::{bytes_to_fill, for_each_lease};
+use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
@@ -27,6 +27,9 @@ use crate::superblock::{BLOCK_BYTES, Integrity, Superblock};
 
 /// Pages in memory, beyond which those are forgotten that nobody needs: 16 MiB of checksums, of 16 GiB.
 const PAGES_MAX: usize = 4096;
+
+/// Blocks that members are asked for at once.
+const ASKED_MAX: usize = 64;
 
 /// A page of a member's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -279,14 +282,16 @@ impl<D: Disk, T> Engine<D, T> {
         is_sound
     }
 
-    /// Whether what was computed of members that can't be read is what they should hold.
-    pub(super) fn verify_recovered(&mut self, id: JobId) -> bool {
+    /// The blocks that were computed of members that can't be read, and of which nothing shows that they are what
+    /// these should hold: neither the checksum nor what the member gave.
+    pub(super) fn unproven(&mut self, id: JobId) -> Vec<Location> {
         let Self { sums, jobs, record, overlay, .. } = self;
-        let Some(sums) = sums.as_mut().filter(|_| !planted!(ComputedUnverified)) else { return true };
+        let mut unproven = Vec::new();
+        let Some(sums) = sums.as_mut().filter(|_| !planted!(ComputedUnverified)) else { return unproven };
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        plan.recovered().iter().filter(|piece| !record.missing().contains(piece.member)).all(|piece| {
-            (0..piece.content.len.0).step_by(BLOCK_SECTORS).all(|at| {
+        for piece in plan.recovered().iter().filter(|piece| !record.missing().contains(piece.member)) {
+            for at in (0..piece.content.len.0).step_by(BLOCK_SECTORS) {
                 let sector = DiskSector(piece.sector.0 + at);
                 let block = block_at(sector);
                 let content = bytes_to_fill(job, &piece.content.part(at, BLOCK.0));
@@ -295,12 +300,60 @@ impl<D: Disk, T> Engine<D, T> {
                 let is_logged = overlay.touches(piece.member, sector, BLOCK);
                 let page = PageId { member: piece.member, number: block.place().0 };
                 if !job.pins.contains(&page) {
-                    return true;
+                    continue;
                 }
                 let known = sums.known(piece.member, block);
-                known.agrees(sum) || known == Sum::LOST || is_logged || job.has_found(piece.member, sector, sum)
-            })
-        })
+                let is_proven =
+                    known.agrees(sum) || known == Sum::LOST || is_logged || job.has_found(piece.member, sector, sum);
+                if !is_proven {
+                    unproven.push(Location { member: piece.member, sector });
+                }
+            }
+        }
+        unproven
+    }
+
+    /// Reads blocks that were computed on the way to others from their members, too: a member that holds just that
+    /// has lost the checksum, not the block. False where that is no use: they are too many at once, or were looked at
+    /// already.
+    pub(super) fn ask_members(&mut self, id: JobId, blocks: Vec<Location>) -> bool {
+        let Self { jobs, disk, record, counters, queues, spare, .. } = self;
+        let job = jobs.job(id);
+        let is_known = |at: &Location| job.has_looked_at(*at);
+        if blocks.len() > ASKED_MAX || blocks.iter().any(is_known) || planted!(MembersUnasked) {
+            return false;
+        }
+        job.failed = MemberSet::EMPTY;
+        for at in blocks {
+            let mut buf = Buf::zeroed(BLOCK.bytes());
+            let (offset, end) = (record.offset(at.member, at.sector), DiskSector(at.sector.0 + BLOCK.0));
+            let mut transfer = Transfer::new(Caller::Job(id).tag(), at.member, OpKind::Read, offset, end);
+            transfer.push(buf.lease_write(0..BLOCK_LEN), spare, |op| disk.submit(op));
+            job.pending += transfer.finish(queues, |op| disk.submit(op));
+            counters.read(at.member, BLOCK);
+            job.asked.push((at, buf));
+        }
+        true
+    }
+
+    /// Goes on with what the members hold.
+    pub(super) fn asked(&mut self, id: JobId) -> Step {
+        let Self { sums, jobs, record, counters, .. } = self;
+        let sums = sums.as_ref().expect("what has no checksums proves itself");
+        let job = jobs.job(id);
+        let failed = std::mem::take(&mut job.failed);
+        for (Location { member, sector }, buf) in std::mem::take(&mut job.asked) {
+            if failed.contains(member) || record.missing().contains(member) {
+                continue;
+            }
+            let found = sums.table(member).tag.sum(block_at(sector), buf.as_ref());
+            if !sums.known(member, block_at(sector)).agrees(found) {
+                counters.mismatch(member);
+                tracing::error!(%member, %sector, "a block is not what was written there");
+                job.damage.push(Damage { member, sector, len: BLOCK, found: Some(found) });
+            }
+        }
+        if self.unproven(id).is_empty() { self.proven(id) } else { self.disprove(id) }
     }
 
     /// Notes the checksums of what the job has written in place, and waits until they are written.
@@ -477,6 +530,11 @@ impl Held {
 }
 
 impl<T> Job<T> {
+    /// Whether a member was read there, and what it gave is not what its checksum says.
+    fn has_looked_at(&self, at: Location) -> bool {
+        self.damage.iter().any(|damage| (damage.member, damage.sector, damage.len) == (at.member, at.sector, BLOCK))
+    }
+
     /// Whether a member gave a block with this checksum, which was not the one that is known.
     fn has_found(&self, member: MemberIndex, sector: DiskSector, sum: Sum) -> bool {
         let is_same = |damage: &Damage| {

@@ -10,11 +10,12 @@ use uraid_io::member::Access;
 use uraid_io::superblock;
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Group;
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 use uuid::Uuid;
 
 use crate::support::{
-    RAID5, Shape, TestEngine, assert_encoded, buf, encoded, noise, read, run, shapes, size, small, with_cache, write,
+    CHUNK, RAID5, Shape, TestEngine, assert_encoded, buf, encoded, noise, read, rm2, run, shapes, size, small,
+    tolerated, with_cache, write,
 };
 
 const BLOCK: usize = 4096;
@@ -386,6 +387,78 @@ fn lost_checksums_are_not_believed_where_a_degraded_array_has_the_content() {
         }
     }
     assert!(computed > 0, "nothing of what is wrong can be computed");
+}
+
+/// A write of checksums that was lost makes all that a member has doubtful. Without two others what is on these is
+/// computed from block to block: each of them on the way is just what the member holds.
+#[test]
+fn stale_checksums_on_the_way_to_a_block_cost_nothing() {
+    let mut computed = 0;
+    for members in [5, 6] {
+        let shape = Shape { chunks: 2, ..small(rm2(2, Placement::Adjacent), members) };
+        let (mut engine, _) = filled(shape);
+        let shape = shape.checked();
+        let geometry = shape.geometry();
+        let sums = shape.superblocks()[0].areas.sums;
+        let table = size(sums.offset)..size(sums.end().expect("fits"));
+        let all = |engine: &TestEngine| -> Vec<Option<Vec<u8>>> {
+            geometry.all_members().iter().map(|slot| engine.disk().inner.member(slot).map(<[u8]>::to_vec)).collect()
+        };
+        let before = all(&engine);
+        let content = noise(9, engine.geometry().capacity().0);
+        write(&mut engine, 0, &content).expect("written");
+        run(&mut engine, Command::Close).expect("closed");
+        let after = all(&engine);
+        for missing in tolerated(&geometry).into_iter().filter(|missing| missing.len() == 2) {
+            for victim in geometry.all_members().minus(missing).iter() {
+                let lost = missing.with(victim);
+                let detour = Repair::partial(&geometry, lost);
+                for (block, expected) in content.chunks_exact(BLOCK).enumerate() {
+                    let lba = Lba(block as u64 * 8);
+                    let (stripe, unit, _) = geometry.split(lba);
+                    let is_there = detour.has(&geometry, stripe, geometry.map(stripe).cell(unit));
+                    if !is_there || !lost.contains(geometry.locate(lba).member) {
+                        continue;
+                    }
+                    // As it was left: reading a block heals others.
+                    let mut members = after.clone();
+                    missing.iter().for_each(|slot| members[slot.index()] = None);
+                    let stale = &before[victim.index()].as_ref().expect("present")[table.clone()];
+                    members[victim.index()].as_mut().expect("present")[table.clone()].copy_from_slice(stale);
+                    let mut engine = shape.reopened(members, Order::Fifo);
+                    let context = format!("{shape:?} without {missing:?}: block {block}, doubting {victim}");
+                    let found = read(&mut engine, lba.0, 8).unwrap_or_else(|error| panic!("{context}: {error}"));
+                    assert!(found == expected, "{context}");
+                    computed += 1;
+                }
+            }
+        }
+    }
+    assert!(computed > 0, "nothing that is doubted can be computed");
+}
+
+/// Too many members fail for a stripe to be written out at once, each in another column: nothing of it stays in memory.
+#[test]
+fn a_stripe_is_written_out_though_members_fail_in_different_columns() {
+    let shape = Shape { chunk: 3 * CHUNK, chunks: 3, ..small(RAID5, 5) }.checked();
+    let (mut engine, mut content) = filled(shape);
+    run(&mut engine, Command::Close).expect("closed");
+    let mut members: Vec<Option<Vec<u8>>> =
+        (0..5).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    // The first stripe has its parity on the last member; of the other members, each column has one that is wrong,
+    // and a small write reads all.
+    let data = size(shape.superblocks()[0].areas.data.offset);
+    for (column, slot) in [(0, 0), (1, 4), (2, 0)] {
+        members[slot].as_mut().expect("present")[data + column * BLOCK + 9] ^= 1;
+    }
+    let reopened = shape.reopened(members, Order::Fifo);
+    let (mut engine, _pool) = with_cache(reopened, Some((CacheMode::WriteBack, 1024)));
+    let new = noise(12, 24);
+    write(&mut engine, 0, &new).expect("in memory");
+    content[..new.len()].copy_from_slice(&new);
+    run(&mut engine, Command::Flush).expect("each column can be written");
+    run(&mut engine, Command::Close).expect("closed");
+    assert_encoded(&engine, &content, "written out");
 }
 
 /// Blocks that were never written are not checked, so that a new array can be of members that hold anything.
