@@ -5,7 +5,7 @@
 //! completed when the flush was begun, and nothing else: a write that is still under way may be there after a power cut, or not, for as long as
 //! it has not completed.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -44,8 +44,8 @@ pub struct Member {
     next: u64,
     /// Counts completions of writes.
     clock: u64,
-    /// Byte offsets of sectors that reads see something else of than the program has written there.
-    rotten: BTreeSet<u64>,
+    /// By byte offset, what the program has written to sectors that reads see something else of.
+    rotten: BTreeMap<u64, Sector>,
 }
 
 type Versions = SmallVec<[Version; 2]>;
@@ -141,7 +141,7 @@ impl Member {
     #[must_use]
     pub fn of(image: Image) -> Self {
         let current = image.clone();
-        let (unflushed, writes, rotten) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new());
+        let (unflushed, writes, rotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Self { durable: image, current, unflushed, writes, next: 0, clock: 0, rotten }
     }
 
@@ -212,8 +212,10 @@ impl Member {
         let offset = self.writes[&id].offset.0;
         assert!(part.end <= self.writes[&id].payload.len().0, "the part is the write's");
         for at in (offset + part.start..offset + part.end).step_by(SECTOR) {
-            let versions = self.unflushed.get_mut(&at).expect("a write under way has its versions");
-            let index = versions.iter().position(|version| version.write == id).expect("the same");
+            let Some(versions) = self.unflushed.get_mut(&at) else { continue };
+            // Where there is none of it, its effect was there, and a stray write that took its place was flushed, or
+            // rot has.
+            let Some(index) = versions.iter().position(|version| version.write == id) else { continue };
             if !versions[index].has_effect {
                 let mut version = versions.remove(index);
                 version.has_effect = true;
@@ -262,27 +264,34 @@ impl Member {
     pub fn lose(&mut self, id: WriteId) {
         let Write { offset, payload } = self.writes[&id].clone();
         for (index, at) in (offset.0..offset.0 + payload.len().0).step_by(SECTOR).enumerate() {
-            if self.current.sector(Bytes(at)) == payload.sector(index) {
-                self.rotten.remove(&at)
-            } else {
-                self.rotten.insert(at)
-            };
+            self.note_rot(at, *payload.sector(index));
         }
         self.end(id, End::Doubtful, Unseen::Goes);
     }
 
-    /// A write that was meant for another place. Where it changes nothing it does no harm.
+    /// A write that was meant for another place. Where it brings what belongs there it does no harm.
     ///
     /// # Panics
     /// As [`Member::issue`].
     pub fn stray(&mut self, offset: Bytes, payload: Payload) {
-        let sectors = (offset.0..offset.0 + payload.len().0).step_by(SECTOR).enumerate();
-        let is_harmed = |&(index, at): &(usize, u64)| {
-            self.rotten.contains(&at) || self.current.sector(Bytes(at)) != payload.sector(index)
-        };
-        let harmed: Vec<u64> = sectors.filter(is_harmed).map(|(_, at)| at).collect();
+        let sectors = (offset.0..offset.0 + payload.len().0).step_by(SECTOR);
+        let meant: Vec<(u64, Sector)> = sectors.map(|at| (at, self.meant(at))).collect();
         self.write(offset, payload);
-        self.rotten.extend(harmed);
+        meant.into_iter().for_each(|(at, meant)| self.note_rot(at, meant));
+    }
+
+    /// What the program has written to a sector.
+    fn meant(&self, at: u64) -> Sector {
+        self.rotten.get(&at).copied().unwrap_or_else(|| *self.current.sector(Bytes(at)))
+    }
+
+    /// Notes whether reads see something else of a sector than was meant to be there.
+    fn note_rot(&mut self, at: u64, meant: Sector) {
+        if *self.current.sector(Bytes(at)) == meant {
+            self.rotten.remove(&at);
+        } else {
+            self.rotten.insert(at, meant);
+        }
     }
 
     /// Whether reads see something else of one of so many bytes than the program has written there, as far as is known since a power cut.
@@ -326,6 +335,12 @@ impl Member {
                 version.end = End::Doubtful;
             }
         }
+    }
+
+    /// Whether a flush that failed, or a write, has left something that no later flush covers.
+    #[must_use]
+    pub fn has_doubts(&self) -> bool {
+        self.unflushed.values().flatten().any(|version| version.end == End::Doubtful)
     }
 
     /// A flush from its begin to its end.
@@ -395,11 +410,12 @@ impl Member {
     /// # Panics
     /// When the offset is not a sector's of the member.
     pub fn rot(&mut self, offset: Bytes, byte: usize, mask: u8) {
+        let meant = self.meant(offset.0);
         let mut content = *self.current.sector(offset);
         content[byte] ^= mask;
         self.current.set(offset, &content);
         self.durable.set(offset, &content);
-        self.rotten.insert(offset.0);
+        self.note_rot(offset.0, meant);
         // Writes under way may still get there.
         if let Some(versions) = self.unflushed.get_mut(&offset.0) {
             versions.retain(|version| version.end == End::UnderWay);

@@ -277,6 +277,32 @@ mod tests {
     }
 
     #[test]
+    fn a_stray_write_may_be_flushed_over_one_that_is_under_way() {
+        let mut members = members();
+        let member = members.get_mut(MemberIndex(0)).expect("there");
+        let under_way = member.issue(Bytes(0), bytes(1, 2));
+        member.take_effect(under_way, 0..512);
+        member.stray(Bytes(0), bytes(2, 1));
+        member.flush();
+        member.complete(under_way);
+        let mut content = [0; 1024];
+        member.read(Bytes(0), &mut content);
+        assert!(content[..512] == [2; 512] && content[512..] == [1; 512], "what is under way takes effect once");
+        assert!(member.is_rotten(Bytes(0), Bytes(512)) && !member.is_rotten(Bytes(512), Bytes(512)));
+    }
+
+    #[test]
+    fn a_stray_write_that_brings_what_belongs_there_does_no_harm() {
+        let mut members = members();
+        let member = members.get_mut(MemberIndex(0)).expect("there");
+        let lost = member.issue(Bytes(0), bytes(1, 2));
+        member.lose(lost);
+        assert!(member.is_rotten(Bytes(0), Bytes(512)) && member.is_rotten(Bytes(512), Bytes(512)));
+        member.stray(Bytes(512), bytes(1, 1));
+        assert!(member.is_rotten(Bytes(0), Bytes(512)) && !member.is_rotten(Bytes(512), Bytes(512)));
+    }
+
+    #[test]
     fn sectors_that_are_written_as_they_were_are_no_choice() {
         let mut members = members();
         write(&mut members, 0, 0, 4);

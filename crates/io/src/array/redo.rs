@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use smallvec::smallvec;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
 
-use super::assemble::perform;
+use super::assemble::{flush, perform};
 use super::recover::RecoverError;
 use super::tables::Tables;
 use crate::Error;
@@ -59,6 +59,10 @@ struct Pending {
 
 /// Does again what the logs of the present members say; how many records that were. Not durable yet.
 ///
+/// Of each lane only the newest record can be there without being durable, where a member failed the flush that
+/// committed it and nobody lived to record that. Reads show it, and the power may still take it: so it is written to
+/// the log once more, durably, before anything that relies on it is.
+///
 /// # Errors
 /// When a member fails, or its log is damaged.
 pub(super) fn redo(
@@ -68,6 +72,7 @@ pub(super) fn redo(
     mut progress: impl FnMut(Bytes),
 ) -> Result<usize, RecoverError> {
     let Pending { redo, held } = pending(disk, superblocks, geometry)?;
+    renew(disk, superblocks, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
     for (header, superblock) in copies(&redo, &held, superblocks) {
@@ -134,6 +139,28 @@ fn copies<'a>(
     redo.iter()
         .flat_map(move |redo| index.remove(&(redo.lane, redo.sequence)).unwrap_or_default())
         .filter_map(|header| superblocks[header.slot.index()].as_ref().map(|superblock| (header, superblock)))
+}
+
+/// Makes the newest records that are done again durable in the log.
+fn renew(
+    disk: &mut impl Disk,
+    superblocks: &[Option<Superblock>],
+    redo: &[Redo],
+    held: &[Header],
+) -> Result<(), RecoverError> {
+    if planted!(NewestDoubted) {
+        return Ok(());
+    }
+    let newest: Vec<Redo> = redo.chunk_by(|a, b| a.lane == b.lane).filter_map(|lane| lane.last().copied()).collect();
+    let mut written = MemberSet::EMPTY;
+    for (header, superblock) in copies(&newest, held, superblocks) {
+        let (buf, _) = load(disk, superblock, header)?;
+        let offset = Bytes(superblock.areas.log.offset.0 + header.position.0);
+        let segments = smallvec![buf.lease_read(0..buf.len())];
+        perform(disk, [DiskOp { tag: 0, member: header.slot, kind: OpKind::Write, offset, segments }])?;
+        written = written.with(header.slot);
+    }
+    Ok(perform(disk, written.iter().map(flush))?)
 }
 
 /// Finds the records of the array's generation in a member's log.

@@ -145,7 +145,7 @@ pub enum Command {
     },
     /// Reply when everything that was replied to before is durable.
     Flush,
-    /// Compute a parity stripe's parity from its data, in the columns `start..+len` of its chunks.
+    /// Compute a parity stripe's parity from its data, in the columns `start..+len` of its chunks, and write both.
     Resync {
         /// The parity stripe.
         stripe: StripeId,

@@ -37,7 +37,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Submits the plan's writes.
     pub(super) fn issue_writes(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, replacing, .. } = self;
+        let Self { geometry, jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, replacing, .. } = self;
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         let is_copy = matches!(job.work, Work::Copy { .. });
@@ -52,6 +52,12 @@ impl<D: Disk, T> Engine<D, T> {
             }
             if record.missing().contains(io.member) {
                 // It failed after the plan was made; the others hold what it misses.
+                continue;
+            }
+            if planted!(ResyncedInPart)
+                && matches!(job.work, Work::Resync { .. })
+                && let Some(Owner::Data { .. }) = geometry.owner(Location { member: io.member, sector: io.sector })
+            {
                 continue;
             }
             let twin = replacing.as_deref().filter(|replacing| replacing.slot == io.member);

@@ -14,7 +14,7 @@ pub enum Request<'a> {
     Read(&'a [Extent]),
     /// Write these extents.
     Write(&'a [Extent]),
-    /// Bring parity up to date; there is no request buffer.
+    /// Bring parity up to date, and write data and parity; there is no request buffer.
     Resync,
     /// Compute what members lost, and write it to them; there is no request buffer.
     Rebuild,

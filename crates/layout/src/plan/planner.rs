@@ -165,8 +165,9 @@ impl Planner {
         self.plan_write(plan, view, extents, Some(method))
     }
 
-    /// Plans the computation of every parity unit of a stripe from its data, in the columns `start..+len` of each chunk. Groups with a
-    /// missing cell are left out.
+    /// Plans the computation of every parity unit of a stripe from its data, in the columns `start..+len` of each
+    /// chunk, and the writing of both: data that can be read need not be durable, and what follows from it is no
+    /// better. Groups with a missing cell are left out.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.

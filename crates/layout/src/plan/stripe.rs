@@ -170,7 +170,7 @@ impl Grid {
         method
     }
 
-    /// Plans the computation of all parity in the columns `start..+len`.
+    /// Plans the computation of all parity in the columns `start..+len`, and the writing of all cells.
     pub(super) fn resync(
         &mut self,
         plan: &mut Plan,
@@ -190,9 +190,11 @@ impl Grid {
         }
         self.fetch(plan, &stripe, out);
         self.compute_parity(plan, &stripe, Method::Reconstruct);
-        for equation in stripe.map.groups() {
-            if let Some(slice) = *self.new_at(equation.parity, 0) {
-                out.write(view, id, equation.parity, start.0, slice);
+        for cell in 0..stripe.map.cells() {
+            let cell = Cell(u16::try_from(cell).expect("a stripe has fewer than 65536 cells"));
+            let read = if let Old::At(slice) = *self.old_at(cell, 0) { Some(slice) } else { None };
+            if let Some(slice) = self.new_at(cell, 0).or(read) {
+                out.write(view, id, cell, start.0, slice);
             }
         }
     }

@@ -14,6 +14,7 @@ use uraid_io::superblock::{
 use uraid_layout::{Bytes, Geometry, Level, Location, MemberIndex, MemberSet, Rotation, SECTOR_BYTES, Sectors, Spec};
 use uuid::Uuid;
 
+use crate::disk::Steps;
 use crate::dst::model::{Number, content};
 use crate::members::{Members, Place};
 use crate::random::Random;
@@ -141,6 +142,18 @@ impl Array {
         }
         let engine = assembled.into_engine().map_err(|error| error.to_string())?;
         Ok(Life { engine, disk })
+    }
+
+    /// Opens and recovers it, with the power going after so many steps; whether that was over before.
+    pub(super) fn cut_off(&self, steps: u64) -> Result<(Members, bool), String> {
+        let (candidates, verdict) = self.judge()?;
+        let disk = SimDisk::new(self.members.clone(), Random::new(1), Trace::default());
+        disk.cut_after(Steps(steps));
+        let assembled =
+            Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(steps.into()));
+        let ended = assembled.and_then(|assembled| assembled.recover(|_| {}));
+        let is_over = ended.is_ok();
+        Ok((disk.members(), is_over))
     }
 
     /// A life in which some blocks are written with the content of a number, and the array is closed.

@@ -4,6 +4,7 @@ mod array;
 mod checksums;
 mod failures;
 mod returning;
+mod unflushed;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -36,6 +37,8 @@ scenes! {
     failures::a_member_from_earlier_lives_is_set_aside,
     failures::a_write_that_too_many_members_fail_is_not_acknowledged,
     failures::nothing_is_healed_from_parity_that_may_be_wrong,
+    unflushed::content_that_a_failed_flush_left_is_written_again,
+    unflushed::a_record_that_a_failed_flush_left_is_durable_before_it_is_done_again,
     returning::a_member_returns_only_if_it_is_known_what_it_lacks,
     returning::a_member_that_was_being_made_is_made_anew,
     returning::a_member_whose_slot_has_another_is_set_aside,
