@@ -152,6 +152,7 @@ impl<D: Disk> Assembled<D> {
                 disk.kick()?;
                 disk.reap(&mut completions);
                 if completions.is_empty() {
+                    assert!(disk.in_flight() > 0, "whoever waits for members has asked them for something");
                     disk.wait()?;
                 }
             }
@@ -251,6 +252,7 @@ pub(super) fn perform(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp
         if pending == 0 {
             return failure.map_or(Ok(()), |error| Err(error.into()));
         }
+        assert!(disk.in_flight() > 0, "{pending} operations are neither under way nor over");
         disk.wait()?;
     }
 }

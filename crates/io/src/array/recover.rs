@@ -183,6 +183,8 @@ fn run_all<D: Disk>(
         if engine.in_flight() == 0 && !engine.has_replies() {
             return Ok(());
         }
+        let is_under_way = engine.disk_mut().in_flight() > 0 || engine.wants_turn();
+        assert!(is_under_way, "commands of a recovery wait, and not for members");
         engine.disk_mut().wait().map_err(EngineError::Device)?;
     }
 }

@@ -199,6 +199,7 @@ fn scan(
         at += match found.filter(is_own) {
             Some(header) => {
                 let total = header.total().0;
+                assert!(total > 0, "a record has a header");
                 held.push(header);
                 total
             }

@@ -140,7 +140,9 @@ fn first_lacking(set: Option<&Bitmap>, members: &[Rebuilding], mut from: StripeI
     while from < end && !members.iter().any(|one| lacks(set, one, from)) {
         let later = members.iter().map(|one| one.upto).filter(|&upto| upto > from);
         let region = set.map(|set| set.regions().stripes(set.regions().of(from)).end);
-        from = later.chain(region).min().unwrap_or(end).min(end);
+        let next = later.chain(region).min().unwrap_or(end).min(end);
+        assert!(next > from, "stripe {from} is before the end of its region, which is {next}");
+        from = next;
     }
     from.min(end)
 }

@@ -1,6 +1,7 @@
 //! Going over the parity stripes of an array in their order, several at a time, and how far that has come: up to its *watermark* all is done.
 //!
-//! What can't be done stops it, and is tried again after a while. It knows neither what is done nor by whom.
+//! What can't be done stops it, and is tried again after a while. It knows neither what is done nor by whom. Whoever says what is wanted never
+//! points back: the watermark only rises.
 
 use std::ops::Range;
 
@@ -108,7 +109,7 @@ impl Sweep {
             self.tried.extend(again);
             return again.map(|stuck| stuck.stripe);
         }
-        self.next = wanted(self.next);
+        self.next = ahead(self.next, &wanted);
         self.advance(wanted);
         let stripe = self.next;
         self.next.0 += u64::from(stripe < end);
@@ -133,11 +134,50 @@ impl Sweep {
 
     /// Moves the watermark over what is done.
     fn advance(&mut self, wanted: impl Fn(StripeId) -> StripeId) {
-        loop {
-            self.done = wanted(self.done);
+        // Each time but the last takes one of those that are finished.
+        for _ in 0..=self.finished.len() {
+            self.done = ahead(self.done, &wanted);
             let Some(place) = self.finished.iter().position(|&stripe| stripe == self.done) else { return };
             self.finished.swap_remove(place);
             self.done.0 += 1;
         }
+        unreachable!("what is finished is taken once");
+    }
+}
+
+/// The first wanted stripe from one on.
+///
+/// # Panics
+/// When that is before it.
+fn ahead(from: StripeId, wanted: impl Fn(StripeId) -> StripeId) -> StripeId {
+    let next = wanted(from);
+    assert!(next >= from, "stripe {next} is wanted next after stripe {from}");
+    next
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "stripe 2 is wanted next after stripe 3")]
+    fn a_sweep_that_is_pointed_back_says_so() {
+        let mut sweep = Sweep::default();
+        sweep.restart(StripeId(3));
+        sweep.begin(StripeId(8), |_| StripeId(2));
+    }
+
+    #[test]
+    fn the_watermark_rises_over_what_is_finished_in_any_order() {
+        let mut sweep = Sweep::default();
+        sweep.restart(StripeId(0));
+        let all = |from| from;
+        let begun: Vec<u64> = std::iter::from_fn(|| sweep.begin(StripeId(4), all)).map(|stripe| stripe.0).collect();
+        assert_eq!(begun, [0, 1, 2, 3]);
+        let marks = [2, 1, 0, 3].map(|stripe| {
+            sweep.finish(StripeId(stripe), all);
+            sweep.done().0
+        });
+        assert_eq!(marks, [0, 0, 3, 4]);
     }
 }

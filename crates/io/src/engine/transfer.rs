@@ -97,6 +97,7 @@ impl<D: Disk, T> Engine<D, T> {
             while at < xor.target.len.0 {
                 let left = xor.target.len.0 - at;
                 let len = operands.iter().map(|slice| Contents::run(slice.part(at, left)).0).min().unwrap_or(left);
+                assert!(len > 0, "an operand has what is to be XORed");
                 xor_part(job, contents, xor.target.part(at, len), operands.iter().map(|slice| slice.part(at, len)));
                 at += len;
             }
