@@ -193,6 +193,21 @@ impl Life {
         self.engine.missing()
     }
 
+    /// Lets time pass until nothing is being rebuilt any more.
+    pub(super) fn rebuild(&mut self) -> Result<(), String> {
+        for _ in 0..TURNS_MAX {
+            if self.engine.rebuilding().is_none() {
+                return Ok(());
+            }
+            self.engine.tick();
+            self.engine.turn(&mut Vec::new()).map_err(|error| error.to_string())?;
+            if self.disk.in_flight() > 0 {
+                self.disk.wait().map_err(|error| error.to_string())?;
+            }
+        }
+        Err("a rebuild does not end".into())
+    }
+
     /// Runs a command until nothing is under way any more.
     pub(super) fn run(&mut self, command: Command) -> Result<Option<Buf>, String> {
         self.engine.submit(0, command);

@@ -5,10 +5,11 @@ use std::path::Path;
 use uraid_io::array::{JoinError, SetAside, returning};
 use uraid_io::engine::Command;
 use uraid_io::superblock::{Consistency, Integrity, SlotState, Superblock};
-use uraid_layout::{Level, MemberIndex, StripeId};
+use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
-use super::array::{Array, Opening};
+use super::array::{Array, Opening, expected};
+use crate::members::Place;
 
 const SLOT: MemberIndex = MemberIndex(1);
 
@@ -63,4 +64,29 @@ pub(super) fn a_member_whose_slot_has_another_is_set_aside() -> Result<(), Strin
     } else {
         Err("a member is accepted whose slot has another".into())
     }
+}
+
+/// The power goes when a block is in the log and nowhere else. One member does not come back at once, so that the log is done again without it.
+pub(super) fn a_member_gets_what_the_log_did_again_without_it() -> Result<(), String> {
+    let mut array = Array::new(Level::Raid1, 2, Consistency::Log, Integrity::None, 4).with_written(0..4, 1)?;
+    let mut life = array.open(Opening::Recovered)?;
+    life.write(0, 2)?;
+    let data = array.areas.data.offset;
+    let end = data.0 + array.geometry.used_sectors().bytes().0;
+    let is_data = |place: Place| (data.0..end).contains(&place.offset.0);
+    array.members = life.disk.members().cut(|place, count| if is_data(place) { 0 } else { count - 1 });
+    let back = array.members.get(SLOT).cloned();
+    let own = back.as_ref().expect("it is there").superblock().map_err(|error| error.to_string())?;
+    let mut life = array.without(MemberSet::EMPTY.with(SLOT)).open(Opening::Recovered)?;
+    let joining = returning(Path::new("back"), &own, &life.superblock()).map_err(|error| error.to_string())?;
+    if joining.is_whole {
+        return Err("it lacks nothing but what is marked, and is made anew".into());
+    }
+    life.disk.put(SLOT, back);
+    life.run(Command::Join(Box::new(joining)))?;
+    life.rebuild()?;
+    life.run(Command::Close)?;
+    array.members = life.disk.members();
+    let found = array.without(MemberSet::EMPTY.with(MemberIndex(0))).open(Opening::ForReading)?.read(0)?;
+    if found == expected(0, 2) { Ok(()) } else { Err("it lacks what was done without it".into()) }
 }
