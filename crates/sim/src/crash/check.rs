@@ -3,8 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use uraid_io::array::{Assembled, Candidate, OpenError, OpenOptions, Refusal, check_presence, judge};
+use uraid_io::array::{Assembled, Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::disk::Disk;
+use uraid_io::engine::{Command, Engine};
 use uraid_io::member::Access;
 use uraid_io::superblock::Consistency;
 use uraid_layout::{MemberIndex, MemberSet};
@@ -19,6 +20,9 @@ use crate::member::superblock_of;
 
 /// The log's runs after recoveries.
 const GENERATION: Uuid = Uuid::from_u128(0x8);
+
+/// Turns after which an engine that has not rebuilt a small array never will.
+const TURNS_MAX: u32 = 100_000;
 
 /// What became of an array that was opened.
 #[derive(Debug)]
@@ -43,6 +47,8 @@ pub(super) struct Given {
     pub(super) left: MemberSet,
     /// Of these, who was away before, or failed: the array may do without them.
     pub(super) returned: MemberSet,
+    /// Who has come while the array was used: it may not know of them, nor they of it.
+    pub(super) joining: MemberSet,
     /// Whether the array is opened though it says that it can't be trusted.
     pub(super) forced: bool,
 }
@@ -53,15 +59,17 @@ pub(super) struct Given {
 /// What must not be.
 pub(super) fn check(
     shape: &Shape,
-    images: Vec<Option<Image>>,
+    images: &[Option<Image>],
     expect: &Expect,
     given: Given,
 ) -> Result<Outcome, Finding> {
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let outcome = open(shape, images, given)?;
+        let outcome = open(shape, images, expect, given)?;
         let Outcome::Open { images, accepted, .. } = &outcome else { return Ok(outcome) };
         expect.check(shape, images, *accepted)?;
-        let again = open(shape, images.clone(), Given { left: *accepted, returned: MemberSet::EMPTY, ..given })?;
+        let none = MemberSet::EMPTY;
+        let given = Given { left: *accepted, returned: none, joining: none, ..given };
+        let again = open(shape, images, expect, given)?;
         match again {
             Outcome::Open { images: again, was_recovered: false, .. } if again == *images => Ok(outcome),
             _ => Err(Finding::NotStill),
@@ -70,24 +78,43 @@ pub(super) fn check(
     caught.unwrap_or_else(|panic| Err(Finding::of_panic(&*panic)))
 }
 
-/// Opens the array and recovers it if it has to be.
-fn open(shape: &Shape, images: Vec<Option<Image>>, given: Given) -> Result<Outcome, Finding> {
-    let Some((candidates, verdict)) = admit(shape, &images, given)? else { return Ok(Outcome::Refused) };
-    let accepted = shape.geometry.all_members().minus(verdict.missing());
-    let images = (0u8..).zip(images).map(|(slot, image)| image.filter(|_| accepted.contains(MemberIndex(slot))));
-    let disk = Plain::new(images.collect());
-    let was_recovered = recover(disk.clone(), &verdict, &candidates)?;
+/// Opens the array, recovers it if it has to be, and has it rebuilt what is to be rebuilt; until then that can be done without.
+fn open(shape: &Shape, images: &[Option<Image>], expect: &Expect, given: Given) -> Result<Outcome, Finding> {
+    let Some(admitted) = admit(shape, images, given)? else { return Ok(Outcome::Refused) };
+    let accepted = admitted.accepted();
+    let disk = Plain::new(admitted.images.clone());
+    let (was_recovered, engine) = recover(disk.clone(), &admitted.verdict, &admitted.candidates)?;
+    if let Some(progress) = engine.rebuilding() {
+        expect.check(shape, &disk.images(), accepted.minus(progress.members))?;
+        rebuild(engine)?;
+    }
     Ok(Outcome::Open { images: disk.images(), accepted, was_recovered })
 }
 
-type Admitted = (Vec<Candidate>, uraid_io::array::Verdict);
+/// An array that may be used.
+pub(super) struct Admitted {
+    pub(super) candidates: Vec<Candidate>,
+    pub(super) verdict: Verdict,
+    /// What the accepted members hold, by slot.
+    pub(super) images: Vec<Option<Image>>,
+    /// Where they were found.
+    pub(super) sources: Vec<Option<MemberIndex>>,
+}
+
+impl Admitted {
+    /// Who is part of it.
+    pub(super) fn accepted(&self) -> MemberSet {
+        self.verdict.geometry.all_members().minus(self.verdict.missing())
+    }
+}
 
 /// Whether the array may be used with these members.
 pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Result<Option<Admitted>, Finding> {
-    let candidates = candidates(images)?;
+    let (sources, candidates): (Vec<MemberIndex>, Vec<Candidate>) =
+        candidates(images, given.joining)?.into_iter().unzip();
     let verdict = match judge(&candidates) {
         Ok(verdict) => verdict,
-        Err(Refusal::SplitBrain { .. }) if !given.returned.is_empty() => return Ok(None),
+        Err(Refusal::SplitBrain { .. }) if !given.returned.minus(given.joining).is_empty() => return Ok(None),
         Err(error) => return Err(Finding::Refused { error: error.to_string() }),
     };
     let aside = verdict.missing().minus(shape.geometry.all_members().minus(given.left)).minus(given.returned);
@@ -96,27 +123,33 @@ pub(super) fn admit(shape: &Shape, images: &[Option<Image>], given: Given) -> Re
     }
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: given.forced };
     match check_presence(&verdict, &candidates, options) {
-        Ok(()) => Ok(Some((candidates, verdict))),
+        Ok(()) => {
+            let sources: Vec<_> = verdict.slots.iter().map(|candidate| candidate.map(|at| sources[at])).collect();
+            let images = sources.iter().map(|source| source.and_then(|at| images[at.index()].clone())).collect();
+            Ok(Some(Admitted { candidates, verdict, images, sources }))
+        }
         Err(OpenError::DirtyDegraded { .. }) if shape.consistency != Consistency::Log => Ok(None),
         Err(error) => Err(Finding::Refused { error: error.to_string() }),
     }
 }
 
-fn candidates(images: &[Option<Image>]) -> Result<Vec<Candidate>, Finding> {
+/// What the members say, with where they are. One that has just come may have nothing to say.
+fn candidates(images: &[Option<Image>], joining: MemberSet) -> Result<Vec<(MemberIndex, Candidate)>, Finding> {
     let slots = (0u8..).zip(images).filter_map(|(slot, image)| Some((MemberIndex(slot), image.as_ref()?)));
-    let candidate = |(member, image)| {
-        let superblock = superblock_of(image).map_err(|source| Finding::NoSuperblock { member, source })?;
-        Ok(Candidate { path: PathBuf::new(), superblock })
+    let candidate = |(member, image)| match superblock_of(image) {
+        Ok(superblock) => Some(Ok((member, Candidate { path: PathBuf::new(), superblock }))),
+        Err(_) if joining.contains(member) => None,
+        Err(source) => Some(Err(Finding::NoSuperblock { member, source })),
     };
-    slots.map(candidate).collect()
+    slots.filter_map(candidate).collect()
 }
 
-/// Assembles an array, recovers it and makes an engine of it; whether there was something to recover.
-pub(super) fn recover(
-    disk: impl Disk,
-    verdict: &uraid_io::array::Verdict,
+/// Assembles an array, recovers it and makes an engine of it; with whether there was something to recover.
+pub(super) fn recover<D: Disk>(
+    disk: D,
+    verdict: &Verdict,
     candidates: &[Candidate],
-) -> Result<bool, Finding> {
+) -> Result<(bool, Engine<D, u64>), Finding> {
     let failed = |error: &dyn std::error::Error| Finding::NotRecovered { error: error.to_string() };
     let assembled = Assembled::new(disk, verdict, candidates, Access::ReadWrite, GENERATION);
     let mut assembled = assembled.map_err(|error| failed(&error))?;
@@ -124,6 +157,26 @@ pub(super) fn recover(
     if needs_recovery {
         assembled = assembled.recover(|_| {}).map_err(|error| failed(&error))?;
     }
-    assembled.into_engine::<u64>().map_err(|error| failed(&error))?;
-    Ok(needs_recovery)
+    let engine = assembled.into_engine().map_err(|error| failed(&error))?;
+    Ok((needs_recovery, engine))
+}
+
+/// Has an engine rebuild what is to be rebuilt, and closes the array.
+pub(super) fn rebuild<D: Disk>(mut engine: Engine<D, u64>) -> Result<(), Finding> {
+    let failed = |error: &dyn std::error::Error| Finding::NotRecovered { error: error.to_string() };
+    let (mut replies, mut is_closing) = (Vec::new(), false);
+    for _ in 0..TURNS_MAX {
+        engine.turn(&mut replies).map_err(|error| failed(&error))?;
+        if let Some(reply) = replies.pop() {
+            return reply.result.map(drop).map_err(|error| failed(&error));
+        }
+        if engine.disk().in_flight() > 0 {
+            engine.disk_mut().wait().map_err(|error| failed(&error))?;
+        } else if engine.rebuilding().is_some() {
+            engine.tick();
+        } else if !std::mem::replace(&mut is_closing, true) {
+            engine.submit(0, Command::Close);
+        }
+    }
+    Err(Finding::Stuck)
 }

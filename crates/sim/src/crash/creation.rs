@@ -278,7 +278,7 @@ impl Creation {
             return Err(Finding::Unfinished);
         }
         let again = Plain::new(after.clone());
-        let is_still = !recover(again.clone(), &verdict, &candidates)? && again.images() == after;
+        let is_still = !recover(again.clone(), &verdict, &candidates)?.0 && again.images() == after;
         match () {
             () if !is_still => Err(Finding::NotStill),
             () if is_unfinished => Ok(Outcome::Finished),

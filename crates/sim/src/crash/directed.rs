@@ -66,6 +66,7 @@ fn base(shape: usize, ops: &[OpKind]) -> Workload {
         ops: ops.iter().map(|&kind| Op { kind, fua: DURABLE }).collect(),
         between: Between::Wait,
         after: After::Flush,
+        change: None,
         failing: None,
     }
 }

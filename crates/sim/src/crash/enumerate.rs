@@ -6,15 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
-use uraid_layout::MemberSet;
+use uraid_layout::{MemberIndex, MemberSet};
 
-use super::check::{Given, Outcome, admit, check, recover};
+use super::check::{Given, Outcome, admit, check, rebuild, recover};
 use super::expect::Expect;
 use super::run::{Boundary, boundaries};
 use super::shape::Shape;
 use super::states::{Grain, Limit, States, mix};
 use super::tape::Tape;
-use super::workload::{Order, Workload};
+use super::workload::{ChangeKind, Order, Workload};
 use super::{Counts, Failure, Finding};
 use crate::dst::audit::tolerated;
 use crate::image::Image;
@@ -28,7 +28,7 @@ pub struct Options {
     pub choices_max: u128,
     /// Which of many choices, of a crash while a workload runs.
     pub grain: Grain,
-    /// Of one state in so many the recovery is cut off at every boundary.
+    /// Of one state in so many that a running array left the recovery is cut off at every boundary.
     pub nested_every: u64,
     /// The same for a recovery's boundaries.
     pub nested_choices_max: u128,
@@ -99,7 +99,19 @@ struct Place<'a> {
     away: Vec<(MemberSet, Vec<Option<Image>>)>,
     /// Who has failed by then, or is about to.
     failing: MemberSet,
+    /// Who has come, or may come: the slot, or the seat of a member that takes another one's place.
+    joining: MemberSet,
+    /// Who is there.
+    there: MemberSet,
     depth: u32,
+}
+
+/// Whom a crash leaves.
+struct Way<'a> {
+    given: Given,
+    /// Of these, who was away, and what they all hold then.
+    back: MemberSet,
+    images: Option<&'a Vec<Option<Image>>>,
 }
 
 impl<'a> Enumeration<'a> {
@@ -122,6 +134,10 @@ impl<'a> Enumeration<'a> {
         };
         let boundaries = boundaries(shape, workload)
             .map_err(|finding| failure("no time".into(), String::new(), MemberSet::EMPTY, finding))?;
+        let joining = workload.change.map_or(MemberSet::EMPTY, |change| {
+            let seat = MemberIndex(shape.geometry.spec().members);
+            MemberSet::EMPTY.with(if change.kind == ChangeKind::Copy { seat } else { change.slot })
+        });
         for (at, Boundary { event, members, expect }) in boundaries.iter().enumerate() {
             if self.is_over() {
                 counts.workloads = 0;
@@ -134,10 +150,12 @@ impl<'a> Enumeration<'a> {
                 expect,
                 states: States::new(shape, members),
                 current: current(members),
-                missing: workload.missing,
+                missing: workload.missing.minus(joining),
                 // Whoever was away before has what there was then.
                 away: vec![(workload.missing, current(&shape.members))],
                 failing: workload.failing.iter().map(|failing| failing.member).collect(),
+                joining,
+                there: members.present(),
                 depth: 0,
             };
             let named = |(choice, lost, finding)| failure(format!("boundary {at}, {event}"), choice, lost, finding);
@@ -164,23 +182,31 @@ impl<'a> Enumeration<'a> {
 
     fn visit(&self, place: &Place<'_>, counts: &mut Counts) -> Result<(), (String, MemberSet, Finding)> {
         let all = place.shape.geometry.all_members();
-        let present = all.minus(place.missing);
+        let Place { missing, failing, joining, .. } = *place;
+        let came = joining.minus(joining.minus(place.there));
+        let present = all.minus(missing).minus(joining).union(came);
         let forced = self.options.forced;
-        let mut ways: Vec<(Given, Option<&Vec<Option<Image>>>)> = Vec::new();
-        for lost in tolerated(&place.shape.geometry, place.missing.union(place.failing)) {
-            for lost in [lost, lost.union(place.failing)].into_iter().take(1 + usize::from(!place.failing.is_empty())) {
+        let mut ways: Vec<Way<'_>> = Vec::new();
+        let unsure = [failing, came, failing.union(came)].into_iter().filter(|set| !set.is_empty());
+        let mut unsure: Vec<MemberSet> = [MemberSet::EMPTY].into_iter().chain(unsure).collect();
+        unsure.dedup();
+        for lost in tolerated(&place.shape.geometry, missing.union(failing).union(joining.minus(joining.minus(all)))) {
+            for lost in unsure.iter().map(|&more| lost.union(more)) {
                 let left = present.minus(lost);
-                let returned = place.failing.minus(all.minus(left));
-                ways.push((Given { left, returned, forced }, None));
+                let returned = failing.union(joining).minus(all.minus(left));
+                ways.push(Way {
+                    given: Given { left, returned, joining, forced },
+                    back: MemberSet::EMPTY,
+                    images: None,
+                });
             }
         }
         for (back, images) in place.away.iter().filter(|(back, _)| !back.is_empty()) {
-            ways.push((
-                Given { left: present.union(*back), returned: back.union(place.failing), forced },
-                Some(images),
-            ));
+            let returned = back.union(failing).union(joining);
+            let given = Given { left: present.union(*back), returned, joining, forced };
+            ways.push(Way { given, back: *back, images: Some(images) });
         }
-        for (given, images) in ways {
+        for Way { given, back, images } in ways {
             let variant = images.map_or(0, |images| u64::from(std::ptr::eq(images, &raw const place.away[0].1)));
             let left = given.left;
             let Options { choices_max, nested_choices_max, .. } = self.options;
@@ -189,7 +215,6 @@ impl<'a> Enumeration<'a> {
                 _ if self.options.grain == Grain::Areas => Limit { choices_max, grain: Grain::Areas },
                 _ => Limit { choices_max: nested_choices_max, grain: Grain::Singles },
             };
-            let back = left.minus(present);
             place.states.visit(left.minus(back), limit, |choice, hash| {
                 counts.generated += 1;
                 let bits = left.iter().fold(0_u64, |bits, member| bits | 1 << member.0);
@@ -197,16 +222,20 @@ impl<'a> Enumeration<'a> {
                 let excused = place.failing.iter().fold(variant, |bits, member| bits ^ 2 << member.0);
                 let place_hash = mix(bits << 8 ^ place.index as u64) ^ excused.wrapping_mul(0x9E37_79B9);
                 let key = mix(hash ^ mix(place.expect.hash ^ place_hash));
-                if !self.is_new(key) {
+                let is_new = self.is_new(key);
+                // A crash in a recovery may have left the state before; that its own recovery is cut off does not hang on it.
+                let is_picked = place.depth == 0 && (key / SHARDS).is_multiple_of(self.options.nested_every);
+                let is_cut_off = is_picked && self.is_new(mix(key));
+                if !is_new && !is_cut_off {
                     return Ok(());
                 }
-                counts.states += 1;
-                self.states.fetch_add(1, Ordering::Relaxed);
-                counts.nested += u64::from(place.depth > 0);
-                let mut found = place.states.images(choice, left);
+                counts.states += u64::from(is_new);
+                self.states.fetch_add(u64::from(is_new), Ordering::Relaxed);
+                counts.nested += u64::from(is_new && place.depth > 0);
+                let mut found = place.states.images(choice, left.minus(back));
                 back.iter()
                     .for_each(|member| found[member.index()] = images.and_then(|all| all[member.index()].clone()));
-                self.check(place, found, given, key, counts).map_err(|finding| {
+                self.check(place, found, given, is_cut_off, counts).map_err(|finding| {
                     let choice = place.states.describe(choice, left.minus(back));
                     (choice, all.minus(place.missing).minus(left), finding)
                 })
@@ -225,11 +254,11 @@ impl<'a> Enumeration<'a> {
         place: &Place<'_>,
         images: Vec<Option<Image>>,
         given: Given,
-        key: u64,
+        is_cut_off: bool,
         counts: &mut Counts,
     ) -> Result<(), Finding> {
         let Place { shape, expect, .. } = *place;
-        let outcome = match check(shape, images.clone(), expect, given) {
+        let outcome = match check(shape, &images, expect, given) {
             Err(finding) if self.options.forced && finding.is_corruption() => {
                 counts.corrupt += 1;
                 return Ok(());
@@ -242,7 +271,7 @@ impl<'a> Enumeration<'a> {
         };
         counts.recoveries += u64::from(was_recovered);
         self.bring_back(place, after, accepted, counts)?;
-        if was_recovered && place.depth == 0 && (key / SHARDS).is_multiple_of(self.options.nested_every) {
+        if was_recovered && is_cut_off {
             let members = Members::of(images.into_iter().map(|image| image.map(Member::of)).collect());
             self.cut_off(place, &members, given, counts)?;
         }
@@ -257,15 +286,17 @@ impl<'a> Enumeration<'a> {
         accepted: MemberSet,
         counts: &mut Counts,
     ) -> Result<(), Finding> {
-        let returned = place.shape.geometry.all_members().minus(accepted).minus(place.missing).minus(place.failing);
+        let gone = place.shape.geometry.all_members().minus(accepted);
+        let returned = gone.minus(place.missing).minus(place.failing).minus(place.joining);
         if returned.is_empty() {
             return Ok(());
         }
         for member in returned.iter() {
             images[member.index()] = place.current[member.index()].clone();
         }
-        let given = Given { left: accepted.union(returned), returned, forced: false };
-        match check(place.shape, images, place.expect, given)? {
+        let joining = MemberSet::EMPTY;
+        let given = Given { left: accepted.union(returned), returned, joining, forced: false };
+        match check(place.shape, &images, place.expect, given)? {
             Outcome::Refused => counts.refused += 1,
             Outcome::Open { was_recovered, .. } => counts.recoveries += u64::from(was_recovered),
         }
@@ -280,7 +311,8 @@ impl<'a> Enumeration<'a> {
                 killed.get_mut(slot).expect("it is present").kill(|_| takes_effect);
             }
             let left = killed.present();
-            let given = Given { left, returned: place.failing, forced: false };
+            let joining = place.joining;
+            let given = Given { left, returned: place.failing.union(joining), joining, forced: false };
             self.cut_off(place, &killed, given, counts)?;
         }
         Ok(())
@@ -288,12 +320,16 @@ impl<'a> Enumeration<'a> {
 
     /// Cuts the opening of an array off at each of its boundaries.
     fn cut_off(&self, place: &Place<'_>, members: &Members, given: Given, counts: &mut Counts) -> Result<(), Finding> {
-        let Some((candidates, verdict)) = admit(place.shape, &current(members), given)? else { return Ok(()) };
-        let missing = verdict.missing();
-        let accepted = place.shape.geometry.all_members().minus(missing);
-        let tape = Tape::new(members.only(accepted), Order::Fifo);
+        let Some(admitted) = admit(place.shape, &current(members), given)? else { return Ok(()) };
+        let missing = admitted.verdict.missing();
+        // Whoever was killed has not lost what it did not flush.
+        let seated = admitted.sources.iter().map(|source| source.and_then(|source| members.get(source)).cloned());
+        let tape = Tape::new(Members::of(seated.collect()), Order::Fifo);
         tape.record();
-        recover(tape.clone(), &verdict, &candidates)?;
+        let (_, engine) = recover(tape.clone(), &admitted.verdict, &admitted.candidates)?;
+        if engine.rebuilding().is_some() {
+            rebuild(engine)?;
+        }
         // Whom the first crash took may be back after the second.
         let lost = missing.minus(place.missing);
         let away = vec![(lost, place.current.clone()), (lost, place.states.images(&place.states.nothing(), lost))];
@@ -304,7 +340,8 @@ impl<'a> Enumeration<'a> {
             counts.boundaries += 1;
             let states = States::new(place.shape, &members);
             let (current, away, failing) = (current(&members), away.clone(), place.failing.minus(missing));
-            let inner = Place { states, current, missing, away, failing, depth: 1, ..*place };
+            let there = members.present();
+            let inner = Place { states, current, missing, away, failing, there, depth: 1, ..*place };
             self.visit(&inner, counts).map_err(|(choice, lost, finding)| Finding::Nested {
                 event: event.to_string(),
                 choice,

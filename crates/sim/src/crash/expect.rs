@@ -1,16 +1,19 @@
 //! What must be found on the members after a crash, from the definition: every sector of the array holds what it may, what nobody wrote to
-//! has not changed, and each parity group XORs to zero.
+//! has not changed, each parity group XORs to zero, and each block is the one that its checksum is of.
 //!
 //! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members gives the same
 //! content: erasure decoding only ever uses the groups. So the groups say it for all sets.
 
-use uraid_layout::{Bytes, Cell, Lba, MemberSet, SECTOR_BYTES, StripeId};
+use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
+use uraid_io::superblock::{BLOCK_BYTES, Integrity};
+use uraid_layout::{Bytes, Cell, Lba, MemberIndex, MemberSet, SECTOR_BYTES, StripeId};
 
 use super::Finding;
 use super::shape::Shape;
 use super::states::mix;
 use crate::dst::model::{Model, Number};
 use crate::image::{Image, SECTOR, Sector};
+use crate::member::superblock_of;
 
 /// What may be found.
 #[derive(Clone, Debug)]
@@ -71,6 +74,9 @@ impl Expect {
                 }
             }
         }
+        if shape.integrity != Integrity::None {
+            accepted.iter().try_for_each(|member| check_sums(shape, images, member))?;
+        }
         self.columns.iter().try_for_each(|&(stripe, at)| self.check_column(shape, images, accepted, stripe, at))
     }
 
@@ -115,6 +121,23 @@ impl Expect {
         }
         Ok(())
     }
+}
+
+/// Holds a member's blocks against its checksums, which were kept with them through whatever came.
+fn check_sums(shape: &Shape, images: &[Option<Image>], member: MemberIndex) -> Result<(), Finding> {
+    let image = images[member.index()].as_ref().expect("an accepted member is there");
+    let own = superblock_of(image).map_err(|source| Finding::NoSuperblock { member, source })?;
+    let (tag, mut bytes) = (Tag::new(own.array, own.member), [0; PAGE_BYTES]);
+    image.read(own.areas.sums.offset, &mut bytes);
+    let (page, damaged) = Page::decode(&tag, PageNumber(0), &bytes);
+    for block in (0..shape.geometry.used_sectors().bytes().0 / BLOCK_BYTES.0).map(BlockNumber) {
+        let mut content = [0; 4096];
+        image.read(Bytes(own.areas.data.offset.0 + block.0 * BLOCK_BYTES.0), &mut content);
+        if damaged > 0 || page.sum(block.place().1) != tag.sum(block, &content) {
+            return Err(Finding::Sum { member, block: block.0 });
+        }
+    }
+    Ok(())
 }
 
 /// Computes what is missing, as far as it can be.

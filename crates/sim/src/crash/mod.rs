@@ -9,6 +9,9 @@
 //! - *before*: the engine runs without them, and they come back after the crash;
 //! - *during*: the crash takes them, and they come back after the array went on without them;
 //! - *after*: parity agrees on an array that is recovered, so that it can be done without any tolerated set; see [`expect`].
+//!
+//! Members may come, too: a new one or the one that was missing joins and is rebuilt, or a new one takes the place of one that it is copied from. The
+//! crash may take it. What it lacks afterwards the array does without, rebuilds, and does not do without again.
 
 mod check;
 pub mod creation;
@@ -116,6 +119,14 @@ pub enum Finding {
         /// The column.
         column: u64,
     },
+    /// A block is not the one that its checksum is of, or the checksum is damaged.
+    #[error("block {block} of member {member} is not the one that its checksum is of")]
+    Sum {
+        /// The member.
+        member: MemberIndex,
+        /// The block of its data area.
+        block: u64,
+    },
     /// Content can't be computed though few enough members are missing.
     #[error("content of stripe {stripe} can't be computed")]
     Undecodable {
@@ -213,7 +224,7 @@ impl Finding {
 
     /// Whether it says that the array's content is wrong.
     fn is_corruption(&self) -> bool {
-        matches!(self, Self::Content(_) | Self::Changed { .. } | Self::Parity { .. })
+        matches!(self, Self::Content(_) | Self::Changed { .. } | Self::Parity { .. } | Self::Sum { .. })
     }
 }
 
@@ -237,8 +248,9 @@ pub(crate) fn look_after(
 ) -> Result<Outlook, Finding> {
     let mut images = vec![None; members.len()];
     members.iter().for_each(|(slot, member)| images[slot.index()] = Some(member.current().clone()));
-    let given = check::Given { left: members.present(), returned: excused, forced: false };
-    Ok(match check::check(shape, images, &expect::Expect::new(shape, model), given)? {
+    let joining = MemberSet::EMPTY;
+    let given = check::Given { left: members.present(), returned: excused, joining, forced: false };
+    Ok(match check::check(shape, &images, &expect::Expect::new(shape, model), given)? {
         check::Outcome::Refused => Outlook::Refused,
         check::Outcome::Open { was_recovered: true, .. } => Outlook::Recovered,
         check::Outcome::Open { .. } => Outlook::Clean,

@@ -1,21 +1,24 @@
 //! One run of a workload on the real engine, and what was on the members and promised to clients at each of its boundaries.
 
+use std::path::Path;
 use std::rc::Rc;
 
-use uraid_io::array::{Assembled, judge};
+use uraid_io::array::{Assembled, judge, returning};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::Disk as _;
-use uraid_io::engine::{CacheMode, Command, Engine, Reply};
+use uraid_io::engine::{CacheMode, Command, Engine, Joining, Reply};
 use uraid_io::member::Access;
-use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_io::superblock::{Area, Integrity};
+use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 use uuid::Uuid;
 
 use super::Finding;
 use super::expect::Expect;
 use super::shape::Shape;
 use super::tape::{Event, Tape};
-use super::workload::{After, Between, Cache, Op, Workload};
+use super::workload::{After, Between, Cache, Change, ChangeKind, Op, Workload, least};
 use crate::dst::model::{Model, Moment, Pending};
+use crate::member::Payload;
 use crate::members::Members;
 
 /// The cache's size.
@@ -29,6 +32,9 @@ const TWICE: u64 = 6;
 
 /// The log's run while workloads run.
 pub(super) const GENERATION: Uuid = Uuid::from_u128(0x7);
+
+/// The one that begins with a change of who is there.
+const GENERATION_OF_CHANGE: Uuid = Uuid::from_u128(0x9);
 
 /// A moment at which the power may go.
 #[derive(Debug)]
@@ -56,6 +62,7 @@ struct Driver<'a> {
 enum Asked {
     Write(Pending, bool),
     Flush(Moment),
+    Change,
 }
 
 /// Runs a workload.
@@ -64,7 +71,11 @@ enum Asked {
 /// When the array can't be opened, or a command fails.
 pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Boundary>, Finding> {
     let present = shape.geometry.all_members().minus(workload.missing);
-    let tape = Tape::new(shape.members.only(present), workload.order);
+    let copies = workload.change.is_some_and(|change| change.kind == ChangeKind::Copy);
+    let seats = shape.members.len() + usize::from(copies);
+    let at = |seat: usize| MemberIndex(u8::try_from(seat).expect("members are few"));
+    let members = (0..seats).map(at).map(|slot| shape.members.get(slot).filter(|_| present.contains(slot)).cloned());
+    let tape = Tape::new(Members::of(members.collect()), workload.order);
     let candidates = tape.members().candidates();
     let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
     let verdict = judge(&candidates).map_err(|error| refused(&error))?;
@@ -86,9 +97,12 @@ pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Bound
 
 impl Driver<'_> {
     fn run(&mut self, workload: &Workload) -> Result<(), Finding> {
+        let one = least(self.shape);
         for number in 0..workload.prelude {
             let column = if workload.prelude > TWICE { number / 2 } else { number };
-            self.write(Lba(2 + column), Sectors(1), false);
+            // Of a chunk of blocks the second is the last.
+            let lba = if one == Sectors(1) { Lba(2 + column) } else { Lba(one.0 * (1 + column % 2)) };
+            self.write(lba, one, false);
             self.settle()?;
         }
         if workload.prelude > 0 {
@@ -99,6 +113,9 @@ impl Driver<'_> {
         self.learn();
         self.tape.record();
         workload.failing.into_iter().for_each(|failing| self.tape.fail(failing));
+        if let Some(change) = workload.change.filter(|change| change.steps.is_some()) {
+            self.change(change)?;
+        }
         for (index, &op) in workload.ops.iter().enumerate() {
             if index > 0 {
                 self.go_between(workload.between)?;
@@ -106,6 +123,12 @@ impl Driver<'_> {
             self.op(op);
         }
         self.settle()?;
+        if let Some(change) = workload.change {
+            if change.steps.is_none() {
+                self.change(change)?;
+            }
+            self.end_change()?;
+        }
         match workload.after {
             After::Nothing => {
                 for _ in 0..TURNS_MAX {
@@ -143,6 +166,56 @@ impl Driver<'_> {
                 Ok(())
             }
         }
+    }
+
+    /// Has a member come, and lets the members go on for some steps.
+    fn change(&mut self, Change { kind, slot, steps }: Change) -> Result<(), Finding> {
+        let truth = self.engine.superblock().clone();
+        let generation = GENERATION_OF_CHANGE;
+        let new = || Joining { superblock: self.shape.new_superblock(&truth, slot), is_whole: true, generation };
+        let (seat, member, command) = match kind {
+            ChangeKind::Join => (slot, self.shape.newcomer.clone(), Command::Join(Box::new(new()))),
+            ChangeKind::Copy => {
+                let seat = self.engine.seat().expect("a small array has room for one more");
+                (seat, self.shape.newcomer.clone(), Command::Replace(Box::new(new())))
+            }
+            ChangeKind::Return => {
+                // It is on record what the array has gone on without when something was written.
+                self.flush(Command::Flush);
+                self.settle()?;
+                let truth = self.engine.superblock().clone();
+                let mut member = self.shape.members.get(slot).expect("every slot has one").clone();
+                let own = member.superblock().map_err(|source| Finding::NoSuperblock { member: slot, source })?;
+                let joining = returning(Path::new("returning"), &own, &truth);
+                let joining = joining.map_err(|error| Finding::CommandFailed { error: error.to_string() })?;
+                if self.shape.integrity != Integrity::None {
+                    // As the program does, for what is made anew.
+                    let Area { offset, size } = own.areas.sums;
+                    member.write(offset, Payload::Zeros(size));
+                    member.flush();
+                }
+                (slot, member, Command::Join(Box::new(Joining { generation, ..joining })))
+            }
+        };
+        self.tape.put(seat, member);
+        self.submit(Asked::Change, command);
+        for _ in 0..steps.unwrap_or(0) {
+            self.turn()?;
+            self.tape.wait().map_err(|error| Finding::Refused { error: error.to_string() })?;
+        }
+        self.turn()
+    }
+
+    /// Lets time pass until the member that came has all of its content.
+    fn end_change(&mut self) -> Result<(), Finding> {
+        for _ in 0..TURNS_MAX {
+            self.settle()?;
+            if self.engine.rebuilding().is_none() && self.engine.replacement().is_none() {
+                return Ok(());
+            }
+            self.engine.tick();
+        }
+        Err(Finding::Stuck)
     }
 
     fn op(&mut self, Op { kind, fua }: Op) {
@@ -196,6 +269,7 @@ impl Driver<'_> {
             match self.asked.remove(index).1 {
                 Asked::Write(pending, fua) => self.model.replied(pending, fua),
                 Asked::Flush(begun) => self.model.flushed(begun),
+                Asked::Change => {}
             }
         }
         if is_news {

@@ -5,9 +5,10 @@
 use std::fmt;
 
 use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
-use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
+use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Sequence, Superblock};
 use uraid_layout::{
-    Bytes, Cell, Geometry, Lba, Level, Location, Placement, Rotation, SECTOR_BYTES, Sectors, Spec, StripeId,
+    Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
+    StripeId,
 };
 use uuid::Uuid;
 
@@ -36,6 +37,8 @@ pub struct Shape {
     pub model: Model,
     /// The member areas, the same on all.
     pub areas: Areas,
+    /// What a member holds that comes new: anything, where data will be.
+    pub(super) newcomer: Member,
 }
 
 impl Shape {
@@ -70,6 +73,12 @@ impl Shape {
             .into_iter()
             .map(|(level, members)| Self::checked(level, members))
             .collect()
+    }
+
+    /// Every array, without checksums and with.
+    #[must_use]
+    pub fn every() -> Vec<Self> {
+        Self::all().into_iter().chain(Self::all_checked()).collect()
     }
 
     /// A small array.
@@ -118,7 +127,21 @@ impl Shape {
         model.replied(filling, true);
         model.settle();
         let members = Members::of(images.into_iter().map(|image| Some(Member::of(image))).collect());
-        Self { geometry, consistency, integrity, members, model, areas }
+        let newcomer = newcomer(&geometry, areas);
+        Self { geometry, consistency, integrity, members, model, areas, newcomer }
+    }
+
+    /// What [states](super::states) are told apart by: how far what a member holds is from this.
+    pub(super) fn base(&self, slot: MemberIndex) -> &Image {
+        self.members.get(slot).unwrap_or(&self.newcomer).current()
+    }
+
+    /// A new member's superblock, for a slot of an array of which this is what members say.
+    pub(super) fn new_superblock(&self, truth: &Superblock, slot: MemberIndex) -> Superblock {
+        let member = Uuid::from_u64_pair(0xC0FF_EE00, 200);
+        let mut own = Superblock { member, slot, areas: self.areas, sequence: Sequence(0), ..truth.clone() };
+        own.slots[slot.index()].member = member;
+        own
     }
 
     /// The level's name here.
@@ -171,6 +194,13 @@ fn superblocks(geometry: &Geometry, areas: Areas, consistency: Consistency, inte
     let members: Vec<(Uuid, Areas)> = (1..=u64::from(spec.members)).map(|number| (uuid(number), areas)).collect();
     let superblocks = Superblock::of_new_array(uuid(100), spec, &members).into_iter();
     superblocks.map(|new| Superblock { consistency, integrity, ..new }).collect()
+}
+
+fn newcomer(geometry: &Geometry, areas: Areas) -> Member {
+    let mut image = Image::zeroed(areas.member_size);
+    let used = geometry.used_sectors().bytes().0;
+    (0..used).step_by(SECTOR).for_each(|at| image.set(Bytes(areas.data.offset.0 + at), &[0xA5; SECTOR]));
+    Member::of(image)
 }
 
 /// Gives every data sector the content of a write, and parity what follows from it.

@@ -71,7 +71,7 @@ impl States {
             slots.clone().map(|slot| members.get(slot).map(|member| member.durable().clone())).collect();
         let hash = |slot: MemberIndex| {
             let image = durable[slot.index()].as_ref()?;
-            let base = shape.members.get(slot).expect("every slot has one").current();
+            let base = shape.base(slot);
             let differences = image.differences(base);
             Some(
                 differences

@@ -14,7 +14,7 @@ use uraid_layout::MemberIndex;
 use super::moves::fill;
 use super::workload::{Failing, Order};
 use crate::disk::payload;
-use crate::member::{FlushMark, WriteId};
+use crate::member::{FlushMark, Member, WriteId};
 use crate::members::Members;
 
 /// A handle on recorded members.
@@ -93,6 +93,11 @@ impl Tape {
     /// Has a member fail from now on: of what it is given then nothing or any part is done.
     pub fn fail(&self, failing: Failing) {
         self.world.borrow_mut().failing = Some(failing);
+    }
+
+    /// Puts a member in at a slot.
+    pub(super) fn put(&self, slot: MemberIndex, member: Member) {
+        self.world.borrow_mut().members.replace(slot, Some(member));
     }
 
     /// Records a boundary that the members don't know of.
@@ -213,5 +218,16 @@ impl Disk for Tape {
     fn in_flight(&self) -> usize {
         let world = self.world.borrow();
         world.queued.len() + world.flying.len() + world.done.len()
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        let mut world = self.world.borrow_mut();
+        let is_either = |member| member == one || member == other;
+        let is_busy = world.queued.iter().any(|op| is_either(op.member))
+            || world.flying.iter().any(|flight| is_either(flight.op.member));
+        assert!(!is_busy, "members change places with nothing in flight");
+        let first = world.members.replace(one, None);
+        let second = world.members.replace(other, first);
+        world.members.replace(one, second);
     }
 }
