@@ -14,6 +14,9 @@ pub(crate) struct Options {
     /// Crash states for each bug that no seed has shown
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     states: u64,
+    /// Only bugs drawn from a seed, as many as there is time for: for CI 3 minutes, without the build
+    #[arg(long, value_name = "SEED:MINUTES", conflicts_with = "names")]
+    sample: Option<String>,
     /// Only these bugs
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -25,7 +28,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let arguments =
         ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
     let mut command = project.cargo(&arguments);
-    command.args([options.seeds, options.states].map(|number| number.to_string())).args(tests);
+    command.args([format!("seeds={}", options.seeds), format!("states={}", options.states)]).args(tests);
+    command.args(options.sample.iter().map(|sample| format!("sample={sample}")));
     run_program(command.args(&options.names))
 }
 

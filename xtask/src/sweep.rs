@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// Only this case, as a failure names it
     #[arg(long, value_name = "CASE")]
     only: Option<String>,
+    /// Only so many cases, drawn from a seed
+    #[arg(long, value_name = "SEED:CASES", conflicts_with = "only")]
+    sample: Option<String>,
     /// On so many threads; as many as there are cores unless given
     #[arg(long)]
     threads: Option<usize>,
@@ -30,6 +33,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let mut arguments = vec![format!("threads={threads}")];
     arguments.extend(options.level.iter().map(|level| format!("level={level}")));
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
+    arguments.extend(options.sample.iter().map(|sample| format!("sample={sample}")));
     let mut command =
         project.cargo(&["run", "--quiet", "--release", "--package", "uraid-sim", "--bin", "uraid-sweep", "--"]);
     run_program(command.args(arguments))

@@ -20,6 +20,7 @@ pub mod papers;
 pub mod random;
 pub mod scenes;
 pub mod sweep;
+pub mod tally;
 pub mod trace;
 
 pub use disk::SimDisk;

@@ -1,26 +1,41 @@
-//! `mutants SEEDS STATES [tests=PROGRAM]... [NAME...]`: plants each bug of `uraid_io::mutant` in turn, or those that are named, two at a time, and looks
-//! who notices: directed scenes and crashes, a few seeds and crash states, the tests of each PROGRAM, then all SEEDS and STATES. `cargo xtask mutants` calls
-//! it. Fails when a bug survives, and when the engine without any does not.
+//! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [sample=SEED:MINUTES] [NAME...]`: plants each bug of `uraid_io::mutant` in turn, or those that
+//! are named, or as many as so many minutes are enough for, drawn from a seed. Two at a time. Who notices: directed scenes and crashes, a few seeds and
+//! crash states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug survives, and when the engine
+//! without any does not.
+//!
+//! Each check of a bug is a process of its own, with the bug in its environment, so that a bug may do what it likes. One that uses up
+//! [`LIMITS`], many times what any check takes without a bug, hangs: that counts as noticed, and is printed as what it is.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
 use std::io::{BufRead as _, BufReader};
 use std::ops::Range;
-use std::process::{Command, ExitCode, Stdio};
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use uraid_io::mutant::{Mutant, VARIABLE, named, plant};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
+use uraid_io::mutant::{Mutant, VARIABLE, named};
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
 use uraid_sim::crash::{Enumeration, creation, directed};
 use uraid_sim::dst::{Options, run};
+use uraid_sim::random::Random;
+use uraid_sim::tally::{self, Value};
 use uraid_sim::{crash, scenes};
 
 /// Bugs that are looked at at once.
 const CONCURRENT: usize = 2;
+
+/// What a check may take: without a bug none takes a tenth of it. The time is for what does not use the processor, on a machine however busy.
+const LIMITS: Limits = Limits { cpu: Duration::from_secs(300), time: Duration::from_secs(3000) };
+
+/// What a check prints before what it finds.
+const FOUND: &str = "found: ";
 
 /// Who may notice.
 #[derive(Debug)]
@@ -33,65 +48,127 @@ enum Check {
     Tests { filters: &'static [&'static str] },
 }
 
+/// Who noticed, as the counts have it.
+const KILLERS: [&str; 7] = ["by_seeds", "by_scenes", "by_creation", "by_directed", "by_states", "by_tests", "by_limit"];
+
+/// What becomes of a bug, or of one check of it.
+enum Verdict {
+    Alive,
+    Killed {
+        by: &'static str,
+        finding: String,
+    },
+    /// The sample's time is over.
+    Unfinished,
+}
+
 struct Arguments {
     seeds: u64,
     states: u64,
     tests: Vec<String>,
     mutants: Vec<Mutant>,
+    /// The mutants are drawn: the seed, and for how long.
+    sample: Option<(u64, Duration)>,
+    /// Only this check is to be run, by this process.
+    check: Option<usize>,
+}
+
+/// After how much processor time, and how much time, a process hangs.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    cpu: Duration,
+    time: Duration,
+}
+
+/// What it takes to run checks.
+struct Bench {
+    checks: Vec<Check>,
+    seeds: u64,
+    states: u64,
+    tests: Vec<String>,
+    limits: Limits,
+    until: Option<Instant>,
 }
 
 fn main() -> ExitCode {
-    let Some(Arguments { seeds, states, tests, mutants }) = arguments() else {
-        eprintln!("usage: mutants SEEDS STATES [tests=PROGRAM]... [NAME...]; see `cargo xtask mutants --help`");
-        return ExitCode::from(2);
+    let arguments = match arguments(std::env::args().skip(1)) {
+        Ok(arguments) => arguments,
+        Err(wrong) => {
+            eprintln!("{wrong:?} is not understood; see `cargo xtask mutants --help`");
+            return ExitCode::from(2);
+        }
     };
     // What fails says so itself.
     std::panic::set_hook(Box::new(|_| {}));
     let begun = Instant::now();
-    let is_test = |check: &Check| matches!(check, Check::Tests { .. });
-    let quick = checks(seeds.min(60), states.min(2000)).into_iter().filter(|check| !is_test(check));
-    // The tests are run without any bug everywhere else; here it is enough that they can be.
-    for check in quick.chain([Check::Tests { filters: &["sums::tests", "log::"] }]) {
-        let begun = Instant::now();
-        if let Some(finding) = check.run(None, &tests) {
-            println!("{finding}\n\nthe engine fails without any planted bug: nothing can be said about those");
-            return ExitCode::FAILURE;
-        }
-        println!("{:26} {:5.1} s  nothing is found by {check:?}", "(none)", begun.elapsed().as_secs_f64());
-    }
-    let checks = checks(seeds, states);
-    let (next, survivors) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
-    let work = || {
-        while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
-            if survives(mutant, &checks, &tests) {
-                survivors.lock().unwrap_or_else(PoisonError::into_inner).push(mutant.name());
-            }
-        }
-    };
-    thread::scope(|scope| (0..CONCURRENT).for_each(|_| drop(scope.spawn(work))));
-    let survivors = survivors.into_inner().unwrap_or_else(PoisonError::into_inner);
-    let (killed, seconds) = (mutants.len() - survivors.len(), begun.elapsed().as_secs());
-    println!("{killed} of {} mutants killed in {seconds} s", mutants.len());
-    if survivors.is_empty() {
+    let Arguments { seeds, states, tests, mut mutants, sample, check } = arguments;
+    if let Some(index) = check {
+        let finding = checks(seeds, states).get(index).and_then(Check::run);
+        finding.iter().for_each(|finding| println!("{FOUND}{}", finding.lines().next().unwrap_or_default()));
         return ExitCode::SUCCESS;
     }
-    println!("alive: {}", survivors.join(", "));
-    ExitCode::FAILURE
+    let until = sample.map(|(_, time)| begun + time);
+    if let Some((seed, time)) = sample {
+        Random::new(seed).shuffle(&mut mutants);
+        println!("drawn from seed {seed}, for {:.1} minutes", time.as_secs_f64() / 60.0);
+    }
+    let bench = |seeds, states| {
+        let (checks, tests) = (checks(seeds, states), tests.clone());
+        Bench { checks, seeds, states, tests, limits: LIMITS, until }
+    };
+    if !is_sound(&bench(seeds.min(60), states.min(2000))) {
+        return ExitCode::FAILURE;
+    }
+    let verdicts = judge(&mutants, &bench(seeds, states));
+    let is = |wanted: fn(&Verdict) -> bool| {
+        let names = verdicts.iter().filter(move |(_, verdict)| wanted(verdict)).map(|(mutant, _)| mutant.name().into());
+        names.collect::<Vec<String>>()
+    };
+    let (alive, unfinished) =
+        (is(|verdict| matches!(verdict, Verdict::Alive)), is(|verdict| matches!(verdict, Verdict::Unfinished)));
+    let killed = is(|verdict| matches!(verdict, Verdict::Killed { .. })).len();
+    let judged = killed + alive.len();
+    println!("{killed} of {judged} mutants killed in {} s", begun.elapsed().as_secs());
+    if !alive.is_empty() {
+        println!("alive: {}", alive.join(", "));
+    }
+    let succeeds = alive.is_empty() && judged > 0;
+    let mut fields: Vec<(&str, Value)> =
+        vec![("planted", judged.into()), ("killed", killed.into()), ("alive", Value::Names(alive))];
+    fields.extend(KILLERS.map(|killer| {
+        let is_its = |(_, verdict): &&(Mutant, Verdict)| matches!(verdict, Verdict::Killed { by, .. } if *by == killer);
+        (killer, verdicts.iter().filter(is_its).count().into())
+    }));
+    fields.push(("unfinished", Value::Names(unfinished)));
+    fields.push(("seconds", Value::Seconds(begun.elapsed().as_secs_f64())));
+    println!("{}", tally::line(&fields));
+    if succeeds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn arguments() -> Option<Arguments> {
-    let mut rest = std::env::args().skip(1);
-    let mut number = || rest.next()?.parse().ok();
-    let (seeds, states) = (number()?, number()?);
-    let (mut tests, mut mutants) = (Vec::new(), Vec::new());
+fn arguments(rest: impl Iterator<Item = String>) -> Result<Arguments, String> {
+    let mut parsed =
+        Arguments { seeds: 1000, states: 20_000, tests: Vec::new(), mutants: Vec::new(), sample: None, check: None };
     for argument in rest {
-        match argument.strip_prefix("tests=") {
-            Some(program) => tests.push(program.to_owned()),
-            None => mutants.push(named(&argument)?),
+        let number = |value: &str| value.parse().map_err(|_| argument.clone());
+        match argument.split_once('=') {
+            Some(("seeds", value)) => parsed.seeds = number(value)?,
+            Some(("states", value)) => parsed.states = number(value)?,
+            Some(("check", value)) => parsed.check = Some(value.parse().map_err(|_| argument.clone())?),
+            Some(("tests", program)) => parsed.tests.push(program.to_owned()),
+            Some(("sample", value)) => parsed.sample = Some(sample(value).ok_or_else(|| argument.clone())?),
+            Some(_) => return Err(argument),
+            None => parsed.mutants.push(named(&argument).ok_or_else(|| argument.clone())?),
         }
     }
-    let mutants = if mutants.is_empty() { Mutant::ALL.to_vec() } else { mutants };
-    Some(Arguments { seeds, states, tests, mutants })
+    if parsed.mutants.is_empty() {
+        parsed.mutants = Mutant::ALL.to_vec();
+    }
+    Ok(parsed)
+}
+
+fn sample(text: &str) -> Option<(u64, Duration)> {
+    let (seed, minutes) = text.split_once(':')?;
+    Some((seed.parse().ok()?, Duration::try_from_secs_f64(minutes.parse::<f64>().ok()? * 60.0).ok()?))
 }
 
 /// The quick ones first; of the slow ones so many.
@@ -114,23 +191,158 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
     ]
 }
 
-/// Whether nobody notices a planted bug, with a line that says who does.
-fn survives(mutant: Mutant, checks: &[Check], tests: &[String]) -> bool {
-    plant(Some(mutant));
-    let begun = Instant::now();
-    let finding = checks.iter().find_map(|check| check.run(Some(mutant), tests));
-    plant(None);
-    let verdict = match &finding {
-        Some(finding) => format!("killed by {:.120}", finding.lines().next().unwrap_or_default()),
-        None => "ALIVE".into(),
+/// Whether nothing is found where no bug is planted.
+fn is_sound(bench: &Bench) -> bool {
+    for (index, check) in bench.checks.iter().enumerate() {
+        // The tests are run without any bug everywhere else; here it is enough that they can be.
+        let check = if let Check::Tests { .. } = check { &Check::Tests { filters: &["sums::tests"] } } else { check };
+        let begun = Instant::now();
+        let found = match bench.run(check, index, None) {
+            Verdict::Alive => {
+                println!("{:26} {:5.1} s  nothing is found by {check:?}", "(none)", begun.elapsed().as_secs_f64());
+                continue;
+            }
+            Verdict::Killed { finding, .. } => finding,
+            Verdict::Unfinished => "there was no time to see that nothing is found".into(),
+        };
+        println!("{found}\n\nthe engine fails without any planted bug: nothing can be said about those");
+        return false;
+    }
+    true
+}
+
+/// Looks who notices each bug, several at a time, in the order in which that is known.
+fn judge(mutants: &[Mutant], bench: &Bench) -> Vec<(Mutant, Verdict)> {
+    let (next, verdicts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+            if bench.is_over() {
+                return;
+            }
+            let begun = Instant::now();
+            let runs = bench.checks.iter().enumerate().map(|(index, check)| bench.run(check, index, Some(mutant)));
+            let verdict = runs.into_iter().find(|verdict| !matches!(verdict, Verdict::Alive)).unwrap_or(Verdict::Alive);
+            let text = match &verdict {
+                Verdict::Alive => "ALIVE".into(),
+                Verdict::Killed { finding, .. } => format!("killed by {finding:.120}"),
+                Verdict::Unfinished => "no time left to look further".into(),
+            };
+            println!("{:26} {:5.1} s  {text}", mutant.name(), begun.elapsed().as_secs_f64());
+            verdicts.lock().unwrap_or_else(PoisonError::into_inner).push((mutant, verdict));
+        }
     };
-    println!("{:26} {:5.1} s  {verdict}", mutant.name(), begun.elapsed().as_secs_f64());
-    finding.is_none()
+    thread::scope(|scope| (0..CONCURRENT).for_each(|_| drop(scope.spawn(work))));
+    verdicts.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Bench {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| Instant::now() >= until)
+    }
+
+    /// Has processes of their own run a check.
+    fn run(&self, check: &Check, index: usize, mutant: Option<Mutant>) -> Verdict {
+        if let Check::Tests { filters } = check {
+            let runs = self.tests.iter().map(|program| {
+                let mut command = Command::new(program);
+                command.args(*filters).args(["--test-threads", "1"]);
+                self.watch(check, command, mutant, |line| {
+                    let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
+                    Some(format!("test {name}"))
+                })
+            });
+            return runs.into_iter().find(|verdict| !matches!(verdict, Verdict::Alive)).unwrap_or(Verdict::Alive);
+        }
+        let mut command = Command::new("/proc/self/exe");
+        command.args([format!("check={index}"), format!("seeds={}", self.seeds), format!("states={}", self.states)]);
+        self.watch(check, command, mutant, |line| line.strip_prefix(FOUND).map(str::to_owned))
+    }
+
+    /// Runs a process until a line says what it finds, it ends, or one of the limits is reached.
+    fn watch(
+        &self,
+        check: &Check,
+        mut command: Command,
+        mutant: Option<Mutant>,
+        finding: impl Fn(&str) -> Option<String>,
+    ) -> Verdict {
+        let killed = |by, finding| Verdict::Killed { by, finding };
+        command.envs(mutant.iter().map(|mutant| (VARIABLE, mutant.name())));
+        command.process_group(0).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
+        let mut child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) => {
+                return killed(check.name(), format!("{command:?} can't be run: {error}"));
+            }
+        };
+        limit(&child, self.limits.cpu);
+        let Limits { cpu, time } = self.limits;
+        let hanging = Instant::now() + time;
+        let deadline = self.until.map_or(hanging, |until| until.min(hanging));
+        let (lines, printed) = mpsc::channel();
+        let stdout = BufReader::new(child.stdout.take().expect("it is piped"));
+        let reader = thread::spawn(move || stdout.lines().map_while(Result::ok).try_for_each(|line| lines.send(line)));
+        let (mut found, mut is_late, mut last) = (None, false, String::new());
+        while found.is_none() && !is_late {
+            match printed.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(line) => {
+                    found = finding(&line);
+                    last = line;
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => is_late = true,
+            }
+        }
+        let status = if found.is_some() || is_late { end(&mut child) } else { child.wait().ok() };
+        drop(printed);
+        // It ends with the process's output, and there is nothing in it that is missed.
+        let _ = reader.join();
+        if let Some(found) = found {
+            return killed(check.name(), found);
+        }
+        let is_over_cpu = status.and_then(|status| status.signal()) == Some(Signal::XCPU.as_raw());
+        match status {
+            _ if is_over_cpu => {
+                killed("by_limit", format!("the limit of {cpu:?} of processor time: {check:?} hangs after {last:?}"))
+            }
+            _ if is_late && Instant::now() < hanging => Verdict::Unfinished,
+            _ if is_late => killed("by_limit", format!("the limit of {time:?}: {check:?} hangs after {last:?}")),
+            Some(status) if status.success() => Verdict::Alive,
+            Some(status) => killed(check.name(), format!("{check:?}, whose process ends with {status}")),
+            None => killed(check.name(), format!("{check:?}, whose process can't be waited for")),
+        }
+    }
+}
+
+/// Limits what the process may use; one that has ended already needs none.
+fn limit(child: &Child, cpu: Duration) {
+    let (soft, hard) = (cpu.as_secs(), cpu.as_secs() + 10);
+    let limit = Rlimit { current: Some(soft), maximum: Some(hard) };
+    let _ = prlimit(Some(Pid::from_child(child)), Resource::Cpu, limit);
+}
+
+/// Kills the process and what it has started.
+fn end(child: &mut Child) -> Option<ExitStatus> {
+    // It may have ended by itself; its number is its own until it was waited for.
+    let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    child.wait().ok()
 }
 
 impl Check {
-    /// What it finds of the bug that is planted in this thread.
-    fn run(&self, mutant: Option<Mutant>, tests: &[String]) -> Option<String> {
+    /// Its name in the counts.
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Seeds { .. } => KILLERS[0],
+            Self::Scenes => KILLERS[1],
+            Self::Creation => KILLERS[2],
+            Self::Directed => KILLERS[3],
+            Self::States { .. } => KILLERS[4],
+            Self::Tests { .. } => KILLERS[5],
+        }
+    }
+
+    /// What it finds of the bug that is planted in this process; the tests have programs of their own.
+    fn run(&self) -> Option<String> {
         match self {
             Self::Scenes => {
                 scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?)))
@@ -144,44 +356,25 @@ impl Check {
                 Some(format!("{harsh}seed {}: {}", failure.seed, failure.finding))
             }
             Self::States { from, states } => enumerate(*from, *states),
-            Self::Tests { filters } => tests.iter().find_map(|program| failed_test(program, filters, mutant)),
+            Self::Tests { .. } => None,
         }
     }
-}
-
-/// The first of the program's tests that fails.
-fn failed_test(program: &str, filters: &[&str], mutant: Option<Mutant>) -> Option<String> {
-    let mut command = Command::new(program);
-    command.args(filters).args(["--test-threads", "1"]).stderr(Stdio::null());
-    if let Some(mutant) = mutant {
-        command.env(VARIABLE, mutant.name());
-    }
-    let mut child = match command.stdout(Stdio::piped()).spawn() {
-        Ok(child) => child,
-        Err(error) => return Some(format!("{program} can't be run: {error}")),
-    };
-    let printed = BufReader::new(child.stdout.take().expect("it is piped"));
-    let failed = printed.lines().map_while(Result::ok).find_map(|line| {
-        let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
-        Some(format!("test {name}"))
-    });
-    if failed.is_some() {
-        // Whatever it is told: it may just have ended.
-        let _ = child.kill();
-    }
-    let status = child.wait();
-    failed.or_else(|| Some(format!("{program} fails")).filter(|_| !status.is_ok_and(|status| status.success())))
 }
 
 /// Goes through crashes of arrays until one is wrong.
 fn enumerate(from: usize, states: u64) -> Option<String> {
     /// Far apart, so that every shape has its turn soon.
     const STRIDE: usize = 1_000_003;
-    let shapes = Shape::all();
+    let shapes = Shape::every();
     let workloads = Workloads::new(&shapes, |_| true);
     let options = crash::Options { states_max: states, ..crash::Options::default() };
     let enumeration = Enumeration::new(&shapes, options);
-    let mut numbers = (from..workloads.len()).map(|turn| turn.wrapping_mul(STRIDE) % workloads.len());
+    // Every other one is of those in which a member comes.
+    let (all, changes) = (workloads.len(), workloads.changes());
+    let mut numbers = (from..all).map(|turn| match turn.wrapping_mul(STRIDE) {
+        far if turn % 2 == 0 => far % all,
+        far => changes.start + far % changes.len(),
+    });
     while !enumeration.is_over() {
         let workload = workloads.get(numbers.next()?)?;
         if let Err(failure) = enumeration.run(&workload) {
@@ -189,4 +382,48 @@ fn enumerate(from: usize, states: u64) -> Option<String> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What becomes of a shell's script, as of a check.
+    fn watched(script: &str, limits: Limits, until: Option<Instant>) -> (&'static str, String) {
+        let bench = Bench { checks: Vec::new(), seeds: 0, states: 0, tests: Vec::new(), limits, until };
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        match bench.watch(&Check::Scenes, command, None, |line| line.strip_prefix(FOUND).map(str::to_owned)) {
+            Verdict::Killed { by, finding } => (by, finding),
+            Verdict::Alive => ("alive", String::new()),
+            Verdict::Unfinished => ("unfinished", String::new()),
+        }
+    }
+
+    #[test]
+    fn a_process_that_never_ends_is_ended_and_counts_as_what_it_is() {
+        let (short, long) = (Duration::from_secs(1), Duration::from_secs(3600));
+        let (by, finding) = watched("echo begun; while :; do :; done", Limits { cpu: short, time: long }, None);
+        assert!(by == "by_limit" && finding.contains("processor time") && finding.contains("begun"), "{finding}");
+        let (by, finding) = watched("sleep 3600", Limits { cpu: long, time: short }, None);
+        assert!(by == "by_limit" && !finding.contains("processor time"), "{finding}");
+        // What it has started goes with it, and what it has found counts.
+        let found = watched("sleep 3600 & echo 'found: it'; wait", Limits { cpu: long, time: long }, None);
+        assert_eq!(found, ("by_scenes", "it".to_owned()));
+        assert_eq!(watched("sleep 3600", Limits { cpu: long, time: long }, Some(Instant::now())).0, "unfinished");
+    }
+
+    #[test]
+    fn a_process_that_ends_badly_has_noticed_something() {
+        let limits = LIMITS;
+        assert_eq!(watched("exit 0", limits, None).0, "alive");
+        assert_eq!(watched("exit 3", limits, None).0, "by_scenes");
+        assert_eq!(watched("kill -ABRT $$", limits, None).0, "by_scenes");
+    }
+
+    #[test]
+    fn a_sample_is_a_seed_and_minutes() {
+        assert_eq!(sample("7:0.5"), Some((7, Duration::from_secs(30))));
+        assert!(["7", "x:1", "7:x", "7:-1", ""].into_iter().all(|text| sample(text).is_none()));
+    }
 }

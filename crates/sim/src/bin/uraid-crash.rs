@@ -13,6 +13,7 @@ use uraid_sim::crash::creation::Creation;
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
 use uraid_sim::crash::{Counts, Enumeration, Failure, Options};
+use uraid_sim::tally::{self, Value};
 
 /// What the program is asked to do.
 struct Arguments {
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
     };
     // A state on which something panics is reported with what it is.
     std::panic::set_hook(Box::new(|_| {}));
-    let shapes = Shape::all();
+    let shapes = Shape::every();
     let is_wanted = |shape: &Shape| {
         let is_named = |level: &String| shape.level() == level;
         arguments.levels.is_empty() || arguments.levels.iter().any(is_named)
@@ -66,16 +67,32 @@ fn main() -> ExitCode {
     let (created, failure) = create(&creations);
     let (rows, failure) = match failure {
         None => run(&arguments, &shapes, &workloads, &numbers, begun),
-        Some(failure) => (vec![Row::default(); shapes.len()], Some(failure)),
+        Some(failure) => (vec![Row::default(); 2 * shapes.len()], Some(failure)),
     };
-    print(&shapes, &rows, created, numbers.len() + creations.len(), begun.elapsed());
-    match failure {
-        None => ExitCode::SUCCESS,
-        Some(failure) => {
-            println!("\n{failure}");
-            ExitCode::FAILURE
-        }
-    }
+    let all = numbers.len() + creations.len();
+    print(&shapes, &rows, created, all, begun.elapsed());
+    failure.iter().for_each(|failure| println!("\n{failure}"));
+    println!("{}", last_line(&rows, created, all, failure.is_some(), begun.elapsed()));
+    if failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What was counted, for programs.
+fn last_line(rows: &[Row], created: Row, all: usize, is_wrong: bool, elapsed: Duration) -> String {
+    let sum = rows.iter().fold(created.counts, |sum, row| sum.plus(row.counts));
+    let Counts { workloads, boundaries, generated, states, nested, recoveries, refused, .. } = sum;
+    let counts = [
+        ("states", states),
+        ("workloads", workloads),
+        ("workloads_there_are", all as u64),
+        ("wrong", u64::from(is_wrong)),
+        ("boundaries", boundaries),
+        ("generated", generated),
+        ("nested", nested),
+        ("recoveries", recoveries),
+        ("refused", refused),
+    ];
+    let seconds = ("seconds", Value::Seconds(elapsed.as_secs_f64()));
+    tally::line(&counts.map(|(name, count)| (name, count.into())).into_iter().chain([seconds]).collect::<Vec<_>>())
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
@@ -107,8 +124,8 @@ fn create(creations: &[Creation]) -> (Row, Option<Failure>) {
     (row, None)
 }
 
-/// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, so that those with many states in each
-/// workload leave time for the others.
+/// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, with members that come and
+/// without, so that those with many states in each workload leave time for the others.
 fn run(
     arguments: &Arguments,
     shapes: &[Shape],
@@ -118,19 +135,20 @@ fn run(
 ) -> (Vec<Row>, Option<Failure>) {
     let until = begun.checked_add(arguments.time);
     let enumeration = Enumeration::new(shapes, Options { until, states_max: arguments.states, ..Options::default() });
-    let rows = Mutex::new((vec![Row::default(); shapes.len()], None));
-    let mut queues = vec![VecDeque::new(); shapes.len()];
-    for workload in numbers.iter().filter_map(|&number| workloads.get(number)) {
-        queues[workload.shape].push_back(workload);
+    let rows = Mutex::new((vec![Row::default(); 2 * shapes.len()], None));
+    let mut queues = vec![VecDeque::new(); 2 * shapes.len()];
+    for &number in numbers {
+        let place = workloads.place(number).expect("the numbers are of workloads");
+        queues[row(place)].push_back(number);
     }
-    let queues = Mutex::new((queues, vec![0_u64; shapes.len()]));
+    let queues = Mutex::new((queues, vec![0_u64; 2 * shapes.len()]));
     let next = || {
         let mut guard = queues.lock().unwrap_or_else(PoisonError::into_inner);
         let (queues, worked) = &mut *guard;
-        let shape = (0..queues.len()).filter(|&shape| !queues[shape].is_empty()).min_by_key(|&shape| worked[shape])?;
+        let row = (0..queues.len()).filter(|&row| !queues[row].is_empty()).min_by_key(|&row| worked[row])?;
         // Until it is known what it took.
-        worked[shape] += 1000;
-        queues[shape].pop_front()
+        worked[row] += 1000;
+        queues[row].pop_front().and_then(|number| workloads.get(number))
     };
     let is_over = AtomicBool::new(false);
     let work = || {
@@ -142,11 +160,12 @@ fn run(
             let result = enumeration.run(&workload);
             let mut guard = rows.lock().unwrap_or_else(PoisonError::into_inner);
             let (rows, failure) = &mut *guard;
+            let at = row((workload.shape, workload.change.is_some()));
             match result {
                 Ok(counts) => {
-                    let row: &mut Row = &mut rows[workload.shape];
+                    let row: &mut Row = &mut rows[at];
                     *row = Row { counts: row.counts.plus(counts), time: row.time + started.elapsed() };
-                    queues.lock().unwrap_or_else(PoisonError::into_inner).1[workload.shape] += counts.states;
+                    queues.lock().unwrap_or_else(PoisonError::into_inner).1[at] += counts.states;
                 }
                 Err(found) => {
                     *failure = Some(*found);
@@ -163,25 +182,31 @@ fn run(
     rows.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Workloads of a shape in which members come have a row of their own.
+fn row((shape, is_change): (usize, bool)) -> usize {
+    2 * shape + usize::from(is_change)
+}
+
 fn print(shapes: &[Shape], rows: &[Row], created: Row, workloads: usize, elapsed: Duration) {
     println!(
-        "{:8} {:8} {:>9} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>8}",
-        "level", "mode", "workloads", "boundaries", "generated", "states", "nested", "recoveries", "refused", "seconds"
+        "{:24} {:>9} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>8}",
+        "array", "workloads", "boundaries", "generated", "states", "nested", "recoveries", "refused", "seconds"
     );
-    let line = |level: &str, mode: &str, Row { counts, time }: Row| {
+    let line = |name: &str, Row { counts, time }: Row| {
         let Counts { workloads, boundaries, generated, states, nested, recoveries, refused, .. } = counts;
         println!(
-            "{level:8} {mode:8} {workloads:9} {boundaries:10} {generated:12} {states:12} {nested:10} {recoveries:11} {refused:9} {:8.1}",
+            "{name:24} {workloads:9} {boundaries:10} {generated:12} {states:12} {nested:10} {recoveries:11} {refused:9} {:8.1}",
             time.as_secs_f64()
         );
     };
     let mut sum = created;
-    line("any", "created", created);
-    for (shape, &row) in shapes.iter().zip(rows).filter(|(_, row)| row.counts.boundaries > 0) {
-        line(shape.level(), shape.mode(), row);
+    line("created", created);
+    let names = shapes.iter().flat_map(|shape| [shape.to_string(), format!("{shape}, members come")]);
+    for (name, &row) in names.zip(rows).filter(|(_, row)| row.counts.boundaries > 0) {
+        line(&name, row);
         sum = Row { counts: sum.counts.plus(row.counts), time: sum.time + row.time };
     }
-    line("total", "", sum);
+    line("total", sum);
     let (states, done) = (sum.counts.states, sum.counts.workloads);
     println!(
         "{states} different states checked in {:.1} s ({:.0} a second), of {done} workloads of {workloads}; nested: left by a crash in a recovery",
