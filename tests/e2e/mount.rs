@@ -4,6 +4,7 @@
 
 mod hang;
 mod health;
+mod sectors;
 
 use std::fs::{self, File};
 use std::io::{Read as _, Seek as _};

@@ -37,6 +37,8 @@ pub(crate) struct Report {
     /// How content is checked: `crc32` or `none`.
     integrity: &'static str,
     size: u64,
+    /// What requests are multiples of, unless checksums make it more.
+    sector_size: u64,
     /// When a scrub was last finished that compared everything, in seconds since 1970.
     scrub_finished_s: Option<u64>,
     /// How many members may fail, whichever they are.
@@ -98,6 +100,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         consistency: consistency_name(superblock.consistency),
         integrity: integrity_name(superblock.integrity),
         size: geometry.capacity().bytes().0,
+        sector_size: superblock.sector_size.0,
         scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
         tolerance: geometry.tolerance(),
         missing,

@@ -70,7 +70,7 @@ pub(crate) fn at_start(array: &Array, spares: Vec<Look>) -> Result<Vec<Spare>> {
         };
         let problem = match checked {
             Ok(()) => None,
-            Err(error @ JoinError::TooSmall { .. }) => return Err(error.into()),
+            Err(error @ (JoinError::TooSmall { .. } | JoinError::SectorSize { .. })) => return Err(error.into()),
             Err(error) => {
                 tracing::warn!("a spare can't be taken as it is: {error}");
                 Some(error.to_string())

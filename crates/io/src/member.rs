@@ -14,11 +14,12 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, statx};
+use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
 use crate::buf::Buf;
+use crate::superblock::SECTOR_SIZES;
 
 pub use create::Allocation;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
@@ -181,6 +182,14 @@ impl Member {
         let (path, access) = (PathBuf::from("pipe"), Access::ReadWrite);
         let id = FileId { device: 0, inode: 0 };
         Self { file, path, id, access, size, alignment, is_direct: false, is_device: false, is_in_memory: false }
+    }
+
+    /// A member whose device takes whole sectors of this size only.
+    #[cfg(test)]
+    pub(crate) fn demanding(self, sector_size: Bytes) -> Self {
+        let mut member = self;
+        member.alignment.offset = sector_size;
+        member
     }
 
     /// Whether its file was deleted: what it holds is gone when it is closed. May block.
@@ -421,7 +430,7 @@ fn busy(path: &Path) -> MemberError {
     }
 }
 
-/// The alignment that direct I/O needs, from the file system where it tells (Linux 6.1 and newer).
+/// The alignment that direct I/O needs, from the kernel where it tells (Linux 6.1 and newer), otherwise from trying.
 fn alignment(file: &File, is_direct: bool) -> Alignment {
     if !is_direct {
         return Alignment { offset: Bytes(1), memory: Bytes(1) };
@@ -431,8 +440,23 @@ fn alignment(file: &File, is_direct: bool) -> Alignment {
             offset: Bytes(u64::from(told.stx_dio_offset_align)),
             memory: Bytes(u64::from(told.stx_dio_mem_align)),
         },
-        Ok(_) | Err(_) => Alignment { offset: Bytes(512), memory: Bytes(4096) },
+        Ok(_) | Err(_) => Alignment { offset: sector_size(file), memory: Bytes(4096) },
     }
+}
+
+/// The size of a device's sectors, or of a file's that are read directly.
+fn sector_size(file: &File) -> Bytes {
+    ioctl_blksszget(file).map_or_else(|_| smallest_direct(file), |size| Bytes(u64::from(size)))
+}
+
+/// The smallest sectors that can be read directly.
+fn smallest_direct(file: &File) -> Bytes {
+    let refuses = |&size: &Bytes| {
+        let read = file.read_at(Buf::zeroed(size).as_mut(), size.0);
+        read.is_err_and(|error| error.kind() == io::ErrorKind::InvalidInput)
+    };
+    let usable = SECTOR_SIZES.into_iter().find(|size| !refuses(size));
+    usable.unwrap_or(SECTOR_SIZES[SECTOR_SIZES.len() - 1])
 }
 
 #[cfg(test)]

@@ -121,7 +121,7 @@ fn members_that_were_never_marked_make_no_array() {
     let array = cut_off(&shape::raid5_of_3());
     fs::write(&array.members()[2], vec![7; MEMBER_BYTES]).unwrap();
     let refusal = Server::refused(&array, array.members(), &["--degraded", "--force"]).stderr;
-    assert!(refusal.contains("member2") && refusal.contains("no uraid superblock"), "{refusal}");
+    assert!(refusal.contains("member2") && refusal.contains("no superblock"), "{refusal}");
     let refusal = Server::refused(&array, &array.without(&[2]), &["--degraded", "--force"]).stderr;
     assert!(refusal.contains("create it anew with --force"), "{refusal}");
     let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();

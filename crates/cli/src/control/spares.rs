@@ -137,7 +137,11 @@ impl Control {
 fn is_untouched(error: &anyhow::Error) -> bool {
     match error.downcast_ref() {
         Some(
-            JoinError::Member(_) | JoinError::NoSize { .. } | JoinError::InUse { .. } | JoinError::TooSmall { .. },
+            JoinError::Member(_)
+            | JoinError::NoSize { .. }
+            | JoinError::InUse { .. }
+            | JoinError::TooSmall { .. }
+            | JoinError::SectorSize { .. },
         ) => true,
         Some(_) | None => false,
     }

@@ -11,6 +11,7 @@ use uraid_layout::{Bytes, MemberIndex, Sectors};
 use uuid::Uuid;
 
 use super::create::zero;
+use super::sectors::too_large;
 use crate::Error;
 use crate::engine::Joining;
 use crate::member::{Access, Allocation, Member, MemberError};
@@ -62,6 +63,19 @@ pub enum JoinError {
         room: Sectors,
         /// What the array uses.
         needed: Sectors,
+    },
+    /// Its sectors are larger than the array's.
+    #[error(
+        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: smaller writes would fail. \
+         Take one with sectors of {sector_size} bytes", path = path.display()
+    )]
+    SectorSize {
+        /// The member.
+        path: PathBuf,
+        /// Its sectors.
+        found: Bytes,
+        /// The array's.
+        sector_size: Bytes,
     },
     /// The array can't use it as it was divided.
     #[error("{path}: does not suit the array any more; add it as a new member, with --force", path = path.display())]
@@ -138,14 +152,14 @@ pub fn join(
     truth: &Superblock,
     slot: MemberIndex,
 ) -> Result<(Member, Joining), JoinError> {
-    let (found, size) = find(path, options)?;
+    let (found, size) = find(path, options, truth)?;
     if let Some(member) = found.as_ref().filter(|_| !options.force) {
         refuse_content(member)?;
     }
     let areas = areas(path, size, truth)?;
     let member = match found {
         Some(member) => member,
-        None => Member::create(path, size, options.allocation)?,
+        None => make(path, size, options, truth)?,
     };
     superblock::erase(&member)?;
     for area in [areas.bitmap, areas.log, areas.sums] {
@@ -161,13 +175,13 @@ pub fn join(
 /// # Errors
 /// See [`JoinError`].
 pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Result<(), JoinError> {
-    let (found, size) = find(path, options)?;
+    let (found, size) = find(path, options, truth)?;
     areas(path, size, truth)?;
     match found {
         Some(member) if options.force => Ok(superblock::erase(&member)?),
         Some(member) => refuse_content(&member),
         None => {
-            Member::create(path, size, options.allocation)?;
+            make(path, size, options, truth)?;
             Ok(())
         }
     }
@@ -179,6 +193,7 @@ pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Resu
 /// See [`JoinError`].
 pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
     let member = Member::open(path, Access::Inspect)?;
+    refuse_sectors(&member, truth)?;
     areas(path, member.size(), truth)?;
     refuse_content(&member)
 }
@@ -190,6 +205,7 @@ pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
 /// See [`JoinError`].
 pub fn rejoin(path: &Path, truth: &Superblock) -> Result<(Member, Joining), JoinError> {
     let member = Member::open(path, Access::ReadWrite)?;
+    refuse_sectors(&member, truth)?;
     let own = superblock::load(&member)?;
     let joining = returning(path, &own, truth)?;
     if member.size() < own.areas.member_size {
@@ -241,14 +257,35 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
 }
 
 /// The member at `path`, held, or the size of the file that is to be made there.
-fn find(path: &Path, options: JoinOptions) -> Result<(Option<Member>, Bytes), JoinError> {
+fn find(path: &Path, options: JoinOptions, truth: &Superblock) -> Result<(Option<Member>, Bytes), JoinError> {
     let found = path.symlink_metadata().is_ok().then(|| Member::open(path, Access::ReadWrite)).transpose()?;
+    found.iter().try_for_each(|member| refuse_sectors(member, truth))?;
     let size = match (&found, options.size) {
         (Some(member), _) => member.size(),
         (None, Some(size)) => size,
         (None, None) => return Err(JoinError::NoSize { path: path.into() }),
     };
     Ok((found, size))
+}
+
+/// Makes the file of a new member; one that the array can't use is removed again.
+fn make(path: &Path, size: Bytes, options: JoinOptions, truth: &Superblock) -> Result<Member, JoinError> {
+    let member = Member::create(path, size, options.allocation)?;
+    if let Err(refused) = refuse_sectors(&member, truth) {
+        if let Err(error) = std::fs::remove_file(path) {
+            tracing::warn!(path = %path.display(), %error, "a new member file is left behind");
+        }
+        return Err(refused);
+    }
+    Ok(member)
+}
+
+/// Refuses a member that can't be written in pieces as small as the array's sectors.
+fn refuse_sectors(member: &Member, truth: &Superblock) -> Result<(), JoinError> {
+    match too_large(member, truth.sector_size) {
+        Some(found) => Err(JoinError::SectorSize { path: member.path().into(), found, sector_size: truth.sector_size }),
+        None => Ok(()),
+    }
 }
 
 /// Refuses to overwrite what a member holds.

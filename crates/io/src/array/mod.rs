@@ -15,6 +15,7 @@ mod judge;
 mod open;
 mod recover;
 mod redo;
+mod sectors;
 mod select;
 mod stale;
 mod tables;

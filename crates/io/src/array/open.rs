@@ -13,6 +13,7 @@ use super::assemble::Assembled;
 use super::gather::gather;
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
 use super::recover::RecoverError;
+use super::sectors::too_large;
 use super::stale::{self, Stale, StaleError};
 use super::wait::{Patience, Watched};
 use crate::Error;
@@ -359,8 +360,8 @@ fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) 
         if size < expected {
             return Err(OpenError::Truncated { path: candidates[index].path.clone(), size, expected });
         }
-        let (found, sector_size) = (members[index].alignment().offset, verdict.superblock.sector_size);
-        if found > sector_size && !planted!(SectorsIgnored) {
+        let sector_size = verdict.superblock.sector_size;
+        if let Some(found) = too_large(&members[index], sector_size) {
             return Err(OpenError::SectorSize { path: candidates[index].path.clone(), found, sector_size });
         }
     }

@@ -61,6 +61,8 @@ pub struct MemDisk {
     counters: Vec<Counters>,
     faults: Vec<Fault>,
     spoilt: Vec<(MemberIndex, Range<u64>)>,
+    /// What offsets and lengths have to be multiples of.
+    sector_size: Bytes,
     order: Order,
     random: u64,
     queued: Vec<DiskOp>,
@@ -82,6 +84,7 @@ impl MemDisk {
             counters,
             faults: Vec::new(),
             spoilt: Vec::new(),
+            sector_size: Bytes(1),
             order,
             random,
             queued: Vec::new(),
@@ -99,6 +102,11 @@ impl MemDisk {
         Self::new(vec![Some(vec![0; size]); members], Order::Fifo)
     }
 
+    /// Has members take whole sectors of this size only, as a device does that is used directly.
+    pub fn set_sector_size(&mut self, size: Bytes) {
+        self.sector_size = size;
+    }
+
     /// Adds a fault.
     pub fn fail(&mut self, fault: Fault) {
         self.faults.push(fault);
@@ -107,6 +115,11 @@ impl MemDisk {
     /// Makes a range of a member unreadable until it is written; what is written in part is readable there.
     pub fn spoil(&mut self, member: MemberIndex, offset: Bytes, len: Bytes) {
         self.spoilt.push((member, offset.0..offset.0 + len.0));
+    }
+
+    /// Makes everything readable.
+    pub fn clear_spoilt(&mut self) {
+        self.spoilt.clear();
     }
 
     /// Whether anything of a member is unreadable.
@@ -170,6 +183,9 @@ impl MemDisk {
             return Err(DiskError::Absent { op: op.info() });
         };
         op.check_end(Bytes(bytes.len() as u64))?;
+        if !op.offset.0.is_multiple_of(self.sector_size.0) || !op.len().0.is_multiple_of(self.sector_size.0) {
+            return Err(DiskError::Io { op: op.info(), errno: Errno::INVAL });
+        }
         if let Some(errno) = self.fault(op) {
             return Err(match errno {
                 Errno::OPNOTSUPP => DiskError::Unsupported { op: op.info() },

@@ -153,3 +153,33 @@ fn two_processes_exclude_each_other_and_readers_share() {
         Member::open(&path, ReadWrite).unwrap();
     }
 }
+
+/// Loop devices take root: what is named so is left out without it.
+mod mount {
+    use super::*;
+
+    #[test]
+    fn sectors_of_4096_bytes_are_seen_whoever_is_asked() {
+        let directory = tempfile::tempdir().unwrap();
+        for size in [512, 4096] {
+            let file = directory.path().join(format!("file{size}"));
+            std::fs::write(&file, vec![0; 1 << 20]).unwrap();
+            let attached = Command::new("losetup")
+                .args(["--find", "--show", "--sector-size", &size.to_string()])
+                .arg(&file)
+                .output()
+                .unwrap();
+            assert!(attached.status.success(), "{attached:?}");
+            let device = String::from_utf8(attached.stdout).unwrap();
+            let device = device.trim();
+            let member = Member::open(Path::new(device), Access::ReadOnly);
+            let detached = Command::new("losetup").args(["--detach", device]).status().unwrap();
+            assert!(detached.success());
+            let member = member.unwrap();
+            assert!(member.is_direct());
+            assert_eq!(member.alignment().offset, Bytes(size), "as statx tells");
+            assert_eq!(sector_size(&member.file), Bytes(size), "as BLKSSZGET tells");
+            assert_eq!(smallest_direct(&member.file), Bytes(size), "as trying tells");
+        }
+    }
+}

@@ -14,6 +14,7 @@ mod record;
 mod recovery;
 mod replace;
 mod scrub;
+mod sectors;
 mod shards;
 mod slow;
 mod sums;

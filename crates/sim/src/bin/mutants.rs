@@ -181,7 +181,9 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::States { from: 0, states: states.min(1000) },
         Check::Creation,
         Check::Directed,
-        Check::Tests { filters: &["bitmap::tests", "sums::tests", "superblock::store::", "intent::", "troubles::"] },
+        Check::Tests {
+            filters: &["bitmap::tests", "sums::tests", "superblock::store::", "intent::", "sectors::", "troubles::"],
+        },
         Check::Seeds { seeds: 0..few, is_harsh: true },
         Check::Seeds { seeds: few..many, is_harsh: false },
         Check::Tests { filters: &["recovery::", "sums::", "rebuild::", "scrub::"] },

@@ -1,0 +1,35 @@
+//! Which members suit an array's sectors: those that take reads and writes as small as the array's.
+
+use uraid_layout::Bytes;
+
+use crate::member::Member;
+
+/// The size of a member's sectors, where they are larger than the array's: smaller writes would fail.
+pub(super) fn too_large(member: &Member, sector_size: Bytes) -> Option<Bytes> {
+    let found = member.alignment().offset;
+    (found > sector_size && !planted!(SectorsIgnored)).then_some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::member::Allocation;
+
+    #[test]
+    fn members_with_larger_sectors_than_the_arrays_do_not_suit_it() {
+        let directory = tempfile::tempdir().unwrap();
+        for (found, sector_size, is_refused) in [
+            (1, 512, false),
+            (512, 512, false),
+            (1024, 512, true),
+            (4096, 512, true),
+            (4096, 4096, false),
+            (512, 4096, false),
+        ] {
+            let path = directory.path().join(format!("{found}-{sector_size}"));
+            let member = Member::create(&path, Bytes(1 << 20), Allocation::Sparse).unwrap().demanding(Bytes(found));
+            let refused = too_large(&member, Bytes(sector_size));
+            assert_eq!(refused, is_refused.then_some(Bytes(found)), "{found} of {sector_size}");
+        }
+    }
+}

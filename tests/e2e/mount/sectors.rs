@@ -1,0 +1,138 @@
+//! Members with sectors of 4096 bytes: loop devices, which take root.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use uraid_tests::array::Array;
+use uraid_tests::binary;
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::run::client;
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, MEMBER_BYTES};
+
+use crate::control::ask;
+
+/// A file as a device; taken down when dropped.
+struct Loop {
+    device: PathBuf,
+}
+
+impl Loop {
+    fn of(file: &Path, sector_size: &str) -> Self {
+        let words = ["--find", "--show", "--sector-size", sector_size, file.to_str().unwrap()];
+        let device = client("losetup", words).success().text().trim().into();
+        Self { device }
+    }
+
+    fn path(&self) -> &str {
+        self.device.to_str().unwrap()
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = client("losetup", ["--detach", self.path()]);
+    }
+}
+
+/// A blank device of the size of a member.
+fn blank(array: &Array, name: &str, sector_size: &str) -> (PathBuf, Loop) {
+    let file = array.path(name);
+    fs::write(&file, vec![0; MEMBER_BYTES]).unwrap();
+    let device = Loop::of(&file, sector_size);
+    (file, device)
+}
+
+/// The smallest request that a server takes.
+fn smallest(server: &Server) -> Option<u32> {
+    server.connect().block_sizes().map(|[smallest, ..]| smallest)
+}
+
+/// A member that has to be written in larger pieces is refused by whatever would take it in, and not written.
+#[test]
+fn larger_sectors_than_the_arrays_are_refused_before_anything_is_written() {
+    let array = Array::create(&shape::raid5_of_3());
+    assert_eq!(array.examine()["sector_size"], 512);
+    let (file, large) = blank(&array, "large", "4096");
+    let is_blank = || fs::read(&file).unwrap().iter().all(|&byte| byte == 0);
+    let refusal = Server::refused(&array, array.members(), &["--spare", large.path()]).stderr;
+    assert!(refusal.contains("sectors of 4096 bytes"), "{refusal}");
+
+    let server = Server::start(&array);
+    let image = Random::new(5).bytes(array.expected_size());
+    write_export(server.uri(), &image);
+    for words in
+        [&["replace", "1", large.path()][..], &["replace", "1", large.path(), "--force"], &["add", large.path()]]
+    {
+        let refusal = ask(&array, words).code_is(1).stderr;
+        assert!(refusal.contains("sectors of 4096 bytes"), "{words:?}: {refusal}");
+    }
+    let _ = ask(&array, &["fail", "1"]).success();
+    for words in [&["add", large.path()][..], &["add", large.path(), "--force"]] {
+        let refusal = ask(&array, words).code_is(1).stderr;
+        assert!(refusal.contains("sectors of 4096 bytes"), "{words:?}: {refusal}");
+    }
+    assert!(is_blank(), "what is refused is not written");
+    // One with small sectors is welcome.
+    let (_, small) = blank(&array, "small", "512");
+    let _ = ask(&array, &["add", small.path()]).success();
+    let _ = ask(&array, &["wait"]).success();
+    assert_same(&read_export(server.uri()), &image, "on the new member");
+    assert_eq!(smallest(&server), Some(512));
+    let _ = server.stop();
+}
+
+/// A member whose content was copied to a device with larger sectors.
+#[test]
+fn a_member_that_was_moved_to_larger_sectors_is_refused_by_name() {
+    let array = Array::create(&shape::raid5_of_3());
+    let copied = array.path("copied");
+    fs::copy(&array.members()[1], &copied).unwrap();
+    let device = Loop::of(&copied, "4096");
+    let members = [array.members()[0].clone(), device.device.clone(), array.members()[2].clone()];
+    let refusal = Server::refused(&array, &members, &[]).stderr;
+    assert!(refusal.contains(device.path()) && refusal.contains("leave it out, with --degraded"), "{refusal}");
+    assert!(fs::read(&copied).unwrap() == fs::read(&array.members()[1]).unwrap(), "it is not written");
+    let _ = Server::start_members(&array, &array.without(&[1]), &["--degraded"]).stop();
+}
+
+/// The largest sectors of any member are the array's, for ever, and all sorts of members suit it.
+#[test]
+fn an_array_of_unequal_sectors_has_the_largest_and_keeps_them() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let (_, large) = blank(&array, "large", "4096");
+    let (_, small) = blank(&array, "small", "512");
+    let members: Vec<PathBuf> = vec![array.members()[0].clone(), large.device.clone(), small.device.clone()];
+    let mut words: Vec<String> = vec!["create".into()];
+    words.extend(array.shape.options());
+    words.extend(["--size".into(), format!("{}M", MEMBER_BYTES >> 20)]);
+    words.extend(members.iter().map(|member| member.to_str().unwrap().to_owned()));
+    let _ = binary::uraid(words).success();
+    assert_eq!(binary::examine(&members)["sector_size"], 4096);
+
+    let server = Server::start_members(&array, &members, &[]);
+    assert_eq!(smallest(&server), Some(4096));
+    let mut client = server.connect();
+    let data = Random::new(6).bytes(4096);
+    for at in (0..1 << 20).step_by(36 << 10) {
+        client.write(at, &data);
+    }
+    client.flush();
+    client.disconnect();
+    // Another device with small sectors takes the large one's place.
+    let (_, other) = blank(&array, "other", "512");
+    let _ = ask(&array, &["replace", "1", other.path()]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+    drop(large);
+    let members: Vec<PathBuf> = vec![members[0].clone(), other.device.clone(), small.device.clone()];
+    let server = Server::start_members(&array, &members, &[]);
+    assert_eq!(smallest(&server), Some(4096), "clients see no other sectors than before");
+    let _ = ask(&array, &["fail", "0"]).success();
+    let mut client = server.connect();
+    for at in (0..1 << 20).step_by(36 << 10) {
+        assert_same(&client.read(at, 4096), &data, "without a member");
+    }
+    client.disconnect();
+    let _ = server.stop();
+}
