@@ -258,7 +258,8 @@ impl Superblock {
     #[must_use]
     pub fn write_positions(&self) -> [Bytes; 2] {
         let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
-        [if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd }, tail]
+        let head = if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
+        [head, if planted!(HeadOnly) { head } else { tail }]
     }
 
     /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array without a bitmap, and in one with a log

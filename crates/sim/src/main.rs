@@ -1,5 +1,6 @@
-//! `uraid-sim FIRST END MINUTES THREADS`: runs seeds from FIRST up to END, at most so many minutes long (0: as long as it takes), on so many
-//! threads. `cargo xtask sim` calls it.
+//! `uraid-sim FIRST END MINUTES THREADS [harsh]`: runs seeds from FIRST up to END, at most so many minutes long (0: as long as it takes), on so many
+//! threads; `harsh`: members fail in every life, and the power goes soon after. `cargo xtask sim` calls it. The last line is `counted: `
+//! and a JSON object of numbers.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
@@ -8,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use uraid_sim::dst::{Changes, Failure, Options, Report, run};
+use uraid_sim::dst::{Changes, Counts, Failure, Options, Report, Rotten, run};
 
 /// Failures after which a run of seeds stops: one bug shows in many.
 const FAILURES_MAX: usize = 5;
@@ -19,6 +20,7 @@ struct Arguments {
     end: u64,
     time: Duration,
     threads: u64,
+    is_harsh: bool,
 }
 
 /// What was found so far.
@@ -29,9 +31,45 @@ struct Sum {
     failures: Vec<Failure>,
 }
 
+impl Sum {
+    /// The sum for people.
+    fn text(&self, elapsed: Duration, threads: u64) -> String {
+        let Report { counts, changes, rotten, .. } = self.report;
+        let Counts { events, lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, .. } = counts;
+        let Counts { lies, unreadable, repaired, only_read, several_regions, hangs, overdue, .. } = counts;
+        let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
+        let Rotten { superblocks, bitmaps, logs, refused } = rotten;
+        format!(
+            "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts ({cuts_in_recovery} in recovery), \
+             {recoveries} recoveries, {only_read} looks before one, {degraded} lives degraded, {sectors_read} sectors read, {lies} silent \
+             corruptions, {repaired} pieces repaired, {unreadable} commands rightly without them, {fails} members given up, {joins} new ones, \
+             {returns} that came back ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs, {copies} copies begun \
+             ({replaced} took the place, {promoted} that of a member that failed), {hangs} hangs ({overdue} operations given up), \
+             {several_regions} runs of several regions, {superblocks} superblocks, {bitmaps} bitmaps and {logs} logs that rotted ({refused} members \
+             refused for it); {} failed",
+            self.runs,
+            elapsed.as_secs_f64(),
+            self.runs as f64 / elapsed.as_secs_f64() / threads as f64,
+            self.failures.len(),
+        )
+    }
+
+    /// The sum for programs: one JSON object of numbers, by the names of the counts in [`Report`], with `runs`, `failed` and `milliseconds`.
+    fn json(&self, elapsed: Duration) -> String {
+        let own = [
+            ("runs".to_owned(), self.runs),
+            ("failed".to_owned(), self.failures.len() as u64),
+            ("milliseconds".to_owned(), u64::try_from(elapsed.as_millis()).unwrap_or(u64::MAX)),
+        ];
+        let all = own.into_iter().chain(self.report.named());
+        let fields: Vec<String> = all.map(|(name, count)| format!("\"{name}\": {count}")).collect();
+        format!("{{{}}}", fields.join(", "))
+    }
+}
+
 fn main() -> ExitCode {
     let Some(arguments) = parse(std::env::args().skip(1)) else {
-        eprintln!("usage: uraid-sim FIRST END MINUTES THREADS; see `cargo xtask sim --help`");
+        eprintln!("usage: uraid-sim FIRST END MINUTES THREADS [harsh]; see `cargo xtask sim --help`");
         return ExitCode::from(2);
     };
     // A run that panics is reported with its events.
@@ -39,34 +77,25 @@ fn main() -> ExitCode {
     let begun = Instant::now();
     let sum = run_all(&arguments, begun);
     let elapsed = begun.elapsed();
-    let Report { lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, events, .. } = sum.report;
-    let Report { lies, unreadable, repaired, only_read, changes, .. } = sum.report;
-    let Changes { fails, joins, returns, shorts, rebuilds, scrubs } = changes;
-    println!(
-        "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts ({cuts_in_recovery} in recovery), \
-         {recoveries} recoveries, {only_read} looks before one, {degraded} lives degraded, {sectors_read} sectors read, {lies} silent corruptions, \
-         {repaired} pieces repaired, {unreadable} commands rightly without them, {fails} members given up, {joins} replaced, {returns} that came back \
-         ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs; {} failed",
-        sum.runs,
-        elapsed.as_secs_f64(),
-        sum.runs as f64 / elapsed.as_secs_f64() / arguments.threads as f64,
-        sum.failures.len(),
-    );
+    println!("{}", sum.text(elapsed, arguments.threads));
+    println!("counted: {}", sum.json(elapsed));
     if sum.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
-    let numbers: Vec<u64> = arguments.map(|argument| argument.parse().ok()).collect::<Option<_>>()?;
+    let mut arguments: Vec<String> = arguments.collect();
+    let is_harsh = arguments.pop_if(|last| last == "harsh").is_some();
+    let numbers: Vec<u64> = arguments.iter().map(|argument| argument.parse().ok()).collect::<Option<_>>()?;
     let [first, end, minutes, threads] = numbers[..] else { return None };
     let time = Duration::from_secs(minutes.checked_mul(60)?);
-    (first < end && (1..=1024).contains(&threads)).then_some(Arguments { first, end, time, threads })
+    (first < end && (1..=1024).contains(&threads)).then_some(Arguments { first, end, time, threads, is_harsh })
 }
 
 fn run_all(arguments: &Arguments, begun: Instant) -> Sum {
     let (next, sum) = (AtomicU64::new(arguments.first), Mutex::new(Sum::default()));
     // Whoever looks at one seed wants to see all of it.
     let is_one = arguments.first + 1 == arguments.end;
-    let options = Options::default();
+    let options = Options { is_harsh: arguments.is_harsh, ..Options::default() };
     let options = if is_one { Options { events: usize::MAX, ..options } } else { options };
     let work = || {
         loop {

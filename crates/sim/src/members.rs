@@ -104,6 +104,11 @@ impl Members {
         std::mem::replace(&mut self.slots[slot.index()], member)
     }
 
+    /// Makes room for so many members at least.
+    pub(crate) fn extend_to(&mut self, len: usize) {
+        self.slots.resize(self.slots.len().max(len), None);
+    }
+
     /// Only the members of `kept`.
     #[must_use]
     pub fn only(&self, kept: MemberSet) -> Self {

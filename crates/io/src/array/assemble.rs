@@ -71,22 +71,33 @@ impl<D: Disk> Assembled<D> {
             };
             let mut late: MemberSet =
                 accepted.iter().filter(|&slot| behind(slot) && !planted!(CatchUpSkipped)).collect();
-            let mut writes = Vec::new();
+            // The copies that are written first, and those that are written when these are durable.
+            let (mut first, mut last) = (Vec::new(), Vec::new());
             for index in verdict.slots.iter().flatten() {
                 let found = &candidates[*index].superblock;
                 let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
-                if is_torn(&mut disk, found)? {
-                    // The next version goes where the torn one is, and leaves the one before it.
-                    superblock.sequence.0 += 1;
+                let [is_head_damaged, is_tail_damaged] = damaged(&mut disk, found)?;
+                if (is_head_damaged || is_tail_damaged) && !planted!(DamageKept) {
                     late = late.with(found.slot);
+                }
+                let is_tail_needed = is_head_damaged && !planted!(TornIgnored);
+                if is_tail_needed {
+                    // The next version goes where the damaged copy is, and leaves the one before it.
+                    superblock.sequence.0 += 1;
                 }
                 if late.contains(found.slot) {
                     superblock.sequence.0 += 1;
-                    writes.extend(superblock_writes(superblock));
+                    let [head, tail] = superblock_writes(superblock);
+                    first.push(head);
+                    // The only whole copy of a version that may count stays until there is another.
+                    if is_tail_needed && !planted!(OnlyCopyOverwritten) { &mut last } else { &mut first }.push(tail);
                 }
             }
-            perform(&mut disk, writes)?;
-            perform(&mut disk, late.iter().map(flush))?;
+            for writes in [first, last] {
+                let written: MemberSet = writes.iter().map(|op| op.member).collect();
+                perform(&mut disk, writes)?;
+                perform(&mut disk, written.iter().map(flush))?;
+            }
         }
         let geometry = verdict.geometry.clone();
         // A member that is out of date has the log and the bitmap of its time.
@@ -183,13 +194,16 @@ impl<D: Disk> Assembled<D> {
     }
 }
 
-/// Whether a member's superblock is in none of its slots at the head: its write was torn there, and only the copy at the tail is whole.
-fn is_torn(disk: &mut impl Disk, superblock: &Superblock) -> Result<bool, Error> {
-    let [head, _] = superblock.write_positions();
-    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    let segments = smallvec![block.lease_write(0..SUPERBLOCK_BYTES)];
-    perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset: head, segments }])?;
-    Ok(block.as_ref() != encode(superblock))
+/// Which copies of the version of its superblock that a member has are not whole: the one at the head, and the one at the tail.
+fn damaged(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Error> {
+    let mut blocks = [(); 2].map(|()| Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)));
+    let reads = superblock.write_positions().into_iter().zip(&mut blocks).map(|(offset, block)| {
+        let segments = smallvec![block.lease_write(0..SUPERBLOCK_BYTES)];
+        DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }
+    });
+    perform(disk, reads.collect::<Vec<_>>())?;
+    let whole = encode(superblock);
+    Ok(blocks.map(|block| block.as_ref() != whole))
 }
 
 /// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and whole needs none.
@@ -261,11 +275,12 @@ pub(super) fn flush(member: MemberIndex) -> DiskOp {
     DiskOp { tag: 0, member, kind: OpKind::Flush, offset: Bytes(0), segments: Segments::new() }
 }
 
-pub(super) fn superblock_writes(superblock: &Superblock) -> impl Iterator<Item = DiskOp> {
+/// The writes of a superblock: of the copy at the head, and of the one at the tail.
+pub(super) fn superblock_writes(superblock: &Superblock) -> [DiskOp; 2] {
     let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
     block.as_mut().copy_from_slice(&encode(superblock));
     let member = superblock.slot;
-    superblock.write_positions().into_iter().map(move |offset| {
+    superblock.write_positions().map(|offset| {
         let segments = smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
         DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
     })

@@ -93,7 +93,7 @@ pub fn choose<'a>(
         match lacking {
             None => redo.push(Redo { lane, sequence }),
             Some(_) if planted!(ReplayAny) => redo.push(Redo { lane, sequence }),
-            Some(member) if !(is_newest || is_misread) => {
+            Some(member) if !(is_newest || is_misread || planted!(LossIgnored)) => {
                 return Err(ReplayError::Lost { member, sequence });
             }
             Some(_) => {}

@@ -14,6 +14,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use rustix::io::Errno;
 use uraid_io::Error;
@@ -63,7 +64,10 @@ pub struct SimDisk {
 
 #[derive(Debug)]
 struct World {
+    /// In their slots, at the seat, and beyond it those whose slots others have, with operations that have not ended.
     members: Members,
+    /// The first place beyond the slots.
+    seat: usize,
     random: Random,
     faults: Faults,
     planned: Vec<Planned>,
@@ -89,6 +93,8 @@ struct World {
     lied: MemberSet,
     /// How often.
     lies: u64,
+    /// Operations that never end, or took half a minute.
+    hangs: u64,
     /// The area that a planned fault corrupts from now on.
     rotting: Option<Area>,
     /// Operations on what may be corrupted: whose, and which of the member's.
@@ -98,6 +104,10 @@ struct World {
 #[derive(Debug)]
 struct Flight {
     op: DiskOp,
+    /// Where the member is: not in its slot any more, when another has that.
+    place: MemberIndex,
+    /// Nobody waits for it.
+    is_abandoned: bool,
     fault: Option<Fault>,
     write: Option<WriteId>,
     mark: Option<FlushMark>,
@@ -122,6 +132,7 @@ impl SimDisk {
     pub fn new(members: Members, random: Random, trace: Trace) -> Self {
         let counts = vec![0; members.len()];
         let world = World {
+            seat: members.len(),
             members,
             random,
             faults: Faults::default(),
@@ -143,6 +154,7 @@ impl SimDisk {
             struck: MemberSet::EMPTY,
             lied: MemberSet::EMPTY,
             lies: 0,
+            hangs: 0,
             rotting: None,
             corruptible: Vec::new(),
         };
@@ -245,25 +257,55 @@ impl SimDisk {
         self.world.borrow().members.clone()
     }
 
-    /// Whether operations on a slot are in flight.
+    /// Operations so far that never end, or take half a minute.
+    #[must_use]
+    pub fn hangs(&self) -> u64 {
+        self.world.borrow().hangs
+    }
+
+    /// The members in slots and at the seat with operations in flight that never end.
+    #[must_use]
+    pub fn hung(&self) -> MemberSet {
+        let world = self.world.borrow();
+        let hung = world.flying.values().filter(|flight| flight.fault == Some(Fault::Hang));
+        hung.map(|flight| flight.place).collect()
+    }
+
+    /// Lets time pass until then.
+    pub fn sleep_until(&self, time: Nanos) {
+        self.world.borrow_mut().sleep_until(time);
+    }
+
+    /// Whether operations on a slot are in flight that somebody waits for.
     #[must_use]
     pub fn is_busy(&self, slot: MemberIndex) -> bool {
         let world = self.world.borrow();
-        let flying = world.flying.values().map(|flight| flight.op.member);
+        let flying = world.flying.values().filter(|flight| !flight.is_abandoned).map(|flight| flight.place);
         let others = world.queued.iter().map(|op| op.member).chain(world.done.iter().map(|done| done.member));
         flying.chain(others).any(|member| member == slot)
     }
 
-    /// Puts a member in at a slot, or takes it out with `None`; the one that was there. What has happened to that one is forgotten.
+    /// Puts a member in at a slot or the seat beyond, or takes it out with `None`; the one that was there, if nothing is in flight on it any more. What
+    /// has happened to that one is forgotten.
     ///
     /// # Panics
-    /// When there is no such slot, or [operations](SimDisk::is_busy) on it are in flight.
+    /// When there is no such slot, or somebody [waits](SimDisk::is_busy) for operations on it.
     pub fn put(&self, slot: MemberIndex, member: Option<Member>) -> Option<Member> {
         assert!(!self.is_busy(slot), "a member is exchanged with nothing in flight");
         let mut world = self.world.borrow_mut();
         world
             .trace
             .note(format_args!("slot {slot} has {} member now", if member.is_some() { "another" } else { "no" }));
+        assert!(slot.index() <= world.seat, "members are in slots, or at the seat");
+        let end = world.members.len().max(world.seat + 1);
+        let most = end.max(world.counts.len());
+        world.members.extend_to(slot.index() + 1);
+        world.counts.resize(most, 0);
+        if world.flying.values().any(|flight| flight.place == slot) {
+            let aside = MemberIndex(u8::try_from(end).expect("few members are put aside"));
+            world.members.extend_to(end + 1);
+            world.exchange(slot, aside);
+        }
         world.gone = world.gone.without(slot);
         world.struck = world.struck.without(slot);
         world.lied = world.lied.without(slot);
@@ -315,6 +357,38 @@ impl World {
         }
     }
 
+    /// Lets two members change places, with all that has happened to them and what is in flight.
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        let most = one.index().max(other.index()) + 1;
+        self.members.extend_to(most);
+        self.counts.resize(most.max(self.counts.len()), 0);
+        self.counts.swap(one.index(), other.index());
+        let [first, second] = [one, other].map(|place| self.members.replace(place, None));
+        self.members.replace(one, second);
+        self.members.replace(other, first);
+        let moved = |place: MemberIndex| match place {
+            _ if place == one => other,
+            _ if place == other => one,
+            _ => place,
+        };
+        for set in [&mut self.gone, &mut self.struck, &mut self.lied] {
+            *set = set.iter().map(moved).collect();
+        }
+        self.flying.values_mut().for_each(|flight| flight.place = moved(flight.place));
+    }
+
+    fn sleep_until(&mut self, time: Nanos) {
+        while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= time) {
+            if self.is_dark {
+                return;
+            }
+            self.now = self.now.max(entry.key().0);
+            let event = entry.remove();
+            self.happen(event);
+        }
+        self.now = self.now.max(time);
+    }
+
     fn vanish(&mut self, member: MemberIndex) {
         self.trace.note(format_args!("{}: member {member} vanishes", self.now.0));
         self.gone = self.gone.with(member);
@@ -359,6 +433,7 @@ impl World {
         if fault.is_some_and(Fault::is_silent) {
             self.lied = self.lied.with(op.member);
         }
+        self.hangs += u64::from(matches!(fault, Some(Fault::Slow | Fault::Hang)));
         if fault.is_some_and(|fault| fault != Fault::Slow) {
             if !fault.is_some_and(Fault::is_silent) {
                 self.struck = self.struck.with(op.member);
@@ -394,7 +469,8 @@ impl World {
         if fault != Some(Fault::Hang) {
             self.schedule(delay, Event::End { id });
         }
-        self.flying.insert(id, Flight { op, fault, write, mark });
+        let place = op.member;
+        self.flying.insert(id, Flight { op, place, is_abandoned: false, fault, write, mark });
         self.step();
     }
 
@@ -421,7 +497,7 @@ impl World {
                 // What is lost or goes elsewhere has no effect where it was meant to.
                 let is_real = !matches!(flight.fault, Some(Fault::Lost | Fault::Misdirected));
                 if let (Some(write), true) = (flight.write, is_real) {
-                    let member = self.members.get_mut(flight.op.member).expect("a member that is written is there");
+                    let member = self.members.get_mut(flight.place).expect("a member that is written is there");
                     member.take_effect(write, start..end);
                 }
             }
@@ -439,9 +515,9 @@ impl World {
 
     /// Does what is left to do of an operation, and says how it went.
     fn end(&mut self, flight: &mut Flight) -> Result<(), DiskError> {
-        let Flight { op, fault, write, mark } = flight;
-        let (info, is_gone) = (op.info(), self.gone.contains(op.member));
-        let Some(member) = self.members.get_mut(op.member) else { return Err(DiskError::Absent { op: info }) };
+        let Flight { op, place, fault, write, mark, .. } = flight;
+        let (info, is_gone) = (op.info(), self.gone.contains(*place));
+        let Some(member) = self.members.get_mut(*place) else { return Err(DiskError::Absent { op: info }) };
         if is_gone {
             write.iter().for_each(|&write| member.abandon(write));
             return Err(DiskError::Io { op: info, errno: Errno::IO });
@@ -555,6 +631,28 @@ impl Disk for SimDisk {
 
     fn wait(&mut self) -> Result<(), Error> {
         self.world.borrow_mut().wait()
+    }
+
+    /// Operations that never end do not end the wait, nor anything else.
+    fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
+        let mut world = self.world.borrow_mut();
+        world.kick()?;
+        let until = Nanos(world.now.0 + u64::try_from(time.as_nanos()).expect("a short time"));
+        while world.done.is_empty() && !world.is_dark && world.now < until {
+            let next = world.events.first_key_value().map_or(until, |(&(at, _), _)| at.min(until));
+            world.sleep_until(next);
+        }
+        world.kick()
+    }
+
+    fn abandon(&mut self, tag: u64) {
+        let mut world = self.world.borrow_mut();
+        let flights = world.flying.values_mut().filter(|flight| flight.op.tag == tag);
+        flights.for_each(|flight| flight.is_abandoned = true);
+    }
+
+    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.world.borrow_mut().exchange(one, other);
     }
 
     fn in_flight(&self) -> usize {

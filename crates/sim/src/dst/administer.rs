@@ -13,9 +13,9 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
-use super::Finding;
 use super::client::{Asked, Client};
 use super::scenario::uuid;
+use super::{Changes, Finding};
 use crate::disk::{Ending, leave};
 use crate::member::{Member, Payload};
 use crate::members::Members;
@@ -26,38 +26,6 @@ const MENDS_MAX: usize = 32;
 
 /// Ticks after which everything that waits for time has happened.
 const TICKS_MAX: usize = 400;
-
-/// What was done to a running array.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
-    /// Members given up.
-    pub fails: u64,
-    /// New members taken in.
-    pub joins: u64,
-    /// Members that came back.
-    pub returns: u64,
-    /// Of these, how many lacked only what the bitmap says.
-    pub shorts: u64,
-    /// Lives in which a member that had joined got all of its content.
-    pub rebuilds: u64,
-    /// Scrubs that came to their end.
-    pub scrubs: u64,
-}
-
-impl Changes {
-    /// Both.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            fails: self.fails + other.fails,
-            joins: self.joins + other.joins,
-            returns: self.returns + other.returns,
-            shorts: self.shorts + other.shorts,
-            rebuilds: self.rebuilds + other.rebuilds,
-            scrubs: self.scrubs + other.scrubs,
-        }
-    }
-}
 
 /// See the module.
 #[derive(Debug)]

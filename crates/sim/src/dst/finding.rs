@@ -133,6 +133,12 @@ pub enum Finding {
     /// A foreign or cloned member was accepted, or one of another side.
     #[error("a foreign or cloned member was accepted, or one that went on without the others")]
     Stranger,
+    /// A member's superblock went back to an earlier version though one copy of the newest is whole.
+    #[error("member {member} has forgotten the newest version of its superblock, of which one copy is whole")]
+    Forgotten {
+        /// The member.
+        member: MemberIndex,
+    },
     /// A member's superblock is gone.
     #[error("member {member} has no superblock left: {source}")]
     NoSuperblock {

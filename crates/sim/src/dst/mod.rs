@@ -15,23 +15,27 @@ mod administer;
 pub mod audit;
 mod client;
 pub(crate) mod doubts;
+mod extras;
 mod finding;
 pub mod model;
 mod open;
+mod report;
+mod rot;
 mod scenario;
 mod shelf;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use uraid_io::array::{Assembled, judge};
+use uraid_io::bitmap::Regions;
 use uraid_io::engine::Engine;
 use uraid_io::member::Access;
 use uraid_io::superblock::{Area, Areas, Consistency, Integrity};
-use uraid_layout::{Geometry, MemberSet};
+use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
-pub use administer::Changes;
 pub use finding::{Failure, Finding};
 pub(crate) use open::look_after;
+pub use report::{Changes, Counts, Report, Rotten};
 pub use scenario::Scenario;
 
 use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
@@ -41,6 +45,7 @@ use crate::trace::{KEPT, Trace};
 use administer::Administrator;
 use audit::tolerated;
 use client::{Client, End};
+use extras::Extras;
 use model::Model;
 use open::{Opened, Seen};
 use shelf::{Found, Shelf};
@@ -57,59 +62,6 @@ pub struct Options {
     pub is_harsh: bool,
     /// How many of the last events a failure tells.
     pub events: usize,
-}
-
-/// What a run did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Report {
-    /// A number that two runs have in common when the same happened in both.
-    pub hash: u64,
-    /// Events.
-    pub events: u64,
-    /// Times that the array was opened.
-    pub lives: u64,
-    /// Of these, how often it had to be recovered, and was.
-    pub recoveries: u64,
-    /// Power cuts, kills and hangs.
-    pub cuts: u64,
-    /// Of these, how often before the array was recovered.
-    pub cuts_in_recovery: u64,
-    /// Sectors that clients read.
-    pub sectors_read: u64,
-    /// Lives without some member.
-    pub degraded: u64,
-    /// How often members corrupted something silently.
-    pub lies: u64,
-    /// Commands that rightly failed where too many members had.
-    pub unreadable: u64,
-    /// Pieces that were computed from other members and written back.
-    pub repaired: u64,
-    /// Arrays, not stopped cleanly, that were read without being written first.
-    pub only_read: u64,
-    /// What was done to arrays that ran.
-    pub changes: Changes,
-}
-
-impl Report {
-    /// Two reports as one; the hash is nobody's then.
-    #[must_use]
-    pub fn plus(self, other: Self) -> Self {
-        Self {
-            hash: 0,
-            events: self.events + other.events,
-            lives: self.lives + other.lives,
-            recoveries: self.recoveries + other.recoveries,
-            cuts: self.cuts + other.cuts,
-            cuts_in_recovery: self.cuts_in_recovery + other.cuts_in_recovery,
-            sectors_read: self.sectors_read + other.sectors_read,
-            degraded: self.degraded + other.degraded,
-            lies: self.lies + other.lies,
-            unreadable: self.unreadable + other.unreadable,
-            repaired: self.repaired + other.repaired,
-            only_read: self.only_read + other.only_read,
-            changes: self.changes.plus(other.changes),
-        }
-    }
 }
 
 impl Default for Options {
@@ -130,13 +82,21 @@ impl Default for Options {
 /// What must not be.
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut random = Random::new(seed);
-    let scenario = Scenario::draw(&mut random, &options.ways);
+    let (extras, mut own) = Extras::draw(seed);
+    let mut scenario = Scenario::draw(&mut random, &options.ways);
+    if extras.is_wide {
+        scenario = Scenario::draw_wide(&mut own, &options.ways);
+    }
     let trace = Trace::keeping(options.events);
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
-    let mut run = Run::new(scenario, random, trace.clone(), options);
+    let mut run = Run { extras, own, ..Run::new(scenario, random, trace.clone(), options) };
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
-        Ok(Ok(())) => return Ok(Report { hash: trace.hash(), events: trace.count(), ..run.report }),
+        Ok(Ok(())) => {
+            run.report.hash = trace.hash();
+            run.report.counts.events = trace.count();
+            return Ok(run.report);
+        }
         Ok(Err(finding)) => finding,
         Err(panic) => {
             let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -162,6 +122,12 @@ struct Run {
     silent: Option<Silent>,
     /// Who changes the array while it runs, in some of the runs.
     administrator: Option<Administrator>,
+    extras: Extras,
+    /// Chance for these.
+    own: Random,
+    /// Whose log has rotted since it was begun anew, and whether that has kept the array from being opened.
+    rotten_log: Option<MemberIndex>,
+    is_refused: bool,
     report: Report,
 }
 
@@ -185,10 +151,29 @@ impl Run {
         let is_administered = scenario.geometry.tolerance() > 0 && !corrupts && other.chance(1, 2);
         let administrator = is_administered.then(|| Administrator::new(other));
         let report = Report::default();
-        Self { scenario, shelf, model, random, aside, trace, corrupts, is_harsh, silent, administrator, report }
+        Self {
+            scenario,
+            shelf,
+            model,
+            random,
+            aside,
+            trace,
+            corrupts,
+            is_harsh,
+            silent,
+            administrator,
+            extras: Extras::default(),
+            own: Random::new(0),
+            rotten_log: None,
+            is_refused: false,
+            report,
+        }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
+        let regions = Regions::new(&self.scenario.geometry).count();
+        self.report.counts.several_regions +=
+            u64::from(regions > 1 && self.scenario.consistency() != Consistency::None);
         if self.silent.is_some() {
             self.zero()?;
         }
@@ -223,17 +208,26 @@ impl Run {
     /// One life; false when the array can't be used any more.
     fn live(&mut self, weather: Weather) -> Result<bool, Finding> {
         let Self { shelf, scenario, administrator, random, trace, .. } = self;
-        let Some(found) = shelf.find(&scenario.geometry, administrator.as_mut(), random, trace)? else {
+        let rots = self.extras.rots && weather == Weather::Rough;
+        if rots {
+            self.report.rotten = self.report.rotten.plus(shelf.rot(&mut self.own, trace)?);
+        }
+        let Some(mut found) = shelf.find(&scenario.geometry, administrator.as_mut(), random, trace)? else {
             return Ok(false);
         };
-        self.report.lives += 1;
+        // Damage stays until the log begins anew: of a record that several members have lost nobody can say that it was there.
+        if rots && self.rotten_log.is_none() {
+            self.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
+            self.report.rotten.logs += u64::from(self.rotten_log.is_some());
+        }
+        self.report.counts.lives += 1;
         let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
         let missing = found.verdict.lost();
         if let Some(administrator) = &mut self.administrator {
             administrator.begin();
             self.shelf.hand_out(found.verdict.missing(), administrator);
         }
-        self.report.degraded += u64::from(!missing.is_empty());
+        self.report.counts.degraded += u64::from(!missing.is_empty());
         if weather == Weather::Rough && self.random.chance(2, 3) {
             let exponent = self.random.below(12);
             disk.cut_after(Steps(1 + self.random.below(1 << exponent)));
@@ -255,7 +249,7 @@ impl Run {
         };
         let end = match self.open(&disk, &found, &seen)? {
             Opened::Broken => {
-                self.report.cuts_in_recovery += 1;
+                self.report.counts.cuts_in_recovery += u64::from(!self.is_refused);
                 End::Dark
             }
             Opened::Engine(engine) => {
@@ -263,8 +257,12 @@ impl Run {
                 self.serve(*engine, &disk, weather)?
             }
         };
-        self.report.lies += disk.lies();
+        self.report.counts.lies += disk.lies();
         self.end(&disk, &found, end);
+        if let Some(member) = self.rotten_log.take_if(|_| std::mem::take(&mut self.is_refused)) {
+            self.report.rotten.refused += 1;
+            self.shelf.leave_out(member);
+        }
         Ok(true)
     }
 
@@ -282,10 +280,10 @@ impl Run {
         }
         let has_rebuilt = end != End::Dark && client.has_rebuilt();
         let superblocks = client.superblocks.clone();
-        self.report.sectors_read += client.reads;
-        self.report.unreadable += client.unreadable;
+        self.report.counts.sectors_read += client.reads;
+        self.report.counts.unreadable += client.unreadable;
         let engine = client.into_engine();
-        self.report.repaired += engine.counters().total().repaired;
+        self.report.counts.repaired += engine.counters().total().repaired;
         self.scenario.superblocks = superblocks;
         self.report.changes.rebuilds += u64::from(has_rebuilt);
         if has_rebuilt && end == End::Closed {
@@ -299,7 +297,7 @@ impl Run {
     fn end(&mut self, disk: &SimDisk, found: &Found, end: End) {
         let ending = if end != End::Closed && self.random.chance(1, 4) { Ending::Kill } else { Ending::PowerCut };
         self.trace.note(format_args!("the life ends: {end:?}, {ending:?}"));
-        self.report.cuts += u64::from(end != End::Closed);
+        self.report.counts.cuts += u64::from(end != End::Closed);
         self.model.stopped();
         let left = disk.leave(ending, &mut self.random);
         if let Some(administrator) = &mut self.administrator {

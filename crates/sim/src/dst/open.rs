@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use uraid_io::array::{Assembled, judge};
+use uraid_io::array::{Assembled, RecoverError, judge};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Engine;
+use uraid_io::log::replay::ReplayError;
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState};
 use uraid_layout::repair::Repair;
@@ -57,7 +58,7 @@ pub(crate) fn look_after(
     run.silent = Some(draw_silent(scenario, &mut Random::new(1)));
     run.model = model.clone();
     match run.open(&disk, &found, &Seen::new())? {
-        Opened::Engine(_) => Ok(run.report.recoveries > 0),
+        Opened::Engine(_) => Ok(run.report.counts.recoveries > 0),
         Opened::Broken => Err(Finding::Refused { error: "it breaks though nothing fails".into() }),
     }
 }
@@ -71,16 +72,17 @@ impl Run {
         let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
         let mut assembled = match assembled {
             Ok(assembled) => assembled,
-            Err(error) => return self.broken(disk, error.to_string()),
+            Err(error) => return self.broken(disk, &error),
         };
         if assembled.needs_recovery() {
             assembled = match assembled.recover(|_| {}) {
                 Ok(assembled) => assembled,
-                Err(error) => return self.broken(disk, error.to_string()),
+                Err(error) => return self.broken(disk, &error),
             };
-            self.report.recoveries += 1;
+            self.report.counts.recoveries += 1;
             self.trace.note(format_args!("recovered"));
         }
+        self.rotten_log = None;
         let mut engine = assembled.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         if self.silent.is_some() {
             let Some(healed) = self.heal(disk, engine)? else { return Ok(Opened::Broken) };
@@ -109,7 +111,7 @@ impl Run {
             }
             (before, last) = (client.unreadable, failed);
         };
-        self.report.unreadable += client.unreadable;
+        self.report.counts.unreadable += client.unreadable;
         let seen = std::mem::take(&mut client.seen);
         let engine = client.into_engine();
         if !is_done {
@@ -144,7 +146,7 @@ impl Run {
         let generation = scenario::uuid(&mut self.aside);
         let array = match Assembled::new(disk.clone(), verdict, candidates, Access::ReadOnly, generation) {
             Ok(array) => array,
-            Err(error) => return self.broken(&disk, error.to_string()).map(|_| Seen::new()),
+            Err(error) => return self.broken(&disk, &error).map(|_| Seen::new()),
         };
         let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         let mut model = self.model.clone();
@@ -152,8 +154,8 @@ impl Run {
         let mut client =
             Client::new(engine, disk.clone(), &scenario, &mut model, self.aside.fork(), self.trace.clone());
         client.look()?;
-        self.report.only_read += 1;
-        self.report.unreadable += client.unreadable;
+        self.report.counts.only_read += 1;
+        self.report.counts.unreadable += client.unreadable;
         let seen = std::mem::take(&mut client.seen);
         let after = disk.members();
         let is_same =
@@ -165,8 +167,15 @@ impl Run {
         Ok(if is_logged { seen } else { Seen::new() })
     }
 
-    fn broken(&self, disk: &SimDisk, error: String) -> Result<Opened, Finding> {
+    fn broken(&mut self, disk: &SimDisk, error: &RecoverError) -> Result<Opened, Finding> {
         self.trace.note(format_args!("opening failed: {error}"));
+        if let RecoverError::Log(ReplayError::Lost { member, .. }) = error
+            && self.rotten_log == Some(*member)
+        {
+            self.is_refused = true;
+            return Ok(Opened::Broken);
+        }
+        let error = error.to_string();
         if disk.is_dark() || !disk.struck().is_empty() { Ok(Opened::Broken) } else { Err(Finding::Refused { error }) }
     }
 

@@ -31,18 +31,43 @@ impl Scenario {
     /// # Panics
     /// When no way is given.
     pub fn draw(random: &mut Random, ways: &[Consistency]) -> Self {
-        let geometry = loop {
-            if let Ok(geometry) = Geometry::new(draw_spec(random)) {
-                break geometry;
+        Self::complete(draw_geometry(random), MEMBER_MIN, random, ways)
+    }
+
+    /// One with a write-intent bitmap of several regions, where one of the ways has any.
+    ///
+    /// # Panics
+    /// When no way is given.
+    pub(super) fn draw_wide(random: &mut Random, ways: &[Consistency]) -> Self {
+        loop {
+            let spec = *draw_geometry(random).spec();
+            let chunk = *random.pick(&[16, 32, 64]) << 10;
+            let of_one = Spec { chunk: Bytes(chunk), member_size: Sectors(chunk / 512), ..spec };
+            let Ok(one) = Geometry::new(Spec { member_size: Sectors(of_one.member_size.0 * 16), ..of_one }) else {
+                continue;
+            };
+            if one.tolerance() == 0 {
+                continue;
             }
-        };
+            // Regions are of as many stripes as make up 1 MiB, rounded up to a power of two; the last one may have fewer.
+            let of_region = (1_u64 << 20).div_ceil(one.stripe_sectors().bytes().0).next_power_of_two();
+            let stripes = of_region * random.within(1, 2) + random.within(1, of_region);
+            let of_stripe = one.used_sectors().0 / one.stripes().0;
+            let spec = Spec { member_size: Sectors(of_stripe * stripes), ..of_one };
+            if let Ok(geometry) = Geometry::new(spec) {
+                return Self::complete(geometry, Bytes(2 * MEMBER_MIN.0), random, ways);
+            }
+        }
+    }
+
+    fn complete(geometry: Geometry, member: Bytes, random: &mut Random, ways: &[Consistency]) -> Self {
         let suits = |way: &&Consistency| match way {
             Consistency::None | Consistency::Log => true,
             Consistency::Bitmap => geometry.tolerance() > 0,
         };
         let ways: Vec<Consistency> = ways.iter().filter(suits).copied().collect();
         let consistency = if ways.is_empty() { Consistency::None } else { *random.pick(&ways) };
-        let superblocks = superblocks(&geometry, consistency, random);
+        let superblocks = superblocks(&geometry, member, consistency, random);
         let pages = *random.pick(&[32, 64, 64, 256, 1024]) * PAGE;
         let cache = match random.below(5) {
             0 => None,
@@ -71,6 +96,14 @@ impl std::fmt::Display for Scenario {
     }
 }
 
+fn draw_geometry(random: &mut Random) -> Geometry {
+    loop {
+        if let Ok(geometry) = Geometry::new(draw_spec(random)) {
+            return geometry;
+        }
+    }
+}
+
 fn draw_spec(random: &mut Random) -> Spec {
     let (level, members, rows) = match random.below(10) {
         0 => (Level::Raid0, random.within(2, 4), 1),
@@ -96,13 +129,13 @@ fn draw_spec(random: &mut Random) -> Spec {
     Spec { level, members: u8::try_from(members).expect("small"), chunk: Bytes(chunk), member_size }
 }
 
-fn superblocks(geometry: &Geometry, consistency: Consistency, random: &mut Random) -> Vec<Superblock> {
+fn superblocks(geometry: &Geometry, member: Bytes, consistency: Consistency, random: &mut Random) -> Vec<Superblock> {
     let spec = geometry.spec();
     let array = uuid(random);
     let uuids: Vec<Uuid> = (0..spec.members).map(|_| uuid(random)).collect();
     let is_checked = consistency == Consistency::Log && random.chance(1, 2);
     let integrity = if is_checked { Integrity::Crc32 } else { Integrity::None };
-    let mut areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
+    let mut areas = Areas::new(member, Bytes(0), integrity).expect("a member has room for its areas");
     // As small as a log can be, so that it is filled many times over, or a few times that.
     let rows = geometry.rows() as u64;
     let least = (2 * (spec.chunk.0 * rows + 4 * PAGE)).max(RING_BYTES_MIN.0);

@@ -7,10 +7,11 @@ use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
-use super::Finding;
 use super::administer::Administrator;
 use super::audit::tolerated;
+use super::rot::rot_heads;
 use super::scenario::uuid;
+use super::{Finding, Rotten};
 use crate::member::Member;
 use crate::members::Members;
 use crate::random::Random;
@@ -67,6 +68,19 @@ impl Shelf {
         }
         self.excused = self.excused.union(struck);
         self.was_closed = was_closed;
+    }
+
+    /// Damages what the members have beside content: see [`rot_heads`].
+    pub(super) fn rot(&mut self, random: &mut Random, trace: &Trace) -> Result<Rotten, Finding> {
+        let all = self.members.present();
+        let settled = if self.was_closed { all.minus(self.excused) } else { MemberSet::EMPTY };
+        rot_heads(&mut self.members, settled, random, trace)
+    }
+
+    /// Leaves a member out from now on, which the array can't be opened with.
+    pub(super) fn leave_out(&mut self, slot: MemberIndex) {
+        self.members.replace(slot, None);
+        self.excused = self.excused.with(slot);
     }
 
     /// Takes note of what was done to the members in a life that `found` some, and to those that are left in their slots.

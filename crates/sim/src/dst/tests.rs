@@ -7,11 +7,16 @@ fn seeds_show_nothing_that_must_not_be() {
     for seed in 0..300 {
         sum = sum.plus(run(seed, &options).unwrap_or_else(|failure| panic!("{failure}")));
     }
-    let is_varied = sum.recoveries > 50 && sum.cuts_in_recovery > 20 && sum.degraded > 20 && sum.sectors_read > 20_000;
+    let Counts { recoveries, cuts_in_recovery, degraded, sectors_read, .. } = sum.counts;
+    let is_varied = recoveries > 50 && cuts_in_recovery > 20 && degraded > 20 && sectors_read > 20_000;
     assert!(is_varied, "the seeds do not show much: {sum:?}");
-    let is_silent = sum.lies > 50 && sum.repaired > 5 && sum.unreadable > 20 && sum.only_read > 50;
+    let Counts { lies, repaired, unreadable, only_read, several_regions, .. } = sum.counts;
+    let is_silent = lies > 50 && repaired > 5 && unreadable > 20 && only_read > 50;
     assert!(is_silent, "the seeds corrupt little: {sum:?}");
-    let Changes { fails, joins, returns, shorts, rebuilds, scrubs } = sum.changes;
+    let Rotten { superblocks, bitmaps, logs, .. } = sum.rotten;
+    let is_rotten = superblocks > 50 && bitmaps > 20 && logs > 10;
+    assert!(is_rotten && several_regions > 1, "little rots, or arrays are small: {sum:?}");
+    let Changes { fails, joins, returns, shorts, rebuilds, scrubs, .. } = sum.changes;
     let is_changing = fails > 30 && joins > 30 && returns > 30 && shorts > 2 && rebuilds > 30 && scrubs > 20;
     assert!(is_changing, "little is changed while arrays run: {:?}", sum.changes);
 }

@@ -4,6 +4,7 @@ mod array;
 mod checksums;
 mod failures;
 mod returning;
+mod superblocks;
 mod unflushed;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,7 @@ scenes! {
     checksums::what_is_computed_of_stale_content_is_not_given_out,
     checksums::damaged_checksums_cost_nothing,
     checksums::a_crash_leaves_checksums_that_agree,
+    superblocks::a_damaged_copy_of_a_superblock_is_made_good,
 }
 
 impl Scene {

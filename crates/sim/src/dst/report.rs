@@ -1,0 +1,131 @@
+//! What runs count.
+
+/// Makes a record of counts, which can be added up and listed by name.
+macro_rules! counts {
+    ($(#[doc = $what:literal])* $name:ident { $($(#[doc = $doc:literal])* $field:ident,)* }) => {
+        $(#[doc = $what])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[doc = $doc])* pub $field: u64,)* }
+
+        impl $name {
+            /// Both.
+            #[must_use]
+            pub fn plus(self, other: Self) -> Self {
+                Self { $($field: self.$field + other.$field,)* }
+            }
+
+            /// Each count by its name.
+            #[must_use]
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($field), self.$field),)*]
+            }
+        }
+    };
+}
+
+counts! {
+    /// What happened in runs.
+    Counts {
+        /// Events.
+        events,
+        /// Times that the array was opened.
+        lives,
+        /// Of these, how often it had to be recovered, and was.
+        recoveries,
+        /// Power cuts, kills and hangs.
+        cuts,
+        /// Of these, how often before the array was recovered.
+        cuts_in_recovery,
+        /// Sectors that clients read.
+        sectors_read,
+        /// Lives without some member.
+        degraded,
+        /// How often members corrupted something silently.
+        lies,
+        /// Commands that rightly failed where too many members had.
+        unreadable,
+        /// Pieces that were computed from other members and written back.
+        repaired,
+        /// Arrays, not stopped cleanly, that were read without being written first.
+        only_read,
+        /// Runs of arrays with several regions of a write-intent bitmap.
+        several_regions,
+        /// Operations that never ended, or took half a minute, in lives with deadlines.
+        hangs,
+        /// Operations that were given up after a deadline.
+        overdue,
+    }
+}
+
+counts! {
+    /// What was done to running arrays.
+    Changes {
+        /// Members given up.
+        fails,
+        /// New members taken in.
+        joins,
+        /// Members that came back.
+        returns,
+        /// Of these, how many lacked only what the bitmap says.
+        shorts,
+        /// Lives in which a member that had joined got all of its content.
+        rebuilds,
+        /// Scrubs that came to their end.
+        scrubs,
+        /// Copies of members to others that were begun.
+        copies,
+        /// Of these, how many took the member's place when they were whole.
+        replaced,
+        /// Of these, how many took the member's place as that had failed.
+        promoted,
+    }
+}
+
+counts! {
+    /// What has rotted between lives, of what is not content.
+    Rotten {
+        /// Copies of superblocks.
+        superblocks,
+        /// Blocks of write-intent bitmaps.
+        bitmaps,
+        /// Sectors of logs.
+        logs,
+        /// Members that were refused, and left out, as their logs had lost something.
+        refused,
+    }
+}
+
+/// What runs did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// A number that two runs have in common when the same happened in both.
+    pub hash: u64,
+    /// What happened.
+    pub counts: Counts,
+    /// What was done to arrays that ran.
+    pub changes: Changes,
+    /// Bits that rotted.
+    pub rotten: Rotten,
+}
+
+impl Report {
+    /// Two reports as one; the hash is nobody's then.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            hash: 0,
+            counts: self.counts.plus(other.counts),
+            changes: self.changes.plus(other.changes),
+            rotten: self.rotten.plus(other.rotten),
+        }
+    }
+
+    /// Every count by its name; those of what rotted begin with `rotten_`.
+    #[must_use]
+    pub fn named(&self) -> Vec<(String, u64)> {
+        let plain = self.counts.named().into_iter().chain(self.changes.named());
+        let plain = plain.map(|(name, count)| (name.to_owned(), count));
+        let rotten = self.rotten.named().into_iter().map(|(name, count)| (format!("rotten_{name}"), count));
+        plain.chain(rotten).collect()
+    }
+}

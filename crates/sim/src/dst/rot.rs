@@ -1,0 +1,123 @@
+//! Bits that rot while nobody looks: in superblocks, write-intent bitmaps and logs, between two lives of an array.
+//!
+//! What must hold: one copy of a superblock is as good as the other; a damaged bitmap stands for bits that are all set; what a damaged log has
+//! lost is found, the member refused by name, and the array is opened without it. Of the newest record nobody can say that it was there, so it is
+//! left alone.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use uraid_io::log::BLOCK_BYTES;
+use uraid_io::log::record::{Header, Lane, Sequence, decode, may_begin};
+use uraid_io::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblock, positions};
+use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
+
+use super::shelf::Found;
+use super::{Finding, Rotten};
+use crate::member::Member;
+use crate::members::Members;
+use crate::random::Random;
+use crate::trace::Trace;
+
+/// Damages one copy of the superblock of some members, and the bitmaps of some. `settled` are the members of which all copies are whole.
+///
+/// # Errors
+/// When a member is another one then.
+pub(super) fn rot_heads(
+    members: &mut Members,
+    settled: MemberSet,
+    random: &mut Random,
+    trace: &Trace,
+) -> Result<Rotten, Finding> {
+    let mut rotten = Rotten::default();
+    for slot in members.present().iter() {
+        let member = members.get_mut(slot).expect("it is present");
+        let Ok(own) = member.superblock() else { continue };
+        // While a round is under way, or was cut off, one copy may be all that there is.
+        let is_whole = |at: Bytes| superblock_at(member, at).is_some_and(|other| other == own);
+        let is_settled = settled.contains(slot) || own.write_positions().into_iter().all(is_whole);
+        let copy = *random.pick(&positions(member.size()).expect("a member has room for its superblocks"));
+        if random.chance(1, 2) && is_settled {
+            trace.note(format_args!("the superblock of member {slot} rots at byte {copy}"));
+            flip(member, Area { offset: copy, size: Bytes(SUPERBLOCK_BYTES as u64) }, random);
+            rotten.superblocks += 1;
+            match member.superblock() {
+                Ok(now) if now == own => {}
+                Ok(_) => return Err(Finding::Forgotten { member: slot }),
+                Err(source) => return Err(Finding::NoSuperblock { member: slot, source }),
+            }
+        }
+        if random.chance(1, 4) {
+            // Nobody uses more than the first block in an array as small as this.
+            flip(member, Area { size: Bytes(BLOCK_BYTES as u64), ..own.areas.bitmap }, random);
+            rotten.bitmaps += 1;
+        }
+    }
+    Ok(rotten)
+}
+
+/// Damages the log of one of the members that an array is opened with, anywhere but in the newest record: which member.
+pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> Option<MemberIndex> {
+    let truth = &found.verdict.superblock;
+    if truth.consistency != Consistency::Log {
+        return None;
+    }
+    let accepted: Vec<&Superblock> =
+        found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock).collect();
+    let mut held = BTreeMap::new();
+    let mut newest: BTreeMap<Lane, Sequence> = BTreeMap::new();
+    for own in &accepted {
+        let records = records(found.members.get(own.slot)?, own, truth);
+        for (header, _) in &records {
+            let last = newest.entry(header.lane).or_default();
+            *last = header.sequence.max(*last);
+        }
+        held.insert(own.slot, records);
+    }
+    let own = (*random.pick(&accepted)).clone();
+    let (latest, older): (Vec<_>, Vec<_>) =
+        held[&own.slot].iter().partition(|(header, _)| header.sequence == newest[&header.lane]);
+    let log = own.areas.log;
+    let mut at = random.below(log.size.0);
+    if !older.is_empty() && random.chance(3, 4) {
+        let range = &random.pick(&older).1;
+        at = random.within(range.start, range.end - 1);
+    }
+    if latest.iter().any(|(_, range)| range.contains(&at)) {
+        return None;
+    }
+    let sector = at / SECTOR_BYTES * SECTOR_BYTES;
+    let byte = usize::try_from(at - sector).expect("inside a sector");
+    trace.note(format_args!("the log of member {} rots at byte {at}", own.slot));
+    let member = found.members.get_mut(own.slot)?;
+    member.rot(Bytes(log.offset.0 + sector), byte, 1 << random.below(8));
+    Some(own.slot)
+}
+
+/// The records of the array's present run that a member has, and the bytes of the log that each is.
+fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<(Header, Range<u64>)> {
+    let mut ring = vec![0; usize::try_from(own.areas.log.size.0).expect("a small log")];
+    member.read(own.areas.log.offset, &mut ring);
+    let found = (0..ring.len()).step_by(BLOCK_BYTES).filter_map(|at| {
+        let rest = &ring[at..];
+        let (header, content) = may_begin(rest, truth.generation).then(|| decode(rest).ok())??;
+        let range = at as u64..(at + content.end) as u64;
+        (header.slot == own.slot && header.position.0 == at as u64).then_some((header, range))
+    });
+    found.collect()
+}
+
+/// The copy of a superblock that a member durably has at a place.
+fn superblock_at(member: &Member, at: Bytes) -> Option<Superblock> {
+    let mut bytes = [0; SUPERBLOCK_BYTES];
+    member.durable().read(at, &mut bytes);
+    uraid_io::superblock::decode(&bytes).ok()
+}
+
+/// Changes a bit of an area.
+fn flip(member: &mut Member, area: Area, random: &mut Random) {
+    let at = area.offset.0 + random.below(area.size.0);
+    let sector = at / SECTOR_BYTES * SECTOR_BYTES;
+    let byte = usize::try_from(at - sector).expect("inside a sector");
+    member.rot(Bytes(sector), byte, 1 << random.below(8));
+}
