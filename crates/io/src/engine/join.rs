@@ -111,7 +111,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
         // What is still under way on the one that was given up could land after it was rebuilt.
         let returns = self.record.any().slots[slot.index()].member == joining.superblock.member;
-        if self.disk.is_awaited(slot) || returns && self.disk.abandoned(slot) > 0 {
+        let lingers = self.disk.abandoned(slot) > 0 && !planted!(LingeringReturns);
+        if self.disk.is_awaited(slot) || returns && lingers {
             return Err(EngineError::Lingering { member: slot });
         }
         self.check_suits(joining)?;
@@ -228,6 +229,10 @@ impl<D: Disk, T> Engine<D, T> {
     /// Takes a member in.
     pub(super) fn take_in(&mut self, Joining { superblock, is_whole, generation }: Joining) -> Step {
         let slot = superblock.slot;
+        if self.unready().is_empty() && !planted!(CompleteForgotten) {
+            // What was being rebuilt has everything, and was flushed with all else: that goes on record with the one that joins.
+            self.record.complete();
+        }
         let lost = self.record.lost().with(slot);
         let Ok(repair) = Repair::new(&self.geometry, self.record.missing().without(slot)) else {
             return Step::Fail(EngineError::Frozen);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, Joining, Stuck, Troubles};
+use uraid_io::engine::{Command, EngineError, Joining, Progress, Stuck, Troubles};
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
@@ -407,6 +407,52 @@ fn another_member_fails_midway() {
 }
 
 /// What is found while a member waits to join is healed later: the join waits for all that is being healed.
+/// Not on record yet, but that need not be waited for.
+#[test]
+fn another_member_joins_when_one_has_everything() {
+    let mut joined = 0;
+    for shape in [small(RAID5, 4), logged(small(RAID5, 4)), small(Level::Raid10 { copies: 2 }, 3)] {
+        for seed in 0..400 {
+            let [first, second] = [MemberIndex(1), MemberIndex(2)];
+            let (mut engine, content) = filled(shape, Order::Seeded(seed));
+            drop(run(&mut engine, fail(first)).expect("given up"));
+            let join = new_member(&mut engine, &shape, first, 1);
+            engine.submit(1, join);
+            let (mut replies, mut turns) = (Vec::new(), 0);
+            let mut one_by_one = |engine: &mut TestEngine| {
+                engine.disk_mut().allow_reaps(1);
+                engine.turn(&mut replies).expect("memory does not break");
+                assert!(replies.drain(..).all(|reply| reply.result.is_ok()), "{shape:?}, seed {seed}");
+                turns += 1;
+                assert!(turns < 10_000, "{shape:?}, seed {seed}: it never ends");
+            };
+            // As soon as the array can do without the other.
+            while engine.missing().contains(first)
+                || engine.rebuilding().is_some_and(|rebuilding| !has_all(&rebuilding))
+            {
+                one_by_one(&mut engine);
+            }
+            engine.submit(2, fail(second));
+            assert!(engine.missing().contains(second), "{shape:?}, seed {seed}");
+            while engine.superblock().slots[second.index()].state != SlotState::Failed {
+                one_by_one(&mut engine);
+            }
+            joined += u64::from(engine.rebuilding().is_some());
+            let join = new_member(&mut engine, &shape, second, 2);
+            engine.disk_mut().allow_reaps(usize::MAX);
+            drop(run(&mut engine, join).unwrap_or_else(|error| panic!("{shape:?}, seed {seed}: {error}")));
+            drop(run(&mut engine, Command::Flush).expect("flushed"));
+            assert_whole(&engine, &format!("{shape:?}, seed {seed}"));
+            assert_encoded(&engine, &content, &format!("{shape:?}, seed {seed}"));
+        }
+    }
+    assert!(joined > 20, "{joined} joined before that was on record");
+}
+
+fn has_all(progress: &Progress) -> bool {
+    progress.done == progress.total
+}
+
 #[test]
 fn a_read_error_under_way_does_not_keep_a_member_from_joining() {
     let shape = small(Level::Raid1, 3);

@@ -11,7 +11,7 @@ use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Superblock, decode, newest, positions};
+use uraid_io::superblock::{Area, Superblock, decode, newest, positions};
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
@@ -54,13 +54,14 @@ fn marked(shape: &Shape, members: &Members) -> Bitmap {
 /// Members that count what is read of their data.
 struct Tally {
     inner: MemDisk,
-    data: Bytes,
+    data: Area,
     read: u64,
 }
 
 impl Disk for Tally {
     fn submit(&mut self, op: DiskOp) {
-        if op.kind == OpKind::Read && op.offset >= self.data {
+        let is_data = op.offset >= self.data.offset && self.data.end().is_some_and(|end| op.offset < end);
+        if op.kind == OpKind::Read && is_data {
             self.read += op.len().0;
         }
         self.inner.submit(op);
@@ -86,7 +87,7 @@ impl Disk for Tally {
 /// Brings an array into agreement, and gives what is read of its members' data for that; its content is read through the engine then, and
 /// compared with what the members hold.
 fn recover(shape: &Shape, members: &Members, context: &str) -> (u64, Vec<u8>) {
-    let data = shape.superblocks()[0].areas.data.offset;
+    let data = shape.superblocks()[0].areas.data;
     let disk = Tally { inner: MemDisk::new(members.clone(), Order::Fifo), data, read: 0 };
     let assembled = assembled(disk, members);
     let is_dirty = assembled.needs_recovery();
