@@ -109,6 +109,11 @@ impl Members {
         self.slots.resize(self.slots.len().max(len), None);
     }
 
+    /// Takes those away that are beyond the first `len` slots.
+    pub(crate) fn split_off(&mut self, len: usize) -> Vec<Member> {
+        self.slots.split_off(len.min(self.slots.len())).into_iter().flatten().collect()
+    }
+
     /// Only the members of `kept`.
     #[must_use]
     pub fn only(&self, kept: MemberSet) -> Self {

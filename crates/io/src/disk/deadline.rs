@@ -208,7 +208,7 @@ impl<D: Disk> Deadline<D> {
         if lag.reads == 0 {
             self.slow = self.slow.without(member);
         }
-        is_live
+        is_live || planted!(LateReplied) && state != State::Foreign
     }
 }
 

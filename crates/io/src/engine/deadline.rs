@@ -133,7 +133,7 @@ impl<D: Disk, T> Engine<D, T> {
             of_slots.map(|op| op.member).collect::<MemberSet>().minus(missing)
         };
         let hung = of(&|op| self.patience.is_hung(op));
-        if hung.is_empty() {
+        if hung.is_empty() || planted!(HungKept) {
             return;
         }
         let kin = hung.iter().fold(MemberSet::EMPTY, |all, member| all.union(self.disk.kin(member)));
@@ -213,7 +213,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn renew_memory(&mut self, id: JobId) {
         let job = self.jobs.job(id);
         let kept = usize::try_from(job.base(uraid_layout::plan::Buffer::Request).bytes().0).expect("fits");
-        if let Some(old) = job.buf.take_if(|buf| buf.is_being_filled()) {
+        if let Some(old) = job.buf.take_if(|buf| buf.is_being_filled() && !planted!(LateMemoryKept)) {
             let mut new = Buf::zeroed(uraid_layout::Bytes(old.len() as u64));
             // What comes after is read again.
             new.bytes_mut(0..kept).copy_from_slice(old.bytes(0..kept));

@@ -176,8 +176,12 @@ impl<D: Disk, T> Engine<D, T> {
             tracing::warn!(member = %slot, "the member that was being copied has failed: the other one takes its place as it is, and is rebuilt");
             let change = Change::Promote(joining.clone());
             self.replacing = None;
-            self.begin_change(None, change);
-        } else if sweep.done() == self.last() && self.record.rebuilding().is_empty() {
+            if !planted!(CopyKeepsPlace) {
+                self.begin_change(None, change);
+            }
+        } else if (sweep.done() == self.last() || planted!(CopyEndsEarly) && sweep.done().0 + 1 == self.last().0)
+            && self.record.rebuilding().is_empty()
+        {
             self.begin_change(None, Change::Switch { slot: *slot });
         }
     }
@@ -214,7 +218,7 @@ impl<D: Disk, T> Engine<D, T> {
             self.run_record();
             return Step::Wait(Stage::Join);
         }
-        if !self.seal() {
+        if !self.seal() && !planted!(CopySwitchedUnsealed) {
             return Step::Wait(Stage::Join);
         }
         let replacing = self.replacing.take().expect("it was there a moment ago");
@@ -268,12 +272,12 @@ impl<D: Disk, T> Engine<D, T> {
         replacing.seal = match replacing.seal {
             Seal::Sealed(epoch) if epoch == next => return true,
             // Another round has come between.
-            Seal::Open | Seal::Sealed(_) => {
+            Seal::Open | Seal::Sealed(_) if !planted!(CopySealedUnflushed) => {
                 replacing.pending = 1;
                 self.disk.submit(flush());
                 Seal::Settling
             }
-            Seal::Settling => {
+            Seal::Open | Seal::Sealed(_) | Seal::Settling => {
                 let Joining { superblock, generation, .. } = &replacing.joining;
                 let sealed = self.record.sealed(superblock, *generation);
                 let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));

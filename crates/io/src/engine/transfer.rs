@@ -60,7 +60,8 @@ impl<D: Disk, T> Engine<D, T> {
             {
                 continue;
             }
-            let twin = replacing.as_deref().filter(|replacing| replacing.slot == io.member);
+            let is_forgotten = planted!(CopyUnwritten) && !is_copy;
+            let twin = replacing.as_deref().filter(|replacing| replacing.slot == io.member && !is_forgotten);
             let twin = twin.map(|replacing| (replacing.seat, replacing.offset(io.sector)));
             let own = (!is_copy).then(|| (io.member, record.offset(io.member, io.sector)));
             for (member, offset) in own.into_iter().chain(twin) {

@@ -14,6 +14,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
 use super::client::{Asked, Client};
+use super::copying::Copying;
 use super::scenario::uuid;
 use super::{Changes, Finding};
 use crate::disk::{Ending, leave};
@@ -30,7 +31,7 @@ const TICKS_MAX: usize = 400;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Administrator {
-    random: Random,
+    pub(super) random: Random,
     /// Members that are in no slot.
     pub(super) loose: Vec<Member>,
     /// Copies of members from earlier lives.
@@ -46,6 +47,13 @@ pub(super) struct Administrator {
     pub(super) changes: Changes,
     /// A member that is gone: there is only a copy from an earlier life.
     discarded: Option<Uuid>,
+    /// Members are copied to others that take their places; and the copy under way.
+    pub(super) copies_members: bool,
+    pub(super) copying: Option<Copying>,
+    /// The other one of two members of which either has a slot: which of them the array's members say.
+    pub(super) contender: Option<Member>,
+    /// A member that nobody names in this life.
+    pub(super) withheld: Option<Member>,
 }
 
 impl Administrator {
@@ -60,6 +68,10 @@ impl Administrator {
             settled: MemberSet::EMPTY,
             changes: Changes::default(),
             discarded: None,
+            copies_members: false,
+            copying: None,
+            contender: None,
+            withheld: None,
         }
     }
 
@@ -75,6 +87,7 @@ impl Administrator {
         let left = leave(&Members::of(loose), ending, &mut self.random);
         let members = left.iter().map(|(_, member)| member.clone());
         self.loose = members.filter(|member| member.superblock().is_ok()).collect();
+        self.loose.extend(self.withheld.take());
     }
 
     /// Puts a member aside that is in no slot any more.
@@ -86,6 +99,10 @@ impl Administrator {
 impl Client<'_> {
     /// Lets the administrator do something, now and then.
     pub(super) fn administer(&mut self) -> Result<(), Finding> {
+        if self.copies_now() {
+            self.copy();
+            return Ok(());
+        }
         let is_due = |administrator: &mut &mut Administrator| administrator.random.chance(1, 12);
         if !self.administrator.as_mut().is_some_and(is_due) || self.engine.is_frozen() {
             return Ok(());
@@ -94,7 +111,7 @@ impl Client<'_> {
             0..=2 if !self.is_changing => self.give_up(),
             3..=7 if !self.is_changing => return self.take_in(),
             8 if !self.is_changing => {
-                let missing: Vec<MemberIndex> = self.engine.missing().iter().collect();
+                let missing: Vec<MemberIndex> = self.engine.missing().minus(self.copied()).iter().collect();
                 if let Some(&slot) = missing.first() {
                     self.take_out(slot);
                 }
@@ -127,7 +144,7 @@ impl Client<'_> {
             }
         }
         self.pass(TICKS_MAX)?;
-        if !self.finish()? {
+        if !self.finish()? || !self.copy_at_last()? {
             return Ok(false);
         }
         let failed = self.failed();
@@ -168,8 +185,9 @@ impl Client<'_> {
     }
 
     /// Notes that a member was given up.
-    pub(super) fn failed_as_asked(&mut self, uuid: Uuid) {
+    pub(super) fn failed_as_asked(&mut self, slot: MemberIndex) {
         self.is_changing = false;
+        let uuid = self.superblocks[slot.index()].member;
         if let Some(administrator) = &mut self.administrator {
             administrator.barred.insert(uuid);
             administrator.changes.fails += 1;
@@ -197,14 +215,14 @@ impl Client<'_> {
         }
     }
 
-    fn draw_below(&mut self, bound: usize) -> usize {
+    pub(super) fn draw_below(&mut self, bound: usize) -> usize {
         self.administrator.as_mut().map_or(0, |administrator| administrator.random.index(bound))
     }
 
     /// Lets time pass.
-    fn pass(&mut self, ticks: usize) -> Result<(), Finding> {
+    pub(super) fn pass(&mut self, ticks: usize) -> Result<(), Finding> {
         for _ in 0..ticks {
-            self.engine.tick();
+            self.tick();
             if !self.turn()? || !self.wait()? {
                 break;
             }
@@ -227,17 +245,19 @@ impl Client<'_> {
         let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
         let geometry = self.engine.geometry();
         let is_needed = Repair::new(geometry, missing.union(rebuilding).with(slot)).is_err();
-        let may_refuse = is_needed || missing.contains(slot);
+        // Where a copy is about to take a place, it may be the copy that is given up.
+        let is_copied = !self.copied().is_empty();
+        let may_refuse = is_needed || is_copied || missing.contains(slot);
         let uuid = self.superblocks[slot.index()].member;
         self.is_changing = true;
-        self.submit(Asked::Fail { uuid, may_refuse }, Command::Fail { member: slot });
+        self.submit(Asked::Fail { slot, may_refuse }, Command::Fail { member: slot });
         let is_failed = self.engine.missing().contains(slot) && !missing.contains(slot);
         let is_sound = !self.disk.struck().union(self.disk.lied()).contains(slot);
         let administrator = self.administrator.as_mut().expect("somebody has asked");
-        if is_failed {
+        if is_failed || is_copied {
             administrator.unsettled = administrator.unsettled.with(slot);
             administrator.settled = administrator.settled.without(slot);
-            if is_sound {
+            if is_sound && is_failed {
                 administrator.sound.insert(uuid);
             }
         }
@@ -261,11 +281,17 @@ impl Client<'_> {
 
     /// Takes a member in where one is missing: a new one, or one that was there before.
     fn take_in(&mut self) -> Result<(), Finding> {
-        let missing: Vec<MemberIndex> = self.engine.missing().iter().collect();
+        // Where a member fails that is being copied, the other one takes its place by itself.
+        let missing = self.engine.missing().minus(self.copied());
+        let missing: Vec<MemberIndex> = missing.iter().collect();
         if missing.is_empty() {
             return Ok(());
         }
         let slot = missing[self.draw_below(missing.len())];
+        if self.engine.lingering(slot) > 0 && self.draw_below(3) == 0 {
+            self.take_back_lingering(slot);
+            return Ok(());
+        }
         if !self.take_out(slot) {
             return Ok(());
         }
@@ -273,14 +299,31 @@ impl Client<'_> {
         let administrator = self.administrator.as_mut().expect("somebody has asked");
         let returning = administrator.find(slot).map(|member| administrator.returning(member, &truth));
         let returning = returning.transpose()?.flatten();
-        let (member, mut joining) = returning.unwrap_or_else(|| administrator.new_member(slot, &truth));
+        let (member, mut joining) = returning.unwrap_or_else(|| {
+            administrator.changes.joins += 1;
+            administrator.new_member(slot, &truth)
+        });
         joining.generation = uuid(&mut administrator.random);
         let before = truth.slots[slot.index()].member;
         self.disk.put(slot, Some(member));
         self.superblocks[slot.index()] = joining.superblock.clone();
         self.is_changing = true;
-        self.submit(Asked::Join { slot, before }, Command::Join(Box::new(joining)));
+        self.submit(Asked::Join { slot, before, lingers: false }, Command::Join(Box::new(joining)));
         Ok(())
+    }
+
+    /// Asks for a member to be taken back on which operations are still under way: the array has to refuse that.
+    fn take_back_lingering(&mut self, slot: MemberIndex) {
+        let members = self.disk.members();
+        let Some(Ok(own)) = members.get(slot).map(Member::superblock) else { return };
+        if self.disk.is_busy(slot) {
+            return;
+        }
+        if let Ok(joining) = returning(Path::new("returning"), &own, self.engine.superblock()) {
+            self.is_changing = true;
+            let asked = Asked::Join { slot, before: own.member, lingers: true };
+            self.submit(asked, Command::Join(Box::new(joining)));
+        }
     }
 }
 
@@ -336,7 +379,7 @@ impl Administrator {
     }
 
     /// A new member, whose data is anything.
-    fn new_member(&mut self, slot: MemberIndex, truth: &Superblock) -> (Member, Joining) {
+    pub(super) fn new_member(&mut self, slot: MemberIndex, truth: &Superblock) -> (Member, Joining) {
         let mut areas = truth.areas;
         if truth.integrity == Integrity::None && self.random.chance(1, 3) {
             // It need not be as large as the others.
@@ -352,7 +395,6 @@ impl Administrator {
         let new = uuid(&mut self.random);
         let mut superblock = Superblock { member: new, slot, areas, sequence: Sequence(0), ..truth.clone() };
         superblock.slots[slot.index()].member = new;
-        self.changes.joins += 1;
         (member, Joining { superblock, is_whole: true, generation: new })
     }
 }

@@ -1,9 +1,12 @@
 //! The engine's client: commands at random, and every reply held against the model.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use uraid_io::buf::{Buf, Pool};
-use uraid_io::engine::{Command, Engine, EngineError, Reply};
+use uraid_io::cache::TICK;
+use uraid_io::disk::Disk as _;
+use uraid_io::engine::{Command, Deadlines, Engine, EngineError, Reply};
 use uraid_io::superblock::{Integrity, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
@@ -14,7 +17,7 @@ use super::administer::Administrator;
 use super::doubts::{BLOCK, Doubts};
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
-use crate::disk::SimDisk;
+use crate::disk::{Nanos, SimDisk, Steps};
 use crate::random::Random;
 use crate::trace::Trace;
 
@@ -23,6 +26,9 @@ const DEPTH_MAX: u64 = 16;
 
 /// Turns without an end of anything after which the engine is stuck.
 const IDLE_TURNS_MAX: u32 = 10_000;
+
+/// Longer than any operation takes that ends.
+const SLOWEST: Duration = Duration::from_secs(40);
 
 /// How a client's time ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,14 +68,20 @@ pub(super) enum Asked {
     },
     /// That a member is given up.
     Fail {
-        uuid: Uuid,
+        slot: MemberIndex,
         /// It is right to refuse it.
         may_refuse: bool,
+    },
+    /// That a member is copied to another.
+    Copy {
+        slot: MemberIndex,
     },
     /// That a member is taken in, in the place of another.
     Join {
         slot: MemberIndex,
         before: Uuid,
+        /// Operations are under way on it that were given up.
+        lingers: bool,
     },
 }
 
@@ -105,6 +117,11 @@ pub(super) struct Client<'a> {
     /// Corruptions so far, and whether something could not be written meanwhile as too much was corrupted in one place.
     lies: Option<u64>,
     was_lost: bool,
+    /// With deadlines: when the engine's clock goes on.
+    next_tick: Nanos,
+    /// When something was last done on a member, and how much had been by then.
+    last_change: Nanos,
+    last_steps: Steps,
 }
 
 impl<'a> Client<'a> {
@@ -127,6 +144,7 @@ impl<'a> Client<'a> {
         }
         let depth = usize::try_from(random.within(1, DEPTH_MAX)).expect("a small number");
         let hot = Lba(random.below(model.capacity().0));
+        let now = disk.now();
         Self {
             engine,
             disk,
@@ -150,6 +168,9 @@ impl<'a> Client<'a> {
             blind: Vec::new(),
             lies: None,
             was_lost: false,
+            next_tick: now,
+            last_change: now,
+            last_steps: Steps(0),
         }
     }
 
@@ -162,7 +183,7 @@ impl<'a> Client<'a> {
             }
             self.administer()?;
             if self.random.chance(1, 32) {
-                self.engine.tick();
+                self.tick();
             }
             let is_going = match self.random.below(4) {
                 0 => true,
@@ -252,26 +273,72 @@ impl<'a> Client<'a> {
     }
 
     fn disk_is_idle(&self) -> bool {
-        use uraid_io::disk::Disk as _;
         self.disk.in_flight() == 0
     }
 
     pub(super) fn wait(&mut self) -> Result<bool, Finding> {
-        use uraid_io::disk::Disk as _;
         if self.engine.wants_turn() || self.disk_is_idle() {
             return Ok(true);
         }
-        match self.disk.wait() {
+        let waited = if self.engine.deadlines() == Deadlines::default() {
+            self.disk.wait()
+        } else {
+            let time = self.next_tick.0.saturating_sub(self.disk.now().0);
+            let waited = self.disk.wait_at_most(Duration::from_nanos(time));
+            if self.disk.now() >= self.next_tick {
+                self.tick();
+            }
+            if !self.is_patient()? {
+                return Ok(false);
+            }
+            waited
+        };
+        match waited {
             Ok(()) => Ok(true),
             Err(_) if self.disk.is_dark() => Ok(false),
             Err(error) => Err(Finding::Refused { error: error.to_string() }),
         }
     }
 
+    /// Lets the engine's clock go on: with deadlines when as much time has passed for the members.
+    pub(super) fn tick(&mut self) {
+        if self.engine.deadlines() != Deadlines::default() {
+            self.disk.sleep_until(self.next_tick);
+            self.next_tick.0 += u64::try_from(TICK.as_nanos()).expect("a short time");
+        }
+        self.engine.tick();
+    }
+
+    /// Looks whether anything still ends where members hang; false when the array rightly waits for them.
+    fn is_patient(&mut self) -> Result<bool, Finding> {
+        let steps = self.disk.steps();
+        if std::mem::replace(&mut self.last_steps, steps) != steps {
+            self.last_change = self.disk.now();
+        }
+        let deadlines = self.engine.deadlines();
+        let longest = deadlines.read.into_iter().chain(deadlines.write).max().unwrap_or_default();
+        let most = u64::try_from((4 * longest + SLOWEST).as_nanos()).expect("minutes");
+        if self.disk.now().0 - self.last_change.0 < most {
+            return Ok(true);
+        }
+        if self.asked.is_empty() && self.engine.in_flight() == 0 {
+            return Ok(true);
+        }
+        let slots = self.engine.geometry().members();
+        let hung: MemberSet = self.disk.hung().iter().filter(|slot| slot.index() < slots).collect();
+        let survives = Repair::new(self.engine.geometry(), self.failed().union(hung)).is_ok();
+        if deadlines.write.is_some() && survives && self.engine.geometry().tolerance() > 0 {
+            return Err(Finding::Waits { members: hung });
+        }
+        self.disk.cut();
+        Ok(false)
+    }
+
     /// The members that are not there, have failed something, or do not have all of their content.
     pub(super) fn failed(&self) -> MemberSet {
         let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
-        self.engine.missing().union(rebuilding).union(self.disk.struck())
+        let struck = self.disk.struck().iter().filter(|slot| slot.index() < self.engine.geometry().members());
+        self.engine.missing().union(rebuilding).union(struck.collect())
     }
 
     /// Notes whether too much is corrupted in one place.
@@ -289,6 +356,7 @@ impl<'a> Client<'a> {
         self.note_lies();
         let mut replies = Vec::new();
         let turned = self.engine.turn(&mut replies);
+        self.note_copy();
         for reply in replies {
             self.replied(reply)?;
         }
@@ -311,6 +379,7 @@ impl<'a> Client<'a> {
             Command::WriteZeroes { lba, len, fua, .. } => format!("zeroes {lba}+{len} fua {fua}"),
             Command::Trim { lba, len, fua } => format!("trim {lba}+{len} fua {fua}"),
             Command::Join(joining) => format!("join {}, whole {}", joining.superblock.slot, joining.is_whole),
+            Command::Replace(joining) => format!("replace {}", joining.superblock.slot),
             other => format!("{other:?}"),
         };
         let number = if let Asked::Write { pending: Some(pending), .. } = &asked { pending.number.0 } else { 0 };
@@ -348,8 +417,10 @@ impl<'a> Client<'a> {
                 self.model.flushed(begun);
                 self.is_closed = true;
             }
-            Asked::Fail { uuid, .. } => self.failed_as_asked(uuid),
-            Asked::Join { slot, before } => self.joined(slot, before),
+            Asked::Fail { slot, .. } => self.failed_as_asked(slot),
+            Asked::Copy { .. } => self.is_changing = false,
+            Asked::Join { slot, lingers: true, .. } => return Err(Finding::Lingering { slot }),
+            Asked::Join { slot, before, .. } => self.joined(slot, before),
         }
         Ok(())
     }
@@ -363,14 +434,16 @@ impl<'a> Client<'a> {
             {
                 may_refuse
             }
+            Asked::Join { lingers: true, .. } => matches!(error, EngineError::Lingering { .. }),
             // It has failed, too.
             Asked::Join { slot, .. } => self.disk.struck().union(self.disk.lied()).contains(slot),
+            Asked::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
             _ => false,
         };
         if let Asked::Join { slot, .. } = *asked {
             self.not_joined(slot);
         }
-        self.is_changing &= !matches!(asked, Asked::Fail { .. } | Asked::Join { .. });
+        self.is_changing &= !matches!(asked, Asked::Fail { .. } | Asked::Join { .. } | Asked::Copy { .. });
         let geometry = self.engine.geometry();
         let is_too_much = |failed| Repair::new(geometry, failed).is_err();
         if let Asked::Look { lba, len } = *asked {
@@ -390,7 +463,7 @@ impl<'a> Client<'a> {
             Asked::Flush { .. } | Asked::Close { .. } => {
                 self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
             }
-            Asked::Fail { .. } | Asked::Join { .. } => false,
+            Asked::Fail { .. } | Asked::Join { .. } | Asked::Copy { .. } => false,
         });
         self.unreadable += u64::from(is_excused);
         if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }

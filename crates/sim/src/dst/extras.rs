@@ -2,6 +2,10 @@
 //!
 //! Drawn from chance of its own, so that the runs that have nothing of it stay what they are.
 
+use std::time::Duration;
+
+use uraid_io::engine::Deadlines;
+
 use crate::random::Random;
 
 /// Tells this chance from the rest of a run.
@@ -14,13 +18,28 @@ pub(super) struct Extras {
     pub(super) is_wide: bool,
     /// Superblocks, bitmaps and logs rot between its lives.
     pub(super) rots: bool,
+    /// Its administrator copies members to others that take their places.
+    pub(super) copies: bool,
+    /// Operations on its members are given up after a while, and time passes by the members' clock.
+    pub(super) deadlines: Option<Deadlines>,
 }
 
 impl Extras {
     /// The extras of a seed, and chance for them.
     pub(super) fn draw(seed: u64) -> (Self, Random) {
         let mut random = Random::new(seed ^ APART);
-        let extras = Self { is_wide: random.chance(1, 48), rots: random.chance(1, 6) };
+        let (is_wide, rots, copies) = (random.chance(1, 48), random.chance(1, 6), random.chance(1, 4));
+        let deadlines = random.chance(1, 6).then(|| draw_deadlines(&mut random));
+        let extras = Self { is_wide, rots, copies, deadlines };
         (extras, random)
     }
+}
+
+/// Short ones and long ones, beside the half a minute that slow operations take.
+fn draw_deadlines(random: &mut Random) -> Deadlines {
+    let mut deadline = |longest: u64| {
+        let exponent = random.below(longest);
+        random.chance(7, 8).then(|| Duration::from_millis(random.within(200, 400 << exponent)))
+    };
+    Deadlines { read: deadline(4), write: deadline(8) }
 }

@@ -124,6 +124,24 @@ pub enum Finding {
         /// The members.
         members: MemberSet,
     },
+    /// A member that nothing happens to is not copied.
+    #[error("member {slot} is not copied, and nothing keeps it from it")]
+    NotCopied {
+        /// The slot.
+        slot: MemberIndex,
+    },
+    /// Members that hang are waited for.
+    #[error("members {members:?} hang, and the array waits for them though it survives without")]
+    Waits {
+        /// The members.
+        members: MemberSet,
+    },
+    /// A member has returned with operations of its last life in the array under way.
+    #[error("member {slot} has returned while operations on it are under way that were given up")]
+    Lingering {
+        /// The slot.
+        slot: MemberIndex,
+    },
     /// A scrub finds something wrong with what nobody has corrupted.
     #[error("a scrub finds {sectors} sectors that do not agree, and nothing was corrupted")]
     Mismatch {

@@ -14,6 +14,7 @@
 mod administer;
 pub mod audit;
 mod client;
+mod copying;
 pub(crate) mod doubts;
 mod extras;
 mod finding;
@@ -90,7 +91,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let trace = Trace::keeping(options.events);
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
-    let mut run = Run { extras, own, ..Run::new(scenario, random, trace.clone(), options) };
+    let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own);
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => {
             run.report.hash = trace.hash();
@@ -128,6 +129,8 @@ struct Run {
     /// Whose log has rotted since it was begun anew, and whether that has kept the array from being opened.
     rotten_log: Option<MemberIndex>,
     is_refused: bool,
+    /// With deadlines: members that the array did without at the end of the last life.
+    given_up: MemberSet,
     report: Report,
 }
 
@@ -166,8 +169,18 @@ impl Run {
             own: Random::new(0),
             rotten_log: None,
             is_refused: false,
+            given_up: MemberSet::EMPTY,
             report,
         }
+    }
+
+    fn with_extras(mut self, extras: Extras, mut own: Random) -> Self {
+        if extras.copies && !self.corrupts {
+            let other = own.fork();
+            let administrator = self.administrator.get_or_insert_with(|| Administrator::new(other));
+            administrator.copies_members = true;
+        }
+        Self { extras, own, ..self }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
@@ -237,7 +250,19 @@ impl Run {
             let exponent = self.random.below(if self.is_harsh { 5 } else { 8 });
             disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
         }
-        let faults = if weather == Weather::Rough { self.draw_all_faults(missing) } else { Faults::default() };
+        let mut faults = if weather == Weather::Rough { self.draw_all_faults(missing) } else { Faults::default() };
+        if self.extras.deadlines.is_some() && weather == Weather::Rough && self.own.chance(2, 3) {
+            if faults.members.is_empty() && self.silent.is_none() {
+                faults.members = *self.own.pick(&tolerated(&self.scenario.geometry, missing));
+            }
+            let mut rate = || Rate(u32::try_from(self.own.within(1, 300)).expect("small"));
+            (faults.hang, faults.slow) = (rate(), rate());
+        }
+        if self.extras.copies && self.own.chance(1, 3) {
+            // Whoever is at the seat may fail beside whatever else does.
+            let seat = u8::try_from(self.scenario.geometry.members()).expect("few members");
+            faults.members = faults.members.with(MemberIndex(seat));
+        }
         if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {
             // Members may fail while the log is replayed.
             disk.set_faults(faults);
@@ -247,7 +272,9 @@ impl Run {
         } else {
             Seen::new()
         };
-        let end = match self.open(&disk, &found, &seen)? {
+        let opened = self.open(&disk, &found, &seen)?;
+        let was_open = matches!(opened, Opened::Engine(_));
+        let end = match opened {
             Opened::Broken => {
                 self.report.counts.cuts_in_recovery += u64::from(!self.is_refused);
                 End::Dark
@@ -258,7 +285,7 @@ impl Run {
             }
         };
         self.report.counts.lies += disk.lies();
-        self.end(&disk, &found, end);
+        self.end(&disk, &found, end, was_open);
         if let Some(member) = self.rotten_log.take_if(|_| std::mem::take(&mut self.is_refused)) {
             self.report.rotten.refused += 1;
             self.shelf.leave_out(member);
@@ -271,6 +298,9 @@ impl Run {
         let (random, trace) = (self.random.fork(), self.trace.clone());
         let client = Client::new(engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
         let mut client = client.administered_by(self.administrator.as_mut());
+        if let Some(deadlines) = self.extras.deadlines {
+            client.engine.set_deadlines(deadlines);
+        }
         let exponent = self.random.within(2, 8);
         let (commands, closes) = (self.random.below(1 << exponent), self.random.chance(1, 2));
         let mends = client.administrator.is_some() && weather == Weather::Calm;
@@ -283,6 +313,12 @@ impl Run {
         self.report.counts.sectors_read += client.reads;
         self.report.counts.unreadable += client.unreadable;
         let engine = client.into_engine();
+        if self.extras.deadlines.is_some() {
+            // One that hangs, or is slow, is given up though it has failed nothing.
+            self.given_up = engine.missing();
+            self.report.counts.hangs += disk.hangs();
+            self.report.counts.overdue += engine.counters().total().overdue;
+        }
         self.report.counts.repaired += engine.counters().total().repaired;
         self.scenario.superblocks = superblocks;
         self.report.changes.rebuilds += u64::from(has_rebuilt);
@@ -294,19 +330,26 @@ impl Run {
     }
 
     /// Takes the members back after a life.
-    fn end(&mut self, disk: &SimDisk, found: &Found, end: End) {
+    fn end(&mut self, disk: &SimDisk, found: &Found, end: End, was_open: bool) {
         let ending = if end != End::Closed && self.random.chance(1, 4) { Ending::Kill } else { Ending::PowerCut };
         self.trace.note(format_args!("the life ends: {end:?}, {ending:?}"));
         self.report.counts.cuts += u64::from(end != End::Closed);
         self.model.stopped();
-        let left = disk.leave(ending, &mut self.random);
+        let mut left = disk.leave(ending, &mut self.random);
+        let struck = disk.struck().union(disk.lied());
+        let others = left.split_off(self.scenario.geometry.members());
         if let Some(administrator) = &mut self.administrator {
             administrator.end(ending);
-            self.shelf.administered(administrator, found.members.present(), left.present());
+            for slot in administrator.end_copy(&left, others, struck).iter() {
+                left.replace(slot, None);
+            }
+            self.shelf.administered(administrator, found.members.present(), left.present(), was_open);
             self.report.changes =
                 administrator.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
         }
-        self.shelf.put(&left, disk.struck().union(disk.lied()), end == End::Closed, &mut self.random);
+        let struck = struck.union(std::mem::take(&mut self.given_up)).iter();
+        let struck = struck.filter(|slot| slot.index() < self.scenario.geometry.members()).collect();
+        self.shelf.put(&left, struck, end == End::Closed, &mut self.random);
     }
 
     /// Who may fail in this life, and how; now and then more members than the level survives.

@@ -84,18 +84,39 @@ impl Shelf {
     }
 
     /// Takes note of what was done to the members in a life that `found` some, and to those that are left in their slots.
-    pub(super) fn administered(&mut self, by: &Administrator, found: MemberSet, left: MemberSet) {
+    /// `was_open`: the array was opened, and relies on nothing that the members had not durably then.
+    pub(super) fn administered(&mut self, by: &Administrator, found: MemberSet, left: MemberSet, was_open: bool) {
         for slot in found.minus(left).iter() {
             self.members.replace(slot, None);
         }
         self.excused = self.excused.minus(by.settled).union(by.unsettled);
-        self.unwritten = by.unsettled;
+        self.unwritten = if was_open { by.unsettled } else { self.unwritten.union(by.unsettled) };
     }
 
     /// Hands the administrator the members that are not part of the array now.
     pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Administrator) {
         missing.iter().for_each(|slot| to.keep(self.members.replace(slot, None)));
         to.copies = self.old.iter().map(|(_, copy)| copy.clone()).collect();
+    }
+
+    /// Decides who of two has a slot, of which one was being copied to the other: whom the members accept. Either may be lost for a while where the other
+    /// will do.
+    fn decide(&mut self, administrator: &mut Administrator, trace: &Trace) {
+        let Some(contender) = administrator.contender.take() else { return };
+        let own = contender.superblock().expect("only such contend");
+        let mut candidates = self.members.candidates();
+        let is_lost = administrator.random.chance(1, 4);
+        let alone = judge(&candidates);
+        let will_do = alone.is_ok_and(|verdict| !verdict.missing().contains(own.slot));
+        candidates.push(Candidate { path: PathBuf::from("contender"), superblock: own.clone() });
+        let accepts = |verdict: Verdict| verdict.slots[own.slot.index()] == Some(candidates.len() - 1);
+        let is_accepted = judge(&candidates).is_ok_and(accepts);
+        trace.note(format_args!("the copy contends for slot {}: accepted {is_accepted}, lost {is_lost}", own.slot));
+        match is_accepted {
+            _ if will_do && is_lost => administrator.withheld = Some(contender),
+            true => administrator.keep(self.members.replace(own.slot, Some(contender))),
+            false => administrator.keep(Some(contender)),
+        }
     }
 
     /// Takes back members that are in no slot, unless the array is known to do without them.
@@ -123,7 +144,10 @@ impl Shelf {
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Option<Found>, Finding> {
-        administrator.iter_mut().for_each(|administrator| self.take_back(administrator));
+        if let Some(administrator) = administrator.as_deref_mut() {
+            self.decide(administrator, trace);
+            self.take_back(administrator);
+        }
         let mut verdict = self.judge_all()?;
         // A member that was left out may know of a round that the others never heard of.
         if self.was_closed && self.excused.is_empty() && !verdict.superblock.is_clean {
