@@ -120,6 +120,7 @@ fn reads_what_is_left(shape: &Shape) {
         }
         assert!(had < placement.units(), "{}: something is lost", shape.name);
         client.disconnect();
+        assert_eq!(crate::control::status(&array)["health"]["state"], "failing", "{}", shape.name);
         let _ = ask(&array, &["stop"]).success();
         let told = server.end().stderr;
         assert!(told.contains("only what is left is served"), "{}: {told}", shape.name);

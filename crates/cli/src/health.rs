@@ -67,10 +67,10 @@ impl Condition {
 
     /// The worst that is true.
     pub(crate) fn state(&self) -> HealthState {
-        let Troubles { stalled, roomless, failing, .. } = self.troubles;
+        let Troubles { stalled, roomless, failing, is_partial, .. } = self.troubles;
         match () {
             () if self.is_frozen => HealthState::Frozen,
-            () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if is_partial || !failing.union(self.deleted).is_empty() => HealthState::Failing,
             () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
             () if !self.lost().is_empty() => HealthState::Degraded,
             () => HealthState::Whole,
@@ -173,6 +173,9 @@ pub(crate) fn words(health: &Health) -> String {
         HealthState::Whole => vec![survives],
         HealthState::Degraded => [degraded, causes, vec![survives]].concat(),
         HealthState::Stalled => [causes, degraded, vec![survives]].concat(),
+        HealthState::Failing if causes.is_empty() => {
+            [degraded, vec!["what they hold is nowhere else".to_owned()]].concat()
+        }
         HealthState::Failing => [causes, degraded].concat(),
         HealthState::Frozen => {
             let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();

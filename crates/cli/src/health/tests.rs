@@ -49,6 +49,7 @@ fn troubles_are_said_with_their_members() {
          member 0 is missing"
     );
     assert!(said(failing, &[], &[ailing(1, Trouble::Failing, None)]).starts_with("failing: member 1 (/srv/d1) failed"));
+    assert_eq!(said(failing, &[0, 2], &[]), "failing: members 0 and 2 are missing; what they hold is nowhere else");
     let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
     assert!(text.starts_with("frozen by members 1 (/srv/d1) and 3 (/srv/d3): "), "{text}");
     assert!(text.ends_with("; member 0 is missing"), "{text}");
@@ -91,6 +92,7 @@ fn the_worst_is_the_state() {
         (troubles(roomless), HealthState::Stalled),
         (troubles(failing), HealthState::Failing),
         (Condition { deleted: members(&[2]), ..troubles(stalled) }, HealthState::Failing),
+        (troubles(Troubles { is_partial: true, ..Troubles::default() }), HealthState::Failing),
         (Condition { is_frozen: true, ..troubles(failing) }, HealthState::Frozen),
     ] {
         assert_eq!(condition.state(), state, "{condition:?}");

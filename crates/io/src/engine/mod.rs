@@ -264,6 +264,7 @@ impl<D: Disk, T> Engine<D, T> {
             repair => repair.map_err(|source| EngineError::TooManyMissing { missing, source }),
         };
         let repair = without(record.missing())?;
+        let is_partial = Repair::new(&geometry, record.missing()).is_err();
         let is_whole = record.rebuilding().is_empty();
         let repair_lost = (!is_whole).then(|| without(record.lost())).transpose()?;
         let mut rebuild = Rebuild::default();
@@ -275,7 +276,7 @@ impl<D: Disk, T> Engine<D, T> {
             disk: Deadline::new(disk, geometry.members()),
             patience: Patience::default(),
             errors: Errors::new(geometry.members()),
-            troubled: Troubled::default(),
+            troubled: Troubled::new(is_partial),
             detour: None,
             planner: Planner::new(),
             repair,

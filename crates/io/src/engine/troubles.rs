@@ -22,6 +22,8 @@ pub struct Troubles {
     pub failing: MemberSet,
     /// Their failure was more than the level survives: the array is frozen.
     pub frozen_by: MemberSet,
+    /// More are missing than the level survives, and the array is only read: it gives what can be had.
+    pub is_partial: bool,
 }
 
 impl Troubles {
@@ -33,6 +35,7 @@ impl Troubles {
             roomless: self.roomless.union(other.roomless),
             failing: self.failing.union(other.failing),
             frozen_by: self.frozen_by.union(other.frozen_by),
+            is_partial: self.is_partial || other.is_partial,
         }
     }
 }
@@ -46,9 +49,15 @@ pub(super) struct Troubled {
     failed: MemberSet,
     failed_before: MemberSet,
     frozen_by: MemberSet,
+    is_partial: bool,
 }
 
 impl Troubled {
+    /// Of an array of which more members are missing than the level survives, if that is so.
+    pub(super) fn new(is_partial: bool) -> Self {
+        Self { is_partial, ..Self::default() }
+    }
+
     /// Notes members whose failures nothing makes good.
     pub(super) fn note_lost(&mut self, members: MemberSet) {
         if !planted!(LossUnseen) {
@@ -94,7 +103,7 @@ impl Troubled {
 impl<D: Disk, T> Engine<D, T> {
     /// What is wrong with members that are there.
     pub fn troubles(&self) -> Troubles {
-        let &Troubled { stalled, failed, failed_before, frozen_by } = &self.troubled;
+        let &Troubled { stalled, failed, failed_before, frozen_by, is_partial } = &self.troubled;
         let present = |members: MemberSet| members.minus(self.record.missing());
         let roomless = present(self.disk.roomless());
         Troubles {
@@ -103,6 +112,7 @@ impl<D: Disk, T> Engine<D, T> {
             roomless,
             failing: present(failed.union(failed_before).union(self.errors.kept())),
             frozen_by,
+            is_partial,
         }
     }
 
