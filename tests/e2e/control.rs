@@ -259,6 +259,38 @@ fn an_event_runs_the_program_that_was_named() {
     assert!(refusal.contains("/no/such/program"), "{refusal}");
 }
 
+/// A member that died while nobody looked is told of when the server starts.
+#[test]
+fn a_degraded_start_is_told() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (events, hook) = scrub::Events::new(&array);
+    let options = ["--degraded", "--on-event", hook.to_str().unwrap()];
+    let server = Server::start_members(&array, &array.without(&[1]), &options);
+    assert_eq!(events.until("degraded"), ["started", "member-missing"]);
+    let _ = server.stop();
+}
+
+/// Whoever has stopped an array may serve it at once, however long the program takes that is told.
+#[test]
+fn a_program_that_takes_long_keeps_nothing_of_a_stopped_array() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (gate, hook) = (array.path("gate"), array.path("hook"));
+    rustix::fs::mkfifoat(rustix::fs::CWD, &gate, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
+    let script = format!("#!/bin/sh\n[ \"$1\" = stopped ] && read line <{}\nexit 0\n", gate.display());
+    std::fs::write(&hook, script).unwrap();
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
+    server.connect().write(0, &[7; 4096]);
+    let _ = ask(&array, &["stop"]).success();
+    let next = Server::start(&array);
+    assert_eq!(next.connect().read(0, 4096), [7; 4096]);
+    // Open for reading too, so that this does not wait for the program.
+    let mut gate = std::fs::OpenOptions::new().read(true).write(true).open(&gate).unwrap();
+    std::io::Write::write_all(&mut gate, b"go on\n").unwrap();
+    let _ = server.end().success();
+    let _ = next.stop();
+}
+
 #[test]
 fn a_log_in_json_is_an_object_a_line() {
     let array = Array::create(&shape::raid1_of_2());

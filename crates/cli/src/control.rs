@@ -10,6 +10,7 @@ mod scrub;
 mod serve;
 mod spares;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -45,6 +46,15 @@ pub(crate) struct Control {
     scrubs: scrub::Followed,
     /// How closing the array ended.
     ended: watch::Sender<Option<Result<(), String>>>,
+    door: Door,
+}
+
+/// Whether somebody listens for administrators.
+#[derive(Default)]
+struct Door {
+    is_open: Cell<bool>,
+    closes: Notify,
+    closed: Notify,
 }
 
 impl Control {
@@ -60,12 +70,21 @@ impl Control {
             changing: Mutex::new(()),
             scrubs: scrub::Followed::default(),
             ended,
+            door: Door::default(),
         }
     }
 
     /// Waits until somebody wants the array stopped.
     pub(crate) async fn stopped(&self) {
         self.stop.notified().await;
+    }
+
+    /// Listens no more, so that another server can; who is connected stays.
+    pub(crate) async fn close_door(&self) {
+        if self.door.is_open.get() {
+            self.door.closes.notify_one();
+            self.door.closed.notified().await;
+        }
     }
 
     /// Tells those who wait for it how the array was stopped.

@@ -82,6 +82,10 @@ pub(crate) enum Event {
     ScrubMismatch,
     /// A scrub has compared everything.
     ScrubFinished,
+    /// A scrub has compared what there was while members were missing: it does not count as one.
+    ScrubIncomplete,
+    /// A member was missing when the server started.
+    MemberMissing(MemberIndex),
 }
 
 /// Looks out for events.
@@ -141,6 +145,8 @@ impl Event {
             Self::Recovered => "recovered",
             Self::ScrubMismatch => "scrub-mismatch",
             Self::ScrubFinished => "scrub-finished",
+            Self::ScrubIncomplete => "scrub-incomplete",
+            Self::MemberMissing(_) => "member-missing",
         }
     }
 
@@ -153,6 +159,7 @@ impl Event {
             | Self::MemberFailing(member)
             | Self::MemberNoRoom(member)
             | Self::MemberStalled(member)
+            | Self::MemberMissing(member)
             | Self::SpareTaken(member)
             | Self::RebuildStarted(member)
             | Self::RebuildFinished(member)
@@ -203,6 +210,14 @@ impl Event {
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(event, array, "a scrub finds members that do not agree"),
             Self::ScrubFinished => tracing::info!(event, array, "a scrub has compared everything"),
+            Self::ScrubIncomplete => tracing::warn!(
+                event,
+                array,
+                "a scrub has left out what needs missing members: it does not count, and the next one is due when the array is whole"
+            ),
+            Self::MemberMissing(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
+            }
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
         }
     }
@@ -277,6 +292,8 @@ impl Watcher {
         };
         watcher.notify(now);
         watcher.tell(Event::Started);
+        // Who failed while nobody looked is told of, too.
+        now.missing.iter().for_each(|member| watcher.tell(Event::MemberMissing(member)));
         if !now.lost().is_empty() {
             watcher.tell(Event::Degraded);
         }

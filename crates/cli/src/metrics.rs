@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 use uraid_io::disk::OpName;
 use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
 use uraid_layout::MemberIndex;
@@ -47,9 +48,9 @@ impl Exporter {
     }
 
     /// Hands them out, for ever, in a task of the reactor's thread.
-    pub(crate) fn spawn(self, reactor: Rc<Reactor>, about: Rc<About>) {
+    pub(crate) fn spawn(self, reactor: Rc<Reactor>, about: Rc<About>) -> JoinHandle<()> {
         let page = async move || Ok(page(&reactor.all_facts().await?, &about));
-        tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page));
+        tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))
     }
 }
 

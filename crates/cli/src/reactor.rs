@@ -272,6 +272,11 @@ impl Reactor {
         }
     }
 
+    /// Lets go of the members, which others may use then. Nothing may be asked of the array any more.
+    pub(crate) fn release(&self) {
+        self.engine.borrow_mut().disk_mut().release();
+    }
+
     fn turn(&self) {
         let mut replies = self.replies.take();
         let turned = self.engine.borrow_mut().turn(&mut replies);

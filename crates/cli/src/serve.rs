@@ -128,9 +128,10 @@ async fn serve(
         spawn_local(control::serve(Rc::clone(&control), socket));
     }
     announce(listener.endpoint(), &info)?;
+    let mut exporting = None;
     if let Some(exporter) = exporter {
         print(format_args!("metrics at {}", exporter.url()))?;
-        exporter.spawn(Rc::clone(&reactor), Rc::clone(&about));
+        exporting = Some(exporter.spawn(Rc::clone(&reactor), Rc::clone(&about)));
     }
     notifier.ready();
     let alive = Rc::clone(&notifier);
@@ -155,6 +156,13 @@ async fn serve(
     let served = service.serve(listener, stop).await;
     let closed = served
         .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
+    // Whoever waits for the end may serve the array again at once, though this process has still to tell the program.
+    reactor.release();
+    if let Some(exporting) = exporting {
+        exporting.abort();
+        let _ = exporting.await;
+    }
+    control.close_door().await;
     control.end(&closed).await;
     reactor.watcher().into_iter().for_each(Watcher::end);
     drop(summing);

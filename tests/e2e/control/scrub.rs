@@ -152,3 +152,21 @@ fn scrubs_that_can_not_be_are_refused() {
     let _ = ask(&array, &["scrub", "start", "--repair", "--dry-run"]).code_is(2);
     let _ = server.stop();
 }
+
+/// What needs the missing member is not compared, so that a scrub is as due as it was.
+#[test]
+fn a_scrub_of_a_degraded_array_does_not_count() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (events, hook) = Events::new(&array);
+    let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = ask(&array, &["scrub", "start"]).success();
+    assert_eq!(events.until("scrub-incomplete"), ["started", "member-failed", "degraded"]);
+    assert_eq!(status(&array)["scrub_finished_s"], Value::Null);
+    let _ = ask(&array, &["add", array.members()[1].to_str().unwrap()]).success();
+    let _ = events.until("recovered");
+    let (_, told) = scrub(&array, &events, &[]);
+    assert_eq!(told, [""; 0]);
+    assert!(status(&array)["scrub_finished_s"].is_u64());
+    let _ = server.stop();
+}

@@ -179,7 +179,11 @@ impl Control {
             return self.keep(Some(run), is_due);
         }
         is_on.set(false);
-        if status.done == status.total {
+        if status.done == status.total && status.missed.0 > 0 {
+            // It does not count: what it left out is compared when the array is whole.
+            self.keep(None, true);
+            tell(Event::ScrubIncomplete);
+        } else if status.done == status.total {
             let finished = now().ok().or(self.reactor.scrub_record().finished);
             self.reactor.keep_scrub(ScrubRecord { finished, run: None }, true);
             tell(Event::ScrubFinished);

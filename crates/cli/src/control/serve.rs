@@ -26,13 +26,15 @@ const RESPONSE_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long to leave off accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Answers whoever connects, for ever.
+/// Answers whoever connects until the door closes, and then those who are connected.
 pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
     let mut connections = JoinSet::new();
+    control.door.is_open.set(true);
     loop {
         // A connection that has ended makes room for the next one.
         tokio::select! {
             biased;
+            () = control.door.closes.notified() => break,
             Some(_) = connections.join_next() => {}
             accepted = socket.accept() => match accepted {
                 Ok(stream) if connections.len() < CONNECTIONS_MAX => {
@@ -51,6 +53,10 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
             },
         }
     }
+    drop(socket);
+    control.door.is_open.set(false);
+    control.door.closed.notify_one();
+    while connections.join_next().await.is_some() {}
 }
 
 /// Says that there are too many, to those who look.

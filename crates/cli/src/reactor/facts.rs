@@ -250,6 +250,7 @@ fn add_scrub(scrub: &mut ScrubStatus, other: &ScrubStatus) {
     add(&mut scrub.mismatched, other.mismatched);
     add(&mut scrub.repaired, other.repaired);
     add(&mut scrub.unchecked, other.unchecked);
+    add(&mut scrub.missed, other.missed);
     scrub.mismatches.extend_from_slice(&other.mismatches);
     scrub.mismatches.sort_by_key(|mismatch| (mismatch.stripe, mismatch.start));
     scrub.unlisted += other.unlisted;

@@ -127,6 +127,9 @@ impl Reactor {
                     "operations on the member that was in slot {slot} are still under way; try again when they have ended"
                 );
             }
+            if engine.superblock().slots[slot.index()].member != prepared.joining.superblock.member {
+                engine.disk_mut().forget_latencies(slot);
+            }
         }
         let joined = self.command(Command::Join(Box::new(prepared.joining))).await;
         let mut engine = self.engine.borrow_mut();
@@ -153,7 +156,10 @@ impl Reactor {
         self.begins_replacing.set(true);
         let put = self.engine.borrow_mut().disk_mut().put(seat, Some(Arc::new(member)));
         let begun = match put {
-            Ok(_) => self.command(Command::Replace(Box::new(joining))).await,
+            Ok(_) => {
+                self.engine.borrow_mut().disk_mut().forget_latencies(seat);
+                self.command(Command::Replace(Box::new(joining))).await
+            }
             Err(_) => Err(anyhow!(
                 "operations on the last member that was there are still under way; try again when they have ended"
             )),

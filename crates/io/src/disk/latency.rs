@@ -44,6 +44,16 @@ impl Latencies {
         }
     }
 
+    /// Begins anew for another member in a slot.
+    pub(super) fn forget(&mut self, member: MemberIndex) {
+        self.members[member.index()] = Default::default();
+    }
+
+    /// Notes that two members have changed places.
+    pub(super) fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
+        self.members.swap(one.index(), other.index());
+    }
+
     /// Makes room for so many members.
     pub(super) fn grow(&mut self, members: usize) {
         self.members.resize(members.max(self.members.len()), [Histogram::default(); 4]);

@@ -12,6 +12,7 @@
 //! A disk knows nothing of chunks, stripes or parity.
 
 mod deadline;
+pub mod laggards;
 mod latency;
 mod mem;
 mod uring;

@@ -155,6 +155,22 @@ impl UringDisk {
         self.slots.iter_mut().filter(is_left).for_each(|taken| taken.keep(Arc::clone(former)));
     }
 
+    /// Begins to time operations of a slot's member anew: it is another one.
+    ///
+    /// # Panics
+    /// When the disk has no such slot.
+    pub fn forget_latencies(&mut self, slot: MemberIndex) {
+        self.latencies.forget(slot);
+    }
+
+    /// Lets go of all members, whose locks are free then. One with operations that were abandoned stays open until they end.
+    pub fn release(&mut self) {
+        for slot in 0..self.members.len() {
+            self.keep_open(MemberIndex(u8::try_from(slot).expect("an array has at most 64 members, and a seat")));
+        }
+        self.members.fill(None);
+    }
+
     /// How often the kernel was entered on the ring's behalf; transfers that are done at once are not among it.
     #[must_use]
     pub fn enters(&self) -> u64 {
@@ -400,6 +416,7 @@ impl Disk for UringDisk {
         self.keep_open(one);
         self.keep_open(other);
         self.members.swap(one.index(), other.index());
+        self.latencies.exchange(one, other);
     }
 }
 

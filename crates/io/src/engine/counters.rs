@@ -154,6 +154,11 @@ impl Counters {
         self.members.iter().fold(MemberCounters::default(), |sum, &member| sum.plus(member))
     }
 
+    /// Begins anew for another member in a slot.
+    pub(super) fn forget(&mut self, member: MemberIndex) {
+        self.members[member.index()] = MemberCounters::default();
+    }
+
     pub(super) fn planned(&mut self, methods: MethodCounts) {
         self.methods += methods;
     }

@@ -242,6 +242,9 @@ impl<D: Disk, T> Engine<D, T> {
         self.disk.forget(slot);
         self.errors.forget(slot);
         self.troubled.forget(slot);
+        if self.record.any().slots[slot.index()].member != superblock.member {
+            self.counters.forget(slot);
+        }
         self.record.join(&superblock, is_whole || self.intent.is_none(), generation);
         (self.repair, self.repair_lost) = (repair, Some(detour));
         self.cannot_zero = self.cannot_zero.without(slot);

@@ -230,6 +230,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.disk.exchange(slot, seat);
         self.errors.forget(slot);
         self.troubled.forget(slot);
+        self.counters.forget(slot);
         if self.cannot_zero.contains(seat) {
             self.cannot_zero = self.cannot_zero.with(slot).without(seat);
         }

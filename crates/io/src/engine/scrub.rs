@@ -115,6 +115,8 @@ pub struct ScrubStatus {
     pub repaired: Sectors,
     /// Parity that could not be checked, because members are missing or could not be read.
     pub unchecked: Sectors,
+    /// What of that was because members were missing, or were being rebuilt: a scrub without any has compared everything that it could ever compare.
+    pub missed: Sectors,
     /// Where it was, as found: at most 1024.
     pub mismatches: Vec<Mismatch>,
     /// How many more there were.
@@ -265,6 +267,7 @@ impl<D: Disk, T> Engine<D, T> {
             mismatched: Sectors(0),
             repaired: Sectors(0),
             unchecked: Sectors(0),
+            missed: Sectors(0),
             mismatches: Vec::new(),
             unlisted: 0,
         };
@@ -283,6 +286,8 @@ impl<D: Disk, T> Engine<D, T> {
         let status = &mut self.scrubber.run.as_mut().expect("it was started").status;
         let ScrubFound { mismatched, repaired, unchecked } = run.found;
         (status.mismatched, status.repaired, status.unchecked) = (mismatched, repaired, unchecked);
+        // Why is not on record.
+        status.missed = unchecked;
         Ok(())
     }
 
@@ -356,7 +361,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.cover(id);
         self.compute(id);
-        let (findings, unchecked) = self.compare(id);
+        let (findings, missed, unread) = self.compare(id);
         let job = self.jobs.job(id);
         job.unreadable = MemberSet::EMPTY;
         let tried = job.rest.and_then(|rest| rest.tried);
@@ -367,14 +372,17 @@ impl<D: Disk, T> Engine<D, T> {
         let Work::Scrub { stripe, .. } = self.jobs.job(id).work else { unreachable!("only a scrub compares") };
         findings.iter().for_each(|finding| self.note_mismatch(stripe, finding, false));
         if let Some(run) = &mut self.scrubber.run {
+            run.status.missed.0 += missed.0;
+            let unchecked = Sectors(missed.0 + unread.0);
             run.status.unchecked.0 += unchecked.0;
             self.counters.scrubs_mut().unchecked.0 += unchecked.bytes().0;
         }
         Step::To(Stage::PartDone)
     }
 
-    /// What is wrong with a part, in order, and how much parity could not be checked.
-    fn compare(&mut self, id: JobId) -> (Vec<Finding>, Sectors) {
+    /// What is wrong with a part, in order, and how much parity could not be checked: because members are missing, and because something could not be
+    /// read.
+    fn compare(&mut self, id: JobId) -> (Vec<Finding>, Sectors, Sectors) {
         let Self { jobs, geometry, sums, .. } = self;
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
@@ -382,13 +390,14 @@ impl<D: Disk, T> Engine<D, T> {
         let map = geometry.map(stripe);
         let unread = unread(geometry, std::mem::take(&mut job.damage));
         let used = map.groups().iter().filter(|group| geometry.uses(stripe, group.parity)).count();
-        let mut unchecked = (used - plan.differences().len()) as u64 * job.len.0;
+        let missed = Sectors((used - plan.differences().len()) as u64 * job.len.0);
+        let mut unchecked = 0;
         let content = |difference: &Difference| {
             let scratch = job.scratch.as_ref().expect("a difference has memory");
             scratch.bytes(super::transfer::range(&difference.content, Sectors(0)))
         };
         if unread.is_empty() && plan.differences().iter().all(|difference| is_zero(content(difference))) {
-            return (Vec::new(), Sectors(unchecked));
+            return (Vec::new(), missed, Sectors(unchecked));
         }
         // Where blocks have checksums, they are written whole.
         let step = if sums.is_some() { BLOCK.0 } else { 1 };
@@ -420,7 +429,7 @@ impl<D: Disk, T> Engine<D, T> {
             findings.extend(verdicts.iter().map(|&verdict| Finding::of(geometry, stripe, range, verdict, verdicts)));
         }
         findings.sort_by_key(Finding::key);
-        (findings, Sectors(unchecked))
+        (findings, missed, Sectors(unchecked))
     }
 
     /// Whether the present scrub may write what a unit should hold.

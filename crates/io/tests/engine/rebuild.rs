@@ -701,3 +701,27 @@ fn nobody_is_given_up_for_corrected_errors_while_another_is_rebuilt() {
         assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(0)), "{shape:?}: now it can be spared");
     }
 }
+
+/// A member that returns is the one that it was; another one begins with nothing.
+#[test]
+fn a_new_member_does_not_inherit_what_is_counted_of_the_old_one() {
+    let shape = small(RAID5, 4);
+    let slot = MemberIndex(1);
+    let (mut engine, _) = filled(shape, Order::Fifo);
+    let data = shape.superblocks()[0].areas.data.offset;
+    engine.disk_mut().inner.spoil(slot, Bytes(data.0 + shape.chunk + 512), Bytes(1024));
+    let capacity = engine.geometry().capacity().0;
+    drop(read(&mut engine, 0, capacity).expect("computed from the others"));
+    let errors = engine.counters().member(slot).errors;
+    assert!(errors > 0);
+    drop(run(&mut engine, fail(slot)).expect("given up"));
+    let back = returning(&shape, slot, &engine);
+    drop(run(&mut engine, back).expect("it joins"));
+    assert_eq!(engine.counters().member(slot).errors, errors, "it is the same member");
+    drop(run(&mut engine, fail(slot)).expect("given up"));
+    let new = new_member(&mut engine, &shape, slot, 1);
+    drop(run(&mut engine, new).expect("it joins"));
+    let counters = engine.counters().member(slot);
+    assert_eq!((counters.errors, counters.repaired), (0, 0), "it is another one");
+    assert!(counters.written_bytes > 0);
+}

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, Stuck};
+use uraid_io::engine::{Command, EngineError, MemberCounters, Stuck};
 use uraid_io::superblock::{Consistency, Integrity, Sequence, decode, newest, positions};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
@@ -75,13 +75,15 @@ fn each_unit_of_the_old_member_is_read_once_and_nothing_of_the_others() {
                 * 512;
             for member in engine.geometry().all_members().iter() {
                 let (now, then) = (engine.counters().member(member), before.member(member));
-                let moved = (now.read_bytes - then.read_bytes, now.written_bytes - then.written_bytes);
-                let expected = if member == slot { used } else { 0 };
-                assert_eq!(moved, (expected, 0), "{context}: member {member}");
+                // The new member begins with nothing, and is not asked for anything yet.
+                let then = if member == slot { &MemberCounters::default() } else { then };
+                let moved = |counters: &MemberCounters| (counters.read_bytes, counters.written_bytes);
+                assert_eq!(moved(now), moved(then), "{context}: member {member}");
             }
             // The old member is at the seat now.
             let (old, new) = (engine.disk().inner.counters(seat), engine.disk().inner.counters(slot));
             assert_eq!(old.writes, 2, "{context}: the clean mark");
+            assert_eq!(old.bytes_read.0, used, "{context}");
             assert!(new.bytes_written.0 >= used && new.bytes_written.0 < used + (64 << 10), "{context}: {new:?}");
             let capacity = engine.geometry().capacity().0;
             assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
