@@ -84,6 +84,8 @@ pub(crate) enum Event {
     ScrubFinished,
     /// A scrub has compared what there was while members were missing: it does not count as one.
     ScrubIncomplete,
+    /// A member takes many times as long as the others.
+    MemberLagging(MemberIndex),
     /// A member was missing when the server started.
     MemberMissing(MemberIndex),
 }
@@ -146,6 +148,7 @@ impl Event {
             Self::ScrubMismatch => "scrub-mismatch",
             Self::ScrubFinished => "scrub-finished",
             Self::ScrubIncomplete => "scrub-incomplete",
+            Self::MemberLagging(_) => "member-lagging",
             Self::MemberMissing(_) => "member-missing",
         }
     }
@@ -159,6 +162,7 @@ impl Event {
             | Self::MemberFailing(member)
             | Self::MemberNoRoom(member)
             | Self::MemberStalled(member)
+            | Self::MemberLagging(member)
             | Self::MemberMissing(member)
             | Self::SpareTaken(member)
             | Self::RebuildStarted(member)
@@ -215,6 +219,9 @@ impl Event {
                 array,
                 "a scrub has left out what needs missing members: it does not count, and the next one is due when the array is whole"
             ),
+            Self::MemberLagging(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member takes many times as long as the others: it slows the array down");
+            }
             Self::MemberMissing(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
             }
@@ -242,6 +249,7 @@ impl Condition {
         events.extend(into(Trouble::Failing).iter().map(Event::MemberFailing));
         events.extend(into(Trouble::NoRoom).iter().map(Event::MemberNoRoom));
         events.extend(into(Trouble::Stalled).iter().map(Event::MemberStalled));
+        events.extend(into(Trouble::Lagging).iter().map(Event::MemberLagging));
         events.extend(now.rebuilding.minus(self.rebuilding).iter().map(Event::RebuildStarted));
         events.extend(self.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
         if self.lost().is_empty() && !now.lost().is_empty() {
@@ -526,6 +534,9 @@ mod tests {
         let stalled = in_trouble(Troubles { stalled: set(1), ..Troubles::default() });
         let roomless = in_trouble(Troubles { roomless: set(2), ..Troubles::default() });
         let failing = in_trouble(Troubles { failing: set(1), ..Troubles::default() });
+        let lagging = Condition { lagging: set(2), ..whole };
+        assert_eq!(whole.events(lagging), [Event::MemberLagging(MemberIndex(2))], "and the array is whole");
+        assert_eq!(lagging.events(lagging), []);
         let deleted = Condition { deleted: set(2), ..whole };
         let frozen_by = Troubles { frozen_by: set(2), ..Troubles::default() };
         let frozen = Condition { is_frozen: true, troubles: frozen_by, ..condition(&[1], false) };

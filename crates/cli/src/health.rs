@@ -19,6 +19,8 @@ pub(crate) struct Condition {
     pub(crate) rebuilding: MemberSet,
     /// Their reads are overdue, and the others are read.
     pub(crate) slow: MemberSet,
+    /// They take many times as long as the others.
+    pub(crate) lagging: MemberSet,
     /// Their files were deleted, and they are in use all the same.
     pub(crate) deleted: MemberSet,
     pub(crate) troubles: Troubles,
@@ -33,13 +35,14 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// How an engine's array is, and whose files were deleted.
-    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>, deleted: MemberSet) -> Self {
+    /// How an engine's array is, whose files were deleted and who lags behind the others.
+    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>, deleted: MemberSet, lagging: MemberSet) -> Self {
         let (rebuild, replacement) = (engine.rebuilding(), engine.replacement());
         Self {
             missing: engine.missing(),
             rebuilding: rebuild.map_or(MemberSet::EMPTY, |progress| progress.members),
             slow: engine.slow(),
+            lagging: lagging.minus(engine.missing()),
             deleted: deleted.minus(engine.missing()),
             troubles: engine.troubles(),
             is_frozen: engine.is_frozen(),
@@ -86,6 +89,7 @@ impl Condition {
             Trouble::NoRoom => self.troubles.roomless,
             Trouble::Stalled => self.troubles.stalled,
             Trouble::Slow => self.slow,
+            Trouble::Lagging => self.lagging,
         }
     }
 

@@ -7,6 +7,7 @@
 //! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see [`peers`].
 
 mod facts;
+mod laggards;
 mod members;
 mod meter;
 mod parts;
@@ -28,7 +29,7 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
-use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, Span};
 
 use crate::control::protocol::Traffic;
@@ -95,6 +96,8 @@ pub(crate) struct Reactor {
     watcher: OnceCell<Watcher>,
     /// Members whose files were deleted and that can't be spared, as of the last look.
     deleted: RefCell<Vec<Open>>,
+    /// Members that are slow beside the others, as the keeper finds.
+    lagging: Cell<MemberSet>,
     meter: Rc<Meter>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
@@ -155,6 +158,7 @@ impl Reactor {
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
             deleted: RefCell::default(),
+            lagging: Cell::default(),
             meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
@@ -191,6 +195,8 @@ impl Reactor {
         if self.peers.as_ref().is_none_or(Peers::is_keeper) {
             let missing = Rc::clone(self);
             tokio::task::spawn_local(async move { missing.miss_deleted().await });
+            let comparing = Rc::clone(self);
+            tokio::task::spawn_local(async move { comparing.compare_members().await });
         }
         if self.spinner.spins() {
             tokio::task::spawn_local(async move { spinning.spinner.run().await });

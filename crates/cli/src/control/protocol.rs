@@ -271,6 +271,8 @@ pub(crate) enum Trouble {
     Stalled,
     /// It does not answer in time: the others are read instead.
     Slow,
+    /// It keeps its deadlines, and takes many times as long as the others.
+    Lagging,
 }
 
 /// A rebuild or a copy that can't go on.
@@ -441,8 +443,8 @@ impl HealthState {
 }
 
 impl Trouble {
-    pub(crate) const ALL: [Self; 6] =
-        [Self::Failed, Self::Deleted, Self::Failing, Self::NoRoom, Self::Stalled, Self::Slow];
+    pub(crate) const ALL: [Self; 7] =
+        [Self::Failed, Self::Deleted, Self::Failing, Self::NoRoom, Self::Stalled, Self::Slow, Self::Lagging];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -452,6 +454,7 @@ impl Trouble {
             Self::NoRoom => "no-room",
             Self::Stalled => "stalled",
             Self::Slow => "slow",
+            Self::Lagging => "lagging",
         }
     }
 
