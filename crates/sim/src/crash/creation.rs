@@ -1,7 +1,7 @@
 //! Every crash of creating an array, on members that held something or that were just made.
 //!
-//! Until all members durably say that they are of the new array, what is left may be nothing that can be used; a former array that is still there
-//! has lost nothing. From then on the members of a tolerated set may be gone only if the array does not say any more that it is initialising. Whatever is opened holds
+//! Until all members durably say that they are of the new array, what is left may be nothing that can be used; data areas are as they were, and a
+//! former array that is still there has lost nothing else. From then on the members of a tolerated set may be gone only if the array does not say any more that it is initialising. Whatever is opened holds
 //! zeros, parity too, wherever anything is kept twice, and knows of no checksum.
 
 use std::collections::HashSet;
@@ -240,6 +240,9 @@ impl Creation {
 
     /// Looks at what a crash left, opens it where that can be, and looks at that.
     fn check(&self, images: Vec<Option<Image>>, stage: Stage) -> Result<Outcome, Finding> {
+        if stage == Stage::Marking {
+            self.check_data(&images)?;
+        }
         let is_former = |(_, own): (_, Result<Superblock, _>)| own.is_ok_and(|own| !is_new(&own));
         if stage == Stage::Marking && superblocks(&images).all(is_former) {
             self.check_former(&images)?;
@@ -284,6 +287,19 @@ impl Creation {
             () if is_unfinished => Ok(Outcome::Finished),
             () => Ok(Outcome::Whole),
         }
+    }
+
+    /// Nothing of data areas is touched before all members are marked.
+    fn check_data(&self, images: &[Option<Image>]) -> Result<(), Finding> {
+        let Area { offset: start, size } = self.shape.areas.data;
+        for (slot, (image, before)) in (0u8..).zip(images.iter().zip(&self.before)) {
+            let Some(image) = image else { continue };
+            let mut differences = image.differences(before);
+            if let Some(offset) = differences.find(|offset| (start.0..start.0 + size.0).contains(&offset.0)) {
+                return Err(Finding::Overwritten { member: MemberIndex(slot), offset });
+            }
+        }
+        Ok(())
     }
 
     /// A former array has lost nothing but superblocks.

@@ -171,8 +171,10 @@ pub enum Finding {
         /// The sector.
         offset: Bytes,
     },
-    /// A former array lost something, and is still there.
-    #[error("the sector at byte {offset} of member {member} was overwritten, and a former array is still there")]
+    /// A member of a former array lost something too soon.
+    #[error(
+        "the sector at byte {offset} of member {member} was overwritten before the members were marked, or while a former array is still there"
+    )]
     Overwritten {
         /// The member.
         member: MemberIndex,
