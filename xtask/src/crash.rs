@@ -8,7 +8,8 @@ use std::time::Duration;
 use anyhow::Context as _;
 use clap::Args;
 
-use crate::project::{Project, run_program};
+use crate::counts::{self, Counts};
+use crate::project::Project;
 
 /// How much of it.
 #[derive(Args)]
@@ -30,15 +31,20 @@ pub(crate) struct Options {
     threads: Option<usize>,
 }
 
-impl Default for Options {
-    /// What continuous integration runs.
-    fn default() -> Self {
-        Self { states: 1_000_000, hours: None, level: Vec::new(), only: None, threads: None }
+impl Options {
+    /// So many states.
+    pub(crate) fn states(states: u64) -> Self {
+        Self { states, hours: None, level: Vec::new(), only: None, threads: None }
+    }
+
+    /// As many states as there is time for.
+    pub(crate) fn until(time: Duration) -> Self {
+        Self { hours: Some(time), ..Self::states(0) }
     }
 }
 
 /// Goes through crashes; an error when one of them leaves what must not be.
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     let threads = options.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok);
     let threads = threads.context("the number of cores is not known: give --threads")?;
     let mut arguments = vec![format!("threads={threads}")];
@@ -50,7 +56,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
     let mut command =
         project.cargo(&["run", "--quiet", "--release", "--package", "uraid-sim", "--bin", "uraid-crash", "--"]);
-    run_program(command.args(arguments))
+    counts::run(command.args(arguments))
 }
 
 fn hours(text: &str) -> Result<Duration, String> {

@@ -4,10 +4,12 @@
 //! a sanitizer: on the project's own toolchain, and faster.
 
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
 
+use crate::counts::Counts;
 use crate::project::{Project, eprint_step, run_program};
 
 /// Where the targets are; a workspace of its own.
@@ -29,14 +31,20 @@ pub(crate) struct Options {
     target: Vec<String>,
 }
 
-impl Default for Options {
-    fn default() -> Self {
-        Self { seconds: 60, target: Vec::new() }
+impl Options {
+    /// All targets, so long.
+    pub(crate) fn seconds(seconds: u32) -> Self {
+        Self { seconds, target: Vec::new() }
+    }
+
+    /// All targets, so long.
+    pub(crate) fn until(time: Duration) -> Self {
+        Self::seconds(u32::try_from(time.as_secs()).unwrap_or(u32::MAX))
     }
 }
 
-/// Runs the targets; an error when one finds something.
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+/// Runs the targets, and returns how many inputs each has tried; an error when one finds something.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     if project.cargo(&["fuzz", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success() {
         eprint_step("cargo-fuzz is installed");
     } else {
@@ -49,12 +57,14 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         let running: Vec<_> = running.collect();
         running.into_iter().map(|thread| thread.join().expect("starting a program does not panic")).collect()
     });
-    let mut failed = Vec::new();
+    let (mut failed, mut counts) = (Vec::new(), Counts::new());
     for (target, outcome) in targets.iter().zip(outcomes) {
         let output = outcome?;
         let said = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
-            eprint_step(&format!("{target}: {}", said.lines().last().unwrap_or_default()));
+            let inputs = executed(&said).with_context(|| format!("{target} does not say how many inputs it tried"))?;
+            eprint_step(&format!("{target}: nothing found in {inputs} inputs"));
+            counts.insert(format!("inputs_of_{target}"), inputs.into());
         } else {
             eprint_step(&format!("{target} failed ({}):\n{said}", output.status));
             failed.push(target.as_str());
@@ -63,7 +73,12 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     if !failed.is_empty() {
         bail!("fuzzing found something: {}; the inputs are in {DIRECTORY}/artifacts", failed.join(", "));
     }
-    Ok(())
+    Ok(counts)
+}
+
+/// How many inputs were tried, from libFuzzer's final statistics.
+fn executed(said: &str) -> Option<u64> {
+    said.lines().find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))?.trim().parse().ok()
 }
 
 /// The names of all targets.
@@ -79,7 +94,7 @@ fn all(project: &Project) -> anyhow::Result<Vec<String>> {
 
 fn fuzz_target(project: &Project, target: &str, seconds: u32) -> anyhow::Result<Output> {
     let mut command = fuzz(project, "run");
-    command.args([target, "--"]).args(LIMITS).arg(format!("-max_total_time={seconds}"));
+    command.args([target, "--"]).args(LIMITS).arg(format!("-max_total_time={seconds}")).arg("-print_final_stats=1");
     command.stdin(Stdio::null()).output().with_context(|| format!("starting {target}"))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The loop is the end-to-end harness's; here are its command line and what is said of it.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::bail;
 use clap::Args;
@@ -10,6 +10,7 @@ use uraid_tests::kills::{Counts, Cycle};
 use uraid_tests::run::is_installed;
 use uraid_tests::shape::{self, Shape};
 
+use crate::counts;
 use crate::project::{Project, eprint_step, run_program};
 
 /// How long nothing is said.
@@ -32,11 +33,24 @@ pub(crate) struct Options {
     seed: u64,
 }
 
+impl Options {
+    /// So many kills, of arrays that follow from `seed`.
+    pub(crate) fn rounds(rounds: u64, seed: u64) -> Self {
+        Self { rounds, hours: None, level: Vec::new(), seed }
+    }
+
+    /// As many kills as there is time for, of other arrays each time.
+    pub(crate) fn until(time: Duration) -> Self {
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { hours: Some(time), ..Self::rounds(u64::MAX, now.as_secs()) }
+    }
+}
+
 /// Kills servers until it has been enough.
 ///
 /// # Errors
 /// When one was not as it should have been: with its seed, its level, the command that repeats it, and its members' place.
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<counts::Counts> {
     if std::env::var_os("URAID_BIN").is_none() {
         run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
     }
@@ -72,7 +86,20 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         }
     }
     eprint_step(&format!("kills: nothing lost and nothing made up; {counts}"));
-    Ok(())
+    Ok(by_name(&counts))
+}
+
+fn by_name(counts: &Counts) -> counts::Counts {
+    let Counts { cycles, kills, remembering, killed_starts, degraded, sectors, .. } = *counts;
+    let numbers = [
+        ("kills", kills),
+        ("arrays", cycles),
+        ("kills_without_write-back", remembering),
+        ("more_while_starting", killed_starts),
+        ("starts_without_members", degraded),
+        ("sectors_verified", sectors),
+    ];
+    numbers.into_iter().map(|(name, number)| (name.to_owned(), number.into())).collect()
 }
 
 /// The shapes of these levels; of all when there are none.

@@ -10,15 +10,19 @@ use clap::{Parser, Subcommand};
 use crate::project::Project;
 
 mod bench;
+mod ci;
+mod counts;
 mod crash;
 mod fuzz;
 mod kills;
 mod lint;
 mod mutants;
+mod night;
 mod packages;
 mod papers;
 mod process;
 mod project;
+mod reliability;
 mod sim;
 mod source;
 mod sweep;
@@ -57,7 +61,11 @@ enum Command {
     Vm(vm::Options),
     /// Compute the papers' tables and figures again, into docs/papers
     Papers(papers::Options),
-    /// Exactly what continuous integration runs: lint, test, fuzz, sim, crash, vm
+    /// Run everything that looks for bugs, at length, and write one report
+    Night(night::Options),
+    /// Make the tables of docs/reliability.md again, from what nights counted
+    Reliability,
+    /// Exactly what continuous integration runs
     Ci,
 }
 
@@ -78,21 +86,16 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Lint => lint::run(&project),
         Command::Test(options) => test::run(&project, options),
         Command::Bench(command) => bench::run(&project, command),
-        Command::Sim(options) => sim::run(&project, options),
-        Command::Fuzz(options) => fuzz::run(&project, options),
-        Command::Crash(options) => crash::run(&project, options),
-        Command::Sweep(options) => sweep::run(&project, options),
-        Command::Mutants(options) => mutants::run(&project, options),
-        Command::Kills(options) => kills::run(&project, options),
-        Command::Vm(options) => vm::run(&project, options),
+        Command::Sim(options) => sim::run(&project, options).map(drop),
+        Command::Fuzz(options) => fuzz::run(&project, options).map(drop),
+        Command::Crash(options) => crash::run(&project, options).map(drop),
+        Command::Sweep(options) => sweep::run(&project, options).map(drop),
+        Command::Mutants(options) => mutants::run(&project, options).map(drop),
+        Command::Kills(options) => kills::run(&project, options).map(drop),
+        Command::Vm(options) => vm::run(&project, options).map(drop),
         Command::Papers(options) => papers::run(&project, options),
-        Command::Ci => {
-            lint::run(&project)?;
-            test::run(&project, &test::Options::default())?;
-            fuzz::run(&project, &fuzz::Options::default())?;
-            sim::run(&project, &sim::Options::default())?;
-            crash::run(&project, &crash::Options::default())?;
-            vm::run(&project, &vm::Options::ci())
-        }
+        Command::Night(options) => night::run(&project, options),
+        Command::Reliability => reliability::write(&project),
+        Command::Ci => ci::run(&project),
     }
 }

@@ -3,7 +3,8 @@
 use clap::Args;
 use serde_json::Value;
 
-use crate::project::{Project, eprint_step, output, run_program};
+use crate::counts::{self, Counts};
+use crate::project::{Project, eprint_step, output};
 
 /// How hard to look.
 #[derive(Args)]
@@ -22,15 +23,27 @@ pub(crate) struct Options {
     names: Vec<String>,
 }
 
+impl Options {
+    /// Every bug.
+    pub(crate) fn all() -> Self {
+        Self { seeds: 1000, states: 20_000, sample: None, names: Vec::new() }
+    }
+
+    /// As many bugs, drawn from `seed`, as there is time for in so many minutes, without the build.
+    pub(crate) fn sample(seed: u64, minutes: u64) -> Self {
+        Self { sample: Some(format!("{seed}:{minutes}")), ..Self::all() }
+    }
+}
+
 /// Plants each bug; an error when nobody notices one.
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     let tests = engine_tests(project)?.into_iter().map(|program| format!("tests={program}"));
     let arguments =
         ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
     let mut command = project.cargo(&arguments);
     command.args([format!("seeds={}", options.seeds), format!("states={}", options.states)]).args(tests);
     command.args(options.sample.iter().map(|sample| format!("sample={sample}")));
-    run_program(command.args(&options.names))
+    counts::run(command.args(&options.names))
 }
 
 /// Builds the engine's own tests, in which bugs can be planted too: the programs.

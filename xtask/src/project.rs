@@ -38,6 +38,13 @@ impl Project {
         serde_json::from_str(&output).context("cargo metadata prints JSON")
     }
 
+    /// The commit's full number.
+    pub(crate) fn commit(&self) -> anyhow::Result<String> {
+        let mut git = Command::new("git");
+        git.args(["-c", "safe.directory=*", "rev-parse", "HEAD"]).current_dir(&self.root);
+        Ok(output(&mut git)?.trim().to_owned())
+    }
+
     /// Every file of the work tree that git tracks or would track, relative to the top directory, in order.
     pub(crate) fn files(&self) -> anyhow::Result<Vec<PathBuf>> {
         let mut git = Command::new("git");
@@ -78,7 +85,8 @@ pub(crate) fn output(command: &mut Command) -> anyhow::Result<String> {
     String::from_utf8(output.stdout).with_context(|| format!("`{line}` prints UTF-8"))
 }
 
-fn command_line(command: &Command) -> String {
+/// A command as a person would type it.
+pub(crate) fn command_line(command: &Command) -> String {
     let program = Path::new(command.get_program()).file_name().unwrap_or_default();
     let words = std::iter::once(program).chain(command.get_args());
     words.map(|word| word.to_string_lossy()).collect::<Vec<_>>().join(" ")

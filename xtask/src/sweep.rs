@@ -7,10 +7,11 @@ use std::thread;
 use anyhow::Context as _;
 use clap::Args;
 
-use crate::project::{Project, run_program};
+use crate::counts::{self, Counts};
+use crate::project::Project;
 
 /// Which cases.
-#[derive(Args)]
+#[derive(Args, Default)]
 pub(crate) struct Options {
     /// Only arrays of these levels
     #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"])]
@@ -26,8 +27,15 @@ pub(crate) struct Options {
     threads: Option<usize>,
 }
 
+impl Options {
+    /// So many cases, drawn from `seed`.
+    pub(crate) fn sample(seed: u64, cases: u64) -> Self {
+        Self { sample: Some(format!("{seed}:{cases}")), ..Self::default() }
+    }
+}
+
 /// Runs the cases; an error when one of them is not as it must be.
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     let threads = options.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok);
     let threads = threads.context("the number of cores is not known: give --threads")?;
     let mut arguments = vec![format!("threads={threads}")];
@@ -36,5 +44,5 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     arguments.extend(options.sample.iter().map(|sample| format!("sample={sample}")));
     let mut command =
         project.cargo(&["run", "--quiet", "--release", "--package", "uraid-sim", "--bin", "uraid-sweep", "--"]);
-    run_program(command.args(arguments))
+    counts::run(command.args(arguments))
 }

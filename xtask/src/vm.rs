@@ -10,13 +10,14 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand};
 
 use self::kernel::Kernel;
-use self::machine::{Machine, Setup};
+use self::machine::{Disks, Machine, Setup};
 use self::power::Cuts;
 use self::scenario::{Kind, SCENARIOS, Scenario};
+use crate::counts::Counts;
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
@@ -26,6 +27,7 @@ mod layouts;
 mod machine;
 mod power;
 mod scenario;
+mod volatile;
 
 /// Guests at a time, on however many cores: each may take 4 GiB.
 const GUESTS_MAX: NonZeroUsize = NonZeroUsize::new(4).expect("it is not zero");
@@ -51,6 +53,9 @@ pub(crate) struct Options {
     /// How many scenarios run at a time [default: one for each core, at most 4]
     #[arg(long, value_name = "N")]
     jobs: Option<NonZeroUsize>,
+    /// Plant this bug (see `cargo xtask mutants`): scenarios must fail then
+    #[arg(long, value_name = "BUG")]
+    plant: Option<String>,
     /// Never install packages, not even as root: name what is missing and fail
     #[arg(long)]
     no_install: bool,
@@ -70,9 +75,15 @@ enum Command {
 }
 
 impl Options {
-    /// What continuous integration runs.
-    pub(crate) fn ci() -> Self {
-        Self { command: None, scenarios: Vec::new(), ci: true, cuts: 1, seed: 1, jobs: None, no_install: false }
+    /// What continuous integration runs; `seed` decides what is lost, and when.
+    pub(crate) fn ci(seed: u64) -> Self {
+        Self { ci: true, cuts: 1, seed, ..Self::at_length() }
+    }
+
+    /// Every scenario, and many power cuts.
+    pub(crate) fn at_length() -> Self {
+        let (command, scenarios, jobs, plant) = (None, Vec::new(), None, None);
+        Self { command, scenarios, ci: false, cuts: 20, seed: 1, jobs, plant, no_install: false }
     }
 }
 
@@ -82,26 +93,46 @@ struct Lab {
     uraid: PathBuf,
     directory: PathBuf,
     cuts: Cuts,
+    planted: Option<String>,
 }
 
 /// Runs scenarios, or the other command.
 ///
 /// # Errors
 /// When a package is missing or a scenario failed: with the end of its console log and the command that repeats it.
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     packages::ensure(packages::VM, !options.no_install)?;
-    run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
     let metadata = project.metadata()?;
-    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
-    let directory = Path::new(target).join("vm");
+    let target = Path::new(metadata["target_directory"].as_str().context("cargo metadata names the target directory")?);
+    let uraid = build(project, target, options.plant.is_some())?;
+    let directory = target.join("vm");
     let kernel = Kernel::prepare(&directory.join("cache"))?;
     let cuts = Cuts { count: options.cuts, seed: options.seed };
-    let lab = Lab { kernel, uraid: Path::new(target).join("release/uraid"), directory, cuts };
+    let lab = Lab { kernel, uraid, directory, cuts, planted: options.plant.clone() };
     match &options.command {
-        Some(Command::Shell) => lab.shell(),
-        Some(Command::Bench { rounds }) => lab.compare(*rounds),
-        None => lab.run_all(&chosen(options), options.jobs.unwrap_or_else(guests)),
+        Some(Command::Shell) => lab.shell()?,
+        Some(Command::Bench { rounds }) => lab.compare(*rounds)?,
+        None => {
+            let scenarios = chosen(options);
+            lab.run_all(&scenarios, options.jobs.unwrap_or_else(guests))?;
+            let has_power = scenarios.iter().any(|scenario| matches!(scenario.kind, Kind::Power(_)));
+            let cuts = if has_power { options.cuts } else { 0 };
+            let counts = [("scenarios", scenarios.len().into()), ("power_cuts", cuts.into())];
+            return Ok(counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect());
+        }
     }
+    Ok(Counts::new())
+}
+
+/// Builds the program that is tried, in a directory of its own where bugs can be planted in it.
+fn build(project: &Project, target: &Path, plants: bool) -> anyhow::Result<PathBuf> {
+    let mut command = project.cargo(&["build", "--release", "--package", "uraid"]);
+    let target = if plants { target.join("mutants") } else { target.to_owned() };
+    if plants {
+        command.args(["--features", "uraid-io/mutants", "--target-dir"]).arg(&target);
+    }
+    run_program(&mut command)?;
+    Ok(target.join("release/uraid"))
 }
 
 fn chosen(options: &Options) -> Vec<&'static Scenario> {
@@ -135,6 +166,11 @@ impl Lab {
             let workers: Vec<_> = (0..jobs.get()).map(|_| scope.spawn(run_some)).collect();
             workers.into_iter().flat_map(|worker| worker.join().expect("no scenario panics")).collect()
         });
+        if let Some(bug) = &self.planted {
+            ensure!(!failed.is_empty(), "no scenario noticed {bug}");
+            eprint_step(&format!("vm: {bug} is noticed by {}", failed.join(", ")));
+            return Ok(());
+        }
         if !failed.is_empty() {
             bail!("{} of {} scenarios failed: {}", failed.len(), scenarios.len(), failed.join(", "));
         }
@@ -171,7 +207,7 @@ impl Lab {
             }
             Kind::Power(script) => {
                 let renew = |disk: &Path| blank(disk, scenario.disk_mib);
-                power::run(&self.setup(&share, &disks, script, &[]), &self.cuts, scenario.time_max, renew)?;
+                power::run(&self.setup(&share, &[], script, &[]), &disks, &self.cuts, scenario.time_max, renew)?;
             }
         }
         // What passed tells nothing more.
@@ -213,7 +249,8 @@ impl Lab {
         script: &'a str,
         variables: &'a [(&'a str, String)],
     ) -> Setup<'a> {
-        Setup { kernel: &self.kernel, uraid: &self.uraid, share, disks, script, variables }
+        let (disks, planted) = (Disks::Images(disks), self.planted.as_deref());
+        Setup { kernel: &self.kernel, uraid: &self.uraid, share, disks, planted, script, variables }
     }
 }
 

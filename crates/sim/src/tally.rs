@@ -1,4 +1,4 @@
-//! The last line of a program's output, for programs: what it counted, as one flat JSON object.
+//! The last line of a program's output, for programs: `counted: ` and what it counted, as one flat JSON object.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ impl fmt::Display for Value {
 #[must_use]
 pub fn line(fields: &[(&str, Value)]) -> String {
     let fields: Vec<String> = fields.iter().map(|(name, value)| format!("\"{name}\":{value}")).collect();
-    format!("{{{}}}", fields.join(","))
+    format!("counted: {{{}}}", fields.join(","))
 }
 
 #[cfg(test)]
@@ -59,6 +59,6 @@ mod tests {
             ("none", names(&[])),
             ("seconds", Value::Seconds(1.25)),
         ];
-        assert_eq!(line(&fields), r#"{"planted":3,"alive":["A", "B"],"none":[],"seconds":1.2}"#);
+        assert_eq!(line(&fields), r#"counted: {"planted":3,"alive":["A", "B"],"none":[],"seconds":1.2}"#);
     }
 }

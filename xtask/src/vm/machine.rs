@@ -29,13 +29,23 @@ pub(super) struct Setup<'a> {
     pub(super) uraid: &'a Path,
     /// Directory that the guest sees as `/run/vm`.
     pub(super) share: &'a Path,
-    /// Images that become `/dev/vda` and so on, opened as a disk is: past the host's page cache, with a volatile cache
-    /// that a flush empties.
-    pub(super) disks: &'a [PathBuf],
+    /// What becomes `/dev/vda` and so on.
+    pub(super) disks: Disks<'a>,
+    /// The planted bug that every process of the guest has.
+    pub(super) planted: Option<&'a str>,
     /// What runs after the library.
     pub(super) script: &'a str,
     /// More variables for the script.
     pub(super) variables: &'a [(&'a str, String)],
+}
+
+/// A guest's disks. To the guest each has a write cache that a flush empties.
+#[derive(Clone, Copy)]
+pub(super) enum Disks<'a> {
+    /// Image files, opened past the host's page cache. What is written to them stays, flushed or not.
+    Images(&'a [PathBuf]),
+    /// Sockets of [`VolatileDisks`](super::volatile::VolatileDisks).
+    Volatile(&'a [PathBuf]),
 }
 
 /// A guest that runs. Dropping it pulls its plug.
@@ -87,7 +97,7 @@ impl Machine {
         self.process.check_alive().map_err(|error| self.explained(&format!("{error:#}")))
     }
 
-    /// Cuts the power: nothing that QEMU had not given to the host reaches the disks.
+    /// Cuts the power: nothing that QEMU had not given to its disks reaches them.
     pub(super) fn cut_power(self) -> anyhow::Result<()> {
         self.process.kill()
     }
@@ -129,9 +139,13 @@ fn qemu(setup: &Setup<'_>) -> Command {
     };
     command.args(shared(Path::new("/"), "host", ",readonly=on"));
     command.args(shared(setup.share, "share", ""));
-    for (slot, disk) in setup.disks.iter().enumerate() {
-        let path = disk.display().to_string().replace(',', ",,");
-        command.arg("-drive").arg(format!("if=none,id=disk{slot},format=raw,cache=none,discard=unmap,file={path}"));
+    let (paths, file) = match setup.disks {
+        Disks::Images(images) => (images, "discard=unmap,file="),
+        Disks::Volatile(sockets) => (sockets, "file.driver=nbd,file.server.type=unix,file.server.path="),
+    };
+    for (slot, path) in paths.iter().enumerate() {
+        let path = path.display().to_string().replace(',', ",,");
+        command.arg("-drive").arg(format!("if=none,id=disk{slot},format=raw,cache=none,{file}{path}"));
         command.args(["-device", &format!("virtio-blk-pci,drive=disk{slot},serial=disk{slot}")]);
     }
     command
@@ -152,6 +166,9 @@ fn prepare_share(setup: &Setup<'_>) -> anyhow::Result<()> {
             bail!("{name}={value}: a path with a quotation mark can't be told to the guest");
         }
         run += &format!("{name}='{value}'\n");
+    }
+    if let Some(bug) = setup.planted {
+        run += &format!("export URAID_MUTANT='{bug}'\n");
     }
     run += LIBRARY;
     run += setup.script;

@@ -1,7 +1,9 @@
-//! Power cuts: QEMU killed while files are written to file systems on arrays of all levels, then a new life with the same disks.
+//! Power cuts: QEMU killed while files are written to file systems on arrays of all levels, then a new life with the
+//! same disks.
 //!
-//! A file counts from the moment that its guest reports it on the second serial port, after fsync returned. Disks that are lost with the power are
-//! blank in the next life.
+//! The disks have a volatile write cache: of what no flush covered, each sector is there or not. A file counts from the
+//! moment that its guest reports it on the second serial port, after fsync returned. Disks that are lost with the power
+//! are blank in the next life.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -11,13 +13,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use uraid_tests::image::Random;
 
-use super::machine::{Machine, REPORTS, Setup};
+use super::machine::{Disks, Machine, REPORTS, Setup};
+use super::volatile::VolatileDisks;
 use crate::project::eprint_step;
 
 /// Bytes of random content that the guest writes parts of.
 const POOL_BYTES: usize = 4 << 20;
-/// Disks that can be lost together with the power, by the table in the guest's script: one of RAID 5 and two of RM2, which have a log. Arrays without
-/// one are not served then, unless they are made to.
+/// Disks that can be lost together with the power, by the table in the guest's script: one of RAID 5 and two of RM2,
+/// which have a log. Arrays without one are not served then, unless they are made to.
 const LOSABLE: [&[usize]; 3] = [&[8, 9, 10, 11], &[12, 13, 14], &[15, 16, 17]];
 /// Between two looks at the guest.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -28,12 +31,14 @@ pub(super) struct Cuts {
     pub(super) seed: u64,
 }
 
-/// Cuts the power `cuts.count` times; `setup` and `renew`, which makes a disk blank, are those of the scenario.
+/// Cuts the power of guests with these disks `cuts.count` times; `setup` and `renew`, which makes an image blank, are
+/// those of the scenario.
 ///
 /// # Errors
 /// When a guest is not as it should be: a file is missing or wrong, a file system is damaged, parity does not agree.
 pub(super) fn run(
     setup: &Setup<'_>,
+    images: &[PathBuf],
     cuts: &Cuts,
     within: Duration,
     renew: impl Fn(&Path) -> anyhow::Result<()>,
@@ -49,17 +54,22 @@ pub(super) fn run(
         let listed = lost.iter().fold(String::from(" "), |listed, slot| format!("{listed}{slot} "));
         let name = if last { "last".to_owned() } else { round.to_string() };
         let variables = [("ROUND", name), ("LOST", listed), ("WAIT", (if wait { "yes" } else { "no" }).to_owned())];
-        let machine = Machine::start(&Setup { variables: &variables, ..*setup })?;
+        let disks = VolatileDisks::serve(images, setup.share)?;
+        let disks_served = Disks::Volatile(disks.sockets());
+        let machine = Machine::start(&Setup { variables: &variables, disks: disks_served, ..*setup })?;
         if last {
             machine.finish(within)?;
             break;
         }
         let reports = cut(machine, setup.share, 20 + random.below(80), within, &mut random)?;
+        let (cached, forgotten) = disks.cut_power(&mut random)?;
         synced += reports.lines().count();
         fs::write(setup.share.join("synced"), reports)?;
         lost = if wait && random.below(3) > 0 { choose(&mut random) } else { Vec::new() };
-        lost.iter().try_for_each(|&slot| renew(&disk(setup, slot)?))?;
-        let mut said = format!("cut {round}: {synced} files were synced so far");
+        lost.iter().try_for_each(|&slot| renew(images.get(slot).context("the guest has this disk")?))?;
+        let mut said = format!(
+            "cut {round}: {synced} files were synced so far; {cached} sectors were not flushed, {forgotten} of them went back"
+        );
         if !lost.is_empty() {
             write!(said, ", disks {lost:?} are lost").expect("a string takes every write");
         }
@@ -100,8 +110,4 @@ fn reports(share: &Path) -> anyhow::Result<String> {
 
 fn choose(random: &mut Random) -> Vec<usize> {
     LOSABLE.iter().map(|choices| random.pick(choices)).collect()
-}
-
-fn disk(setup: &Setup<'_>, slot: usize) -> anyhow::Result<PathBuf> {
-    setup.disks.get(slot).cloned().context("the guest has this disk")
 }
