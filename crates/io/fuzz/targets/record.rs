@@ -23,7 +23,9 @@ fuzz_target!(|bytes: &[u8]| {
     let accepted = input.members();
     let mut held: Vec<Header> = (0..count).filter_map(|_| check(&record(&mut input))).collect();
     held.retain(|held| accepted.contains(held.slot));
-    let Ok(redo) = replay::choose(accepted, held.iter()) else { return };
+    let mut all = replay::Held::default();
+    held.iter().cloned().for_each(|header| all.add(header));
+    let Ok(redo) = replay::choose(accepted, &all) else { return };
     for chosen in &redo {
         let copies = || held.iter().filter(|held| (held.lane, held.sequence) == (chosen.lane, chosen.sequence));
         assert!(copies().count() > 0, "what is done again was there");

@@ -1,15 +1,18 @@
 //! From accepted members to an array that can be served, whatever is behind them: files, devices, or simulated members.
 //!
 //! Members that a cut-off round of superblock writes did not reach catch up first. [`Assembled::recover`] then brings the array into
-//! agreement after an unclean stop; it can be cut off at any point and begun again.
+//! agreement after an unclean stop; it can be cut off at any point and begun again. A member that fails meanwhile is given up where the
+//! level allows that ([`losses`](super::losses)).
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Candidate, Verdict};
+use super::losses::{Loss, Losses};
+use super::overlay::Overlay;
 use super::recover::RecoverError;
-use super::redo::{self, Overlay};
+use super::redo;
 use crate::Error;
 use crate::bitmap::{Bitmap, Regions};
 use crate::buf::Buf;
@@ -30,6 +33,8 @@ pub struct Assembled<D> {
     /// What is in the log and not in place, where nothing is to be written.
     pub(super) overlay: Overlay,
     pub(super) is_recovered: bool,
+    /// The members that failed since it was begun to be opened.
+    pub(super) losses: Losses,
     /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a write-intent bitmap or a log.
     pub(super) bitmap: Option<Bitmap>,
 }
@@ -58,57 +63,32 @@ impl<D: Disk> Assembled<D> {
             })
         };
         let mut superblocks: Vec<Option<Superblock>> = verdict.slots.iter().map(own).collect();
+        let mut losses = Losses::new(verdict, candidates);
+        let geometry = verdict.geometry.clone();
+        // What a log holds before its array is initialised is anything.
+        let is_unclean = !truth.is_clean && truth.initialising.is_none();
+        let is_logged = truth.consistency == Consistency::Log && is_unclean;
+        // Where parity is computed from the data, a member gives what it has before the array goes on without it.
+        let is_resynced = is_unclean && !is_logged && geometry.tolerance() > 0 && verdict.lost().is_empty();
         if access == Access::ReadWrite {
             assert!(verdict.stale.is_empty(), "what is out of date is read, not written");
-            let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
-            // What the members still hold of the writes before must not change under what is read now; a mark that they are clean is one of them.
-            if !planted!(OpenUnflushed) {
-                perform(&mut disk, accepted.iter().map(flush))?;
-            }
-            // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
-            let behind = |slot: MemberIndex| {
-                verdict.slots[slot.index()].is_some_and(|index| candidates[index].superblock.epoch < truth.epoch)
-            };
-            let mut late: MemberSet =
-                accepted.iter().filter(|&slot| behind(slot) && !planted!(CatchUpSkipped)).collect();
-            // The copies that are written first, and those that are written when these are durable.
-            let (mut first, mut last) = (Vec::new(), Vec::new());
-            for index in verdict.slots.iter().flatten() {
-                let found = &candidates[*index].superblock;
-                let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
-                let [is_head_damaged, is_tail_damaged] = damaged(&mut disk, found)?;
-                if (is_head_damaged || is_tail_damaged) && !planted!(DamageKept) {
-                    late = late.with(found.slot);
-                }
-                let is_tail_needed = is_head_damaged && !planted!(TornIgnored);
-                if is_tail_needed {
-                    // The next version goes where the damaged copy is, and leaves the one before it.
-                    superblock.sequence.0 += 1;
-                }
-                if late.contains(found.slot) {
-                    superblock.sequence.0 += 1;
-                    let [head, tail] = superblock_writes(superblock);
-                    first.push(head);
-                    // The only whole copy of a version that may count stays until there is another.
-                    if is_tail_needed && !planted!(OnlyCopyOverwritten) { &mut last } else { &mut first }.push(tail);
-                }
-            }
-            for writes in [first, last] {
-                let written: MemberSet = writes.iter().map(|op| op.member).collect();
-                perform(&mut disk, writes)?;
-                perform(&mut disk, written.iter().map(flush))?;
-            }
+            settle_members(&mut disk, verdict, candidates, &mut superblocks, &mut losses)?;
         }
-        let geometry = verdict.geometry.clone();
-        // A member that is out of date has the log and the bitmap of its time.
-        let is_current = |own: &&Superblock| !verdict.stale.contains(own.slot);
-        let current: Vec<_> = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned()).collect();
-        // What a log holds before its array is initialised is anything.
-        let is_logged = truth.consistency == Consistency::Log && !truth.is_clean && truth.initialising.is_none();
-        let overlay = if access != Access::ReadWrite && is_logged {
-            redo::overlay(&mut disk, &current, &geometry)?
-        } else {
-            Overlay::default()
+        let (overlay, current) = loop {
+            if !is_resynced {
+                losses.members().iter().for_each(|member| superblocks[member.index()] = None);
+            }
+            // A member that is out of date has the log and the bitmap of its time.
+            let is_current = |own: &&Superblock| !verdict.stale.contains(own.slot);
+            let current: Vec<_> = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned()).collect();
+            if access == Access::ReadWrite || !is_logged {
+                break (Overlay::default(), current);
+            }
+            match redo::overlay(&mut disk, &current, &geometry) {
+                Ok(overlay) => break (overlay, current),
+                Err(RecoverError::Io(error)) => losses.give_up(error)?,
+                Err(error) => return Err(error),
+            }
         };
         let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &current);
         let mut record = Record::new(superblocks);
@@ -120,8 +100,14 @@ impl<D: Disk> Assembled<D> {
             record.renew(generation);
         }
         let is_initialising = truth.initialising.is_some();
-        let is_recovered = !is_initialising && (access != Access::ReadWrite || !is_logged);
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
+        let is_condemned = is_resynced && !losses.members().is_empty();
+        let is_recovered = !is_initialising && (access != Access::ReadWrite || !(is_logged || is_condemned));
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+    }
+
+    /// The members that failed while it was opened: the array goes on without them.
+    pub fn losses(&self) -> &[Loss] {
+        self.losses.all()
     }
 
     /// The array's geometry.
@@ -150,14 +136,14 @@ impl<D: Disk> Assembled<D> {
         }
     }
 
-    /// Makes durable on the members' superblocks that others are missing.
-    pub(super) fn settle_record(&mut self) -> Result<(), Error> {
-        let Self { disk, record, .. } = self;
-        let (mut completions, mut failure) = (Vec::new(), None);
+    /// Makes durable on the members' superblocks that others are missing. A member that fails that is missing, too.
+    pub(super) fn settle_record(&mut self) -> Result<(), RecoverError> {
+        let Self { disk, record, losses, .. } = self;
+        let (mut completions, mut failures) = (Vec::new(), Vec::new());
         loop {
             record.run(|op| disk.submit(op));
             if record.is_settled() {
-                return failure.map_or(Ok(()), |error: DiskError| Err(error.into()));
+                return Ok(());
             }
             while completions.is_empty() {
                 disk.kick()?;
@@ -168,17 +154,39 @@ impl<D: Disk> Assembled<D> {
                 }
             }
             for Completion { member, result, .. } in completions.drain(..) {
-                record.completed(member, result.is_err());
-                failure = failure.or(result.err());
+                let is_over = record.completed(member, result.is_err());
+                failures.extend(result.err());
+                if is_over {
+                    failures.drain(..).try_for_each(|error| losses.give_up(error.into()))?;
+                    let failed = record.take_failed();
+                    record.fail(failed);
+                }
             }
         }
     }
 
     /// The same with another disk in the place of this one; none where there is no other.
     pub(super) fn with_disk<E>(self, change: impl FnOnce(D) -> Option<E>) -> Option<Assembled<E>> {
-        let Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap } = self;
+        let Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap } = self;
         let disk = change(disk)?;
-        Some(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
+        Some(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+    }
+
+    /// Goes on without the member that an operation failed on.
+    pub(super) fn give_up(&mut self, error: Error) -> Result<(), RecoverError> {
+        self.losses.give_up(error)?;
+        self.record.fail(self.losses.members());
+        // What it lacks is not known yet.
+        self.bitmap = self.bitmap.take().map(|bitmap| Bitmap::full(bitmap.regions()));
+        Ok(())
+    }
+
+    /// The superblocks of the members that the array has, by slot.
+    pub(super) fn superblocks(&self) -> Vec<Option<Superblock>> {
+        let missing = self.record.missing();
+        let present =
+            |(slot, own): (u8, Option<&Superblock>)| own.filter(|_| !missing.contains(MemberIndex(slot))).cloned();
+        (0u8..).zip(self.record.superblocks()).map(present).collect()
     }
 
     /// The engine that serves the array.
@@ -194,16 +202,68 @@ impl<D: Disk> Assembled<D> {
     }
 }
 
-/// Which copies of the version of its superblock that a member has are not whole: the one at the head, and the one at the tail.
+/// Makes durable what the members show, and has those catch up that the last round did not reach, or whose copies are damaged. Those that fail
+/// that are given up.
+fn settle_members(
+    disk: &mut impl Disk,
+    verdict: &Verdict,
+    candidates: &[Candidate],
+    superblocks: &mut [Option<Superblock>],
+    losses: &mut Losses,
+) -> Result<(), RecoverError> {
+    let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
+    // What the members still hold of the writes before must not change under what is read now; a mark that they are clean is one of them.
+    if !planted!(OpenUnflushed) {
+        attempt(disk, accepted.iter().map(flush), losses)?;
+    }
+    // The copies that are written first, and those that are written when these are durable.
+    let (mut first, mut last) = (Vec::new(), Vec::new());
+    for index in verdict.slots.iter().flatten() {
+        let found = &candidates[*index].superblock;
+        if losses.members().contains(found.slot) {
+            continue;
+        }
+        let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
+        let [is_head_damaged, is_tail_damaged] = damaged(disk, found)?;
+        // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
+        let is_behind = found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped);
+        let is_late = is_behind || (is_head_damaged || is_tail_damaged) && !planted!(DamageKept);
+        let is_tail_needed = is_head_damaged && !planted!(TornIgnored);
+        if is_tail_needed {
+            // The next version goes where the damaged copy is, and leaves the one before it.
+            superblock.sequence.0 += 1;
+        }
+        if is_late {
+            superblock.sequence.0 += 1;
+            let [head, tail] = superblock_writes(superblock);
+            first.push(head);
+            // The only whole copy of a version that may count stays until there is another.
+            if is_tail_needed && !planted!(OnlyCopyOverwritten) { &mut last } else { &mut first }.push(tail);
+        }
+    }
+    for mut writes in [first, last] {
+        writes.retain(|op| !losses.members().contains(op.member));
+        let written: MemberSet = writes.iter().map(|op| op.member).collect();
+        attempt(disk, writes, losses)?;
+        attempt(disk, written.minus(losses.members()).iter().map(flush), losses)?;
+    }
+    Ok(())
+}
+
+/// Which copies of the version of its superblock that a member has are not whole, or can't be read: the one at the head, and the one at the tail.
 fn damaged(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Error> {
     let mut blocks = [(); 2].map(|()| Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)));
-    let reads = superblock.write_positions().into_iter().zip(&mut blocks).map(|(offset, block)| {
+    let places = (0..).zip(superblock.write_positions()).zip(&mut blocks);
+    let reads = places.map(|((tag, offset), block)| {
         let segments = smallvec![block.lease_write(0..SUPERBLOCK_BYTES)];
-        DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }
+        DiskOp { tag, member: superblock.slot, kind: OpKind::Read, offset, segments }
     });
-    perform(disk, reads.collect::<Vec<_>>())?;
+    let mut is_read = [false; 2];
+    for Completion { tag, result, .. } in run_all(disk, reads.collect::<Vec<_>>())? {
+        is_read[usize::from(tag == 1)] = result.is_ok();
+    }
     let whole = encode(superblock);
-    Ok(blocks.map(|block| block.as_ref() != whole))
+    Ok([0, 1].map(|copy| !is_read[copy] || blocks[copy].as_ref() != whole))
 }
 
 /// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and whole needs none.
@@ -250,23 +310,45 @@ pub(super) fn bitmap(
 /// # Errors
 /// The first that failed.
 pub(super) fn perform(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<(), Error> {
-    let mut pending = 0_usize;
+    run(disk, ops)?.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
+}
+
+/// The same; whose operations fail is given up.
+fn attempt(
+    disk: &mut impl Disk,
+    ops: impl IntoIterator<Item = DiskOp>,
+    losses: &mut Losses,
+) -> Result<(), RecoverError> {
+    run(disk, ops)?.into_iter().try_for_each(|error| losses.give_up(error.into()))
+}
+
+/// Runs operations and waits for all of them: the errors, in the order in which they came.
+///
+/// # Errors
+/// When the disk as a whole is broken.
+pub(super) fn run(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<Vec<DiskError>, Error> {
+    Ok(run_all(disk, ops)?.into_iter().filter_map(|completion| completion.result.err()).collect())
+}
+
+/// The same: how each ended.
+///
+/// # Errors
+/// As [`run`].
+pub(super) fn run_all(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<Vec<Completion>, Error> {
+    let mut count = 0_usize;
     for op in ops {
         disk.submit(op);
-        pending += 1;
+        count += 1;
     }
-    let (mut completions, mut failure) = (Vec::new(), None);
+    let mut completions = Vec::with_capacity(count);
     disk.kick()?;
     loop {
         disk.reap(&mut completions);
-        pending -= completions.len();
-        for Completion { result, .. } in completions.drain(..) {
-            failure = failure.or(result.err());
+        if completions.len() == count {
+            return Ok(completions);
         }
-        if pending == 0 {
-            return failure.map_or(Ok(()), |error| Err(error.into()));
-        }
-        assert!(disk.in_flight() > 0, "{pending} operations are neither under way nor over");
+        let left = count - completions.len();
+        assert!(disk.in_flight() > 0, "{left} operations are neither under way nor over");
         disk.wait()?;
     }
 }

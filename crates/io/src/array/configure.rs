@@ -88,7 +88,7 @@ impl<D: Disk> Assembled<D> {
     /// When the array is open for reading only.
     pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
         assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
-        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, .. } = self;
+        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = self;
         let level = geometry.spec().level;
         if !record.lost().is_empty() {
             return Err(ConfigureError::NotWhole { missing: record.lost() });
@@ -117,6 +117,6 @@ impl<D: Disk> Assembled<D> {
         // Of an array that is clean and whole no bit has to be set.
         let bitmap = bitmap(&mut disk, &geometry, true, &superblocks);
         let record = Record::new(superblocks);
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, bitmap })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
     }
 }

@@ -133,7 +133,7 @@ impl<D: Disk> Assembled<D> {
         mut progress: impl FnMut(Bytes, Bytes),
     ) -> Result<Self, GrowError> {
         assert_eq!(self.access, Access::ReadWrite, "growing writes superblocks");
-        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, .. } = self;
+        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = self;
         if !record.lost().is_empty() {
             return Err(GrowError::NotWhole { missing: record.lost() });
         }
@@ -176,7 +176,7 @@ impl<D: Disk> Assembled<D> {
         superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
         round(&mut disk, &mut superblocks)?;
         let record = Record::new(superblocks.into_iter().map(Some).collect());
-        Ok(Self { geometry: grown, record, disk, access, generation, overlay, is_recovered, bitmap })
+        Ok(Self { geometry: grown, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
     }
 }
 

@@ -80,7 +80,7 @@ impl<D: Disk> Assembled<D> {
 
     /// Ends the array's creation, of which nothing is known but that it was begun.
     pub(super) fn initialise(self, mut progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
-        let Self { geometry, record, mut disk, access, generation, overlay, .. } = self;
+        let Self { geometry, record, mut disk, access, generation, overlay, losses, .. } = self;
         let missing = record.missing();
         if !missing.is_empty() && !planted!(InitialisingDegraded) {
             return Err(RecoverError::InitialisingDegraded { missing });
@@ -92,7 +92,7 @@ impl<D: Disk> Assembled<D> {
         let bitmap = bitmap(&mut disk, &geometry, true, &superblocks);
         let mut record = Record::new(superblocks);
         record.renew(generation);
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, bitmap })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, losses, bitmap })
     }
 }
 

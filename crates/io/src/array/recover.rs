@@ -1,25 +1,21 @@
 //! Bringing an array back into agreement after an unclean stop: by its log, or by computing parity from the data.
 
 use std::ops::Range;
+use std::path::PathBuf;
 
 use thiserror::Error;
-use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::assemble::{Assembled, flush, perform};
 use super::redo;
+use super::resync::Resync;
 use crate::Error;
 use crate::bitmap::Bitmap;
-use crate::disk::Disk;
+use crate::disk::{Disk, DiskError};
 use crate::engine::{Command, Engine, EngineError};
 use crate::log::record::Sequence;
 use crate::log::replay::ReplayError;
 use crate::superblock::Consistency;
-
-/// Parity stripes that are worked on at once.
-const CONCURRENT: usize = 16;
-
-/// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large chunks.
-const COLUMNS: Sectors = Sectors((64 << 10) / 512);
 
 /// Why an array can't be brought into agreement.
 #[derive(Debug, Error)]
@@ -46,9 +42,53 @@ pub enum RecoverError {
         /// Their slots.
         missing: MemberSet,
     },
+    /// A member fails that the array can't do without.
+    #[error(
+        "{path}: {source}; {level} can't do without this member{}: copy it to a disk that works, with a program that skips what can't be read, and \
+         start the array with the copy in its place",
+        describe(*beside),
+        path = path.display()
+    )]
+    Needed {
+        /// The member.
+        path: PathBuf,
+        /// The level's name.
+        level: &'static str,
+        /// Who is missing, being rebuilt or failing beside it.
+        beside: MemberSet,
+        /// What failed.
+        source: DiskError,
+    },
+    /// Where writes were under way, data can't be read that only parity could give.
+    #[error(
+        "{path}: {source}. Writes were under way there when the array was stopped, and without a log nothing tells whether parity covers them: content that is computed \
+         from it could be made up. That is about the array's bytes {from} to {to}. Either give these up (write zeros over {count} bytes at byte {at} of {path}, and start \
+         again), or start without this member, with --degraded --force: what it held may then come back wrong wherever writes were under way",
+        path = path.display(), from = Sectors(lba.0).bytes(), to = Sectors(lba.0 + len.0).bytes().0 - 1, count = source.op().len, at = source.op().offset
+    )]
+    Unreadable {
+        /// The member.
+        path: PathBuf,
+        /// Where that is in the array.
+        lba: Lba,
+        /// How much it is.
+        len: Sectors,
+        /// What failed.
+        source: DiskError,
+    },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// ` beside members 1, 4, which are lost already`.
+fn describe(lost: MemberSet) -> String {
+    let slots: Vec<String> = lost.iter().map(|slot| slot.to_string()).collect();
+    match slots.len() {
+        0 => String::new(),
+        1 => format!(" beside member {}, which is lost already", slots[0]),
+        _ => format!(" beside members {}, which are lost already", slots.join(", ")),
+    }
 }
 
 impl<D: Disk> Assembled<D> {
@@ -89,23 +129,24 @@ impl<D: Disk> Assembled<D> {
             skipped.is_recovered = true;
             return Ok(skipped.run(|_| Ok(()))?);
         }
-        if self.record.consistency() == Consistency::Log { self.redo(progress) } else { Ok(self.resync(progress)?) }
+        if self.record.consistency() == Consistency::Log { self.redo(progress) } else { self.resync(progress) }
     }
 
-    /// Does again what the log says.
-    fn redo(mut self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
-        // What is missing now may be back after another stop, and lack what is done without it: whether a record is done must not change
-        // with that.
-        if !planted!(ReplayUnrecorded) {
-            self.settle_record()?;
-        }
-        let superblocks: Vec<_> = self.record.superblocks().map(Option::<&_>::cloned).collect();
-        let records = redo::redo(&mut self.disk, &superblocks, &self.geometry, progress)?;
+    /// Does again what the log says. Where a member fails that, all of it is done again without the member.
+    fn redo(mut self, mut progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
+        let records = loop {
+            // What is missing now may be back after another stop, and lack what is done without it: whether a record is done must not change
+            // with that.
+            if !planted!(ReplayUnrecorded) {
+                self.settle_record()?;
+            }
+            match self.redo_all(&mut progress) {
+                Ok(records) => break records,
+                Err(RecoverError::Io(error)) => self.give_up(error)?,
+                Err(error) => return Err(error),
+            }
+        };
         tracing::info!(records, "did again what was in the log");
-        let present = self.geometry.all_members().minus(self.record.missing());
-        if !planted!(ReplayUnflushed) {
-            perform(&mut self.disk, present.iter().map(flush))?;
-        }
         if !planted!(GenerationKept) {
             self.record.renew(self.generation);
         }
@@ -113,36 +154,36 @@ impl<D: Disk> Assembled<D> {
         Ok(self.run(|_| Ok(()))?)
     }
 
+    /// Does it, and makes it durable; how many records that were.
+    fn redo_all(&mut self, progress: impl FnMut(Bytes)) -> Result<usize, RecoverError> {
+        let superblocks = self.superblocks();
+        let records = redo::redo(&mut self.disk, &superblocks, &self.geometry, progress)?;
+        if !planted!(ReplayUnflushed) {
+            perform(&mut self.disk, superblocks.iter().flatten().map(|own| flush(own.slot)))?;
+        }
+        Ok(records)
+    }
+
     /// Computes parity from the data where it may not agree, and marks the array clean; blocks. `progress` gets the bytes of array content done
     /// so far. The bits of the bitmap's regions are kept until it is over.
     ///
     /// # Errors
-    /// When a member fails: the array stays marked, and what is missing can't be made good.
-    fn resync(self, mut progress: impl FnMut(Bytes)) -> Result<Self, EngineError> {
+    /// When the array can't do without what fails: it stays marked.
+    fn resync(mut self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         let suspects = self.suspects();
-        self.run(|engine| {
-            let geometry = engine.geometry().clone();
-            let stripes = suspects.into_iter().flat_map(|stripes| stripes.start.0..stripes.end.0);
-            let mut columns = stripes.flat_map(|stripe| {
-                let chunk = geometry.chunk().0;
-                let starts = (0..chunk).step_by(usize::try_from(COLUMNS.0).expect("a small number"));
-                starts.map(move |start| (stripe, start, COLUMNS.0.min(chunk - start)))
-            });
-            let share = |len: u64| Bytes(geometry.stripe_sectors().bytes().0 / geometry.chunk().0 * len);
-            let mut done = Bytes(0);
-            run_all(engine, CONCURRENT, |token| {
-                done.0 += token;
-                progress(done);
-                let (stripe, start, len) = columns.next()?;
-                let command = Command::Resync { stripe: StripeId(stripe), start: Sectors(start), len: Sectors(len) };
-                Some((share(len).0, command))
-            })
-        })
+        let superblocks = self.superblocks();
+        let Self { disk, geometry, losses, .. } = &mut self;
+        let mut resync = Resync { disk, geometry, superblocks: &superblocks, losses };
+        let stripes = suspects.into_iter().flat_map(|stripes| stripes.start.0..stripes.end.0);
+        resync.run(stripes.map(StripeId), progress)?;
+        // Now that all agree, the array goes on without those that fail.
+        self.record.fail(self.losses.members());
+        Ok(self.run(|_| Ok(()))?)
     }
 
     /// Runs work on an engine of its own, then closes the array.
     fn run(self, work: impl FnOnce(&mut Engine<D, u64>) -> Result<(), EngineError>) -> Result<Self, EngineError> {
-        let Self { geometry, record, disk, access, generation, overlay, bitmap, .. } = self;
+        let Self { geometry, record, disk, access, generation, overlay, losses, bitmap, .. } = self;
         let mut engine = Engine::new(disk, geometry, record, false)?.with_intent(match bitmap {
             Some(set) if planted!(BitsDroppedByRecovery) => Some(Bitmap::empty(set.regions())),
             set => set,
@@ -157,7 +198,7 @@ impl<D: Disk> Assembled<D> {
         let (disk, geometry, record) = engine.into_parts();
         let is_whole = record.is_clean() && record.is_whole();
         let bitmap = set.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, bitmap })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, losses, bitmap })
     }
 }
 

@@ -6,55 +6,30 @@
 use std::collections::BTreeMap;
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Sectors};
 
 use super::assemble::{flush, perform};
+use super::overlay::Overlay;
 use super::recover::RecoverError;
 use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
-use crate::log::record::{self, Header, RecordError};
-use crate::log::replay::{self, Redo};
+use crate::log::record::{self, Extent, Header, RecordError};
+use crate::log::replay::{self, Held, Redo};
 use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX};
-use crate::superblock::{Area, Superblock};
+use crate::superblock::{Area, SlotState, Superblock};
 
 /// What is read of a log at once.
 const WINDOW: u64 = 1 << 20;
 
-/// Content that is durable in the log and not in place, for an array that is not to be written.
-#[derive(Debug, Default)]
-pub(crate) struct Overlay {
-    members: Vec<BTreeMap<DiskSector, Box<[u8]>>>,
-}
-
-impl Overlay {
-    /// Puts the log's content over what was read of a member from `sector` on.
-    pub(crate) fn cover(&self, member: MemberIndex, sector: DiskSector, bytes: &mut [u8]) {
-        let Some(sectors) = self.members.get(member.index()) else { return };
-        let end = DiskSector(sector.0 + bytes.len() as u64 / SECTOR_BYTES);
-        for (at, content) in sectors.range(sector..end) {
-            let start = usize::try_from((at.0 - sector.0) * SECTOR_BYTES).expect("within the bytes");
-            bytes[start..start + content.len()].copy_from_slice(content);
-        }
-    }
-
-    /// Whether it has anything of the `len` sectors of a member from `sector` on.
-    pub(crate) fn touches(&self, member: MemberIndex, sector: DiskSector, len: Sectors) -> bool {
-        let end = DiskSector(sector.0 + len.0);
-        self.members.get(member.index()).is_some_and(|sectors| sectors.range(sector..end).next().is_some())
-    }
-
-    /// Whether it covers anything.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.members.iter().all(BTreeMap::is_empty)
-    }
-}
+/// How many blocks of a member's log may be unreadable: with more the member is given up, instead of being asked for each of them.
+const UNREADABLE_MAX: u32 = 64;
 
 /// The records that are to be done again, and where each member has its copy.
 struct Pending {
     redo: Vec<Redo>,
-    held: Vec<Header>,
+    held: Held,
 }
 
 /// Does again what the logs of the present members say; how many records that were. Not durable yet.
@@ -96,18 +71,15 @@ pub(super) fn overlay(
     geometry: &Geometry,
 ) -> Result<Overlay, RecoverError> {
     let Pending { redo, held } = pending(disk, superblocks, geometry)?;
-    let mut overlay = Overlay { members: vec![BTreeMap::new(); superblocks.len()] };
-    let step = usize::try_from(SECTOR_BYTES).expect("a small number");
+    let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
-        let mut bytes = buf.bytes(content).chunks_exact(step);
-        let member = &mut overlay.members[header.slot.index()];
-        for extent in &header.extents {
-            for sector in extent.sector.0..extent.sector.0 + extent.len.0 {
-                let content =
-                    if extent.is_zero { vec![0; step].into() } else { bytes.next().unwrap_or_default().into() };
-                member.insert(DiskSector(sector), content);
-            }
+        let mut rest = buf.bytes(content);
+        for &Extent { sector, len, is_zero } in &header.extents {
+            let size = if is_zero { Bytes(0) } else { len.bytes() };
+            let (bytes, others) = rest.split_at(usize::try_from(size.0).expect("a record fits the address space"));
+            rest = others;
+            overlay.put(header.slot, sector, len, (!is_zero).then_some(bytes));
         }
     }
     Ok(overlay)
@@ -118,22 +90,34 @@ fn pending(
     superblocks: &[Option<Superblock>],
     geometry: &Geometry,
 ) -> Result<Pending, RecoverError> {
-    let mut held = Vec::new();
+    let mut held = Held::default();
+    let mut unreadable: Vec<(MemberIndex, Error)> = Vec::new();
     for superblock in superblocks.iter().flatten() {
-        scan(disk, superblock, geometry.used_sectors(), &mut held)?;
+        let Scan { error, .. } = Scan::run(disk, superblock, geometry.used_sectors(), &mut held)?;
+        unreadable.extend(error.map(|error| (superblock.slot, error)));
     }
     let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
-    Ok(Pending { redo: replay::choose(accepted, held.iter())?, held })
+    let is_active = |superblock: &Superblock| superblock.slots.iter().all(|record| record.state == SlotState::Active);
+    let is_whole =
+        accepted == geometry.all_members() && superblocks.iter().flatten().all(is_active) && geometry.tolerance() > 0;
+    let doubtful = replay::doubtful(&held, unreadable.iter().map(|(member, _)| *member).collect(), is_whole);
+    for (member, error) in unreadable {
+        if doubtful.contains(member) {
+            return Err(error.into());
+        }
+        tracing::warn!("a part of a log can't be read, and nothing that counts was there: {error}");
+    }
+    Ok(Pending { redo: replay::choose(accepted, &held)?, held })
 }
 
 /// Each record that is done again, in order, with each member that has it.
 fn copies<'a>(
     redo: &'a [Redo],
-    held: &'a [Header],
+    held: &'a Held,
     superblocks: &'a [Option<Superblock>],
 ) -> impl Iterator<Item = (&'a Header, &'a Superblock)> {
     let mut index: BTreeMap<_, Vec<&Header>> = BTreeMap::new();
-    for header in held {
+    for header in held.records() {
         index.entry((header.lane, header.sequence)).or_default().push(header);
     }
     redo.iter()
@@ -146,7 +130,7 @@ fn renew(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     redo: &[Redo],
-    held: &[Header],
+    held: &Held,
 ) -> Result<(), RecoverError> {
     if planted!(NewestDoubted) {
         return Ok(());
@@ -163,71 +147,105 @@ fn renew(
     Ok(perform(disk, written.iter().map(flush))?)
 }
 
-/// Finds the records of the array's generation in a member's log.
-fn scan(
-    disk: &mut impl Disk,
-    superblock: &Superblock,
-    used: Sectors,
-    held: &mut Vec<Header>,
-) -> Result<(), RecoverError> {
-    let Area { size, .. } = superblock.areas.log;
-    let block = BLOCK_BYTES as u64;
-    let mut window = Buf::zeroed(Bytes(WINDOW.min(size.0)));
-    let (mut start, mut at) = (0, 0);
-    let mut end = 0;
-    while at < size.0 {
-        if at >= end {
-            (start, end) = (at, (at + WINDOW).min(size.0));
-            window = read(disk, superblock, Bytes(start), window, Bytes(end - start))?;
-        }
-        let index = |at: u64| usize::try_from(at - start).expect("inside a window");
-        let rest = window.bytes(index(at)..index(end));
-        if !record::may_begin(rest, superblock.generation) {
-            at += block;
-            continue;
-        }
-        let found = match record::decode(rest) {
-            Err(RecordError::Short { needed }) => decode_long(disk, superblock, Bytes(at), needed)?,
-            found => found.ok().map(|(header, _)| header),
-        };
-        let is_own = |header: &Header| {
-            let is_here = (header.slot, header.position) == (superblock.slot, Bytes(at));
-            let is_inside = |extent: &record::Extent| extent.sector.0 + extent.len.0 <= used.0;
-            let is_now = header.generation == superblock.generation || planted!(StaleGenerationAccepted);
-            is_here && is_now && header.extents.iter().all(is_inside)
-        };
-        at += match found.filter(is_own) {
-            Some(header) => {
-                let total = header.total().0;
-                assert!(total > 0, "a record has a header");
-                held.push(header);
-                total
-            }
-            None => block,
-        };
-    }
-    Ok(())
+/// A look through a member's log for records of the array's generation.
+struct Scan<'a> {
+    superblock: &'a Superblock,
+    /// Why a part of it could not be read, and how many blocks that were.
+    error: Option<Error>,
+    unreadable: u32,
 }
 
-/// Reads a record that is not whole in the window.
-fn decode_long(
-    disk: &mut impl Disk,
-    superblock: &Superblock,
-    at: Bytes,
-    mut needed: Bytes,
-) -> Result<Option<Header>, RecoverError> {
-    loop {
-        let len = Bytes(needed.0.next_multiple_of(BLOCK_BYTES as u64));
-        if len > RECORD_BYTES_MAX || at.0 + len.0 > superblock.areas.log.size.0 {
-            return Ok(None);
+impl<'a> Scan<'a> {
+    /// Finds the records. Blocks that can't be read count as empty, and the scan has the error.
+    fn run(
+        disk: &mut impl Disk,
+        superblock: &'a Superblock,
+        used: Sectors,
+        held: &mut Held,
+    ) -> Result<Self, RecoverError> {
+        let mut scan = Self { superblock, error: None, unreadable: 0 };
+        let Area { size, .. } = superblock.areas.log;
+        let block = BLOCK_BYTES as u64;
+        let mut window = Buf::zeroed(Bytes(WINDOW.min(size.0)));
+        let (mut start, mut at) = (0, 0);
+        let mut end = 0;
+        while at < size.0 {
+            if at >= end {
+                (start, end) = (at, (at + WINDOW).min(size.0));
+                scan.read(disk, Bytes(start), &mut window, Bytes(end - start))?;
+            }
+            let index = |at: u64| usize::try_from(at - start).expect("inside a window");
+            let rest = window.bytes(index(at)..index(end));
+            if !record::may_begin(rest, superblock.generation) {
+                at += block;
+                continue;
+            }
+            let found = match record::decode(rest) {
+                Err(RecordError::Short { needed }) => scan.decode_long(disk, Bytes(at), needed)?,
+                found => found.ok().map(|(header, _)| header),
+            };
+            let is_own = |header: &Header| {
+                let is_here = (header.slot, header.position) == (superblock.slot, Bytes(at));
+                let is_inside = |extent: &Extent| extent.sector.0 + extent.len.0 <= used.0;
+                let is_now = header.generation == superblock.generation || planted!(StaleGenerationAccepted);
+                is_here && is_now && header.extents.iter().all(is_inside)
+            };
+            at += match found.filter(is_own) {
+                Some(header) => {
+                    let total = header.total().0;
+                    assert!(total > 0, "a record has a header");
+                    held.add(header);
+                    total
+                }
+                None => block,
+            };
         }
-        let buf = read(disk, superblock, at, Buf::zeroed(len), len)?;
-        match record::decode(buf.as_ref()) {
-            Ok((header, _)) => return Ok(Some(header)),
-            // The header says how much content there is only when all of it is there.
-            Err(RecordError::Short { needed: more }) if more > needed => needed = more,
-            Err(_) => return Ok(None),
+        Ok(scan)
+    }
+
+    /// Reads a record that is not whole in the window.
+    fn decode_long(
+        &mut self,
+        disk: &mut impl Disk,
+        at: Bytes,
+        mut needed: Bytes,
+    ) -> Result<Option<Header>, RecoverError> {
+        loop {
+            let len = Bytes(needed.0.next_multiple_of(BLOCK_BYTES as u64));
+            if len > RECORD_BYTES_MAX || at.0 + len.0 > self.superblock.areas.log.size.0 {
+                return Ok(None);
+            }
+            let mut buf = Buf::zeroed(len);
+            self.read(disk, at, &mut buf, len)?;
+            match record::decode(buf.as_ref()) {
+                Ok((header, _)) => return Ok(Some(header)),
+                // The header says how much content there is only when all of it is there.
+                Err(RecordError::Short { needed: more }) if more > needed => needed = more,
+                Err(_) => return Ok(None),
+            }
         }
+    }
+
+    /// Reads a part of the log, block by block where that fails.
+    fn read(&mut self, disk: &mut impl Disk, at: Bytes, buf: &mut Buf, len: Bytes) -> Result<(), Error> {
+        let Err(error) = fill(disk, self.superblock, at, buf, 0, len) else { return Ok(()) };
+        if !matches!(error, Error::Disk(_)) || matches!(error, Error::Disk(DiskError::TimedOut { .. })) {
+            return Err(error);
+        }
+        for from in (0..len.0).step_by(BLOCK_BYTES) {
+            let block = Bytes(BLOCK_BYTES as u64);
+            match fill(disk, self.superblock, Bytes(at.0 + from), buf, from, block) {
+                Ok(()) => {}
+                Err(error @ Error::Disk(_)) if self.unreadable < UNREADABLE_MAX => {
+                    let from = usize::try_from(from).expect("inside a buffer");
+                    buf.bytes_mut(from..from + BLOCK_BYTES).fill(0);
+                    self.unreadable += 1;
+                    self.error.get_or_insert(error);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 }
 
@@ -237,19 +255,27 @@ fn load(
     superblock: &Superblock,
     header: &Header,
 ) -> Result<(Buf, std::ops::Range<usize>), RecoverError> {
-    let buf = read(disk, superblock, header.position, Buf::zeroed(header.total()), header.total())?;
+    let mut buf = Buf::zeroed(header.total());
+    fill(disk, superblock, header.position, &mut buf, 0, header.total())?;
     match record::decode(buf.as_ref()) {
         Ok((again, content)) if again == *header => Ok((buf, content)),
         _ => Err(RecoverError::Unstable { member: header.slot, sequence: header.sequence }),
     }
 }
 
-fn read(disk: &mut impl Disk, superblock: &Superblock, at: Bytes, mut buf: Buf, len: Bytes) -> Result<Buf, Error> {
-    let len = usize::try_from(len.0).expect("a window fits the address space");
+/// Reads a part of the log into memory, from byte `from` of it on.
+fn fill(
+    disk: &mut impl Disk,
+    superblock: &Superblock,
+    at: Bytes,
+    buf: &mut Buf,
+    from: u64,
+    len: Bytes,
+) -> Result<(), Error> {
+    let index = |at: u64| usize::try_from(at).expect("a window fits the address space");
     let offset = Bytes(superblock.areas.log.offset.0 + at.0);
-    let segments = smallvec![buf.lease_write(0..len)];
-    perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])?;
-    Ok(buf)
+    let segments = smallvec![buf.lease_write(index(from)..index(from + len.0))];
+    perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])
 }
 
 /// Writes a record's content in place.

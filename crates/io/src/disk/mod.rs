@@ -159,6 +159,21 @@ pub enum DiskError {
     },
 }
 
+impl DiskError {
+    /// The operation that failed.
+    #[must_use]
+    pub fn op(&self) -> OpInfo {
+        match self {
+            Self::Io { op, .. }
+            | Self::ShortIo { op, .. }
+            | Self::BeyondEnd { op, .. }
+            | Self::Unsupported { op }
+            | Self::Absent { op }
+            | Self::TimedOut { op } => *op,
+        }
+    }
+}
+
 /// The members of one array as one asynchronous device; see the module's contract.
 pub trait Disk {
     /// Takes an operation; it may wait inside until [`Disk::kick`].

@@ -410,7 +410,7 @@ impl Record {
     }
 
     /// Notes members that failed.
-    pub(super) fn fail(&mut self, members: MemberSet) {
+    pub(crate) fn fail(&mut self, members: MemberSet) {
         self.wanted.missing = self.wanted.missing.union(members);
         self.wanted.rebuilding.retain(|one| !members.contains(one.member));
     }
@@ -461,7 +461,7 @@ impl Record {
     }
 
     /// The members that failed in the round's last step.
-    pub(super) fn take_failed(&mut self) -> MemberSet {
+    pub(crate) fn take_failed(&mut self) -> MemberSet {
         std::mem::take(&mut self.failed)
     }
 

@@ -46,28 +46,74 @@ pub enum ReplayError {
     },
 }
 
-/// Decides from the records that each accepted member holds, all of the array's generation, which are done again, in this order. Members
-/// without records are in `accepted`, too.
-///
-/// # Errors
-/// [`ReplayError`] when a member lacks what it must have.
-pub fn choose<'a>(
-    accepted: MemberSet,
-    held: impl Iterator<Item = &'a Header> + Clone,
-) -> Result<Vec<Redo>, ReplayError> {
-    let mut trims: BTreeMap<Lane, Sequence> = BTreeMap::new();
-    for header in held.clone() {
-        let trim = trims.entry(header.lane).or_default();
-        let is_first = *trim == Sequence::default();
+/// The records that members hold, all of the array's generation: those that may still count.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// Up to which record of each lane all are in place.
+    trims: BTreeMap<Lane, Sequence>,
+    records: Vec<Header>,
+    /// How many records there were when those that are in place were last dropped.
+    kept: usize,
+}
+
+impl Held {
+    /// Takes note of a record that a member holds. Of those that turn out to be in place few are kept.
+    pub fn add(&mut self, header: Header) {
+        /// Below this it does not pay to look.
+        const FEW: usize = 256;
+        let is_first = !self.trims.contains_key(&header.lane);
+        let trim = self.trims.entry(header.lane).or_default();
         *trim = match () {
             () if planted!(ReplayTrimmed) => Sequence(0),
             () if planted!(ReplaySmallestMark) && !is_first => header.trim.min(*trim),
             () => header.trim.max(*trim),
         };
+        self.records.push(header);
+        if self.records.len() >= FEW + 2 * self.kept && !planted!(ReplaySmallestMark) {
+            let Self { trims, records, .. } = self;
+            records.retain(|header| header.sequence > trims[&header.lane]);
+            self.kept = self.records.len();
+        }
     }
+
+    /// The records that are not known to be in place.
+    pub fn records(&self) -> impl Iterator<Item = &Header> + Clone {
+        self.records.iter().filter(|header| header.sequence > self.trims[&header.lane])
+    }
+}
+
+/// Of the `accepted` members, each of whom has a part of its log that can't be read, those that may hold something there that counts: they
+/// are not to be believed. `is_whole`: no member is missing or being rebuilt, and the level survives one.
+///
+/// What a member alone can't read shows elsewhere: everything that changes content has two participants at least, and who of them has a
+/// record has it until it has the mark that says that it is in place. Only what heals or repairs one member is on that member alone, and that
+/// is in place or found again. So the member's log lacks nothing that counts when it has every record that others say it took part in. It is another
+/// thing when two members can't read what only they took part in, or when the other participant is missing.
+#[must_use]
+pub fn doubtful(held: &Held, unreadable: MemberSet, is_whole: bool) -> MemberSet {
+    if planted!(UnreadableLogIgnored) {
+        return MemberSet::EMPTY;
+    }
+    let is_alone = unreadable.len() == 1 && is_whole || planted!(HiddenRecordsIgnored);
+    let lacks = |member: MemberIndex| {
+        let holds = |sought: &Header| {
+            let mut own = held.records().filter(|own| own.slot == member);
+            own.any(|own| (own.lane, own.sequence) == (sought.lane, sought.sequence))
+        };
+        held.records().any(|header| header.participants.contains(member) && !holds(header))
+    };
+    unreadable.iter().filter(|&member| !is_alone || lacks(member)).collect()
+}
+
+/// Decides from the records that the accepted members hold which are done again, in this order. Members without records are in `accepted`,
+/// too.
+///
+/// # Errors
+/// [`ReplayError`] when a member lacks what it must have.
+pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Redo>, ReplayError> {
     // Of each record that still matters: a copy, and who holds one.
     let mut records: BTreeMap<(Lane, Sequence), (&Header, MemberSet)> = BTreeMap::new();
-    for header in held.filter(|header| header.sequence > trims[&header.lane]) {
+    for header in held.records() {
         match records.entry((header.lane, header.sequence)) {
             btree_map::Entry::Vacant(entry) => {
                 entry.insert((header, MemberSet::EMPTY.with(header.slot)));
@@ -132,9 +178,15 @@ mod tests {
         }
     }
 
+    fn all(headers: &[Header]) -> Held {
+        let mut held = Held::default();
+        headers.iter().cloned().for_each(|header| held.add(header));
+        held
+    }
+
     fn chosen(accepted: &[u8], headers: &[Header]) -> Result<Vec<u64>, ReplayError> {
         let accepted = accepted.iter().map(|&slot| MemberIndex(slot)).collect();
-        Ok(choose(accepted, headers.iter())?.into_iter().map(|redo| redo.sequence.0).collect())
+        Ok(choose(accepted, &all(headers))?.into_iter().map(|redo| redo.sequence.0).collect())
     }
 
     #[test]
@@ -173,7 +225,7 @@ mod tests {
     fn lanes_are_apart() {
         let other = |header: Header| Header { lane: Lane(1), ..header };
         let records = [held(0, 1, 0, &[0, 1]), other(held(0, 9, 8, &[0])), other(held(0, 5, 4, &[0]))];
-        let redo = choose(MemberSet::all(2), records.iter()).unwrap();
+        let redo = choose(MemberSet::all(2), &all(&records)).unwrap();
         assert_eq!(redo, [Redo { lane: Lane(1), sequence: Sequence(9) }]);
     }
 
@@ -183,5 +235,40 @@ mod tests {
         assert!(matches!(chosen(&[0, 1], &records), Err(ReplayError::Contradiction { .. })));
         let twice = [held(0, 1, 0, &[0]), held(0, 1, 0, &[0])];
         assert!(matches!(chosen(&[0], &twice), Err(ReplayError::Contradiction { .. })));
+    }
+
+    /// A long run of the log: of its headers only those stay in memory that may be done again.
+    #[test]
+    fn records_that_are_in_place_are_not_kept() {
+        let mut held_all = Held::default();
+        for sequence in 1..=100_000 {
+            held_all.add(held(0, sequence, sequence.saturating_sub(10), &[0]));
+            assert!(held_all.records.len() < 300, "at record {sequence}");
+        }
+        assert_eq!(
+            held_all.records().map(|header| header.sequence.0).collect::<Vec<_>>(),
+            (99_991..=100_000).collect::<Vec<_>>()
+        );
+        // An earlier one that turns up later counts no more.
+        held_all.add(held(1, 50, 0, &[0, 1]));
+        assert_eq!(choose(MemberSet::all(2), &held_all).unwrap().len(), 10);
+    }
+
+    #[test]
+    fn a_log_that_cannot_be_read_in_full_is_believed_where_the_others_vouch_for_it() {
+        let one = MemberSet::EMPTY.with(MemberIndex(1));
+        let both = one.with(MemberIndex(0));
+        let records = [held(0, 1, 0, &[0, 1]), held(1, 1, 0, &[0, 1]), held(0, 2, 0, &[0, 2]), held(2, 2, 0, &[0, 2])];
+        assert_eq!(doubtful(&all(&records), one, true), MemberSet::EMPTY);
+        assert_eq!(
+            doubtful(&all(&records), one, false),
+            one,
+            "somebody is missing, with whom it may have had a record"
+        );
+        assert_eq!(doubtful(&all(&records), both, true), both, "they may have had a record together");
+        let lacking = [held(0, 1, 0, &[0, 1]), held(0, 2, 0, &[0, 1]), held(1, 1, 0, &[0, 1])];
+        assert_eq!(doubtful(&all(&lacking), one, true), one, "it may have had the newest record, or not");
+        let marked = [held(0, 1, 0, &[0, 1]), held(0, 2, 1, &[0]), held(0, 3, 1, &[0, 2])];
+        assert_eq!(doubtful(&all(&marked), one, true), MemberSet::EMPTY, "what it lacks is in place");
     }
 }

@@ -9,6 +9,7 @@ mod faults;
 mod grow;
 mod intent;
 mod log;
+mod opening;
 mod rebuild;
 mod record;
 mod recovery;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use uraid_io::Error;
-use uraid_io::array::{Assembled, Candidate, judge};
+use uraid_io::array::{Assembled, Candidate, RecoverError, judge};
 use uraid_io::bitmap::{Bitmap, RegionId, Regions};
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
@@ -28,6 +28,10 @@ pub(crate) fn superblock(bytes: &[u8]) -> Superblock {
 }
 
 pub(crate) fn assembled<D: Disk>(disk: D, members: &Members) -> Assembled<D> {
+    try_assembled(disk, members, Access::ReadWrite).expect("memory does not fail")
+}
+
+pub(crate) fn try_assembled<D: Disk>(disk: D, members: &Members, access: Access) -> Result<Assembled<D>, RecoverError> {
     let candidate = |(slot, bytes): (usize, &Vec<u8>)| Candidate {
         path: PathBuf::from(format!("member{slot}")),
         superblock: superblock(bytes),
@@ -35,8 +39,7 @@ pub(crate) fn assembled<D: Disk>(disk: D, members: &Members) -> Assembled<D> {
     let present = members.iter().enumerate().filter_map(|(slot, bytes)| Some((slot, bytes.as_ref()?)));
     let candidates: Vec<Candidate> = present.map(candidate).collect();
     let verdict = judge(&candidates).expect("an array");
-    Assembled::new(disk, &verdict, &candidates, Access::ReadWrite, Uuid::from_bytes([5; 16]))
-        .expect("memory does not fail")
+    Assembled::new(disk, &verdict, &candidates, access, Uuid::from_bytes([5; 16]))
 }
 
 /// The bits that are set on any of the members.

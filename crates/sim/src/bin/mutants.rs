@@ -182,7 +182,15 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Creation,
         Check::Directed,
         Check::Tests {
-            filters: &["bitmap::tests", "sums::tests", "superblock::store::", "intent::", "sectors::", "troubles::"],
+            filters: &[
+                "bitmap::tests",
+                "sums::tests",
+                "superblock::store::",
+                "opening::",
+                "intent::",
+                "sectors::",
+                "troubles::",
+            ],
         },
         Check::Seeds { seeds: 0..few, is_harsh: true },
         Check::Seeds { seeds: few..many, is_harsh: false },

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use uraid_io::array::{Assembled, RecoverError, judge};
+use uraid_io::array::{Assembled, RecoverError, Verdict, judge};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Engine;
 use uraid_io::log::replay::ReplayError;
@@ -72,12 +72,12 @@ impl Run {
         let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
         let mut assembled = match assembled {
             Ok(assembled) => assembled,
-            Err(error) => return self.broken(disk, &error),
+            Err(error) => return self.broken(disk, &found.verdict, &error),
         };
         if assembled.needs_recovery() {
             assembled = match assembled.recover(|_| {}) {
                 Ok(assembled) => assembled,
-                Err(error) => return self.broken(disk, &error),
+                Err(error) => return self.broken(disk, &found.verdict, &error),
             };
             self.report.counts.recoveries += 1;
             self.trace.note(format_args!("recovered"));
@@ -146,8 +146,10 @@ impl Run {
         let generation = scenario::uuid(&mut self.aside);
         let array = match Assembled::new(disk.clone(), verdict, candidates, Access::ReadOnly, generation) {
             Ok(array) => array,
-            Err(error) => return self.broken(&disk, &error).map(|_| Seen::new()),
+            Err(error) => return self.broken(&disk, verdict, &error).map(|_| Seen::new()),
         };
+        // What nobody can know without a member, whether a write that was not answered is there, the next start may see otherwise.
+        let is_same_later = is_logged && array.losses().is_empty();
         let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         let mut model = self.model.clone();
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
@@ -164,10 +166,11 @@ impl Run {
             return Err(Finding::Written { member });
         }
         // Without a log, recovery may choose another of the copies.
-        Ok(if is_logged { seen } else { Seen::new() })
+        Ok(if is_same_later { seen } else { Seen::new() })
     }
 
-    fn broken(&mut self, disk: &SimDisk, error: &RecoverError) -> Result<Opened, Finding> {
+    /// Opening may fail when the power goes, when a log has rotted, or when more members fail than the level survives beside those that are lost.
+    fn broken(&mut self, disk: &SimDisk, verdict: &Verdict, error: &RecoverError) -> Result<Opened, Finding> {
         self.trace.note(format_args!("opening failed: {error}"));
         if let RecoverError::Log(ReplayError::Lost { member, .. }) = error
             && self.rotten_log == Some(*member)
@@ -175,8 +178,9 @@ impl Run {
             self.is_refused = true;
             return Ok(Opened::Broken);
         }
-        let error = error.to_string();
-        if disk.is_dark() || !disk.struck().is_empty() { Ok(Opened::Broken) } else { Err(Finding::Refused { error }) }
+        let lost = verdict.lost().union(disk.struck());
+        let is_rightful = disk.is_dark() || Repair::new(&self.scenario.geometry, lost).is_err();
+        if is_rightful { Ok(Opened::Broken) } else { Err(Finding::Refused { error: error.to_string() }) }
     }
 
     /// Holds the whole array against the model, and again without every set of members that it survives, and what was read before recovery.

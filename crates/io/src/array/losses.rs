@@ -1,0 +1,88 @@
+//! Members that fail while the array is opened, and which it goes on without.
+//!
+//! The running array gives members up that fail; so does opening it, by the same rule: the level must survive what is lost. Here is only who
+//! was given up and why. That it goes on record before anything is done without the member is [`Assembled`](super::Assembled)'s affair.
+
+use std::path::PathBuf;
+
+use uraid_layout::repair::Repair;
+use uraid_layout::{Geometry, MemberIndex, MemberSet};
+
+use super::judge::{Candidate, Verdict};
+use super::recover::RecoverError;
+use crate::Error;
+use crate::disk::DiskError;
+
+/// A member that failed while the array was opened.
+#[derive(Clone, Debug)]
+pub struct Loss {
+    /// Its slot.
+    pub member: MemberIndex,
+    /// Where it is.
+    pub path: PathBuf,
+    /// What failed.
+    pub error: DiskError,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Losses {
+    geometry: Geometry,
+    /// By slot.
+    paths: Vec<PathBuf>,
+    /// Who is missing or being rebuilt without them.
+    lost: MemberSet,
+    all: Vec<Loss>,
+}
+
+impl Losses {
+    /// None yet.
+    pub(super) fn new(verdict: &Verdict, candidates: &[Candidate]) -> Self {
+        let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone()).unwrap_or_default();
+        let paths = verdict.slots.iter().map(path).collect();
+        Self { geometry: verdict.geometry.clone(), paths, lost: verdict.lost(), all: Vec::new() }
+    }
+
+    /// The members that were given up.
+    pub(super) fn members(&self) -> MemberSet {
+        self.all.iter().map(|loss| loss.member).collect()
+    }
+
+    /// Who, where and why.
+    pub(super) fn all(&self) -> &[Loss] {
+        &self.all
+    }
+
+    /// A member's path.
+    pub(super) fn path(&self, member: MemberIndex) -> PathBuf {
+        self.paths[member.index()].clone()
+    }
+
+    /// Gives up the member that an operation failed on.
+    ///
+    /// # Errors
+    /// The error itself, where it is no member's; [`RecoverError::Needed`] where the array can't do without the member.
+    pub(super) fn give_up(&mut self, error: Error) -> Result<(), RecoverError> {
+        let error = match error {
+            // Who hangs may go on any time: whoever opens the array decides whether it does without the member.
+            Error::Disk(error) if !matches!(error, DiskError::TimedOut { .. }) => error,
+            error => return Err(error.into()),
+        };
+        let member = error.op().member;
+        if self.members().contains(member) {
+            return Ok(());
+        }
+        let path = self.path(member);
+        let lost = self.lost.with(member);
+        let is_survived = |lost| Repair::new(&self.geometry, lost).is_ok();
+        // As a last resort an array is read though too many are gone.
+        if is_survived(self.lost) && !is_survived(lost) || planted!(OpeningGivesNobodyUp) {
+            let level = self.geometry.spec().level.name();
+            return Err(RecoverError::Needed { path, level, beside: self.lost.without(member), source: error });
+        }
+        tracing::error!("{}: {error}; the array goes on without this member", path.display());
+        self.lost = lost;
+        self.all.push(Loss { member, path, error });
+        Ok(())
+    }
+}
