@@ -204,7 +204,7 @@ fn reads_an_old_member(shape: &Shape, old: &[usize], gone: &[usize], consistency
     }
     assert_same(&image, &model, &format!("{what}: all that is certain"));
     // Where something was written since, members that are up to date give it, and the others what they have.
-    let placement = array.placement(&content.facts());
+    let placement = array.placement(content.facts());
     let chunk = shape.chunk_bytes();
     for unit in (0..placement.units()).filter(|&unit| !gone.contains(&placement.copies(unit)[0].0)) {
         let (slot, row) = placement.copies(unit)[0];

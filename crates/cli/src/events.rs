@@ -202,10 +202,10 @@ impl Event {
                 tracing::error!(event, array, %slot, member, "a member failed what nobody could make good, or makes many errors");
             }
             Self::MemberNoRoom(slot) => {
-                tracing::error!(event, array, %slot, member, "writes wait for room on a member's file system")
+                tracing::error!(event, array, %slot, member, "writes wait for room on a member's file system");
             }
             Self::MemberStalled(slot) => {
-                tracing::error!(event, array, %slot, member, "a member does not answer, and is waited for")
+                tracing::error!(event, array, %slot, member, "a member does not answer, and is waited for");
             }
             Self::Frozen(_) | Self::Failing | Self::RebuildStuck(_) | Self::ReplaceStuck(_) => {
                 tracing::error!(event, array, member, "the array is {health}");

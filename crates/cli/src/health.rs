@@ -228,7 +228,7 @@ fn causes(health: &Health) -> Vec<String> {
     match names(Trouble::Failing).as_slice() {
         [] => {}
         [one] => {
-            causes.push(format!("member {one} failed what nobody could make good, or makes many errors: replace it"))
+            causes.push(format!("member {one} failed what nobody could make good, or makes many errors: replace it"));
         }
         more => causes.push(format!(
             "members {} failed what nobody could make good, or make many errors: replace them",
