@@ -1,7 +1,7 @@
 //! `cargo xtask night`: everything that looks for bugs, at length, and one report of what it counted.
 //!
 //! What is counted goes to `docs/reliability.json` as soon as a piece is over, so a night that is cut off keeps what it
-//! did; [`reliability`](crate::reliability) makes the document's tables of it. A piece that fails does not stop the others.
+//! did; [`reliability`] makes the document's tables of it. A piece that fails does not stop the others.
 
 use std::time::{Duration, Instant};
 
