@@ -80,8 +80,6 @@ mutants! {
     FailedAccepted: "a member on record as failed is accepted",
     CatchUpSkipped: "a member that a round did not reach stays behind",
     HeadOnly: "the copy of a superblock at the tail is not written",
-    TornIgnored: "the next version of a superblock goes where the only whole copy of the last one is",
-    OnlyCopyOverwritten: "both copies of a superblock are written at once though only one was whole",
     DamageKept: "a damaged copy of a superblock stays as it is",
     LossIgnored: "a record that a member has lost is taken for one that was never committed",
     OneSlot: "every version of a superblock goes to the same place",

@@ -228,8 +228,7 @@ fn settle_members(
         // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
         let is_behind = found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped);
         let is_late = is_behind || (is_head_damaged || is_tail_damaged) && !planted!(DamageKept);
-        let is_tail_needed = is_head_damaged && !planted!(TornIgnored);
-        if is_tail_needed {
+        if is_head_damaged {
             // The next version goes where the damaged copy is, and leaves the one before it.
             superblock.sequence.0 += 1;
         }
@@ -238,7 +237,7 @@ fn settle_members(
             let [head, tail] = superblock_writes(superblock);
             first.push(head);
             // The only whole copy of a version that may count stays until there is another.
-            if is_tail_needed && !planted!(OnlyCopyOverwritten) { &mut last } else { &mut first }.push(tail);
+            if is_head_damaged { &mut last } else { &mut first }.push(tail);
         }
     }
     for mut writes in [first, last] {

@@ -14,6 +14,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
 
 use super::shelf::Found;
 use super::{Finding, Rotten};
+use crate::image::Image;
 use crate::member::Member;
 use crate::members::Members;
 use crate::random::Random;
@@ -34,7 +35,10 @@ pub(super) fn rot_heads(
         let member = members.get_mut(slot).expect("it is present");
         let Ok(own) = member.superblock() else { continue };
         // While a round is under way, or was cut off, one copy may be all that there is.
-        let is_whole = |at: Bytes| superblock_at(member, at).is_some_and(|other| other == own);
+        let is_whole = |at: Bytes| {
+            [member.durable(), member.current()].map(|image| superblock_at(image, at))
+                == [(); 2].map(|()| Some(own.clone()))
+        };
         let is_settled = settled.contains(slot) || own.write_positions().into_iter().all(is_whole);
         let copy = *random.pick(&positions(member.size()).expect("a member has room for its superblocks"));
         if random.chance(1, 2) && is_settled {
@@ -107,10 +111,10 @@ fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<(Header
     found.collect()
 }
 
-/// The copy of a superblock that a member durably has at a place.
-fn superblock_at(member: &Member, at: Bytes) -> Option<Superblock> {
+/// The copy of a superblock that is at a place.
+fn superblock_at(image: &Image, at: Bytes) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
-    member.durable().read(at, &mut bytes);
+    image.read(at, &mut bytes);
     uraid_io::superblock::decode(&bytes).ok()
 }
 
