@@ -28,11 +28,6 @@ impl Options {
     pub(crate) fn all() -> Self {
         Self { seeds: 1000, states: 20_000, sample: None, names: Vec::new() }
     }
-
-    /// As many bugs, drawn from `seed`, as there is time for in so many minutes, without the build.
-    pub(crate) fn sample(seed: u64, minutes: u64) -> Self {
-        Self { sample: Some(format!("{seed}:{minutes}")), ..Self::all() }
-    }
 }
 
 /// Plants each bug; an error when nobody notices one.

@@ -61,6 +61,8 @@ pub struct Options {
     pub corrupts: bool,
     /// Whether members fail in every life, and the power goes soon after.
     pub is_harsh: bool,
+    /// Whether no run copies members, has deadlines or several bitmap regions, or rots between lives.
+    pub is_plain: bool,
     /// How many of the last events a failure tells.
     pub events: usize,
 }
@@ -72,6 +74,7 @@ impl Default for Options {
             ways: vec![Consistency::None, Consistency::Bitmap, Consistency::Log, Consistency::Log, Consistency::Log],
             corrupts: false,
             is_harsh: false,
+            is_plain: false,
             events: KEPT,
         }
     }
@@ -84,6 +87,7 @@ impl Default for Options {
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut random = Random::new(seed);
     let (extras, mut own) = Extras::draw(seed);
+    let extras = if options.is_plain { Extras::default() } else { extras };
     let mut scenario = Scenario::draw(&mut random, &options.ways);
     if extras.is_wide {
         scenario = Scenario::draw_wide(&mut own, &options.ways);
