@@ -1,6 +1,6 @@
 //! `cargo xtask fuzz`: the fuzz targets of what is read from members, all at the same time, for a minute or for as long as one likes.
 //!
-//! They need cargo-fuzz, which is installed when it is missing, and a C++ compiler. There is no unsafe code in what they reach, so they run without
+//! They need cargo-fuzz and a C++ compiler, which are installed when they are missing. There is no unsafe code in what they reach, so they run without
 //! a sanitizer: on the project's own toolchain, and faster.
 
 use std::process::{Command, Output, Stdio};
@@ -10,6 +10,7 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 
 use crate::counts::Counts;
+use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
 /// Where the targets are; a workspace of its own.
@@ -45,6 +46,7 @@ impl Options {
 
 /// Runs the targets, and returns how many inputs each has tried; an error when one finds something.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
+    packages::ensure(packages::FUZZ, true)?;
     if project.cargo(&["fuzz", "--version"]).stdout(Stdio::null()).stderr(Stdio::null()).status()?.success() {
         eprint_step("cargo-fuzz is installed");
     } else {

@@ -27,6 +27,9 @@ pub(crate) const TESTS: &[Package] = &[
     ("qemu-utils", "qemu-io"),
 ];
 
+/// What the fuzzer's own library is built with.
+pub(crate) const FUZZ: &[Package] = &[("g++", "c++")];
+
 /// What virtual machines are made of, and what is run in them.
 pub(crate) const VM: &[Package] = &[
     ("qemu-system-x86", "qemu-system-x86_64"),
