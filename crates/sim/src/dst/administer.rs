@@ -44,6 +44,8 @@ pub(super) struct Administrator {
     pub(super) unsettled: MemberSet,
     /// Slots whose members have joined in this life.
     pub(super) settled: MemberSet,
+    /// Slots whose members took the place of failed ones and failed before they had joined: they may have no superblock yet.
+    pub(super) unborn: MemberSet,
     pub(super) changes: Changes,
     /// A member that is gone: there is only a copy from an earlier life.
     discarded: Option<Uuid>,
@@ -66,6 +68,7 @@ impl Administrator {
             sound: BTreeSet::new(),
             unsettled: MemberSet::EMPTY,
             settled: MemberSet::EMPTY,
+            unborn: MemberSet::EMPTY,
             changes: Changes::default(),
             discarded: None,
             copies_members: false,
@@ -77,7 +80,7 @@ impl Administrator {
 
     /// Begins another life of the array.
     pub(super) fn begin(&mut self) {
-        (self.unsettled, self.settled) = (MemberSet::EMPTY, MemberSet::EMPTY);
+        (self.unsettled, self.settled, self.unborn) = (MemberSet::EMPTY, MemberSet::EMPTY, MemberSet::EMPTY);
         self.sound.clear();
     }
 
@@ -205,6 +208,7 @@ impl Client<'_> {
         if is_there {
             administrator.settled = administrator.settled.with(slot);
             administrator.unsettled = administrator.unsettled.without(slot);
+            administrator.unborn = administrator.unborn.without(slot);
         }
     }
 

@@ -23,6 +23,8 @@ pub(super) struct Copying {
     before: Uuid,
     /// Who is to have it.
     superblock: Superblock,
+    /// Copies that had taken a place in this life before.
+    replaced: u32,
 }
 
 impl Client<'_> {
@@ -64,7 +66,8 @@ impl Client<'_> {
         let (member, mut joining) = administrator.new_member(slot, &truth);
         joining.generation = uuid(&mut administrator.random);
         let before = truth.slots[slot.index()].member;
-        administrator.copying = Some(Copying { slot, before, superblock: joining.superblock.clone() });
+        let replaced = self.engine.replaced().map_or(0, |(_, count)| count);
+        administrator.copying = Some(Copying { slot, before, superblock: joining.superblock.clone(), replaced });
         administrator.changes.copies += 1;
         self.disk.put(seat, Some(member));
         self.is_changing = true;
@@ -75,7 +78,7 @@ impl Client<'_> {
     pub(super) fn note_copy(&mut self) {
         let Some(seat) = self.engine.seat() else { return };
         let copying = self.administrator.as_ref().and_then(|administrator| administrator.copying.clone());
-        let Some(Copying { slot, before, superblock }) = copying else { return };
+        let Some(Copying { slot, before, superblock, replaced }) = copying else { return };
         let is_taken = self.engine.superblock().slots[slot.index()].member == superblock.member;
         if is_taken {
             self.superblocks[slot.index()] = superblock;
@@ -84,7 +87,8 @@ impl Client<'_> {
             return;
         }
         self.has_struck |= self.disk.struck().contains(seat);
-        let (is_frozen, has_joined) = (self.engine.is_frozen(), self.engine.rebuilding().is_some());
+        let is_frozen = self.engine.is_frozen();
+        let has_switched = self.engine.replaced().is_some_and(|(_, count)| count > replaced);
         let other = self.disk.put(seat, None);
         let administrator = self.administrator.as_mut().expect("it has a copy");
         administrator.copying = None;
@@ -92,14 +96,14 @@ impl Client<'_> {
         if !is_taken || is_frozen {
             return;
         }
-        let was_failed = administrator.barred.contains(&before);
         administrator.barred.insert(before);
-        let is_promoted = was_failed || has_joined;
-        administrator.changes.promoted += u64::from(is_promoted);
-        administrator.changes.replaced += u64::from(!is_promoted);
+        administrator.changes.promoted += u64::from(!has_switched);
+        administrator.changes.replaced += u64::from(has_switched);
         if !self.engine.missing().contains(slot) {
             administrator.settled = administrator.settled.with(slot);
             administrator.unsettled = administrator.unsettled.without(slot);
+        } else if !has_switched {
+            administrator.unborn = administrator.unborn.with(slot);
         }
     }
 
@@ -122,20 +126,21 @@ impl Client<'_> {
 }
 
 impl Administrator {
-    /// Takes the members that are in no slot at the end of a life, of the first of which it may be that the slot is its. Gives the slot whose member is
-    /// not the array's any more, and has no superblock yet that says whose it is.
+    /// Takes the members that are in no slot at the end of a life, of the first of which it may be that the slot is its.
+    /// Gives the slots whose members have no superblock yet that says whose they are, and rightly so.
     pub(super) fn end_copy(&mut self, left: &Members, others: Vec<Member>, struck: MemberSet) -> MemberSet {
         let copying = self.copying.take();
         let mut others = others.into_iter();
+        let is_blank = |slot: MemberIndex| left.get(slot).is_some_and(|member| member.superblock().is_err());
+        let unborn: MemberSet = self.unborn.iter().filter(|&slot| is_blank(slot)).collect();
         let Some(Copying { slot, before, .. }) = copying else {
             others.for_each(|other| self.keep(Some(other)));
-            return MemberSet::EMPTY;
+            return unborn;
         };
         self.contender = others.next().filter(|member| member.superblock().is_ok());
         others.for_each(|other| self.keep(Some(other)));
-        let is_blank = left.get(slot).is_some_and(|member| member.superblock().is_err());
         let has_failed =
             self.barred.contains(&before) || struck.contains(slot) || !struck.minus(left.present()).is_empty();
-        if is_blank && has_failed { MemberSet::EMPTY.with(slot) } else { MemberSet::EMPTY }
+        if is_blank(slot) && has_failed { unborn.with(slot) } else { unborn }
     }
 }
