@@ -285,12 +285,14 @@ impl<D: Disk, T> Engine<D, T> {
     /// The blocks that were computed of members that can't be read, and of which nothing shows that they are what
     /// these should hold: neither the checksum nor what the member gave.
     pub(super) fn unproven(&mut self, id: JobId) -> Vec<Location> {
-        let Self { sums, jobs, record, overlay, .. } = self;
+        // What a member's table says of what it does not have yet is of something older, where it has taken a failed one's place.
+        let lost = self.lost(id);
+        let Self { sums, jobs, overlay, .. } = self;
         let mut unproven = Vec::new();
         let Some(sums) = sums.as_mut().filter(|_| !planted!(ComputedUnverified)) else { return unproven };
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        for piece in plan.recovered().iter().filter(|piece| !record.missing().contains(piece.member)) {
+        for piece in plan.recovered().iter().filter(|piece| !lost.contains(piece.member)) {
             for at in (0..piece.content.len.0).step_by(BLOCK_SECTORS) {
                 let sector = DiskSector(piece.sector.0 + at);
                 let block = block_at(sector);
@@ -376,7 +378,8 @@ impl<D: Disk, T> Engine<D, T> {
                 let is_twin = twin.is_some_and(|twin| twin.slot == io.member && twin.seat == page.member);
                 (is_twin || io.member == page.member && !is_copy) && numbers.contains(&page.number)
             };
-            !record.missing().contains(page.member) && plan.writes().iter().any(touches)
+            // As for noting them: of a member that has just failed no checksum is written, nor of its copy.
+            plan.writes().iter().filter(|io| !record.missing().contains(io.member)).any(touches)
         };
         for page in job.pins.iter().filter(is_written) {
             let held = sums.pages.get_mut(page).expect("a page that is needed is kept");

@@ -175,11 +175,15 @@ fn the_old_member_fails_midway_and_the_new_one_is_rebuilt_in_its_place() {
         for shape in [shape, logged(shape), Shape { consistency: Consistency::Bitmap, ..shape }, shape.checked()] {
             for turns in 0..30 {
                 let slot = MemberIndex(2);
-                let (mut engine, content, _) = copying(shape, slot, turns, turns * 2);
+                let (mut engine, mut content, _) = copying(shape, slot, turns, turns * 2);
                 midway += u64::from(is_midway(&engine));
                 let context = format!("{shape:?}, after {turns} turns");
                 let was_over = engine.superblock().slots[2].member == uuid(1);
                 engine.submit(78, fail(slot));
+                // Where this is, the new member has what was copied, and its checksums.
+                let new = noise(turns, 256);
+                engine.submit(79, Command::Write { lba: Lba(0), buf: buf(&new), fua: true });
+                content[..new.len()].copy_from_slice(&new);
                 let seat = engine.seat().expect("a seat");
                 while !was_over && engine.superblock().slots[2].member != uuid(1) {
                     assert!(engine.needs_seat(), "{context}: nobody else has the new member");
