@@ -81,6 +81,7 @@ mutants! {
     CatchUpSkipped: "a member that a round did not reach stays behind",
     HeadOnly: "the copy of a superblock at the tail is not written",
     DamageKept: "a damaged copy of a superblock stays as it is",
+    GapIgnored: "a record that nobody holds any more is not missed",
     LossIgnored: "a record that a member has lost is taken for one that was never committed",
     OneSlot: "every version of a superblock goes to the same place",
     SplitBrainAccepted: "two halves that went on without each other are accepted",

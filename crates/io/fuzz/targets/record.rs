@@ -79,6 +79,7 @@ fn record(input: &mut Input<'_>) -> Vec<u8> {
         sequence: Sequence(sequence + 1),
         trim: Sequence(sequence.saturating_sub(u64::from(input.byte() % 8))),
         participants: input.members(),
+        previous: input.members(),
         slot: MemberIndex(input.byte() % 8),
         position: Bytes(u64::from(input.byte()) * BLOCK_BYTES as u64),
         content_checksum: crc32fast::hash(&content),

@@ -56,6 +56,8 @@ pub(super) struct Log {
     records: VecDeque<Committed>,
     /// Up to here everything was in place when the flush that is under way began.
     flushing: Sequence,
+    /// Who got the last record.
+    previous: MemberSet,
     /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can be uncommitted.
     lacking: MemberSet,
     limits: Limits,
@@ -157,6 +159,7 @@ impl Log {
             flushes: Vec::new(),
             records: VecDeque::new(),
             flushing: Sequence(0),
+            previous: MemberSet::EMPTY,
             lacking: MemberSet::EMPTY,
             limits,
         })
@@ -287,9 +290,10 @@ impl Log {
     fn seal(&mut self, participants: MemberSet) -> Sequence {
         let sequence = self.next;
         self.next = Sequence(sequence.0 + 1);
+        let previous = std::mem::replace(&mut self.previous, participants);
         for member in participants.iter() {
             let writer = self.writers[member.index()].as_mut().expect("a participant has a log");
-            writer.seal(sequence, self.trim, participants);
+            writer.seal(sequence, self.trim, participants, previous);
         }
         sequence
     }
@@ -303,6 +307,7 @@ impl Writer {
             sequence: Sequence(0),
             trim: Sequence(0),
             participants: MemberSet::EMPTY,
+            previous: MemberSet::EMPTY,
             slot,
             position: Bytes(0),
             content_checksum: 0,
@@ -342,7 +347,7 @@ impl Writer {
         record::total_bytes(self.header.extents.len(), self.content)
     }
 
-    fn seal(&mut self, sequence: Sequence, trim: Sequence, participants: MemberSet) {
+    fn seal(&mut self, sequence: Sequence, trim: Sequence, participants: MemberSet, previous: MemberSet) {
         let total = self.total();
         let position = self.ring.find(total, Bytes(0)).expect("a participant has room");
         self.ring.take(sequence, position, total);
@@ -356,6 +361,7 @@ impl Writer {
             sequence,
             trim,
             participants: if planted!(ParticipantsForgotten) { MemberSet::EMPTY.with(*slot) } else { participants },
+            previous,
             slot: *slot,
             position,
             content_checksum: crc.finalize(),

@@ -25,7 +25,8 @@ mod at {
     pub(super) const SLOT: usize = 64;
     pub(super) const LANE: usize = 65;
     pub(super) const COUNT: usize = 68;
-    pub(super) const EXTENTS: usize = 72;
+    pub(super) const PREVIOUS: usize = 72;
+    pub(super) const EXTENTS: usize = 80;
     pub(super) const EXTENT_BYTES: usize = 16;
 }
 
@@ -67,6 +68,8 @@ pub struct Header {
     pub trim: Sequence,
     /// The members that get this record.
     pub participants: MemberSet,
+    /// The members that got the record before it in the lane; of the first record none.
+    pub previous: MemberSet,
     /// The member that this copy is for.
     pub slot: MemberIndex,
     /// Where in the member's log area it begins.
@@ -133,7 +136,8 @@ impl Header {
         put(at::GENERATION, self.generation.as_bytes());
         put(at::SEQUENCE, &self.sequence.0.to_le_bytes());
         put(at::TRIM, &self.trim.0.to_le_bytes());
-        put(at::PARTICIPANTS, &self.participants.iter().fold(0, |bits, member| bits | 1_u64 << member.0).to_le_bytes());
+        put(at::PARTICIPANTS, &bits_of(self.participants).to_le_bytes());
+        put(at::PREVIOUS, &bits_of(self.previous).to_le_bytes());
         put(at::POSITION, &self.position.0.to_le_bytes());
         put(at::SLOT, &[self.slot.0]);
         put(at::LANE, &[self.lane.0]);
@@ -209,13 +213,13 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     if !planted!(ContentUnchecked) && crc32fast::hash(bytes) != content_checksum {
         return Err(RecordError::BadChecksum);
     }
-    let bits = u64_at(header, at::PARTICIPANTS);
     let header = Header {
         generation: Uuid::from_bytes(array_at(header, at::GENERATION)),
         lane: Lane(header[at::LANE]),
         sequence: Sequence(u64_at(header, at::SEQUENCE)),
         trim: Sequence(u64_at(header, at::TRIM)),
-        participants: (0..64).filter(|bit| bits >> bit & 1 == 1).map(MemberIndex).collect(),
+        participants: members_of(u64_at(header, at::PARTICIPANTS)),
+        previous: members_of(u64_at(header, at::PREVIOUS)),
         slot: MemberIndex(header[at::SLOT]),
         position: Bytes(u64_at(header, at::POSITION)),
         content_checksum,
@@ -231,6 +235,16 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
         return Err(wrong("trim mark"));
     }
     Ok((header, content))
+}
+
+/// Bit n: the member in slot n.
+fn bits_of(members: MemberSet) -> u64 {
+    members.iter().fold(0, |bits, member| bits | 1 << member.0)
+}
+
+/// The inverse of [`bits_of`].
+fn members_of(bits: u64) -> MemberSet {
+    (0..64).filter(|bit| bits >> bit & 1 == 1).map(MemberIndex).collect()
 }
 
 fn header_bytes(extents: usize) -> usize {
@@ -273,6 +287,7 @@ mod tests {
             sequence: Sequence(7),
             trim: Sequence(5),
             participants: MemberSet::all(3),
+            previous: MemberSet::all(2),
             slot: MemberIndex(1),
             position: Bytes(8192),
             content_checksum: crc32fast::hash(&content),
@@ -289,9 +304,10 @@ mod tests {
     #[rustfmt::skip]
     fn the_bytes_are_those_of_the_format() {
         let (header, bytes) = sample();
-        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x4f, 0xee, 0x00, 0x9f, 0x26, 0x4c, 0x0b, 0xb7];
+        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x5b, 0x79, 0xcf, 0xe1, 0x26, 0x4c, 0x0b, 0xb7];
         expected.extend([0xc0; 16]);
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 3, 0, 0, 0]);
+        expected.extend([3, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([16, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0x20, 0, 0, 0, 0, 0]);
         expected.extend([99, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);

@@ -2,7 +2,8 @@
 //!
 //! A lane commits one record at a time, and writes in place only what is committed. So of each lane only the newest record can be uncommitted;
 //! it is committed, or as good as that, when every participant that is left holds it, and otherwise nothing of it was written in
-//! place. Every older one was committed: it is on every participant that is left, or that member lost it.
+//! place. Every older one was committed: it is on every participant that is left, or that member lost it. Where no
+//! participant has it any more, the record after it says who took part.
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
@@ -135,6 +136,12 @@ pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Redo>, ReplayError
         let absent = accepted.minus(*holders);
         let lacking = absent.iter().find(|&member| header.participants.contains(member));
         let later = (Bound::Excluded((lane, sequence)), Bound::Unbounded);
+        let before = Sequence(sequence.0.saturating_sub(1));
+        let is_lost = before > held.trims[&lane] && !records.contains_key(&(lane, before));
+        let loser = header.previous.iter().find(|&member| is_lost && accepted.contains(member));
+        if let Some(member) = loser.filter(|_| !(is_misread || planted!(GapIgnored))) {
+            return Err(ReplayError::Lost { member, sequence: before });
+        }
         let is_newest = records.range(later).next().is_none_or(|((next, _), _)| *next != lane);
         match lacking {
             None => redo.push(Redo { lane, sequence }),
@@ -171,6 +178,7 @@ mod tests {
             sequence: Sequence(sequence),
             trim: Sequence(trim),
             participants: participants.iter().map(|&slot| MemberIndex(slot)).collect(),
+            previous: MemberSet::EMPTY,
             slot: MemberIndex(slot),
             position: Bytes(0),
             content_checksum: 0,
@@ -219,6 +227,23 @@ mod tests {
         let records = [held(0, 1, 0, &[0, 1]), held(0, 2, 0, &[0])];
         assert_eq!(chosen(&[0, 1], &records), Err(ReplayError::Lost { member: MemberIndex(1), sequence: Sequence(1) }));
         assert_eq!(chosen(&[0], &records), Ok(vec![1, 2]), "and may be left out");
+    }
+
+    #[test]
+    fn a_record_that_no_participant_has_any_more_is_missed() {
+        let after = |previous: &[u8], header: Header| Header {
+            previous: previous.iter().map(|&slot| MemberIndex(slot)).collect(),
+            ..header
+        };
+        let lost = |sequence| Err(ReplayError::Lost { member: MemberIndex(1), sequence: Sequence(sequence) });
+        let records = [held(0, 1, 0, &[0]), after(&[1, 2], held(0, 3, 0, &[0]))];
+        assert_eq!(chosen(&[0, 1, 2], &records), lost(2));
+        assert_eq!(chosen(&[0, 1], &records), lost(2), "member 2 is gone, and member 1 had it, too");
+        assert_eq!(chosen(&[0], &records), Ok(vec![1, 3]), "nobody who is left took part");
+        let trimmed = [held(0, 1, 0, &[0]), after(&[1, 2], held(0, 3, 2, &[0]))];
+        assert_eq!(chosen(&[0, 1, 2], &trimmed), Ok(vec![3]), "it is in place");
+        let newest = [after(&[1], held(0, 2, 0, &[0, 1]))];
+        assert_eq!(chosen(&[0, 1], &newest), lost(1), "the newest may not count, and says it all the same");
     }
 
     #[test]
