@@ -18,7 +18,7 @@ use super::workload::{ChangeKind, Order, Workload};
 use super::{Counts, Failure, Finding};
 use crate::dst::audit::tolerated;
 use crate::image::Image;
-use crate::member::Member;
+use crate::member::{Member, superblock_of};
 use crate::members::Members;
 
 /// How thorough an enumeration is.
@@ -112,6 +112,18 @@ struct Way<'a> {
     /// Of these, who was away, and what they all hold then.
     back: MemberSet,
     images: Option<&'a Vec<Option<Image>>>,
+}
+
+impl Place<'_> {
+    /// The slot of which the array that goes on has the old member, while the one that it was copied to has said that it is its.
+    fn switched(&self, images: &[Option<Image>], accepted: MemberSet) -> MemberSet {
+        let owner = |image: Option<&Image>| Some(superblock_of(image?).ok()?.member);
+        let is_switched = |slot: &MemberIndex| {
+            let copy = owner(self.current[slot.index()].as_ref());
+            copy.is_some() && copy != owner(images[slot.index()].as_ref())
+        };
+        accepted.iter().filter(is_switched).collect()
+    }
 }
 
 impl<'a> Enumeration<'a> {
@@ -288,15 +300,34 @@ impl<'a> Enumeration<'a> {
     ) -> Result<(), Finding> {
         let gone = place.shape.geometry.all_members().minus(accepted);
         let returned = gone.minus(place.missing).minus(place.failing).minus(place.joining);
-        if returned.is_empty() {
+        let switched = place.switched(&images, accepted);
+        if returned.union(switched).is_empty() {
             return Ok(());
         }
         for member in returned.iter() {
             images[member.index()] = place.current[member.index()].clone();
         }
-        let joining = MemberSet::EMPTY;
-        let given = Given { left: accepted.union(returned), returned, joining, forced: false };
-        match check(place.shape, &images, place.expect, given)? {
+        // Whoever returns may be the only one to say that a copy has taken a place. Nothing was written since that the copy lacks, or
+        // the array has marked its members before, and who returns is the stale one. So the old member may be set aside then, where
+        // the copy stays away; where it returns, one of both has the slot.
+        let left = accepted.union(returned);
+        let given = Given { left, returned: returned.union(switched), joining: MemberSet::EMPTY, forced: false };
+        self.check_returned(place, &images, given, counts)?;
+        if switched.is_empty() {
+            return Ok(());
+        }
+        images.extend(switched.iter().map(|slot| place.current[slot.index()].clone()));
+        self.check_returned(place, &images, Given { returned, ..given }, counts)
+    }
+
+    fn check_returned(
+        &self,
+        place: &Place<'_>,
+        images: &[Option<Image>],
+        given: Given,
+        counts: &mut Counts,
+    ) -> Result<(), Finding> {
+        match check(place.shape, images, place.expect, given)? {
             Outcome::Refused => counts.refused += 1,
             Outcome::Open { was_recovered, .. } => counts.recoveries += u64::from(was_recovered),
         }

@@ -50,6 +50,16 @@ fn no_crash_of_the_first_workloads_leaves_what_must_not_be() {
     }
 }
 
+/// The crash takes the new member and one that knows of it, the array goes on with the old one, and that one comes back.
+#[test]
+fn a_copy_that_has_taken_its_place_and_is_lost_with_the_power_is_known_to_who_comes_back() {
+    let shapes = [Shape::new(Level::Raid1, 3, Consistency::None)];
+    let name = format!("{}/all/back/fifo/4/sector0/close/20-after-copy-1", shapes[0]);
+    let counts = Enumeration::new(&shapes, Options::default()).run(&find(&shapes, &name));
+    let counts = counts.unwrap_or_else(|failure| panic!("{failure}"));
+    assert!(counts.states > 1000, "{counts:?}");
+}
+
 /// Sector and parity of one unit are under way: what is left of four choices, without each of five members in turn.
 #[test]
 fn without_a_log_a_lost_member_shows_the_write_hole() {
