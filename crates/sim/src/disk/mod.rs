@@ -95,6 +95,8 @@ struct World {
     lies: u64,
     /// Operations that never end, or took half a minute.
     hangs: u64,
+    /// Members with such operations.
+    late: MemberSet,
     /// The area that a planned fault corrupts from now on.
     rotting: Option<Area>,
     /// Operations on what may be corrupted: whose, and which of the member's.
@@ -155,6 +157,7 @@ impl SimDisk {
             lied: MemberSet::EMPTY,
             lies: 0,
             hangs: 0,
+            late: MemberSet::EMPTY,
             rotting: None,
             corruptible: Vec::new(),
         };
@@ -237,6 +240,12 @@ impl SimDisk {
         self.world.borrow().lies
     }
 
+    /// Members that had operations so far that never end, or take half a minute.
+    #[must_use]
+    pub fn late(&self) -> MemberSet {
+        self.world.borrow().late
+    }
+
     /// Which of a member's operations a silent fault may happen to, by [`Faults::silent`].
     #[must_use]
     pub fn corruptible(&self, member: MemberIndex, fault: Fault) -> Vec<usize> {
@@ -309,6 +318,7 @@ impl SimDisk {
         world.gone = world.gone.without(slot);
         world.struck = world.struck.without(slot);
         world.lied = world.lied.without(slot);
+        world.late = world.late.without(slot);
         world.members.replace(slot, member)
     }
 
@@ -371,7 +381,7 @@ impl World {
             _ if place == other => one,
             _ => place,
         };
-        for set in [&mut self.gone, &mut self.struck, &mut self.lied] {
+        for set in [&mut self.gone, &mut self.struck, &mut self.lied, &mut self.late] {
             *set = set.iter().map(moved).collect();
         }
         self.flying.values_mut().for_each(|flight| flight.place = moved(flight.place));
@@ -433,7 +443,10 @@ impl World {
         if fault.is_some_and(Fault::is_silent) {
             self.lied = self.lied.with(op.member);
         }
-        self.hangs += u64::from(matches!(fault, Some(Fault::Slow | Fault::Hang)));
+        if matches!(fault, Some(Fault::Slow | Fault::Hang)) {
+            self.hangs += 1;
+            self.late = self.late.with(op.member);
+        }
         if fault.is_some_and(|fault| fault != Fault::Slow) {
             if !fault.is_some_and(Fault::is_silent) {
                 self.struck = self.struck.with(op.member);

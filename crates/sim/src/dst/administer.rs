@@ -190,9 +190,13 @@ impl Client<'_> {
     /// Notes that a member was given up.
     pub(super) fn failed_as_asked(&mut self, slot: MemberIndex) {
         self.is_changing = false;
-        let uuid = self.superblocks[slot.index()].member;
+        // Where the member was being copied, the other one may have the place by now: it is not the one that was given up.
+        let owner = self.engine.superblock().slots[slot.index()].member;
+        let is_there = !self.engine.missing().contains(slot);
         if let Some(administrator) = &mut self.administrator {
-            administrator.barred.insert(uuid);
+            let copied = administrator.copying.as_ref().filter(|copying| is_there && copying.slot == slot);
+            let given_up = copied.map_or(owner, |copying| copying.before);
+            administrator.barred.insert(given_up);
             administrator.changes.fails += 1;
         }
     }

@@ -435,8 +435,12 @@ impl<'a> Client<'a> {
                 may_refuse
             }
             Asked::Join { lingers: true, .. } => matches!(error, EngineError::Lingering { .. }),
-            // It has failed, too.
-            Asked::Join { slot, .. } => self.disk.struck().union(self.disk.lied()).contains(slot),
+            // It has failed, too, or was too late.
+            Asked::Join { slot, .. } => {
+                let has_deadline = self.engine.deadlines().write.is_some();
+                let late = if has_deadline { self.disk.late() } else { MemberSet::EMPTY };
+                self.disk.struck().union(self.disk.lied()).union(late).contains(slot)
+            }
             Asked::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
             _ => false,
         };

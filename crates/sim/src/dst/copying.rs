@@ -20,7 +20,7 @@ use crate::members::Members;
 pub(super) struct Copying {
     pub(super) slot: MemberIndex,
     /// Who has the slot.
-    before: Uuid,
+    pub(super) before: Uuid,
     /// Who is to have it.
     superblock: Superblock,
     /// Copies that had taken a place in this life before.
