@@ -1,8 +1,8 @@
 //! Bits that rot while nobody looks: in superblocks, write-intent bitmaps and logs, between two lives of an array.
 //!
 //! What must hold: one copy of a superblock is as good as the other; a damaged bitmap stands for bits that are all set; what a damaged log has
-//! lost is found, the member refused by name, and the array is opened without it. Of the newest record nobody can say that it was there, so it is
-//! left alone.
+//! lost is found, the member refused by name, and the array is opened without it, where it is not the only one. Of the newest record nobody can say
+//! that it was there, so it is left alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -88,6 +88,10 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
         at = random.within(range.start, range.end - 1);
     }
     if latest.iter().any(|(_, range)| range.contains(&at)) {
+        return None;
+    }
+    // Without the only member that is up to date there is nobody to open the array with, or those who don't know that they are not.
+    if accepted.len() == 1 {
         return None;
     }
     let sector = at / SECTOR_BYTES * SECTOR_BYTES;
