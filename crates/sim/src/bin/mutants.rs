@@ -22,7 +22,7 @@ use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit
 use uraid_io::mutant::{Mutant, VARIABLE, named};
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
-use uraid_sim::crash::{Enumeration, creation, directed};
+use uraid_sim::crash::{Enumeration, Grain, creation, directed};
 use uraid_sim::dst::{Options, run};
 use uraid_sim::random::Random;
 use uraid_sim::tally::{self, Value};
@@ -44,7 +44,7 @@ enum Check {
     Creation,
     Directed,
     Seeds { seeds: Range<u64>, is_harsh: bool },
-    States { from: usize, states: u64 },
+    States { grain: Grain, states: u64 },
     Tests { filters: &'static [&'static str] },
 }
 
@@ -116,10 +116,11 @@ fn main() -> ExitCode {
         let (checks, tests) = (checks(seeds, states), tests.clone());
         Bench { checks, seeds, states, tests, limits: LIMITS, until }
     };
-    if !is_sound(&bench(seeds.min(60), states.min(2000))) {
+    let bench = bench(seeds, states);
+    if !is_sound(&bench) {
         return ExitCode::FAILURE;
     }
-    let verdicts = judge(&mutants, &bench(seeds, states));
+    let verdicts = judge(&mutants, &bench);
     let is = |wanted: fn(&Verdict) -> bool| {
         let names = verdicts.iter().filter(move |(_, verdict)| wanted(verdict)).map(|(mutant, _)| mutant.name().into());
         names.collect::<Vec<String>>()
@@ -171,16 +172,18 @@ fn sample(text: &str) -> Option<(u64, Duration)> {
     Some((seed.parse().ok()?, Duration::try_from_secs_f64(minutes.parse::<f64>().ok()? * 60.0).ok()?))
 }
 
-/// The quick ones first; of the slow ones so many.
+/// The quick ones first: the tests, some of which use real memory and files, are the slow ones.
 fn checks(seeds: u64, states: u64) -> Vec<Check> {
     let [first, few, many] = [10, 60, 300].map(|count| seeds.min(count));
     vec![
         Check::Seeds { seeds: 0..first, is_harsh: false },
         Check::Scenes,
         Check::Seeds { seeds: first..few, is_harsh: false },
-        Check::States { from: 0, states: states.min(1000) },
+        Check::States { grain: Grain::Singles, states: states.min(2000) },
         Check::Creation,
         Check::Directed,
+        Check::Seeds { seeds: 0..few, is_harsh: true },
+        Check::Seeds { seeds: few..many, is_harsh: false },
         Check::Tests {
             filters: &[
                 "bitmap::tests",
@@ -192,12 +195,11 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
                 "troubles::",
             ],
         },
-        Check::Seeds { seeds: 0..few, is_harsh: true },
-        Check::Seeds { seeds: few..many, is_harsh: false },
-        Check::Tests { filters: &["recovery::", "sums::", "rebuild::", "scrub::"] },
         Check::Seeds { seeds: many..seeds, is_harsh: false },
         Check::Seeds { seeds: few..seeds, is_harsh: true },
-        Check::States { from: 1000, states },
+        Check::States { grain: Grain::Singles, states },
+        Check::States { grain: Grain::Pairs, states },
+        Check::Tests { filters: &["replace::", "slow::", "recovery::", "sums::", "rebuild::", "scrub::"] },
     ]
 }
 
@@ -365,23 +367,31 @@ impl Check {
                 let harsh = if *is_harsh { "harsh " } else { "" };
                 Some(format!("{harsh}seed {}: {}", failure.seed, failure.finding))
             }
-            Self::States { from, states } => enumerate(*from, *states),
+            Self::States { grain, states } => enumerate(*grain, *states),
             Self::Tests { .. } => None,
         }
     }
 }
 
-/// Goes through crashes of arrays until one is wrong.
-fn enumerate(from: usize, states: u64) -> Option<String> {
+/// Goes through crashes of arrays until one is wrong: of few workloads each with two things that are in doubt, or of many with one.
+fn enumerate(grain: Grain, states: u64) -> Option<String> {
     /// Far apart, so that every shape has its turn soon.
     const STRIDE: usize = 1_000_003;
+
+    /// A boundary has few states then, so that a workload is soon gone through and the next has its turn.
+    const CHOICES_OF_MANY: u128 = 4;
+
     let shapes = Shape::every();
     let workloads = Workloads::new(&shapes, |_| true);
-    let options = crash::Options { states_max: states, ..crash::Options::default() };
+    let defaults = crash::Options { grain, states_max: states, ..crash::Options::default() };
+    let options = match grain {
+        Grain::Singles => crash::Options { choices_max: CHOICES_OF_MANY, ..defaults },
+        Grain::Pairs | Grain::Areas => defaults,
+    };
     let enumeration = Enumeration::new(&shapes, options);
     // Every other one is of those in which a member comes.
     let (all, changes) = (workloads.len(), workloads.changes());
-    let mut numbers = (from..all).map(|turn| match turn.wrapping_mul(STRIDE) {
+    let mut numbers = (0..all).map(|turn| match turn.wrapping_mul(STRIDE) {
         far if turn % 2 == 0 => far % all,
         far => changes.start + far % changes.len(),
     });
