@@ -172,6 +172,8 @@ mutants! {
     InitialisedUnflushed: "a new array counts as whole before its zeros are durable",
     InitialisingSkipped: "an array whose creation was cut off is not initialised when it is opened",
     InitialisingDegraded: "an array whose creation was cut off is opened without some of its members",
+    StaleUndoubted: "a member that is read though it is out of date is taken to lack only what the bitmap says",
+    LastResortWritten: "an array that lacks more members than it survives is opened for writing",
     SectorsIgnored: "a member is accepted whose sectors are larger than the array's",
 }
 

@@ -93,7 +93,7 @@ impl Verdict {
         }
         let truth = &self.superblock;
         fits(member, truth).map_err(|source| StaleError::Unfit { path: path.clone(), source })?;
-        let is_known = lacks_what_is_marked(member, truth);
+        let is_known = lacks_what_is_marked(member, truth) || planted!(StaleUndoubted);
         let stale = Stale { slot, path: path.clone(), epoch: member.epoch, newest: truth.epoch, is_known };
         self.set_aside.retain(|&(other, _)| other != index);
         self.slots[slot.index()] = Some(index);

@@ -2,13 +2,14 @@
 
 use std::path::Path;
 
-use uraid_io::array::{JoinError, SetAside, returning};
+use uraid_io::array::{Candidate, JoinError, OpenError, OpenOptions, SetAside, check_presence, returning};
 use uraid_io::engine::Command;
+use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, Integrity, SlotState, Superblock};
 use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
-use super::array::{Array, Opening, expected};
+use super::array::{Array, Opening, RAID5, expected};
 use crate::members::Place;
 
 const SLOT: MemberIndex = MemberIndex(1);
@@ -63,6 +64,40 @@ pub(super) fn a_member_whose_slot_has_another_is_set_aside() -> Result<(), Strin
         Ok(())
     } else {
         Err("a member is accepted whose slot has another".into())
+    }
+}
+
+/// A member that is read as the last resort is known to lack only what is marked where it could also return for that.
+pub(super) fn what_is_read_out_of_date_is_in_doubt() -> Result<(), String> {
+    let [old, own, truth] = given_up()?;
+    let candidate =
+        |superblock: Superblock| Candidate { path: format!("member{}", superblock.slot).into(), superblock };
+    let other = |slot: u8| {
+        let member = truth.slots[usize::from(slot)].member;
+        candidate(Superblock { slot: MemberIndex(slot), member, ..truth.clone() })
+    };
+    for (member, is_known) in [(own, true), (old, false)] {
+        let candidates = [other(0), candidate(member), other(2)];
+        let mut verdict = uraid_io::array::judge(&candidates).map_err(|error| error.to_string())?;
+        let stale =
+            verdict.accept_stale(&candidates, MemberSet::EMPTY.with(SLOT)).map_err(|error| error.to_string())?;
+        if stale.iter().map(|stale| stale.is_known).ne([is_known]) {
+            return Err(format!("it is {is_known} that what it lacks is known, and not that {stale:?}"));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn what_lacks_too_many_members_is_only_read() -> Result<(), String> {
+    let array = Array::new(RAID5, 3, Consistency::Log, Integrity::None, 4).with_written(0..4, 1)?;
+    let array = array.without([0, 1].map(MemberIndex).into_iter().collect());
+    let (candidates, verdict) = array.judge()?;
+    let open =
+        |access| check_presence(&verdict, &candidates, OpenOptions { access, allow_degraded: true, force: true });
+    open(Access::ReadOnly).map_err(|error| format!("what is left can't be copied off: {error}"))?;
+    match open(Access::ReadWrite) {
+        Err(OpenError::TooFew { .. }) => Ok(()),
+        other => Err(format!("it would be written: {other:?}")),
     }
 }
 
