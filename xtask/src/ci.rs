@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::project::{Project, eprint_step};
-use crate::{crash, fuzz, kills, lint, sim, sweep, test, vm};
+use crate::{crash, fuzz, kills, lint, mutants, sim, sweep, test, vm};
 
 /// A step and what it runs; the number is drawn from the commit.
 type Step = (&'static str, fn(&Project, u64) -> anyhow::Result<()>);
@@ -24,6 +24,7 @@ const STEPS: &[Step] = &[
     // One of the workloads in which members come fails (docs/reliability.md).
     ("crash points", |project, _| done(crash::run(project, &crash::Options::settled(1_000_000)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
+    ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 2)))),
     ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(30, draw)))),
     ("fuzz", |project, _| done(fuzz::run(project, &fuzz::Options::seconds(60)))),
     ("virtual machines", |project, draw| done(vm::run(project, &vm::Options::ci(draw)))),

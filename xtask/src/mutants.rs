@@ -28,6 +28,11 @@ impl Options {
     pub(crate) fn all() -> Self {
         Self { seeds: 1000, states: 20_000, sample: None, names: Vec::new() }
     }
+
+    /// As many as so many minutes are enough for.
+    pub(crate) fn sample(draw: u64, minutes: u64) -> Self {
+        Self { sample: Some(format!("{draw}:{minutes}")), ..Self::all() }
+    }
 }
 
 /// Plants each bug; an error when nobody notices one.
