@@ -6,7 +6,6 @@ mod bench;
 use bench::{Bench, CHUNK, SECTOR, any_geometry, encode, geometry, rm2, small_geometries, tolerated};
 use proptest::prelude::*;
 use uraid_layout::plan::{Buffer, Extent, Method, Queue, Request, View, check, interpret};
-use uraid_layout::stripe::Role;
 use uraid_layout::{
     Cell, DiskSector, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId,
 };
@@ -78,33 +77,6 @@ fn zeros_are_written_without_a_buffer() {
             assert!(whole && bench.plan.reads().is_empty(), "a zeroed parity stripe is zeros on every member");
             bench.read(0, geometry.capacity().0);
         }
-    }
-}
-
-#[test]
-fn resync_makes_parity_of_anything_agree() {
-    for geometry in small_geometries() {
-        let mut bench = Bench::healthy(&geometry);
-        for stripe in (0..geometry.stripes().0).map(StripeId) {
-            for group in geometry.map(stripe).groups() {
-                let Role::Data(unit) = geometry.map(stripe).role(group.data[0]) else { panic!("data") };
-                if geometry.exists(stripe, unit) {
-                    let at = geometry.sector(stripe, group.parity).0 as usize * SECTOR;
-                    let parity = &mut bench.members[geometry.member(group.parity).index()][at..];
-                    parity[..CHUNK as usize * SECTOR].fill(0x77);
-                }
-            }
-        }
-        let view =
-            View { geometry: &geometry, repair: &bench.repair, missing: MemberSet::EMPTY, cached: &[], queues: &[] };
-        for stripe in (0..geometry.stripes().0).map(StripeId) {
-            for (start, len) in [(0, 3), (3, 5)] {
-                bench.planner.resync(&mut bench.plan, &view, stripe, Sectors(start), Sectors(len)).expect("exists");
-                check(&bench.plan, &view, Request::Resync).expect("sound");
-                interpret(&bench.plan, &mut bench.members, &mut [], &[]);
-            }
-        }
-        assert!(bench.members == encode(&geometry, &bench.content));
     }
 }
 

@@ -62,7 +62,7 @@ impl Order {
             }
             Command::Trim { lba, len, fua } => (order(Kind::Trim { fua }, lba, len), None),
             Command::Flush => (order(Kind::Flush, Lba(0), Sectors(0)), None),
-            Command::Resync { .. } | Command::Close | Command::Fail { .. } | Command::Join(_) | Command::Replace(_) => {
+            Command::Close | Command::Fail { .. } | Command::Join(_) | Command::Replace(_) => {
                 unreachable!("no client asks for it")
             }
         }

@@ -74,7 +74,7 @@ impl Peers {
                 (*lba, buf.len() as u64 / 512)
             }
             engine::Command::WriteZeroes { lba, len, .. } | engine::Command::Trim { lba, len, .. } => (*lba, len.0),
-            engine::Command::Flush | engine::Command::Resync { .. } | engine::Command::Close => return false,
+            engine::Command::Flush | engine::Command::Close => return false,
             // What is given up at one is given up at all.
             engine::Command::Fail { .. } | engine::Command::Join(_) | engine::Command::Replace(_) => return true,
         };

@@ -19,7 +19,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use super::Engine;
-use super::job::{JobId, Stage, Work};
+use super::job::{JobId, Stage};
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::cache::TICK;
@@ -173,7 +173,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn can_go_around(&mut self, id: JobId, member: MemberIndex) -> bool {
         let lost = self.lost(id);
         let job = self.jobs.job(id);
-        let is_reading = matches!(job.stage, Stage::Reads) && !matches!(job.work, Work::Resync { .. });
+        let is_reading = matches!(job.stage, Stage::Reads);
         is_reading && job.can_do_without(&self.geometry, lost.union(job.overdue), member)
     }
 

@@ -94,10 +94,6 @@ pub(super) enum Work {
         fua: bool,
         may_punch: bool,
     },
-    Resync {
-        stripe: StripeId,
-        start: Sectors,
-    },
     /// Compute what a member failed to read, and write it back.
     Heal {
         stripe: StripeId,
@@ -405,7 +401,6 @@ impl Work {
             self,
             Self::Write { .. }
                 | Self::Zero { .. }
-                | Self::Resync { .. }
                 | Self::Heal { .. }
                 | Self::Rebuild { .. }
                 | Self::Copy { .. }

@@ -45,7 +45,7 @@ use std::rc::Rc;
 
 use uraid_layout::plan::{Planner, Queue};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors};
 
 pub use counters::{Counters, MemberCounters, ScrubCounters};
 pub use deadline::Deadlines;
@@ -145,15 +145,6 @@ pub enum Command {
     },
     /// Reply when everything that was replied to before is durable.
     Flush,
-    /// Compute a parity stripe's parity from its data, in the columns `start..+len` of its chunks, and write both.
-    Resync {
-        /// The parity stripe.
-        stripe: StripeId,
-        /// The first column.
-        start: Sectors,
-        /// How many.
-        len: Sectors,
-    },
     /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level would not survive it.
     Fail {
         /// The member.
@@ -495,15 +486,6 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Replace(ref joining) => {
                 let member = joining.superblock.slot;
                 return self.check_replace(joining).map(|()| Some((Work::Join { member }, Lba(0), Sectors(0))));
-            }
-            Command::Resync { stripe, start, len } => {
-                let capacity = self.geometry.capacity();
-                let columns = start.0.checked_add(len.0).filter(|&end| len.0 > 0 && end <= self.geometry.chunk().0);
-                let are_blocks = self.sums.is_none() || (start.0 | len.0).is_multiple_of(run::BLOCK.0);
-                if stripe.0 >= self.geometry.stripes().0 || columns.is_none() || !are_blocks {
-                    return Err(EngineError::OutOfRange { lba: Lba(stripe.0), len, capacity });
-                }
-                return Ok(Some((Work::Resync { stripe, start }, Lba(0), len)));
             }
         };
         let capacity = self.geometry.capacity();

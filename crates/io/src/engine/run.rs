@@ -87,7 +87,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn first_stage(&mut self, id: JobId) -> Stage {
         let geometry = &self.geometry;
         let job = self.jobs.job(id);
-        if let Work::Resync { stripe, .. } | Work::Heal { stripe, .. } | Work::Scrub { stripe, .. } = job.work {
+        if let Work::Heal { stripe, .. } | Work::Scrub { stripe, .. } = job.work {
             job.len = Sectors(job.end.0 - job.at.0);
             return Stage::Lock(Span::new(stripe, stripe));
         }
@@ -131,8 +131,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn last_stripe(&mut self, id: JobId) -> StripeId {
         let job = self.jobs.job(id);
         match job.work {
-            Work::Resync { stripe, .. }
-            | Work::Heal { stripe, .. }
+            Work::Heal { stripe, .. }
             | Work::Scrub { stripe, .. }
             | Work::Rebuild { stripe }
             | Work::Copy { stripe, .. } => stripe,
@@ -270,7 +269,6 @@ impl<D: Disk, T> Engine<D, T> {
         let repair = repair_lost.as_ref().filter(|_| lost != record.missing()).unwrap_or(repair);
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        let slow = if let Work::Resync { .. } = job.work { MemberSet::EMPTY } else { slow };
         job.find_detour(geometry, repair, lost, slow, detour)?;
         let repair = job.detour.as_deref().unwrap_or(repair);
         let view = View { geometry, repair, missing: record.missing(), cached: contents.cached(), queues };
@@ -283,7 +281,6 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Destage => planner.write(plan, &view, contents.extents()).map(drop),
             Work::Write { .. } => planner.write(plan, &view, &[Extent::request(job.at, job.len)]).map(drop),
             Work::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(job.at, job.len)]).map(drop),
-            Work::Resync { stripe, start } => planner.resync(plan, &view, stripe, start, job.len),
             Work::Heal { stripe, cell, start, .. } => {
                 if record.missing().contains(geometry.member(cell)) {
                     return Err(job.unreadable_error());
@@ -403,7 +400,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Slot { job, plan, .. } = self.jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         // Who has failed or become slow since the plan was made is gone around.
-        let gone = if let Work::Resync { .. } = job.work { missing } else { missing.union(slow.minus(job.slow)) };
+        let gone = missing.union(slow.minus(job.slow));
         let is_gone = !gone.is_empty() && plan.reads().iter().any(|io| gone.contains(io.member));
         if std::mem::take(&mut job.is_replanned) || is_gone {
             return self.plan_again(id);
@@ -490,9 +487,7 @@ impl<D: Disk, T> Engine<D, T> {
         let job = self.jobs.job(id);
         if job.work == Work::Ahead {
             job.damage.clear();
-        }
-        if let Work::Resync { .. } | Work::Ahead = job.work {
-            // Parity is computed from the data itself, never from the parity that may be wrong; nothing is recovered that nobody asked for.
+            // Nothing is recovered that nobody asked for.
             return Step::Fail(job.unreadable_error());
         }
         let without = job.unreadable.union(lost);

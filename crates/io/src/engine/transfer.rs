@@ -37,7 +37,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Submits the plan's writes.
     pub(super) fn issue_writes(&mut self, id: JobId) {
-        let Self { geometry, jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, replacing, .. } = self;
+        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, replacing, .. } = self;
         let Slot { job, plan, contents } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
         let is_copy = matches!(job.work, Work::Copy { .. });
@@ -52,12 +52,6 @@ impl<D: Disk, T> Engine<D, T> {
             }
             if record.missing().contains(io.member) {
                 // It failed after the plan was made; the others hold what it misses.
-                continue;
-            }
-            if planted!(ResyncedInPart)
-                && matches!(job.work, Work::Resync { .. })
-                && let Some(Owner::Data { .. }) = geometry.owner(Location { member: io.member, sector: io.sector })
-            {
                 continue;
             }
             let is_forgotten = planted!(CopyUnwritten) && !is_copy;
@@ -117,7 +111,6 @@ impl<D: Disk, T> Engine<D, T> {
                 // What was read of a unit that is wrong without anybody knowing may be in memory.
                 (Work::Heal { stripe, .. }, _) if job.rest.is_some() => return cache.forget_clean(stripe),
                 (Work::Heal { .. } | Work::Rebuild { .. } | Work::Copy { .. }, _) => return,
-                (Work::Resync { stripe, .. }, _) => return cache.forget_clean(stripe),
                 _ => Source::Zeroes(zeroes),
             };
             let keeps = job.len.0 < geometry.stripe_sectors().0;

@@ -3,7 +3,7 @@
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Disk as _, Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, EngineError, Reply};
-use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId};
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors};
 
 use crate::counts::moved;
 use crate::support::{
@@ -267,29 +267,6 @@ fn reads_do_not_wait_for_writes() {
     }
     flush(&mut engine);
     assert!(read(&mut engine, 999 * 16, 8).expect("read") == noise(999, 8));
-}
-
-/// Parity that was known from before a resync is as wrong as it was on its member.
-#[test]
-fn a_resync_makes_the_cache_forget_parity() {
-    let shape = small(RAID5, 5);
-    for mode in [CacheMode::WriteBack, CacheMode::WriteThrough] {
-        let (mut engine, pool) = with_cache(shape.engine(MemberSet::EMPTY, Order::Fifo), Some((mode, 1024)));
-        let mut content = vec![0; usize::try_from(engine.geometry().capacity().0).expect("small") * SECTOR];
-        engine.disk_mut().data_mut(MemberIndex(4))[..4096].fill(0xEE);
-        for turn in 0..3 {
-            let mut own = pool.try_alloc(Sectors(8).bytes()).expect("a page is left");
-            content[8 * SECTOR..16 * SECTOR].copy_from_slice(&noise(turn, 8));
-            own.as_mut().copy_from_slice(&content[8 * SECTOR..16 * SECTOR]);
-            run(&mut engine, Command::Write { lba: Lba(8), buf: own, fua: false }).expect("written");
-            flush(&mut engine);
-            if turn == 0 {
-                let resync = Command::Resync { stripe: StripeId(0), start: Sectors(0), len: Sectors(8) };
-                run(&mut engine, resync).expect("resynced");
-            }
-        }
-        assert_encoded(&engine, &content, "written after a resync");
-    }
 }
 
 /// What failed to be written out and is then taken up by a write-through is durable before a flush says so.

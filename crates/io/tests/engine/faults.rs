@@ -4,7 +4,7 @@ use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Command, EngineError};
 use uraid_io::superblock::{Consistency, SlotState};
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::support::{
     RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, run_all, shapes, small, write,
@@ -260,41 +260,6 @@ fn a_read_behind_a_write_that_freezes_the_array_is_refused() {
                 assert!(is_content, "without {missing}, {victim} fails, write {wrote:?}: unit {unit} is made up");
             }
         }
-    }
-}
-
-/// Parity that cannot be computed is not left wrong in silence.
-#[test]
-fn a_resync_that_cannot_read_the_data_is_an_error() {
-    let (mut engine, _) = filled(small(RAID5, 3));
-    fail(&mut engine, 0, OpName::Read, 0, u64::MAX);
-    let resync =
-        Command::Resync { stripe: StripeId(0), start: uraid_layout::Sectors(0), len: uraid_layout::Sectors(8) };
-    let result = run(&mut engine, resync);
-    assert!(matches!(result, Err(EngineError::Unreadable { .. })), "{result:?}");
-}
-
-#[test]
-fn a_resync_repairs_parity() {
-    for shape in shapes().into_iter().filter(|shape| shape.level != Level::Raid0) {
-        let (mut engine, _) = filled(shape);
-        let capacity = engine.geometry().capacity().0;
-        for member in 0..shape.members {
-            engine.disk_mut().data_mut(MemberIndex(member))[100..3000].fill(member);
-        }
-        let data = read(&mut engine, 0, capacity).expect("read");
-        for stripe in (0..engine.geometry().stripes().0).map(StripeId) {
-            for start in [0, 3] {
-                let len = uraid_layout::Sectors(if start == 0 { 3 } else { 5 });
-                run(&mut engine, Command::Resync { stripe, start: uraid_layout::Sectors(start), len })
-                    .expect("resynced");
-            }
-        }
-        let after = read(&mut engine, 0, capacity).expect("read");
-        if shape.geometry().maps()[0].groups().iter().any(|group| !group.is_mirror()) {
-            assert!(after == data, "{shape:?}: data is not changed");
-        }
-        assert_encoded(&engine, &after, &format!("{shape:?} after a resync"));
     }
 }
 

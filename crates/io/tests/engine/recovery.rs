@@ -12,12 +12,12 @@ use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Area, Superblock, decode, newest, positions};
-use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, Level, Location, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
 use crate::intent::{REGION, mirrors, shapes};
 use crate::support::watch::Watch;
-use crate::support::{Random, SECTOR, Shape, TestEngine, buf, encoded, noise, run, size, write};
+use crate::support::{self, Random, SECTOR, Shape, TestEngine, buf, encoded, noise, run, size, write};
 
 /// The members of an array, as they were left.
 pub(crate) type Members = Vec<Option<Vec<u8>>>;
@@ -125,6 +125,29 @@ fn disturb(shape: &Shape, members: &mut Members, member: usize, sector: u64, sec
     let start = size(shape.superblocks()[0].areas.data.offset) + size(Sectors(sector).bytes());
     let bytes = members[member].as_mut().expect("present");
     bytes[start..][..size(Sectors(sectors).bytes())].copy_from_slice(&noise(77, sectors));
+}
+
+/// Where no log says what was under way, redundancy follows from the data, whatever is on the members.
+#[test]
+fn redundancy_is_computed_from_the_data() {
+    for shape in support::shapes().into_iter().filter(|shape| shape.level != Level::Raid0) {
+        let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+        let capacity = engine.geometry().capacity();
+        write(&mut engine, 0, &noise(1, capacity.0)).expect("written");
+        let mut left = members(&engine);
+        for member in 0..left.len() {
+            disturb(&shape, &mut left, member, 1 + member as u64, 5);
+        }
+        let start = size(shape.superblocks()[0].areas.data.offset);
+        let data = (0..capacity.0).flat_map(|lba| {
+            let Location { member, sector } = engine.geometry().locate(Lba(lba));
+            let at = start + size(Sectors(sector.0).bytes());
+            &left[member.index()].as_ref().expect("present")[at..at + SECTOR]
+        });
+        let data: Vec<u8> = data.copied().collect();
+        let (_, content) = recover(&shape, &left, &format!("{shape:?}"));
+        assert!(content == data, "{shape:?}: data is not changed");
+    }
 }
 
 #[test]

@@ -14,8 +14,6 @@ pub enum Request<'a> {
     Read(&'a [Extent]),
     /// Write these extents.
     Write(&'a [Extent]),
-    /// Bring parity up to date, and write data and parity; there is no request buffer.
-    Resync,
     /// Compute what members lost, and write it to them; there is no request buffer.
     Rebuild,
     /// Compare what members hold, and write nothing; there is no request buffer.
@@ -144,7 +142,7 @@ impl Buffers {
         let (extents, state) = match request {
             Request::Read(extents) => (extents, State::Undefined),
             Request::Write(extents) => (extents, State::Defined),
-            Request::Resync | Request::Rebuild | Request::Scrub => (&[][..], State::Foreign),
+            Request::Rebuild | Request::Scrub => (&[][..], State::Foreign),
         };
         let scratch = alloc::vec![State::Undefined; index(plan.scratch().0)];
         let mut buffers = Self { request: Vec::new(), scratch, cache: Vec::new() };

@@ -165,27 +165,6 @@ impl Planner {
         self.plan_write(plan, view, extents, Some(method))
     }
 
-    /// Plans the computation of every parity unit of a stripe from its data, in the columns `start..+len` of each
-    /// chunk, and the writing of both: data that can be read need not be durable, and what follows from it is no
-    /// better. Groups with a missing cell are left out.
-    ///
-    /// # Errors
-    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
-    pub fn resync(
-        &mut self,
-        plan: &mut Plan,
-        view: &View<'_>,
-        stripe: StripeId,
-        start: Sectors,
-        len: Sectors,
-    ) -> Result<(), PlanError> {
-        check_columns(view.geometry, stripe, start, len)?;
-        self.clear(plan);
-        self.grid.resync(plan, view, stripe, (start, len), &mut self.out);
-        self.out.finish(plan);
-        Ok(())
-    }
-
     /// Plans the computation of cells of a stripe from the others, and their writing in place, in the columns `start..+len` of each chunk: what
     /// a member has lost, or one that took its place does not have yet. Cells that the array does not use are left out. [`Plan::recovered`]
     /// says where each cell's content is before it is written.

@@ -170,35 +170,6 @@ impl Grid {
         method
     }
 
-    /// Plans the computation of all parity in the columns `start..+len`, and the writing of all cells.
-    pub(super) fn resync(
-        &mut self,
-        plan: &mut Plan,
-        view: &View<'_>,
-        id: StripeId,
-        (start, len): (Sectors, Sectors),
-        out: &mut Output,
-    ) {
-        let stripe = self.start_columns(view, id, (start, len));
-        for (group, equation) in stripe.map.groups().iter().enumerate() {
-            if stripe.is_whole(equation) {
-                self.update[group] = Update::Partial;
-                for &cell in &equation.data {
-                    self.ask(&stripe, cell, 0);
-                }
-            }
-        }
-        self.fetch(plan, &stripe, out);
-        self.compute_parity(plan, &stripe, Method::Reconstruct);
-        for cell in 0..stripe.map.cells() {
-            let cell = Cell(u16::try_from(cell).expect("a stripe has fewer than 65536 cells"));
-            let read = if let Old::At(slice) = *self.old_at(cell, 0) { Some(slice) } else { None };
-            if let Some(slice) = self.new_at(cell, 0).or(read) {
-                out.write(view, id, cell, start.0, slice);
-            }
-        }
-    }
-
     /// Plans the computation of lost cells in the columns `start..+len`, and their writes.
     pub(super) fn rebuild(
         &mut self,
