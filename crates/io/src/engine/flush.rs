@@ -132,6 +132,9 @@ impl<D: Disk, T> Engine<D, T> {
         let failed = self.flusher.failures();
         let job = self.jobs.job(id);
         job.failed = failed;
+        if let (Work::Close, Some(sums)) = (job.work, &mut self.sums) {
+            sums.try_again();
+        }
         // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
         let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
         let is_skipped = match job.work {

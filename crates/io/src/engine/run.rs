@@ -553,11 +553,13 @@ impl<D: Disk, T> Engine<D, T> {
             return Step::To(Stage::StartWrites);
         }
         let failed = self.jobs.job(id).failed;
-        if let Err(error) = self.fail_members(failed) {
-            // Old or new, or some of both: nobody knows.
-            self.note_sums(id, false);
+        if let Err(error) = self.fail_members(failed)
+            && self.is_frozen
+        {
+            self.note_sums(id);
             return Step::Fail(error);
         }
+        // Without redundancy it fails when what members hold now has its checksums.
         self.write_sums(id)
     }
 

@@ -9,7 +9,7 @@
 //! - A log record is trimmed only when content and checksums are in place and durable: whatever a crash leaves of them, recovery makes both anew.
 //! - A page that a job needs stays in memory until the job is done with it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 use uraid_layout::plan::DiskIo;
@@ -50,6 +50,8 @@ pub(super) struct Sums {
     /// Pages to be written, in the order in which they changed.
     dirty: VecDeque<PageId>,
     writing: usize,
+    /// Pages that members failed to take, which the array can't do without: what is in memory is nowhere else.
+    refused: BTreeSet<PageId>,
     /// Where the search for a page to forget goes on.
     hand: PageId,
     /// Memory for the pages' bytes.
@@ -95,8 +97,8 @@ impl Sums {
         };
         let tables = superblocks.map(|superblock| superblock.map(&mut table)).collect();
         let hand = PageId { member: MemberIndex(0), number: PageNumber(0) };
-        let (pages, dirty, spare) = (BTreeMap::new(), VecDeque::new(), Vec::new());
-        has_sums.then_some(Self { tables, pages, dirty, writing: 0, hand, spare })
+        let (pages, dirty, refused, spare) = (BTreeMap::new(), VecDeque::new(), BTreeSet::new(), Vec::new());
+        has_sums.then_some(Self { tables, pages, dirty, writing: 0, refused, hand, spare })
     }
 
     /// Whether pages are to be written, or being written.
@@ -113,6 +115,17 @@ impl Sums {
         self.tables[own.slot.index()] = Some(table);
         self.pages.retain(|id, _| id.member != own.slot || planted!(SumsKeptAtJoin));
         self.dirty.retain(|id| id.member != own.slot);
+        self.refused.retain(|id| id.member != own.slot);
+    }
+
+    /// Has pages written again that members failed to take.
+    pub(super) fn try_again(&mut self) {
+        for &id in &self.refused {
+            let held = self.pages.get_mut(&id).expect("a page that is nowhere else is kept");
+            if !std::mem::replace(&mut held.is_dirty, true) && held.state == State::Idle {
+                self.dirty.push_back(id);
+            }
+        }
     }
 
     /// Whether a page is in memory.
@@ -363,11 +376,10 @@ impl<D: Disk, T> Engine<D, T> {
         if self.is_frozen {
             return Step::Fail(super::EngineError::Frozen);
         }
-        self.note_sums(id, true);
+        self.note_sums(id);
         let Self { sums, jobs, record, replacing, .. } = self;
         let Slot { job, plan, .. } = jobs.slot(id);
         let job = job.as_mut().expect("the slot has a job");
-        job.failed = MemberSet::EMPTY;
         let Some(sums) = sums.as_mut().filter(|_| !planted!(SumNotAwaited)) else { return self.sums_written(id) };
         let is_copy = matches!(job.work, Work::Copy { .. });
         let twin = replacing.as_deref();
@@ -389,18 +401,19 @@ impl<D: Disk, T> Engine<D, T> {
         if job.pending == 0 { self.sums_written(id) } else { Step::Wait(Stage::SumsWritten) }
     }
 
-    /// Goes on when they are.
+    /// Goes on when they are; without redundancy it fails now where a member failed to take content or checksums.
     pub(super) fn sums_written(&mut self, id: JobId) -> Step {
         let job = self.jobs.job(id);
-        let (failed, is_heal) = (job.failed, matches!(job.work, Work::Heal { .. }));
+        let (failed, is_heal) = (std::mem::take(&mut job.failed), matches!(job.work, Work::Heal { .. }));
         if let Err(error) = self.fail_members(failed) {
             return Step::Fail(error);
         }
         Step::To(if is_heal { Stage::StartCheck } else { Stage::Record })
     }
 
-    /// Notes what the blocks hold that the job has written, or that nothing is known of them any more.
-    pub(super) fn note_sums(&mut self, id: JobId, is_known: bool) {
+    /// Notes what the blocks hold that the job has written, or that nothing is known of them any more where the member failed:
+    /// the old, the new, or some of both.
+    pub(super) fn note_sums(&mut self, id: JobId) {
         let Self { sums, jobs, record, zeroes, replacing, .. } = self;
         let Some(sums) = sums else { return };
         let Slot { job, plan, contents } = jobs.slot(id);
@@ -413,7 +426,7 @@ impl<D: Disk, T> Engine<D, T> {
         });
         for (member, io) in places {
             let mut block = block_at(io.sector);
-            let tag = sums.table(member).tag;
+            let (tag, is_known) = (sums.table(member).tag, !job.failed.contains(member));
             for slice in plan.slices(io) {
                 for_each_lease(job, contents, zeroes, *slice, |lease| {
                     for content in lease.bytes().chunks_exact(BLOCK_LEN) {
@@ -494,9 +507,9 @@ impl<D: Disk, T> Engine<D, T> {
             if is_seat {
                 // What it lacks then nobody relies on.
             } else if is_failed {
-                // Where the array can't do without the member, what is in memory is nowhere else.
-                held.pins += 1;
+                held.pins += u32::from(sums.refused.insert(id));
             } else {
+                held.pins -= u32::from(sums.refused.remove(&id));
                 flusher.wrote(member);
             }
             if held.is_dirty {

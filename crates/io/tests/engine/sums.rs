@@ -501,6 +501,57 @@ fn a_member_that_fails_the_checksums_is_on_record() {
     }
 }
 
+/// A stripe of a RAID 0, of whose writes to member 0 one fails: what was there, and what should be.
+fn with_a_failed_write(after: u64) -> (TestEngine, Vec<u8>, Vec<u8>) {
+    let (mut engine, old) = filled(small(Level::Raid0, 3));
+    let new = noise(5, engine.geometry().stripe_sectors().0);
+    engine.disk_mut().inner.fail(Fault {
+        member: MemberIndex(0),
+        name: OpName::Write,
+        after,
+        count: 1,
+        errno: Errno::NOSPC,
+    });
+    let failed = MemberSet::EMPTY.with(MemberIndex(0));
+    let written = write(&mut engine, 0, &new);
+    assert!(matches!(written, Err(EngineError::WriteFailed { members }) if members == failed), "{written:?}");
+    (engine, old, new)
+}
+
+/// Of what a member failed to write nothing is known; what the others wrote is checked as ever.
+#[test]
+fn a_failed_write_without_redundancy_costs_the_others_no_checksums() {
+    // After the log's record.
+    let (mut engine, old, new) = with_a_failed_write(1);
+    run(&mut engine, Command::Close).expect("closed");
+    let members = (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
+    let mut engine = small(Level::Raid0, 3).checked().reopened(members.collect(), Order::Fifo);
+    let geometry = engine.geometry().clone();
+    for (index, found) in blocks(&mut engine).into_iter().enumerate() {
+        let range = index * BLOCK..(index + 1) * BLOCK;
+        let has_failed = geometry.locate(Lba(8 * index as u64)).member == MemberIndex(0);
+        let found = found.expect("read");
+        let is_new = new.get(range.clone()).is_some_and(|new| found == new);
+        let may_be_old = has_failed || range.end > new.len();
+        assert!(is_new || may_be_old && found == old[range], "block {index}");
+    }
+    engine.disk_mut().data_mut(MemberIndex(1))[100] ^= 1;
+    let wrong = blocks(&mut engine).into_iter().filter(Result::is_err).count();
+    assert_eq!(wrong, 1, "what rots on another member is found");
+}
+
+/// What is in memory is nowhere else, and the content is there already.
+#[test]
+fn checksums_that_a_member_could_not_take_are_written_when_the_array_is_closed() {
+    // After the log's record and the content.
+    let (mut engine, old, new) = with_a_failed_write(2);
+    run(&mut engine, Command::Close).expect("closed");
+    let members = (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
+    let mut engine = small(Level::Raid0, 3).checked().reopened(members.collect(), Order::Fifo);
+    assert_content(&mut engine, &[&new, &old[new.len()..]].concat(), "after the start");
+    assert_eq!(engine.counters().total().mismatches, 0);
+}
+
 /// Without a member, what another holds wrong is an error or made good from what is left; with the cache and all.
 #[test]
 fn a_degraded_array_gives_out_nothing_wrong() {

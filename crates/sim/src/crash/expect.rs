@@ -4,7 +4,7 @@
 //! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members gives the same
 //! content: erasure decoding only ever uses the groups. So the groups say it for all sets.
 
-use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
+use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
 use uraid_io::superblock::{BLOCK_BYTES, Integrity};
 use uraid_layout::{Bytes, Cell, Lba, MemberIndex, MemberSet, SECTOR_BYTES, StripeId};
 
@@ -27,6 +27,8 @@ pub(super) struct Expect {
     pub(super) hash: u64,
     /// Whether each block has to be the one that its checksum is of.
     sums_agree: bool,
+    /// Members that may have failed.
+    failed: MemberSet,
 }
 
 /// The sectors of one column, by cell: half a sector is no thing to XOR.
@@ -57,13 +59,21 @@ impl Expect {
                 touched[geometry.member(cell).index()][sector] = true;
             }
         }
-        Self { model: model.clone(), columns, touched, hash, sums_agree: shape.integrity != Integrity::None }
+        Self {
+            model: model.clone(),
+            columns,
+            touched,
+            hash,
+            sums_agree: shape.integrity != Integrity::None,
+            failed: MemberSet::EMPTY,
+        }
     }
 
-    /// The same, whatever the checksums say: after a write that failed, a block of an array that can't do without the
-    /// member may not be the one that its checksum is of.
-    pub(super) fn whatever_sums(self) -> Self {
-        Self { sums_agree: false, ..self }
+    /// The same, where members may have failed. What such a one holds in a block that was written is the old, the new, or some of
+    /// both, and an array without redundancy goes on with it: the block may have no checksum any more, which says that nothing is known
+    /// of it. Where it failed to give its checksums they may be marked as lost.
+    pub(super) fn after_failures_of(self, failed: MemberSet) -> Self {
+        Self { failed, ..self }
     }
 
     /// Holds the members that are part of the array against it.
@@ -83,7 +93,7 @@ impl Expect {
             }
         }
         if self.sums_agree {
-            accepted.iter().try_for_each(|member| check_sums(shape, images, member))?;
+            accepted.iter().try_for_each(|member| self.check_sums(shape, images, member))?;
         }
         self.columns.iter().try_for_each(|&(stripe, at)| self.check_column(shape, images, accepted, stripe, at))
     }
@@ -129,23 +139,33 @@ impl Expect {
         }
         Ok(())
     }
-}
 
-/// Holds a member's blocks against its checksums, which were kept with them through whatever came.
-fn check_sums(shape: &Shape, images: &[Option<Image>], member: MemberIndex) -> Result<(), Finding> {
-    let image = images[member.index()].as_ref().expect("an accepted member is there");
-    let own = superblock_of(image).map_err(|source| Finding::NoSuperblock { member, source })?;
-    let (tag, mut bytes) = (Tag::new(own.array, own.member), [0; PAGE_BYTES]);
-    image.read(own.areas.sums.offset, &mut bytes);
-    let (page, damaged) = Page::decode(&tag, PageNumber(0), &bytes);
-    for block in (0..shape.geometry.used_sectors().bytes().0 / BLOCK_BYTES.0).map(BlockNumber) {
-        let mut content = [0; 4096];
-        image.read(Bytes(own.areas.data.offset.0 + block.0 * BLOCK_BYTES.0), &mut content);
-        if damaged > 0 || page.sum(block.place().1) != tag.sum(block, &content) {
-            return Err(Finding::Sum { member, block: block.0 });
+    /// Holds a member's blocks against its checksums, which were kept with them through whatever came.
+    fn check_sums(&self, shape: &Shape, images: &[Option<Image>], member: MemberIndex) -> Result<(), Finding> {
+        let image = images[member.index()].as_ref().expect("an accepted member is there");
+        let own = superblock_of(image).map_err(|source| Finding::NoSuperblock { member, source })?;
+        let (tag, mut bytes) = (Tag::new(own.array, own.member), [0; PAGE_BYTES]);
+        image.read(own.areas.sums.offset, &mut bytes);
+        let (page, damaged) = Page::decode(&tag, PageNumber(0), &bytes);
+        for block in (0..shape.geometry.used_sectors().bytes().0 / BLOCK_BYTES.0).map(BlockNumber) {
+            let mut content = [0; 4096];
+            image.read(Bytes(own.areas.data.offset.0 + block.0 * BLOCK_BYTES.0), &mut content);
+            let sum = page.sum(block.place().1);
+            let says_so = sum == Sum::LOST || sum == Sum::UNKNOWN && self.is_touched(member, block);
+            let is_told = self.failed.contains(member) && says_so;
+            if damaged > 0 || sum != tag.sum(block, &content) && !is_told {
+                return Err(Finding::Sum { member, block: block.0 });
+            }
         }
+        Ok(())
     }
-    Ok(())
+
+    /// Whether something was written in a block's columns.
+    fn is_touched(&self, member: MemberIndex, block: BlockNumber) -> bool {
+        let sectors = usize::try_from(BLOCK_BYTES.0 / SECTOR_BYTES).expect("a small number");
+        let first = usize::try_from(block.0).expect("a small member") * sectors;
+        self.touched[member.index()][first..first + sectors].contains(&true)
+    }
 }
 
 /// Computes what is missing, as far as it can be.

@@ -252,8 +252,7 @@ pub(crate) fn look_after(
     members.iter().for_each(|(slot, member)| images[slot.index()] = Some(member.current().clone()));
     let joining = MemberSet::EMPTY;
     let given = check::Given { left: members.present(), returned: excused, joining, forced: false };
-    let expect = expect::Expect::new(shape, model);
-    let expect = if excused.is_empty() { expect } else { expect.whatever_sums() };
+    let expect = expect::Expect::new(shape, model).after_failures_of(excused);
     Ok(match check::check(shape, &images, &expect, given)? {
         check::Outcome::Refused => Outlook::Refused,
         check::Outcome::Open { was_recovered: true, .. } => Outlook::Recovered,
