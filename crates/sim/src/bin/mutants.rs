@@ -187,11 +187,12 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Tests {
             filters: &[
                 "bitmap::tests",
-                "sums::tests",
                 "superblock::store::",
                 "opening::",
                 "intent::",
+                "recovery::",
                 "sectors::",
+                "sums::",
                 "troubles::",
             ],
         },
@@ -199,7 +200,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Seeds { seeds: few..seeds, is_harsh: true },
         Check::States { grain: Grain::Singles, states },
         Check::States { grain: Grain::Pairs, states },
-        Check::Tests { filters: &["replace::", "slow::", "recovery::", "sums::", "rebuild::", "scrub::"] },
+        Check::Tests { filters: &["rebuild::", "replace::", "scrub::", "slow::"] },
     ]
 }
 
