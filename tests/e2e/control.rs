@@ -10,6 +10,7 @@ mod upkeep;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use uraid_tests::array::{Array, Content};
@@ -18,6 +19,9 @@ use uraid_tests::image::Random;
 use uraid_tests::run::{Output, Running};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
+
+/// How long something may take that takes seconds; only a hang reaches it.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Runs a command that asks the array's server.
 #[track_caller]
@@ -29,6 +33,19 @@ pub(crate) fn ask(array: &Array, words: &[&str]) -> Output {
 #[track_caller]
 pub(crate) fn status(array: &Array) -> Value {
     ask(array, &["status", "--json"]).success().json()
+}
+
+/// Looks until the status is as it should be.
+#[track_caller]
+pub(crate) fn until(array: &Array, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = status(array);
+        if is_so(&now) {
+            return now;
+        }
+        assert!(Instant::now() < deadline, "{what}: {now:#}");
+    }
 }
 
 fn sum(status: &Value, field: &str) -> u64 {
@@ -206,7 +223,7 @@ fn watching_goes_on_until_the_server_ends() {
     assert!(looks[0]["uptime_ms"].as_u64() < looks[1]["uptime_ms"].as_u64(), "{looks:?}");
     let _ = server.stop();
     assert!(lines.all(|line| serde_json::from_str::<Value>(&line).is_ok()));
-    let output = watch.finish(std::time::Duration::from_secs(60)).code_is(1);
+    let output = watch.finish(Duration::from_secs(60)).code_is(1);
     assert!(output.stderr.contains("server ended"), "{}", output.stderr);
 }
 

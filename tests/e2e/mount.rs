@@ -4,6 +4,7 @@
 
 mod hang;
 mod health;
+mod opening;
 mod sectors;
 
 use std::fs::{self, File};

@@ -1,7 +1,6 @@
 //! Scrubs and rebuilds over a server's life: on a schedule, within limits, interrupted and gone on with, waited for.
 
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use uraid_tests::array::Array;
@@ -11,10 +10,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::scrub::{Events, damage};
-use super::{ask, status, sum};
-
-/// How long something may take that takes seconds; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(120);
+use super::{ask, status, sum, until};
 
 /// A server that somebody listens to.
 fn served(array: &Array, options: &[&str]) -> (Server, Events) {
@@ -24,19 +20,6 @@ fn served(array: &Array, options: &[&str]) -> (Server, Events) {
         Server::start_members(array, array.members(), &[options, &["--on-event", hook.to_str().unwrap()]].concat());
     assert_eq!(events.until("started"), [""; 0]);
     (server, events)
-}
-
-/// Looks until the status is as it should be.
-#[track_caller]
-fn until(array: &Array, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let now = status(array);
-        if is_so(&now) {
-            return now;
-        }
-        assert!(Instant::now() < deadline, "{what}: {now:#}");
-    }
 }
 
 #[test]

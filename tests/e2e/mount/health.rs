@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -17,10 +16,7 @@ use uraid_tests::shape::{self, Shape};
 
 use super::until_mounted;
 use crate::control::scrub::Events;
-use crate::control::{ask, status};
-
-/// How long something may take that takes seconds; only a hang reaches it.
-const PATIENCE: Duration = Duration::from_secs(120);
+use crate::control::{PATIENCE, ask, status, until};
 
 const MEMBER_BYTES: usize = 6 << 20;
 
@@ -130,19 +126,6 @@ fn served(
     let server = Server::start_members(&array, &members, &all);
     let _ = events.until("started");
     (array, server, events, fuses, image)
-}
-
-/// Looks until the status is as it should be.
-#[track_caller]
-fn until(array: &Array, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let now = status(array);
-        if is_so(&now) {
-            return now;
-        }
-        assert!(Instant::now() < deadline, "{what}: {now:#}");
-    }
 }
 
 fn state(status: &Value) -> &str {
