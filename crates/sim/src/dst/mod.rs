@@ -32,6 +32,7 @@ use uraid_io::bitmap::Regions;
 use uraid_io::engine::Engine;
 use uraid_io::member::Access;
 use uraid_io::superblock::{Area, Areas, Consistency, Integrity};
+use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
 pub use finding::{Failure, Finding};
@@ -292,6 +293,10 @@ impl Run {
         self.end(&disk, &found, end, was_open);
         if let Some(member) = self.rotten_log.take_if(|_| std::mem::take(&mut self.is_refused)) {
             self.report.rotten.refused += 1;
+            if Repair::new(&self.scenario.geometry, missing.with(member)).is_err() {
+                // Nobody else has what its log has lost.
+                return Ok(false);
+            }
             self.shelf.leave_out(member);
         }
         Ok(true)
