@@ -26,23 +26,20 @@ pub(crate) struct Options {
     /// Only this workload, as a failure names it
     #[arg(long, value_name = "WORKLOAD")]
     only: Option<String>,
-    /// Only workloads in which no member joins, returns or is copied
-    #[arg(long, conflicts_with = "only")]
-    settled: bool,
     /// On so many threads; as many as there are cores unless given
     #[arg(long)]
     threads: Option<usize>,
 }
 
 impl Options {
-    /// So many states of workloads in which no member comes.
-    pub(crate) fn settled(states: u64) -> Self {
-        Self { states, hours: None, level: Vec::new(), only: None, settled: true, threads: None }
+    /// So many states.
+    pub(crate) fn states(states: u64) -> Self {
+        Self { states, hours: None, level: Vec::new(), only: None, threads: None }
     }
 
-    /// As many states as there is time for, of all workloads.
+    /// As many as there is time for.
     pub(crate) fn until(time: Duration) -> Self {
-        Self { hours: Some(time), settled: false, ..Self::settled(0) }
+        Self { hours: Some(time), ..Self::states(0) }
     }
 }
 
@@ -56,7 +53,6 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
         None => arguments.push(format!("states={}", options.states)),
     }
     arguments.extend(options.level.iter().map(|level| format!("level={level}")));
-    arguments.extend(options.settled.then(|| "settled=1".to_owned()));
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
     let mut command =
         project.cargo(&["run", "--quiet", "--release", "--package", "uraid-sim", "--bin", "uraid-crash", "--"]);

@@ -1,6 +1,5 @@
-//! `uraid-crash [states=N] [seconds=S] [threads=T] [level=L]... [only=WORKLOAD] [settled=1]`: goes through crashes of small
-//! workloads until so many states were checked, or so long, or all of it; `settled=1`: only of those in which no member
-//! comes. `cargo xtask crash` calls it.
+//! `uraid-crash [states=N] [seconds=S] [threads=T] [level=L]... [only=WORKLOAD]`: goes through crashes of small workloads
+//! until so many states were checked, or so long, or all of it. `cargo xtask crash` calls it.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
@@ -23,7 +22,6 @@ struct Arguments {
     threads: usize,
     levels: Vec<String>,
     only: Option<String>,
-    is_settled: bool,
 }
 
 /// What was done so far on arrays of one shape.
@@ -50,9 +48,6 @@ fn main() -> ExitCode {
     };
     let workloads = Workloads::new(&shapes, is_wanted);
     let numbers: Vec<usize> = match &arguments.only {
-        None if arguments.is_settled => {
-            (0..workloads.len()).filter(|number| !workloads.changes().contains(number)).collect()
-        }
         None => (0..workloads.len()).collect(),
         Some(name) => {
             let has_name =
@@ -101,8 +96,7 @@ fn last_line(rows: &[Row], created: Row, all: usize, is_wrong: bool, elapsed: Du
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let (states, time) = (u64::MAX, Duration::MAX);
-    let mut parsed = Arguments { states, time, threads: 1, levels: Vec::new(), only: None, is_settled: false };
+    let mut parsed = Arguments { states: u64::MAX, time: Duration::MAX, threads: 1, levels: Vec::new(), only: None };
     for argument in arguments {
         let Some((key, value)) = argument.split_once('=') else { return Err(argument) };
         let number = || value.parse::<u64>().map_err(|_| argument.clone());
@@ -111,7 +105,6 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "seconds" => parsed.time = Duration::from_secs(number()?),
             "threads" => parsed.threads = usize::try_from(number()?.clamp(1, 1024)).map_err(|_| argument.clone())?,
             "level" => parsed.levels.push(value.into()),
-            "settled" => parsed.is_settled = number()? > 0,
             "only" => parsed.only = Some(value.into()),
             _ => return Err(argument),
         }
