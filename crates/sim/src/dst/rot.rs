@@ -66,6 +66,10 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     if truth.consistency != Consistency::Log {
         return None;
     }
+    // What is newest has to stay that: a power cut takes a record that is not flushed yet.
+    if found.members.iter().any(|(_, member)| member.unflushed().next().is_some()) {
+        return None;
+    }
     let accepted: Vec<&Superblock> =
         found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock).collect();
     let mut held = BTreeMap::new();
