@@ -177,15 +177,15 @@ impl Shelf {
         }
         self.excused = self.excused.union(out).union(replaced);
         let loose = administrator.as_ref().map_or(&[][..], |administrator| &administrator.loose);
-        let gathered = match self.gather(out, loose, random) {
-            // Who was left out is the one to tell who is right, or has the rest.
-            Err(Finding::Refused { .. }) => self.gather(std::mem::take(&mut out), &[], random)?,
-            Ok(gathered) if !gathered.found.verdict.is_readable() => {
-                self.gather(std::mem::take(&mut out), &[], random)?
+        let Gathered { found, loose } = match self.gather(out, loose, random) {
+            Ok(gathered) if gathered.found.verdict.is_readable() => gathered,
+            Ok(_) | Err(Finding::Refused { .. }) => {
+                // Who was left out is the one to tell who is right, or has the rest.
+                out = MemberSet::EMPTY;
+                self.gather(out, &[], random)?
             }
-            gathered => gathered?,
+            Err(finding) => return Err(finding),
         };
-        let Gathered { found, loose } = gathered;
         verdict = found.verdict.clone();
         let missing = verdict.missing();
         trace.note(format_args!(
@@ -194,7 +194,7 @@ impl Shelf {
             verdict.superblock.is_clean
         ));
         let back: MemberSet = loose.iter().map(|&(slot, _)| slot).collect();
-        let base = if out.is_empty() { base } else { MemberSet::EMPTY };
+        let base = if out.union(replaced).is_empty() { base } else { MemberSet::EMPTY };
         let wrong = out.union(replaced).union(base).minus(missing).minus(back);
         if !wrong.is_empty() {
             return Err(Finding::Accepted { members: wrong });
