@@ -236,6 +236,8 @@ impl Shelf {
             let member = administrator.loose.swap_remove(index);
             let other = self.members.replace(slot, Some(member));
             administrator.keep(other);
+            // After a kill its superblock may be one that is not durable: a power cut before the array is open takes it.
+            self.unwritten = self.unwritten.with(slot);
         }
         Ok(())
     }
