@@ -271,14 +271,14 @@ impl<D: Disk, T> Engine<D, T> {
             segments: Segments::new(),
         };
         replacing.seal = match replacing.seal {
-            Seal::Sealed(epoch) if epoch == next => return true,
-            // Another round has come between.
-            Seal::Open | Seal::Sealed(_) if !planted!(CopySealedUnflushed) => {
+            Seal::Sealed(epoch) | Seal::Flushing(epoch) if epoch == next => Seal::Sealed(epoch),
+            // Another round may have come between.
+            Seal::Open | Seal::Sealed(_) | Seal::Flushing(_) if !planted!(CopySealedUnflushed) => {
                 replacing.pending = 1;
                 self.disk.submit(flush());
                 Seal::Settling
             }
-            Seal::Open | Seal::Sealed(_) | Seal::Settling => {
+            Seal::Open | Seal::Sealed(_) | Seal::Flushing(_) | Seal::Settling => {
                 let Joining { superblock, generation, .. } = &replacing.joining;
                 let sealed = self.record.sealed(superblock, *generation);
                 let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
@@ -295,7 +295,6 @@ impl<D: Disk, T> Engine<D, T> {
                 self.disk.submit(flush());
                 Seal::Flushing(epoch)
             }
-            Seal::Flushing(epoch) => Seal::Sealed(epoch),
         };
         matches!(replacing.seal, Seal::Sealed(epoch) if epoch == next)
     }
