@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::content::Storm;
 use crate::rebuild::{assert_whole, fail, filled, joining, logged, new_bytes, new_member, states};
 use crate::recovery::{Members, assembled, superblock};
+use crate::slow::{DEADLINES, WRITE_TICKS, turn};
 use crate::support::model::{Model, Pending};
 use crate::support::watch::Watch;
 use crate::support::{
@@ -248,6 +249,46 @@ fn other_members_fail_midway_and_it_goes_on() {
         }
     }
     assert!(midway > 60, "{midway} were midway");
+}
+
+/// A read that hangs, and nothing else, so that its member is given up at any step of the copy, also the last.
+#[test]
+fn another_member_is_given_up_while_the_copy_takes_the_place() {
+    let (slot, other) = (MemberIndex(1), MemberIndex(3));
+    let shape = Shape { chunks: 8, ..small(RAID5, 5) };
+    let mut given_up_late = 0;
+    for shape in [shape, logged(shape), Shape { consistency: Consistency::Bitmap, ..shape }, shape.checked()] {
+        for turns in 0..60 {
+            let context = format!("{shape:?}, {turns} turns");
+            let (mut engine, content) = filled(shape, Order::Fifo);
+            settle(&mut engine);
+            engine.set_deadlines(DEADLINES);
+            engine.disk_mut().hold(other, OpName::Read);
+            let capacity = engine.geometry().capacity().0;
+            engine.submit(1, Command::Read { lba: Lba(0), buf: buf(&vec![0; content.len()]) });
+            for _ in 1..WRITE_TICKS {
+                drop(turn(&mut engine));
+                engine.tick();
+            }
+            assert!(engine.missing().is_empty(), "{context}: one tick is left");
+            let replace = replacement(&mut engine, &shape, slot, 1);
+            engine.submit(77, replace);
+            for _ in 0..turns {
+                engine.disk_mut().allow_reaps(1);
+                engine.turn(&mut Vec::new()).expect("memory does not break");
+            }
+            let was_over = engine.superblock().slots[1].member == uuid(1);
+            given_up_late += u64::from(!was_over && !is_midway(&engine) && turns > 0);
+            engine.tick();
+            engine.disk_mut().allow_reaps(usize::MAX);
+            idle(&mut engine);
+            assert_eq!(engine.missing(), MemberSet::EMPTY.with(other), "{context}");
+            assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
+            assert!(engine.replacement().is_none(), "{context}");
+            assert_eq!(engine.superblock().slots[1].member, uuid(1), "{context}");
+        }
+    }
+    assert!(given_up_late > 20, "{given_up_late}");
 }
 
 #[test]

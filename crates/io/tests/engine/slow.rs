@@ -16,11 +16,11 @@ use crate::support::{
 
 const READ: Duration = Duration::from_millis(200);
 const WRITE: Duration = Duration::from_millis(1000);
-const DEADLINES: Deadlines = Deadlines { read: Some(READ), write: Some(WRITE) };
+pub(crate) const DEADLINES: Deadlines = Deadlines { read: Some(READ), write: Some(WRITE) };
 
 /// What a tick is: [`uraid_io::cache::TICK`], of which an operation may miss the first.
 const READ_TICKS: u32 = 3;
-const WRITE_TICKS: u32 = 11;
+pub(crate) const WRITE_TICKS: u32 = 11;
 
 const NAMES: [OpName; 4] = [OpName::Read, OpName::Write, OpName::Zero, OpName::Flush];
 
@@ -50,7 +50,7 @@ fn with_all(shape: Shape) -> [Shape; 4] {
     [shape, of(Consistency::Log), of(Consistency::Bitmap), shape.checked()]
 }
 
-fn turn(engine: &mut TestEngine) -> Vec<Reply<u64>> {
+pub(crate) fn turn(engine: &mut TestEngine) -> Vec<Reply<u64>> {
     let mut replies = Vec::new();
     engine.turn(&mut replies).expect("memory does not break");
     while engine.wants_turn() {
