@@ -414,8 +414,9 @@ impl<D: Disk, T> Engine<D, T> {
     fn reads_done(&mut self, id: JobId) -> Step {
         self.leave(id);
         let job = self.jobs.job(id);
-        if !std::mem::take(&mut job.overdue).is_empty() {
-            return self.go_around(id);
+        let overdue = std::mem::take(&mut job.overdue);
+        if !overdue.is_empty() {
+            return self.go_around(id, overdue);
         }
         if matches!(job.work, Work::Scrub { .. }) {
             return self.compared(id);
@@ -469,11 +470,12 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(Stage::Lock(self.span(id)))
     }
 
-    /// Some of the job's reads took too long: begins the part again, in other memory, without the members that failed them.
-    fn go_around(&mut self, id: JobId) -> Step {
+    /// Some of the job's reads took too long: begins the part again, in other memory, without the members that failed others.
+    /// Those that are overdue are slow now, and read again should nobody else have what they hold by then.
+    fn go_around(&mut self, id: JobId, overdue: MemberSet) -> Step {
         self.renew_memory(id);
         let job = self.jobs.job(id);
-        job.unreadable = job.unreadable.union(job.failed);
+        job.unreadable = job.unreadable.union(job.failed.minus(overdue));
         if let Work::Scrub { .. } = job.work {
             // What else it found it finds again.
             job.damage.clear();

@@ -6,7 +6,7 @@ use uraid_io::buf::Buf;
 use uraid_io::disk::{OpName, Order};
 use uraid_io::engine::{Command, Deadlines, EngineError, Joining, Reply};
 use uraid_io::superblock::{Consistency, Superblock};
-use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 
 use crate::faults::assert_recorded;
@@ -152,6 +152,38 @@ fn a_slow_member_is_gone_around_at_once_and_goes_on_being_written() {
         turn(&mut engine);
         assert_eq!((engine.slow(), engine.missing()), (MemberSet::EMPTY, MemberSet::EMPTY), "{context}");
         assert_encoded(&engine, &content, &context);
+    }
+}
+
+/// A read goes around a slow member, and before it has the stripe's lock a member fails without which it can't.
+#[test]
+fn what_is_slow_is_waited_for_when_another_member_fails() {
+    for shape in with_all(small(RAID5, 5)) {
+        let (mut engine, content) = filled(shape, MemberSet::EMPTY);
+        let geometry = engine.geometry().clone();
+        let on = |slot: u8| {
+            let units = (0..4).map(|unit| Lba(unit * geometry.chunk().0));
+            let holder = |lba: &Lba| geometry.member(geometry.map(StripeId(0)).cell(geometry.split(*lba).1));
+            units.filter(|lba| holder(lba) == member(slot)).next().expect("each of the first four has a unit")
+        };
+        let (read_at, write_at) = (on(0), on(1));
+        engine.disk_mut().hold(member(1), OpName::Write);
+        let new = &content[size(Sectors(write_at.0).bytes())..][..4096];
+        engine.submit(2, Command::Write { lba: write_at, buf: buf(new), fua: false });
+        turn(&mut engine);
+        engine.disk_mut().hold(member(0), OpName::Read);
+        submit_read(&mut engine, read_at.0, 8);
+        assert!(wait(&mut engine, READ_TICKS).is_none(), "{shape:?}: the stripe is being written");
+        engine.submit(3, Command::Fail { member: member(3) });
+        turn(&mut engine);
+        engine.disk_mut().let_go(member(1), OpName::Write);
+        assert!(turn(&mut engine).iter().all(|reply| reply.token != 1), "{shape:?}: nobody else has it");
+        engine.disk_mut().let_go(member(0), OpName::Read);
+        let replies = turn(&mut engine);
+        let reply = replies.into_iter().find(|reply| reply.token == 1).expect("it has answered");
+        let back = reply.result.expect("it can be read").expect("a read's buffer comes back");
+        assert!(back.as_ref() == &content[size(Sectors(read_at.0).bytes())..][..4096], "{shape:?}");
+        assert_eq!(engine.missing(), only(3), "{shape:?}");
     }
 }
 
@@ -444,7 +476,7 @@ fn a_scrub_goes_around_a_slow_member() {
     for shape in [small(RAID5, 5), small(RAID5, 5).checked(), small(Level::Raid1, 3)] {
         let (mut engine, content) = filled(shape, MemberSet::EMPTY);
         engine.disk_mut().hold(member(2), OpName::Read);
-        engine.start_scrub(uraid_io::engine::ScrubMode::Repair, uraid_layout::StripeId(0)).expect("started");
+        engine.start_scrub(uraid_io::engine::ScrubMode::Repair, StripeId(0)).expect("started");
         for _ in 0..4 * READ_TICKS {
             turn(&mut engine);
             engine.tick();
