@@ -18,9 +18,8 @@ const STEPS: &[Step] = &[
     ("lint", |project, _| lint::run(project)),
     ("test", |project, _| test::run(project, &test::Options::default())),
     ("seeds that failed once", |project, _| sim::failed_once(project)),
-    // With extras about one seed in a thousand failed until lately (docs/reliability.md): those that are drawn go without.
     ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 1500)))),
-    ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::plain(first_seed(draw), 1500)))),
+    ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 1500)))),
     ("crash points", |project, _| done(crash::run(project, &crash::Options::states(1_000_000)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
     ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 2)))),

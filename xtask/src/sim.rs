@@ -41,11 +41,6 @@ impl Options {
         Self { seeds: first..first + count, plain: false, minutes: 0, threads: None }
     }
 
-    /// The same without extras.
-    pub(crate) fn plain(first: u64, count: u64) -> Self {
-        Self { plain: true, ..Self::seeds(first, count) }
-    }
-
     /// As many seeds as there is time for, and other ones each time.
     pub(crate) fn until(time: Duration) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();

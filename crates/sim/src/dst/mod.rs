@@ -349,7 +349,10 @@ impl Run {
         let others = left.split_off(self.scenario.geometry.members());
         if let Some(administrator) = &mut self.administrator {
             administrator.end(ending);
-            for slot in administrator.end_copy(&left, others, struck).iter() {
+            // Who takes too long is given up as well.
+            let has_deadline = self.extras.deadlines.is_some_and(|deadlines| deadlines.write.is_some());
+            let failed = if has_deadline { struck.union(disk.late()) } else { struck };
+            for slot in administrator.end_copy(&left, others, failed).iter() {
                 left.replace(slot, None);
             }
             self.shelf.administered(administrator, found.members.present(), left.present(), was_open);
