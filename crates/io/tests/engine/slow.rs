@@ -162,9 +162,9 @@ fn what_is_slow_is_waited_for_when_another_member_fails() {
         let (mut engine, content) = filled(shape, MemberSet::EMPTY);
         let geometry = engine.geometry().clone();
         let on = |slot: u8| {
-            let units = (0..4).map(|unit| Lba(unit * geometry.chunk().0));
+            let mut units = (0..4).map(|unit| Lba(unit * geometry.chunk().0));
             let holder = |lba: &Lba| geometry.member(geometry.map(StripeId(0)).cell(geometry.split(*lba).1));
-            units.filter(|lba| holder(lba) == member(slot)).next().expect("each of the first four has a unit")
+            units.find(|lba| holder(lba) == member(slot)).expect("each of the first four has a unit")
         };
         let (read_at, write_at) = (on(0), on(1));
         engine.disk_mut().hold(member(1), OpName::Write);
