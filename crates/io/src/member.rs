@@ -42,6 +42,10 @@ const DEVICE_FAILURES: [Errno; 11] = [
 /// How statfs(2) names a tmpfs.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 
+/// The same of file systems that ask another process or machine: FUSE, NFS, SMB (old and new), Ceph, 9P.
+const STALLING_MAGICS: [rustix::fs::FsWord; 6] =
+    [0x6573_5546, 0x6969, 0xFF53_4D42, 0xFE53_4D42, 0x00C3_6400, 0x0102_1997];
+
 /// What a member is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -81,6 +85,7 @@ pub struct Member {
     is_direct: bool,
     is_device: bool,
     is_in_memory: bool,
+    may_stall: bool,
 }
 
 /// Why a member can't be used.
@@ -181,7 +186,18 @@ impl Member {
         let alignment = alignment(&file, false);
         let (path, access) = (PathBuf::from("pipe"), Access::ReadWrite);
         let id = FileId { device: 0, inode: 0 };
-        Self { file, path, id, access, size, alignment, is_direct: false, is_device: false, is_in_memory: false }
+        Self {
+            file,
+            path,
+            id,
+            access,
+            size,
+            alignment,
+            is_direct: false,
+            is_device: false,
+            is_in_memory: false,
+            may_stall: false,
+        }
     }
 
     /// A member whose device takes whole sectors of this size only.
@@ -196,6 +212,12 @@ impl Member {
     #[must_use]
     pub fn is_deleted(&self) -> bool {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
+    }
+
+    /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or machine likes.
+    #[must_use]
+    pub fn may_stall(&self) -> bool {
+        self.may_stall
     }
 
     /// Whether what stops one stops the other: they are files of one file system.
@@ -218,7 +240,9 @@ impl Member {
         let is_device = metadata.file_type().is_block_device();
         let size = if is_device { (&file).seek(SeekFrom::End(0)) } else { Ok(metadata.len()) };
         let size = Bytes(size.map_err(fail("find its size"))?);
-        let is_in_memory = fstatfs(&file).is_ok_and(|told| told.f_type == TMPFS_MAGIC);
+        let file_system = fstatfs(&file).map(|told| told.f_type);
+        let is_in_memory = file_system.is_ok_and(|magic| magic == TMPFS_MAGIC);
+        let may_stall = file_system.is_ok_and(|magic| STALLING_MAGICS.contains(&magic));
         let member = Self {
             alignment: alignment(&file, is_direct),
             file,
@@ -229,6 +253,7 @@ impl Member {
             is_direct,
             is_device,
             is_in_memory,
+            may_stall,
         };
         Ok(member)
     }

@@ -27,7 +27,9 @@ fn disturb(array: &Array, member: usize, at: usize, bytes: &[u8]) -> Vec<u8> {
 
 /// Kills a server of the array while both busy regions are written.
 fn kill_under_load(array: &Array, reactors: &str) {
-    let server = Server::start_members(array, array.members(), &["--reactors", reactors]);
+    // What is in memory alone marks nothing.
+    let options = ["--reactors", reactors, "--cache", "none"];
+    let server = Server::start_members(array, array.members(), &options);
     let mut client = server.connect();
     let mut random = Random::new(61);
     for region in BUSY {

@@ -38,8 +38,10 @@ impl Array5 {
         let mut command = client_command("nbdfuse");
         command.arg(&file).args(["--command", "nbdkit", "-s", "eval"]);
         command.arg(format!("get_size=echo {MEMBER_BYTES}"));
-        command.arg(format!("pread=dd if={on} skip=$4 count=$3 iflag=count_bytes,skip_bytes status=none"));
-        command.arg(format!("pwrite=dd of={on} conv=notrunc seek=$4 oflag=seek_bytes status=none"));
+        command
+            .arg(format!("pread=dd if={on} bs=1M skip=$4 count=$3 iflag=count_bytes,skip_bytes,fullblock status=none"));
+        command
+            .arg(format!("pwrite=dd of={on} bs=1M conv=notrunc seek=$4 oflag=seek_bytes iflag=fullblock status=none"));
         command.args(["can_write=exit 0", "can_flush=exit 0"]);
         command.arg(format!("flush=if [ -p {pipe_name} ]; then cat {pipe_name}; fi"));
         let nbdfuse = Running::start(command);
@@ -111,6 +113,30 @@ fn a_degraded_start_goes_on_without_a_member_that_hangs() {
 #[test]
 fn a_degraded_start_goes_on_without_a_member_whose_flush_hangs() {
     goes_on_without(Array5::hang_flushes, "did not flush within 3 s");
+}
+
+/// The kernel asks a file system in user space for the file's size once more, before it reads what was written.
+#[test]
+fn a_member_that_hangs_when_it_was_written_keeps_nobody() {
+    let mut array = Array5::create();
+    let options = ["--cache", "none", "--read-deadline", "500ms", "--write-deadline", "3s"];
+    let server = Server::start_members(&array.array, array.array.members(), &options);
+    let mut image = Random::new(4).bytes(1 << 20);
+    let mut client = server.connect();
+    client.write(0, &image);
+    client.flush();
+    array.hang();
+    let chunk = array.array.shape.chunk_bytes();
+    for at in (0..6).map(|number| number * chunk) {
+        image[at..at + 4096].fill(7);
+        client.write(at, &[7; 4096]);
+    }
+    client.flush();
+    assert_eq!(status(&array.array)["health"]["missing"], serde_json::json!([1]));
+    assert_same(&client.read(0, image.len()), &image, "without the member that hangs");
+    client.disconnect();
+    array.fail();
+    let _ = server.stop();
 }
 
 fn goes_on_without(hang: fn(&Array5), told: &str) {

@@ -104,14 +104,14 @@ impl Verdict {
 
 /// What may be old or wrong, of an array that is read from these members: ranges, ascending and apart.
 pub(super) fn doubtful(geometry: &Geometry, stale: &[Stale], bitmap: Option<&Bitmap>) -> Vec<Range<Bytes>> {
-    let capacity = geometry.capacity().bytes();
-    let Some(bitmap) = bitmap.filter(|_| stale.iter().all(|one| one.is_known)) else {
-        return vec![Bytes(0)..capacity];
-    };
     let mut ranges: Vec<Range<Bytes>> = Vec::new();
     if stale.is_empty() {
         return ranges;
     }
+    let capacity = geometry.capacity().bytes();
+    let Some(bitmap) = bitmap.filter(|_| stale.iter().all(|one| one.is_known)) else {
+        return vec![Bytes(0)..capacity];
+    };
     let stripe = geometry.stripe_sectors().bytes().0;
     for stripes in bitmap.iter().map(|region| bitmap.regions().stripes(region)) {
         let [start, end] = [stripes.start, stripes.end].map(|at| Bytes((at.0 * stripe).min(capacity.0)));

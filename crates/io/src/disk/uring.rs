@@ -88,6 +88,9 @@ impl UringDisk {
         assert!(members.len() <= 64, "an array has at most 64 members");
         let (ring, event) = ring::build(depth.clamp(1, 4096))?;
         let capacity = ring.params().cq_entries() as usize;
+        if members.iter().flatten().any(|member| member.may_stall()) {
+            ring::allow_workers(&ring, capacity);
+        }
         Ok(Self {
             ring,
             event,
@@ -224,7 +227,7 @@ impl UringDisk {
             } else if let Some(op) = self.waiting.pop_front() {
                 let index = self.vacant.pop().expect("a slot is vacant");
                 let member = self.members[op.member.index()].as_ref().expect("submit refused absent members");
-                self.slots[index].start(op, member.as_fd().as_raw_fd(), now);
+                self.slots[index].start(op, member.as_fd().as_raw_fd(), member.may_stall(), now);
                 if member.is_in_memory() && self.slots[index].is_small(AT_ONCE_MAX) {
                     let answer = self.slots[index].do_at_once();
                     self.answered.push((index, answer));

@@ -33,4 +33,5 @@ fn what_is_in_doubt_is_what_is_marked() {
     assert_eq!(ranges(&[stale(true), stale(false)], Some(&bitmap)), all);
     assert_eq!(ranges(&[stale(true)], None), all);
     assert_eq!(ranges(&[], Some(&bitmap)), [], "nothing is out of date");
+    assert_eq!(ranges(&[], None), [], "nor where there is no bitmap");
 }

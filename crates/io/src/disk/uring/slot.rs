@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use io_uring::opcode::{Fallocate, Fsync, Read, Readv, Write, Writev};
-use io_uring::squeue::Entry;
+use io_uring::squeue::{Entry, Flags};
 use io_uring::types::{Fd, FsyncFlags};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
@@ -24,6 +24,8 @@ pub(super) struct Slot {
     /// With the time at which it was started.
     op: Option<(DiskOp, Instant)>,
     file: RawFd,
+    /// Whether the file may keep whoever hands the operation over.
+    may_stall: bool,
     /// What is left to transfer; unchanged while the kernel has it.
     iovecs: Vec<libc::iovec>,
     /// The first of `iovecs` that is not yet done.
@@ -52,14 +54,14 @@ impl Slot {
     }
 
     /// Takes an operation on an open file.
-    pub(super) fn start(&mut self, op: DiskOp, file: RawFd, now: Instant) {
+    pub(super) fn start(&mut self, op: DiskOp, file: RawFd, may_stall: bool, now: Instant) {
         assert!(self.op.is_none(), "a vacant slot has no operation");
         self.iovecs.clear();
         self.iovecs.extend(
             op.segments.iter().map(|lease| libc::iovec { iov_base: lease.as_ptr().cast(), iov_len: lease.len() }),
         );
         (self.first, self.done, self.retries) = (0, 0, 0);
-        self.file = file;
+        (self.file, self.may_stall) = (file, may_stall);
         (self.is_abandoned, self.is_short_of_room) = (false, false);
         self.op = Some((op, now));
     }
@@ -98,7 +100,7 @@ impl Slot {
         let file = Fd(self.file);
         let offset = op.offset.0 + self.done;
         let left = &self.iovecs[self.first..];
-        match (op.kind, left) {
+        let entry = match (op.kind, left) {
             (OpKind::Read, [one]) => Read::new(file, one.iov_base.cast(), entry_len(one)).offset(offset).build(),
             (OpKind::Write, [one]) => Write::new(file, one.iov_base.cast(), entry_len(one)).offset(offset).build(),
             (OpKind::Read, left) => Readv::new(file, left.as_ptr(), count(left)).offset(offset).build(),
@@ -108,7 +110,9 @@ impl Slot {
                 Fallocate::new(file, len.0).offset(offset).mode(clear | libc::FALLOC_FL_KEEP_SIZE).build()
             }
             (OpKind::Flush, _) => Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
-        }
+        };
+        // The kernel begins an operation on the thread that hands it over, and such a file system does not give that back.
+        if self.may_stall { entry.flags(Flags::ASYNC) } else { entry }
     }
 
     /// Whether the operation is a flush, or a transfer of at most `len_max` bytes.
@@ -242,7 +246,7 @@ mod tests {
         let segments = segments.collect();
         let op = DiskOp { tag: 7, member: MemberIndex(3), kind: OpKind::Read, offset: Bytes(4096), segments };
         let mut slot = Slot::default();
-        slot.start(op, -1, Instant::now());
+        slot.start(op, -1, false, Instant::now());
         slot
     }
 
