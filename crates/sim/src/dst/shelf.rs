@@ -278,7 +278,11 @@ impl Shelf {
         // Stale even if only members that the last round did not reach are there.
         let is_stale = old.superblock().is_ok_and(|old| old.epoch.0 + 2 < verdict.superblock.epoch.0);
         let missing = verdict.lost().union(out).with(slot);
-        if !is_stale || missing.len() > geometry.tolerance() {
+        // Who is replaced may be the only one that knows another to be whole.
+        let mut others = self.members.candidates();
+        others.retain(|other| !out.with(slot).contains(other.superblock.slot));
+        let is_enough = judge(&others).is_ok_and(|verdict| verdict.is_readable());
+        if !is_stale || missing.len() > geometry.tolerance() || !is_enough {
             return MemberSet::EMPTY;
         }
         trace.note(format_args!("an old copy takes the place of member {slot}"));
