@@ -276,7 +276,7 @@ pub(crate) fn held_up(held: &HeldUp) -> String {
         format!("nobody has bytes {} of the array", list(&ranges))
     };
     format!(
-        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It is tried again every ten seconds, and goes on when all of bytes {} were written at once, from a backup",
+        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It goes on when all of bytes {} were written at once, from a backup, and is tried again every ten seconds",
         bytes(stripe_blocks)
     )
 }

@@ -71,8 +71,8 @@ fn what_holds_up_a_rebuild_is_said_with_its_place() {
     assert_eq!(
         text,
         "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of its data, for 8 sectors; nobody has \
-         bytes 851968 to 856064 of the array. It is tried again every ten seconds, and goes on when all of bytes 786432 to 983040 were written at once, from \
-         a backup; member 1 is being rebuilt"
+         bytes 851968 to 856064 of the array. It goes on when all of bytes 786432 to 983040 were written at once, from a backup, and is tried again every ten \
+         seconds; member 1 is being rebuilt"
     );
 }
 

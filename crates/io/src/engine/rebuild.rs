@@ -9,9 +9,10 @@
 //! of what it covers. At the end the members are recorded as active.
 //!
 //! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. A stripe that can't be computed, as the others can't
-//! be read there, stops it; it is tried again after a while.
+//! be read there, stops it; it is tried again when that is written, and after a while.
 
-use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::plan::DiskIo;
+use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeId};
 
 use super::job::{Job, JobId, Stage, Work};
 use super::rate::Rate;
@@ -250,6 +251,21 @@ impl<D: Disk, T> Engine<D, T> {
             let member = geometry.member(cell);
             members.iter().any(|one| one.member == member && rebuild.lacks(one, stripe))
         })
+    }
+
+    /// Has what could not be read for a rebuild or a copy tried again at once, when a job is about to write it. The job holds the stripe's lock, so what is
+    /// tried again comes after it.
+    pub(super) fn note_mended(&mut self, id: JobId) {
+        let Self { jobs, geometry, rebuild, replacing, .. } = self;
+        let sweeps =
+            std::iter::once(&mut rebuild.sweep).chain(replacing.iter_mut().map(|replacing| &mut replacing.sweep));
+        let writes = jobs.slot(id).plan.writes();
+        for sweep in sweeps.filter(|sweep| sweep.stuck().is_some()) {
+            sweep.mend(|stuck| {
+                let sectors = |io: &DiskIo| io.sector..DiskSector(io.sector.0 + io.len.0);
+                writes.iter().any(|io| stuck.is_in(geometry, io.member, &sectors(io)))
+            });
+        }
     }
 
     /// Takes in the end of a stripe.

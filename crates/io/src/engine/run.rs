@@ -448,7 +448,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// Everything that was read and computed is what was written there.
     pub(super) fn proven(&mut self, id: JobId) -> Step {
         self.heal_later(id);
-        Step::To(match self.jobs.job(id).work {
+        let work = self.jobs.job(id).work;
+        if work.is_write() && !matches!(work, Work::Rebuild { .. } | Work::Copy { .. }) {
+            self.note_mended(id);
+        }
+        Step::To(match work {
             Work::Rebuild { .. } | Work::Copy { .. } => Stage::StartWrites,
             work if !work.is_write() => Stage::PartDone,
             _ if self.log.is_some() => Stage::Log,

@@ -1,7 +1,7 @@
 //! Going over the parity stripes of an array in their order, several at a time, and how far that has come: up to its *watermark* all is done.
 //!
-//! What can't be done stops it, and is tried again after a while. It knows neither what is done nor by whom. Whoever says what is wanted never
-//! points back: the watermark only rises.
+//! What can't be done stops it, and is tried again after a while, or as soon as what could not be read is written. It knows
+//! neither what is done nor by whom. Whoever says what is wanted never points back: the watermark only rises.
 
 use std::ops::Range;
 
@@ -47,6 +47,12 @@ impl Stuck {
         lbas
     }
 
+    /// Whether members' sectors that can't be read are among these.
+    pub(super) fn is_in(&self, geometry: &Geometry, member: MemberIndex, sectors: &Range<DiskSector>) -> bool {
+        let covers = |at: DiskSector| at.0 < sectors.end.0 && sectors.start.0 < at.0 + self.len.0;
+        self.unreadable.contains(member) && self.sectors(geometry).any(|(of, at)| of == member && covers(at))
+    }
+
     /// All of the array's sectors in the stripe: whoever writes all of them at once reads nothing of it.
     pub fn stripe_lbas(&self, geometry: &Geometry) -> Range<Lba> {
         let (sectors, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
@@ -72,6 +78,8 @@ pub(super) struct Sweep {
     stuck: Vec<Stuck>,
     retry: u32,
     tried: Vec<Stuck>,
+    /// What could not be read there is being written: they are tried again at once.
+    mended: Vec<StripeId>,
 }
 
 impl Sweep {
@@ -94,6 +102,14 @@ impl Sweep {
     pub(super) fn forget_stuck(&mut self) {
         self.stuck.clear();
         self.tried.clear();
+        self.mended.clear();
+    }
+
+    /// Notes that what could not be read is being written, under the stripe's lock: nothing is stuck there until that has been tried again, at once.
+    pub(super) fn mend(&mut self, is_mended: impl Fn(&Stuck) -> bool) {
+        self.mended.extend(self.stuck.extract_if(.., |stuck| is_mended(stuck)).map(|stuck| stuck.stripe));
+        // These wait for the lock, or come to it again when they fail.
+        self.tried.retain(|stuck| !is_mended(stuck));
     }
 
     /// Notes that time has passed.
@@ -104,6 +120,9 @@ impl Sweep {
     /// The next stripe to begin before `end`, if any is left and none has to be tried again first. `wanted` is the first stripe from one on that is to be done
     /// at all.
     pub(super) fn begin(&mut self, end: StripeId, wanted: impl Fn(StripeId) -> StripeId) -> Option<StripeId> {
+        if let Some(stripe) = self.mended.pop() {
+            return Some(stripe);
+        }
         if !self.stuck.is_empty() {
             let again = if self.retry == 0 { self.stuck.pop() } else { None };
             self.tried.extend(again);
