@@ -39,6 +39,8 @@ pub(crate) struct Deadline<D> {
 struct Lag {
     reads: u32,
     abandoned: u32,
+    /// The last tick when writes waited for room: what was under way then waits for the member's answer since.
+    roomless: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,7 +78,7 @@ pub(crate) struct Pending {
     pub(crate) tag: u64,
     pub(crate) member: MemberIndex,
     pub(crate) name: OpName,
-    /// In ticks.
+    /// In ticks; where its member had no room meanwhile and has some again, since then.
     pub(crate) age: u64,
     /// It was given up.
     pub(crate) is_abandoned: bool,
@@ -117,14 +119,16 @@ impl<D: Disk> Deadline<D> {
 
     /// What has not ended, on the members that are in the slots now.
     pub(crate) fn pending(&self) -> impl Iterator<Item = Pending> + '_ {
-        (0..).map(OpId).zip(&self.entries).filter_map(|(id, entry)| {
+        let roomless = self.inner.roomless();
+        (0..).map(OpId).zip(&self.entries).filter_map(move |(id, entry)| {
             let is_abandoned = match entry.state {
                 State::Vacant | State::Foreign => return None,
                 State::Live { .. } => false,
                 State::Abandoned { .. } => true,
             };
             let &Entry { tag, op: OpInfo { member, name, .. }, since, .. } = entry;
-            Some(Pending { id, tag, member, name, age: self.now - since, is_abandoned })
+            let had_none = if roomless.contains(member) { 0 } else { self.members[member.index()].roomless };
+            Some(Pending { id, tag, member, name, age: self.now - since.max(had_none), is_abandoned })
         })
     }
 
@@ -265,6 +269,9 @@ impl<D: Disk> Disk for Deadline<D> {
 
     fn tick(&mut self) {
         self.now += 1;
+        for member in self.inner.roomless().iter() {
+            self.members[member.index()].roomless = self.now;
+        }
         self.inner.tick();
     }
 

@@ -107,7 +107,6 @@ impl<D: Disk, T> Engine<D, T> {
         let present = |members: MemberSet| members.minus(self.record.missing());
         let roomless = present(self.disk.roomless());
         Troubles {
-            // What waits for room has its reason.
             stalled: present(stalled).minus(roomless),
             roomless,
             failing: present(failed.union(failed_before).union(self.errors.kept())),
@@ -124,9 +123,10 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Notes who has had something for longer than `most` ticks, after whoever can be given up was.
     pub(super) fn note_stalled(&mut self, most: Option<u64>) {
-        let missing = self.record.missing();
+        // What waits for room has its reason, and does not stall when there is some.
+        let excused = self.record.missing().union(self.disk.roomless());
         let is_late = |age: u64| most.is_some_and(|most| age >= most) && !planted!(StallUnseen);
         let late = self.disk.pending().filter(|op| is_late(op.age) && !op.is_abandoned && !self.is_seat(op.member));
-        self.troubled.stalled = late.map(|op| op.member).collect::<MemberSet>().minus(missing);
+        self.troubled.stalled = late.map(|op| op.member).collect::<MemberSet>().minus(excused);
     }
 }

@@ -80,6 +80,38 @@ fn a_member_that_is_needed_and_hangs_is_said_to_stall_until_it_answers() {
     }
 }
 
+/// However long it waited for room, it does not hang when there is some; it does when it does not answer from then on.
+#[test]
+fn a_member_that_had_no_room_does_not_stall_as_soon_as_there_is_some() {
+    let mut engine = small(Level::Raid0, 3).engine(MemberSet::EMPTY, Order::Fifo);
+    engine.set_deadlines(DEADLINES);
+    let roomless = members(&[1]);
+    engine.disk_mut().hold(MemberIndex(1), OpName::Write);
+    engine.disk_mut().set_roomless(roomless);
+    let all = engine.geometry().capacity();
+    engine.submit(1, Command::Write { lba: Lba(0), buf: Buf::zeroed(all.bytes()), fua: false });
+    for _ in 0..2 * WRITE_TICKS {
+        assert_eq!(turn(&mut engine), 0);
+        engine.tick();
+    }
+    let waits = |engine: &TestEngine| engine.waits_for(MemberIndex(1)).map(|waits| waits.as_millis());
+    assert_eq!(engine.troubles(), Troubles { roomless, ..Troubles::default() });
+    assert_eq!(waits(&engine), Some(u128::from(2 * WRITE_TICKS) * 100));
+    engine.disk_mut().set_roomless(MemberSet::EMPTY);
+    for ticks in 0..READ_TICKS {
+        assert_eq!(
+            (turn(&mut engine), engine.troubles()),
+            (0, Troubles::default()),
+            "{ticks} ticks after there was room"
+        );
+        assert_eq!(waits(&engine), Some(u128::from(ticks) * 100));
+        engine.tick();
+    }
+    assert_eq!((turn(&mut engine), engine.troubles()), (0, stalled(&[1])));
+    engine.disk_mut().let_go(MemberIndex(1), OpName::Write);
+    assert_eq!(turn(&mut engine), 1);
+}
+
 /// A member that can be spared is given up, and is missing then.
 #[test]
 fn a_member_that_was_given_up_does_not_stall() {

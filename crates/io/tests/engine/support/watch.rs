@@ -56,6 +56,7 @@ pub(crate) struct Watch {
     pub(crate) allows_late: bool,
     /// Operations that are not begun until [`Watch::let_go`].
     on_hold: Vec<(MemberIndex, OpName)>,
+    roomless: MemberSet,
     held: Vec<DiskOp>,
     /// Operations that are held on a member whose place another has.
     elsewhere: Vec<DiskOp>,
@@ -84,6 +85,7 @@ impl Watch {
             stating: Vec::new(),
             allows_late: false,
             on_hold: Vec::new(),
+            roomless: MemberSet::EMPTY,
             held: Vec::new(),
             elsewhere: Vec::new(),
             kin: MemberSet::EMPTY,
@@ -99,6 +101,11 @@ impl Watch {
     /// How many more times completions are handed out before the disk says that there are none for now.
     pub(crate) fn allow_reaps(&mut self, reaps: usize) {
         self.reaps = reaps;
+    }
+
+    /// Says of these members that writes to them wait for room, which the test holds.
+    pub(crate) fn set_roomless(&mut self, members: MemberSet) {
+        self.roomless = members;
     }
 
     /// Begins no more operations of this kind on a member until they are let go.
@@ -342,6 +349,10 @@ impl Disk for Watch {
 
     fn kick(&mut self) -> Result<(), Error> {
         self.inner.kick()
+    }
+
+    fn roomless(&self) -> MemberSet {
+        self.roomless
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
