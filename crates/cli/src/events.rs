@@ -76,6 +76,8 @@ pub(crate) enum Event {
     ReplaceFinished(MemberIndex),
     /// It does not take its place.
     ReplaceStopped(MemberIndex),
+    /// The member that is copied has failed: the other one takes its place as it is, and is rebuilt.
+    ReplaceRebuilding(MemberIndex),
     /// Every member is there again, and has everything.
     Recovered,
     /// A scrub has found something.
@@ -144,6 +146,7 @@ impl Event {
             Self::ReplaceStarted(_) => "replace-started",
             Self::ReplaceFinished(_) => "replace-finished",
             Self::ReplaceStopped(_) => "replace-stopped",
+            Self::ReplaceRebuilding(_) => "replace-rebuilding",
             Self::Recovered => "recovered",
             Self::ScrubMismatch => "scrub-mismatch",
             Self::ScrubFinished => "scrub-finished",
@@ -169,7 +172,8 @@ impl Event {
             | Self::RebuildFinished(member)
             | Self::ReplaceStarted(member)
             | Self::ReplaceFinished(member)
-            | Self::ReplaceStopped(member) => MemberSet::EMPTY.with(member),
+            | Self::ReplaceStopped(member)
+            | Self::ReplaceRebuilding(member) => MemberSet::EMPTY.with(member),
             _ => MemberSet::EMPTY,
         }
     }
@@ -194,6 +198,9 @@ impl Event {
             }
             Self::ReplaceStopped(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is not copied any further: no other one takes its place");
+            }
+            Self::ReplaceRebuilding(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member has failed while it was copied: the other one takes its place as it is, and is rebuilt");
             }
             Self::MemberDeleted(slot) => {
                 tracing::error!(event, array, %slot, member, "a member's file was deleted, and what it holds ends with the server");
@@ -244,6 +251,7 @@ impl Condition {
     fn events(self, now: Self) -> Vec<Event> {
         let mut events = self.replacements(now);
         events.extend(now.missing.minus(self.missing).iter().map(Event::MemberFailed));
+        events.extend(self.promoted(now).map(Event::ReplaceRebuilding));
         let into = |trouble| now.members_in(trouble).minus(self.members_in(trouble));
         events.extend(into(Trouble::Deleted).iter().map(Event::MemberDeleted));
         events.extend(into(Trouble::Failing).iter().map(Event::MemberFailing));
@@ -279,10 +287,25 @@ impl Condition {
     fn replacements(self, now: Self) -> Vec<Event> {
         let taken = now.replaced.filter(|_| now.replaced != self.replaced).map(|(slot, _)| slot);
         let began = now.replacing.or(taken).filter(|_| self.replacing.is_none());
-        let stopped = self.replacing.filter(|_| now.replacing.is_none() && taken.is_none());
+        let has_ended = now.replacing.is_none() && taken.is_none();
+        // A rebuild that has begun instead may be at its end already.
+        let is_stopped = |&slot: &MemberIndex| {
+            has_ended && !now.is_promoting(slot) && (self.promoting.is_none() || now.missing.contains(slot))
+        };
+        let stopped = self.replacing.or(self.promoting).filter(is_stopped);
         let started = began.map(Event::ReplaceStarted);
         let ended = taken.map(Event::ReplaceFinished).or(stopped.map(Event::ReplaceStopped));
         started.into_iter().chain(ended).collect()
+    }
+
+    /// The slot whose member has failed on the way to `now`, and whose copy takes its place all the same.
+    fn promoted(self, now: Self) -> Option<MemberIndex> {
+        self.replacing.filter(|&slot| self.promoting.is_none() && now.is_promoting(slot))
+    }
+
+    /// Whether what was to be a member's copy is rebuilt in its place, or about to be.
+    fn is_promoting(self, slot: MemberIndex) -> bool {
+        self.promoting == Some(slot) || self.rebuilding.contains(slot)
     }
 }
 
@@ -507,6 +530,17 @@ mod tests {
         assert_eq!(before.events(done), [started, finished]);
         assert_eq!(copying.events(before), [stopped]);
         assert_eq!(copying.events(missing), [stopped, Event::MemberFailed(member), Event::Degraded]);
+        // The old one has failed, and the new one is rebuilt in its place.
+        let (promoting, failed) = (Condition { promoting: Some(member), ..missing }, Event::MemberFailed(member));
+        let joined = Condition { rebuilding: missing.missing, ..before };
+        let (rebuilding, joins) = (Event::ReplaceRebuilding(member), Event::RebuildStarted(member));
+        for held in [promoting, Condition { replacing: Some(member), ..promoting }] {
+            assert_eq!(copying.events(held), [failed, rebuilding, Event::Degraded]);
+            assert_eq!(held.events(promoting), []);
+            assert_eq!(held.events(joined), [joins]);
+            assert_eq!(held.events(missing), [stopped], "it could not join");
+        }
+        assert_eq!(copying.events(joined), [rebuilding, joins, Event::Degraded]);
     }
 
     #[test]

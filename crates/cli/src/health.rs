@@ -30,6 +30,8 @@ pub(crate) struct Condition {
     pub(crate) replace_stuck: Option<Stuck>,
     /// Who is being copied.
     pub(crate) replacing: Option<MemberIndex>,
+    /// Who has failed while being copied, and in whose place the other one is about to join.
+    pub(crate) promoting: Option<MemberIndex>,
     /// Whose place was taken last, and how many were.
     pub(crate) replaced: Option<(MemberIndex, u32)>,
 }
@@ -49,6 +51,7 @@ impl Condition {
             rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
             replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
             replacing: replacement.map(|replacement| replacement.slot),
+            promoting: engine.promoting(),
             replaced: engine.replaced(),
         }
     }

@@ -170,7 +170,7 @@ fn the_new_member_is_rebuilt_when_the_old_one_fails_midway() {
     let _ = ask(&array, &["replace", "--size", "16M", "1", new.to_str().unwrap()]).success();
     assert_eq!(events.until("replace-started"), [""; 0]);
     let _ = ask(&array, &["fail", "1"]).success();
-    assert_eq!(events.until("rebuild-started"), ["replace-stopped", "member-failed", "degraded"]);
+    assert_eq!(events.until("rebuild-started"), ["member-failed", "replace-rebuilding", "degraded"]);
     assert_eq!(status(&array)["members"][1]["path"], new.to_str().unwrap());
     let _ = ask(&array, &["rebuild-limit", "none"]).success();
     assert_eq!(events.until("recovered"), ["rebuild-finished"]);

@@ -184,6 +184,9 @@ impl<D: Disk, T> Engine<D, T> {
             self.counters.repaired(member);
             tracing::info!(%member, %stripe, %start, "content was computed from the others and written back");
             self.note_corrected(member);
+        } else if error.is_some() && rest.is_none() && self.record.missing().contains(member) {
+            // It is done without, and what it was to hold is nobody's loss.
+            tracing::info!(%member, %stripe, %start, "the member has failed: nothing is written back to it");
         } else {
             self.counters.unrepairable(member);
             tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be written back");

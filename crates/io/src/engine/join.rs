@@ -75,6 +75,13 @@ impl<T> Barrier<T> {
     }
 }
 
+impl<T> Barrier<T> {
+    /// The slot whose member has failed while it was being copied, and in which the other one joins.
+    pub(super) fn promotes(&self) -> Option<MemberIndex> {
+        matches!(*self.change, Change::Promote(_)).then(|| self.change.slot())
+    }
+}
+
 impl Change {
     fn slot(&self) -> MemberIndex {
         match self {

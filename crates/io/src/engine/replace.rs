@@ -95,6 +95,13 @@ impl<D: Disk, T> Engine<D, T> {
         replacing.is_some()
     }
 
+    /// The slot whose member has failed while it was being copied, and in whose place the other one is about to join, to be rebuilt.
+    pub fn promoting(&self) -> Option<MemberIndex> {
+        let promotes = self.barrier.as_ref().and_then(Barrier::promotes);
+        let is_failed = |slot: &MemberIndex| self.record.missing().contains(*slot);
+        promotes.or_else(|| self.replacing.as_ref().map(|replacing| replacing.slot).filter(is_failed))
+    }
+
     /// The slot of the last member whose place was taken by a copy, and how many were.
     pub fn replaced(&self) -> Option<(MemberIndex, u32)> {
         self.replaced
