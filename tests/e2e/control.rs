@@ -75,7 +75,7 @@ fn status_is_what_the_array_is_and_has_done() {
         assert_eq!(
             status["health"],
             serde_json::json!({
-                "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": []
+                "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": [], "salvage": null
             })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
@@ -113,7 +113,7 @@ fn degraded_arrays_say_what_they_survive() {
         let server = Server::start_members(&array, &array.without(absent), &["--degraded"]);
         let status = status(&array);
         let health = serde_json::json!({
-            "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [], "held_up": []
+            "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [], "held_up": [], "salvage": null
         });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {

@@ -5,6 +5,7 @@ mod late;
 use std::collections::HashSet;
 use std::path::PathBuf;
 
+use serde_json::{Value, json};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Command;
@@ -12,7 +13,7 @@ use uraid_tests::placement::{Place, Placement};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
-use super::control::ask;
+use super::control::{ask, status};
 
 /// Small, so that each chunk can be read alone.
 const SMALL: usize = 8 << 20;
@@ -120,7 +121,14 @@ fn reads_what_is_left(shape: &Shape) {
         }
         assert!(had < placement.units(), "{}: something is lost", shape.name);
         client.disconnect();
-        assert_eq!(crate::control::status(&array)["health"]["state"], "failing", "{}", shape.name);
+        let health = &status(&array)["health"];
+        let lost = (placement.units() - had) * chunk;
+        assert_eq!(
+            (&health["state"], &health["salvage"]["unreadable_bytes"]),
+            (&json!("salvage"), &json!(lost)),
+            "{}",
+            shape.name
+        );
         let _ = ask(&array, &["stop"]).success();
         let told = server.end().stderr;
         assert!(told.contains("only what is left is served"), "{}: {told}", shape.name);
@@ -148,6 +156,22 @@ fn a_member_that_failed_long_ago_is_the_last_resort() {
             reads_an_old_member(&shape, &old, &gone, consistency);
         }
     }
+}
+
+/// An array that is read from old members is not taken for one that has everything.
+fn assert_salvage(array: &Array, old: &[usize], ranges: &[std::ops::Range<usize>]) {
+    let now = status(array);
+    let salvage = &now["health"]["salvage"];
+    let stale: Vec<&Value> = salvage["stale"].as_array().unwrap().iter().map(|one| &one["slot"]).collect();
+    assert_eq!((&now["health"]["state"], json!(stale)), (&json!("salvage"), json!(old)), "{now:#}");
+    let total: usize = ranges.iter().map(ExactSizeIterator::len).sum();
+    let doubtful = (&salvage["doubtful_ranges"], &salvage["doubtful_bytes"]);
+    assert_eq!(doubtful, (&json!(ranges.len()), &json!(total)), "{now:#}");
+    assert_eq!(salvage["doubtful"][0], json!([ranges[0].start / 512, ranges[0].end / 512]), "{now:#}");
+    assert_eq!(salvage["unreadable_bytes"], 0, "{now:#}");
+    old.iter().for_each(|&slot| assert_eq!(now["members"][slot]["troubles"], json!(["stale"]), "{now:#}"));
+    let waited = ask(array, &["wait"]).code_is(1).stderr;
+    assert!(waited.contains("salvage: member") && waited.contains("out of date"), "{waited}");
 }
 
 fn reads_an_old_member(shape: &Shape, old: &[usize], gone: &[usize], consistency: &str) {
@@ -197,6 +221,7 @@ fn reads_an_old_member(shape: &Shape, old: &[usize], gone: &[usize], consistency
     }
     let total: usize = ranges.iter().map(ExactSizeIterator::len).sum();
     assert!(total < model.len() / 4, "{what}: most of it is certain: {ranges:?}");
+    assert_salvage(&array, old, &ranges);
     let mut image = read_export(server.uri());
     let found = image.clone();
     for range in ranges {

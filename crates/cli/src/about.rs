@@ -9,6 +9,7 @@ use uraid_io::superblock::UnixSeconds;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
 use uuid::Uuid;
 
+use crate::control::protocol::{OutOfDate, Salvage};
 use crate::shape::{layout_name, level_name};
 use crate::spares::Spare;
 
@@ -26,6 +27,8 @@ pub(crate) struct About {
     /// Where clients find it.
     pub(crate) uri: String,
     pub(crate) is_read_only: bool,
+    /// It is served as the last resort.
+    pub(crate) salvage: Option<Salvage>,
     pub(crate) reactors: u8,
     /// By slot.
     pub(crate) members: RefCell<Vec<Member>>,
@@ -69,6 +72,7 @@ impl About {
             geometry: array.geometry.clone(),
             uri,
             is_read_only,
+            salvage: salvage(array),
             reactors,
             members: RefCell::new(members.collect()),
             spares: RefCell::new(spares),
@@ -116,4 +120,31 @@ impl About {
         let Member { uuid, path } = &self.members.borrow()[member.index()];
         path.as_ref().map_or_else(|| uuid.to_string(), |path| path.display().to_string())
     }
+}
+
+/// Ranges that are listed.
+const RANGES_MAX: usize = 64;
+
+/// What is left of an array of which members are out of date, or too many gone.
+fn salvage(array: &Array) -> Option<Salvage> {
+    let (stale, doubtful) = (&array.stale, array.doubtful());
+    if stale.is_empty() && array.unreadable().is_none() {
+        return None;
+    }
+    let path = |path: &Path| absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    let out_of_date = stale.iter().map(|stale| OutOfDate {
+        slot: stale.slot.0,
+        path: Some(path(&stale.path)),
+        epoch: stale.epoch.0,
+        newest_epoch: stale.newest.0,
+    });
+    let blocks = doubtful.iter().take(RANGES_MAX).map(|range| [range.start.0 / 512, range.end.0 / 512]);
+    Some(Salvage {
+        stale: out_of_date.collect(),
+        doubtful_ranges: doubtful.len() as u64,
+        doubtful_bytes: doubtful.iter().map(|range| range.end.0 - range.start.0).sum(),
+        doubtful: blocks.collect(),
+        unreadable_bytes: array.unreadable_bytes().0,
+        size_bytes: array.geometry.capacity().bytes().0,
+    })
 }

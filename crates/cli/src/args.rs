@@ -242,7 +242,7 @@ pub(crate) struct WatchArgs {
     pub(crate) control: Option<PathBuf>,
     /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and each MEMBER that it is about; URAID_HEALTH in its environment says in
     /// words how the array is. EVENT is started, stopped, member-failed, member-deleted, member-failing, member-no-room, member-stalled, member-lagging, member-missing, degraded, stalled,
-    /// failing, frozen, rebuild-stuck, replace-stuck, spare-taken, rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, replace-rebuilding, recovered,
+    /// failing, salvage, frozen, rebuild-stuck, replace-stuck, spare-taken, rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, replace-rebuilding, recovered,
     /// scrub-mismatch, scrub-finished or scrub-incomplete
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,

@@ -58,6 +58,8 @@ pub(crate) enum Event {
     Stalled,
     /// Content can't be had, or is about to be lost.
     Failing,
+    /// What is left of the array is read: members are out of date, or too many are gone.
+    Salvage,
     /// More members failed than the level survives, these last.
     Frozen(MemberSet),
     /// A rebuild can't go on: these members can't be read.
@@ -137,6 +139,7 @@ impl Event {
             Self::Degraded => "degraded",
             Self::Stalled => "stalled",
             Self::Failing => "failing",
+            Self::Salvage => "salvage",
             Self::Frozen(_) => "frozen",
             Self::RebuildStuck(_) => "rebuild-stuck",
             Self::ReplaceStuck(_) => "replace-stuck",
@@ -214,7 +217,7 @@ impl Event {
             Self::MemberStalled(slot) => {
                 tracing::error!(event, array, %slot, member, "a member does not answer, and is waited for");
             }
-            Self::Frozen(_) | Self::Failing | Self::RebuildStuck(_) | Self::ReplaceStuck(_) => {
+            Self::Frozen(_) | Self::Salvage | Self::Failing | Self::RebuildStuck(_) | Self::ReplaceStuck(_) => {
                 tracing::error!(event, array, member, "the array is {health}");
             }
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
@@ -325,7 +328,9 @@ impl Watcher {
         watcher.tell(Event::Started);
         // Who failed while nobody looked is told of, too.
         now.missing.iter().for_each(|member| watcher.tell(Event::MemberMissing(member)));
-        if !now.lost().is_empty() {
+        if now.state() == HealthState::Salvage {
+            watcher.tell(Event::Salvage);
+        } else if !now.lost().is_empty() {
             watcher.tell(Event::Degraded);
         }
         watcher
@@ -608,6 +613,7 @@ mod tests {
             geometry: Geometry::new(spec).expect("an array"),
             uri: String::new(),
             is_read_only: false,
+            salvage: None,
             reactors: 1,
             members: RefCell::new((0..3).map(member).collect()),
             spares: RefCell::default(),

@@ -9,7 +9,8 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 
 use crate::about::About;
-use crate::control::protocol::{Ailing, Health, HealthState, HeldUp, Trouble, Unreadable, Work};
+use crate::control::protocol::{Ailing, Health, HealthState, HeldUp, OutOfDate, Salvage, Trouble, Unreadable, Work};
+use crate::reactor::LastResort;
 use crate::terminal::{duration, list, size};
 
 /// How an array is, as far as anybody is told.
@@ -23,6 +24,7 @@ pub(crate) struct Condition {
     pub(crate) lagging: MemberSet,
     /// Their files were deleted, and they are in use all the same.
     pub(crate) deleted: MemberSet,
+    pub(crate) last_resort: LastResort,
     pub(crate) troubles: Troubles,
     pub(crate) is_frozen: bool,
     /// What holds up a rebuild, and a copy.
@@ -38,7 +40,12 @@ pub(crate) struct Condition {
 
 impl Condition {
     /// How an engine's array is, whose files were deleted and who lags behind the others.
-    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>, deleted: MemberSet, lagging: MemberSet) -> Self {
+    pub(crate) fn of<D: Disk, T>(
+        engine: &Engine<D, T>,
+        deleted: MemberSet,
+        lagging: MemberSet,
+        last_resort: LastResort,
+    ) -> Self {
         let (rebuild, replacement) = (engine.rebuilding(), engine.replacement());
         Self {
             missing: engine.missing(),
@@ -46,6 +53,7 @@ impl Condition {
             slow: engine.slow(),
             lagging: lagging.minus(engine.missing()),
             deleted: deleted.minus(engine.missing()),
+            last_resort,
             troubles: engine.troubles(),
             is_frozen: engine.is_frozen(),
             rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
@@ -76,7 +84,8 @@ impl Condition {
         let Troubles { stalled, roomless, failing, is_partial, .. } = self.troubles;
         match () {
             () if self.is_frozen => HealthState::Frozen,
-            () if is_partial || !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
+            () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
             () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
             () if !self.lost().is_empty() => HealthState::Degraded,
             () => HealthState::Whole,
@@ -89,6 +98,7 @@ impl Condition {
             Trouble::Failed => self.troubles.frozen_by,
             Trouble::Deleted => self.deleted,
             Trouble::Failing => self.troubles.failing,
+            Trouble::Stale => self.last_resort.stale,
             Trouble::NoRoom => self.troubles.roomless,
             Trouble::Stalled => self.troubles.stalled,
             Trouble::Slow => self.slow,
@@ -141,6 +151,7 @@ impl Condition {
             rebuilding: slots(self.rebuilding),
             troubles: Trouble::ALL.into_iter().flat_map(ailing).collect(),
             held_up: rebuild.into_iter().chain(replace).collect(),
+            salvage: about.salvage.clone(),
         }
     }
 
@@ -180,10 +191,11 @@ pub(crate) fn words(health: &Health) -> String {
         HealthState::Whole => vec![survives],
         HealthState::Degraded => [degraded, causes, vec![survives]].concat(),
         HealthState::Stalled => [causes, degraded, vec![survives]].concat(),
-        HealthState::Failing if causes.is_empty() => {
-            [degraded, vec!["what they hold is nowhere else".to_owned()]].concat()
-        }
         HealthState::Failing => [causes, degraded].concat(),
+        HealthState::Salvage => {
+            let left = health.salvage.as_ref().map(left).unwrap_or_default();
+            [left, degraded, causes, vec!["copy off what is left, and make a new array of it".to_owned()]].concat()
+        }
         HealthState::Frozen => {
             let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
             let by = match members.as_slice() {
@@ -196,6 +208,36 @@ pub(crate) fn words(health: &Health) -> String {
         }
     };
     format!("{}: {}", health.state.name(), parts.join("; "))
+}
+
+/// What is left of an array that is served as the last resort.
+fn left(salvage: &Salvage) -> Vec<String> {
+    let Salvage { stale, doubtful_ranges, doubtful_bytes, unreadable_bytes, size_bytes, .. } = salvage;
+    let name = |OutOfDate { slot, path, .. }: &OutOfDate| {
+        path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
+    };
+    let names: Vec<String> = stale.iter().map(name).collect();
+    let all = size(*size_bytes);
+    let mut left = Vec::new();
+    let who = match names.as_slice() {
+        [] => None,
+        [one] => Some(format!("member {one} is out of date, and read all the same")),
+        more => Some(format!("members {} are out of date, and read all the same", list(more))),
+    };
+    if let Some(who) = who {
+        let ranges = if *doubtful_ranges == 1 { "1 range" } else { &format!("{doubtful_ranges} ranges") };
+        left.push(match doubtful_ranges {
+            0 => format!("{who}: nothing was written since"),
+            _ => format!(
+                "{who}: what is read in {ranges}, {} of {all}, may be old or wrong; the server printed them at its start",
+                size(*doubtful_bytes)
+            ),
+        });
+    }
+    if *unreadable_bytes > 0 {
+        left.push(format!("{} of {all} can't be read: it is an I/O error", size(*unreadable_bytes)));
+    }
+    left
 }
 
 /// Who is not there, or not all of it.

@@ -69,6 +69,16 @@ pub(crate) struct Settings {
     pub(crate) request_memory: Bytes,
     /// Of each reactor.
     pub(crate) patience: Patience,
+    pub(crate) last_resort: LastResort,
+}
+
+/// What is served as the last resort, and how far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct LastResort {
+    /// Members that are read although they are out of date.
+    pub(crate) stale: MemberSet,
+    /// More are gone than the level survives.
+    pub(crate) is_partial: bool,
 }
 
 impl Settings {
@@ -98,6 +108,7 @@ pub(crate) struct Reactor {
     deleted: RefCell<Vec<Open>>,
     /// Members that are slow beside the others, as the keeper finds.
     lagging: Cell<MemberSet>,
+    last_resort: LastResort,
     meter: Rc<Meter>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
@@ -159,6 +170,7 @@ impl Reactor {
             watcher: OnceCell::new(),
             deleted: RefCell::default(),
             lagging: Cell::default(),
+            last_resort: settings.last_resort,
             meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),

@@ -22,7 +22,7 @@ use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::fleet::Fleet;
 use crate::logging;
 use crate::metrics::Exporter;
-use crate::reactor::{Caching, Reactor, Settings};
+use crate::reactor::{Caching, LastResort, Reactor, Settings};
 use crate::systemd::{self, Notifier};
 use crate::terminal::{print, quoted};
 use signals::Signals;
@@ -86,9 +86,11 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
         ReadAhead::Auto => READ_AHEAD,
     };
     let caching = caching(args).map(|(mode, size)| Caching { mode, size, read_ahead });
+    let stale = array.stale.iter().map(|stale| stale.slot).collect();
+    let last_resort = LastResort { stale, is_partial: array.unreadable().is_some() };
     let cached = caching.map_or(Bytes(0), |caching| caching.size);
     let request_memory = args.cache.request_memory.unwrap_or(cached.max(REQUEST_MEMORY_MIN));
-    Settings { busy_poll, caching, request_memory, patience: args.patience.into() }
+    Settings { busy_poll, caching, request_memory, patience: args.patience.into(), last_resort }
 }
 
 /// How many threads serve the array.

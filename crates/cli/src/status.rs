@@ -190,7 +190,11 @@ fn table(status: &Status, before: Option<&Status>) -> String {
 
 /// A trouble in a column.
 fn trouble_name(trouble: Trouble) -> &'static str {
-    if trouble == Trouble::NoRoom { "waiting for room" } else { trouble.name() }
+    match trouble {
+        Trouble::NoRoom => "waiting for room",
+        Trouble::Stale => "out of date",
+        _ => trouble.name(),
+    }
 }
 
 /// How long operations took, since the last look where there was one: the mean, and what 99 of 100 took at most, in milliseconds.

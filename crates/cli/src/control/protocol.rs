@@ -243,6 +243,35 @@ pub(crate) struct Health {
     pub(crate) troubles: Vec<Ailing>,
     /// Rebuilds and copies that can't go on.
     pub(crate) held_up: Vec<HeldUp>,
+    /// The array is only read for what is left of it.
+    #[serde(default)]
+    pub(crate) salvage: Option<Salvage>,
+}
+
+/// What is left of an array that is served as the last resort.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Salvage {
+    /// Members that are out of date, and read all the same.
+    pub(crate) stale: Vec<OutOfDate>,
+    /// How many ranges of the array may be read old or wrong, and how much that is.
+    pub(crate) doubtful_ranges: u64,
+    pub(crate) doubtful_bytes: u64,
+    /// The first of them, the array's sectors from and up to.
+    pub(crate) doubtful: Vec<[u64; 2]>,
+    /// What can't be read at all.
+    pub(crate) unreadable_bytes: u64,
+    /// The array's size.
+    pub(crate) size_bytes: u64,
+}
+
+/// A member that is read although the array went on without it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct OutOfDate {
+    pub(crate) slot: u8,
+    pub(crate) path: Option<String>,
+    /// The last round of changes that it knows of, and the array's.
+    pub(crate) epoch: u64,
+    pub(crate) newest_epoch: u64,
 }
 
 /// A member that needs attention.
@@ -265,6 +294,8 @@ pub(crate) enum Trouble {
     Deleted,
     /// It failed what nobody could make good, or makes many errors and can't be spared.
     Failing,
+    /// It is out of date, and read all the same.
+    Stale,
     /// Writes wait for room on its file system.
     NoRoom,
     /// It does not answer, and somebody waits for it.
@@ -322,6 +353,8 @@ pub(crate) enum HealthState {
     Stalled,
     /// Content can't be had, or is about to be lost.
     Failing,
+    /// What is left is read: content can't be had, or may be old or wrong, as members are gone or out of date.
+    Salvage,
     /// More members failed than the level survives.
     Frozen,
 }
@@ -429,7 +462,8 @@ impl Request {
 }
 
 impl HealthState {
-    pub(crate) const ALL: [Self; 5] = [Self::Whole, Self::Degraded, Self::Stalled, Self::Failing, Self::Frozen];
+    pub(crate) const ALL: [Self; 6] =
+        [Self::Whole, Self::Degraded, Self::Stalled, Self::Failing, Self::Salvage, Self::Frozen];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
@@ -437,20 +471,30 @@ impl HealthState {
             Self::Degraded => "degraded",
             Self::Stalled => "stalled",
             Self::Failing => "failing",
+            Self::Salvage => "salvage",
             Self::Frozen => "frozen",
         }
     }
 }
 
 impl Trouble {
-    pub(crate) const ALL: [Self; 7] =
-        [Self::Failed, Self::Deleted, Self::Failing, Self::NoRoom, Self::Stalled, Self::Slow, Self::Lagging];
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Failed,
+        Self::Deleted,
+        Self::Failing,
+        Self::Stale,
+        Self::NoRoom,
+        Self::Stalled,
+        Self::Slow,
+        Self::Lagging,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Failed => "failed",
             Self::Deleted => "deleted",
             Self::Failing => "failing",
+            Self::Stale => "stale",
             Self::NoRoom => "no-room",
             Self::Stalled => "stalled",
             Self::Slow => "slow",

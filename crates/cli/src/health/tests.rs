@@ -10,7 +10,7 @@ fn members(slots: &[u8]) -> MemberSet {
 
 fn health(state: HealthState, survives: usize) -> Health {
     let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    Health { state, survives, missing, rebuilding, troubles, held_up }
+    Health { state, survives, missing, rebuilding, troubles, held_up, salvage: None }
 }
 
 fn ailing(slot: u8, trouble: Trouble, waits_ms: Option<u64>) -> Ailing {
@@ -49,11 +49,43 @@ fn troubles_are_said_with_their_members() {
          member 0 is missing"
     );
     assert!(said(failing, &[], &[ailing(1, Trouble::Failing, None)]).starts_with("failing: member 1 (/srv/d1) failed"));
-    assert_eq!(said(failing, &[0, 2], &[]), "failing: members 0 and 2 are missing; what they hold is nowhere else");
     let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
     assert!(text.starts_with("frozen by members 1 (/srv/d1) and 3 (/srv/d3): "), "{text}");
     assert!(text.ends_with("; member 0 is missing"), "{text}");
     assert!(said(frozen, &[], &[]).starts_with("frozen: more members failed"));
+}
+
+#[test]
+fn what_is_left_is_not_called_whole_or_degraded() {
+    let stale = |slot| OutOfDate { slot, path: Some(format!("/srv/d{slot}")), epoch: 3, newest_epoch: 5 };
+    let old = Salvage {
+        stale: vec![stale(1)],
+        doubtful_ranges: 2,
+        doubtful_bytes: 1 << 20,
+        doubtful: vec![[0, 1024], [4096, 5120]],
+        unreadable_bytes: 0,
+        size_bytes: 3 << 30,
+    };
+    let said = |missing: &[u8], salvage: Salvage| {
+        let health = health(HealthState::Salvage, 0);
+        words(&Health { missing: missing.to_vec(), salvage: Some(salvage), ..health })
+    };
+    assert_eq!(
+        said(&[2], old.clone()),
+        "salvage: member 1 (/srv/d1) is out of date, and read all the same: what is read in 2 ranges, 1 MiB of 3 GiB, may be old or wrong; the server \
+         printed them at its start; member 2 is missing; copy off what is left, and make a new array of it"
+    );
+    let untouched = Salvage { stale: vec![stale(0), stale(1)], doubtful_ranges: 0, ..old.clone() };
+    assert_eq!(
+        said(&[], untouched),
+        "salvage: members 0 (/srv/d0) and 1 (/srv/d1) are out of date, and read all the same: nothing was written since; copy off what is left, and make \
+         a new array of it"
+    );
+    let gone = Salvage { stale: Vec::new(), doubtful_ranges: 0, unreadable_bytes: 1 << 30, ..old };
+    assert_eq!(
+        said(&[0, 2], gone),
+        "salvage: 1 GiB of 3 GiB can't be read: it is an I/O error; members 0 and 2 are missing; copy off what is left, and make a new array of it"
+    );
 }
 
 #[test]
@@ -92,7 +124,15 @@ fn the_worst_is_the_state() {
         (troubles(roomless), HealthState::Stalled),
         (troubles(failing), HealthState::Failing),
         (Condition { deleted: members(&[2]), ..troubles(stalled) }, HealthState::Failing),
-        (troubles(Troubles { is_partial: true, ..Troubles::default() }), HealthState::Failing),
+        (troubles(Troubles { is_partial: true, ..failing }), HealthState::Salvage),
+        (
+            Condition { last_resort: LastResort { stale: members(&[2]), is_partial: false }, ..degraded },
+            HealthState::Salvage,
+        ),
+        (
+            Condition { last_resort: LastResort { is_partial: true, ..LastResort::default() }, ..degraded },
+            HealthState::Salvage,
+        ),
         (Condition { is_frozen: true, ..troubles(failing) }, HealthState::Frozen),
     ] {
         assert_eq!(condition.state(), state, "{condition:?}");

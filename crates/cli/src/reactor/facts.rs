@@ -157,7 +157,7 @@ impl Reactor {
             traffic: self.traffic.get(),
             served: self.meter.served(),
             latencies: engine.disk().latencies().clone(),
-            condition: Condition::of(&engine, self.deleted(), self.lagging.get()),
+            condition: Condition::of(&engine, self.deleted(), self.lagging.get(), self.last_resort),
             waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
             has_unwritten: engine.has_unwritten(),
             cache_mode: engine.cache_mode(),

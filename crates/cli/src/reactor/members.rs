@@ -202,7 +202,7 @@ impl Reactor {
 
     /// How the array is, as far as this reactor knows.
     pub(super) fn condition(&self) -> Condition {
-        let own = Condition::of(&self.engine.borrow(), self.deleted(), self.lagging.get());
+        let own = Condition::of(&self.engine.borrow(), self.deleted(), self.lagging.get(), self.last_resort);
         self.peers.as_ref().map_or(own, |peers| peers.condition(own))
     }
 

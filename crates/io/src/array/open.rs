@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use uraid_layout::repair::{Repair, Unrecoverable};
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
@@ -313,6 +313,20 @@ impl Array {
     #[must_use]
     pub fn unreadable(&self) -> Option<Unrecoverable> {
         Repair::new(&self.geometry, self.assembled.record.lost()).err()
+    }
+
+    /// How much of the array that is: what members held that are gone and nobody else does.
+    #[must_use]
+    pub fn unreadable_bytes(&self) -> Bytes {
+        let (geometry, lost) = (&self.geometry, self.assembled.record.lost());
+        let (repair, maps) = (Repair::partial(geometry, lost), geometry.maps().len() as u64);
+        let units = |stripe: StripeId| {
+            geometry.map(stripe).data().iter().filter(|cell| !repair.has(geometry, stripe, **cell)).count() as u64
+        };
+        // Every so many stripes they are placed alike.
+        let stripes = geometry.stripes().0;
+        let lacking = (0..maps.min(stripes)).map(|first| units(StripeId(first)) * (stripes - first).div_ceil(maps));
+        Bytes(lacking.sum::<u64>() * geometry.chunk().bytes().0).min(geometry.capacity().bytes())
     }
 
     /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks. One while members are
