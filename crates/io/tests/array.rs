@@ -167,7 +167,11 @@ fn what_is_rebuilt_is_written_and_counts_as_lost() {
         check_presence(&one(&members), &members, OpenOptions { access: Access::ReadWrite, allow_degraded, force })
     };
     assert!(may(true, false, false).is_ok());
-    assert!(matches!(may(false, false, true), Err(OpenError::DirtyDegraded { .. })), "no log makes it good");
+    let refused = may(false, false, true).unwrap_err();
+    assert!(matches!(refused, OpenError::DirtyDegraded { .. }), "no log makes it good: {refused}");
+    let said = refused.to_string();
+    assert!(said.contains("is there, but not rebuilt yet") && said.contains("nothing to bring back"), "{said}");
+    assert!(!said.contains("missing") && said.contains("copies") && !said.contains("parity"), "{said}");
     assert!(may(false, true, false).is_ok());
     // Two epochs behind it has missed writes.
     let stale = [members[0].clone(), saying(1, 7, rebuilding, 7), members[2].clone()];
@@ -319,6 +323,21 @@ fn members_full_of_garbage_come_into_agreement() {
 }
 
 #[test]
+fn an_unclean_mirror_is_refused_for_what_mirrors_lack() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let paths = paths(&directory, 2);
+    create(&paths, &without_log(Level::Raid1), |_, _| ()).expect("created");
+    let mut engine = open(&paths).expect("opens").into_engine::<u8>().expect("an engine");
+    let buf = uraid_io::buf::Buf::zeroed(Bytes(4096));
+    run(&mut engine, Command::Write { lba: Lba(0), buf, fua: true }).expect("written");
+    drop(engine);
+    let degraded = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+    let said = Array::open(&paths[1..], degraded).unwrap_err().to_string();
+    assert!(said.contains("member 0 (") && said.contains(") is missing: ") && said.contains("copies"), "{said}");
+    assert!(!said.contains("parity") && said.contains("Bring the missing member back"), "{said}");
+}
+
+#[test]
 fn an_unclean_array_is_resynced_when_whole_and_refused_when_not() {
     let directory = tempfile::tempdir().expect("a directory");
     let mut paths = paths(&directory, 4);
@@ -335,7 +354,13 @@ fn an_unclean_array_is_resynced_when_whole_and_refused_when_not() {
     file[1 << 20..(1 << 20) + 100_000].fill(0xA5);
     fs::write(&paths[3], file).expect("written");
     let degraded = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
-    assert!(matches!(Array::open(&paths[1..], degraded), Err(OpenError::DirtyDegraded { .. })));
+    let refused = Array::open(&paths[1..], degraded).unwrap_err();
+    assert!(matches!(refused, OpenError::DirtyDegraded { .. }), "{refused}");
+    let said = refused.to_string();
+    assert!(
+        said.contains("is missing: ") && said.contains("parity") && said.contains("Bring the missing member back"),
+        "{said}"
+    );
     assert!(matches!(open(&paths[1..]), Err(OpenError::Degraded { .. })));
     assert!(matches!(open(&paths[2..]), Err(OpenError::TooFew { .. })));
     paths.reverse();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use uraid_layout::repair::{Repair, Unrecoverable};
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, Geometry, Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
@@ -85,15 +85,14 @@ pub enum OpenError {
         set_aside: Vec<(PathBuf, SetAside)>,
     },
     /// The array was not stopped cleanly and is not whole.
-    #[error(
-        "the array was not stopped cleanly and {} missing or not rebuilt yet: writes that were under way may have left parity that does not match, and \
-         what the missing members held would come back wrong there. Bring the missing members back, or accept that with --force{}",
-        describe(missing),
-        asides(set_aside)
-    )]
+    #[error("the array was not stopped cleanly, and {}{}", unsound(missing, rebuilding, *is_mirrored), asides(set_aside))]
     DirtyDegraded {
         /// Who is missing.
         missing: Vec<(MemberIndex, Uuid)>,
+        /// Who is there, and not rebuilt yet.
+        rebuilding: Vec<(MemberIndex, Uuid)>,
+        /// Whether its members hold copies, and not parity.
+        is_mirrored: bool,
         /// Members that were named and do not count.
         set_aside: Vec<(PathBuf, SetAside)>,
     },
@@ -414,7 +413,33 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     let is_logged = verdict.superblock.consistency == Consistency::Log;
     let lost = verdict.lost();
     let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged;
-    if is_sound || options.force { Ok(()) } else { Err(OpenError::DirtyDegraded { missing: name(lost), set_aside }) }
+    if is_sound || options.force {
+        return Ok(());
+    }
+    let is_mirrored = matches!(verdict.geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
+    let (missing, rebuilding) = (name(verdict.missing()), name(verdict.rebuilding()));
+    Err(OpenError::DirtyDegraded { missing, rebuilding, is_mirrored, set_aside })
+}
+
+/// Why an array should be whole that was not stopped cleanly, and what can be done about it.
+fn unsound(missing: &[(MemberIndex, Uuid)], rebuilding: &[(MemberIndex, Uuid)], is_mirrored: bool) -> String {
+    let gone = (!missing.is_empty()).then(|| format!("{} missing", describe(missing)));
+    let new = (!rebuilding.is_empty()).then(|| format!("{} there, but not rebuilt yet", describe(rebuilding)));
+    let who: Vec<String> = gone.into_iter().chain(new).collect();
+    let risk = if is_mirrored {
+        "writes that were under way may be in some copies and not in others. The copies that are left count then: what was read before the stop, \
+         and never flushed, may be older again"
+    } else {
+        "writes that were under way may have left parity that does not match, and what is computed from it would be wrong there"
+    };
+    let way = match missing.len() {
+        0 => {
+            "What is to be there is with the others alone, so there is nothing to bring back: accept that with --force"
+        }
+        1 => "Bring the missing member back, or accept that with --force",
+        _ => "Bring the missing members back, or accept that with --force",
+    };
+    format!("{}: {risk}. {way}", who.join(", and "))
 }
 
 /// `member 2 (UUID) is`, `members 2 (UUID), 3 (UUID) are`.
