@@ -8,7 +8,9 @@ use uuid::Uuid;
 
 use crate::args::{AddArgs, MemberArgs, RateArgs, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, StopArgs};
 use crate::control::client::Client;
-use crate::control::protocol::{Added, Certainty, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport};
+use crate::control::protocol::{
+    Added, Certainty, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status,
+};
 use crate::status;
 use crate::terminal::{print, print_json, size};
 use crate::wait;
@@ -131,13 +133,10 @@ pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
             if !wait {
                 return print(format_args!("{}", status::scrub_line(&scrub)));
             }
-            wait::until_scrubbed(&mut client)?;
+            let level = wait::until_scrubbed(&mut client)?.level;
             let report: ScrubReport = client.ask(&Request::ScrubStatus {})?;
             show(&report)?;
-            let Scrub { done_bytes, total_bytes, mismatched_bytes, repaired_bytes, .. } = report.scrub;
-            ensure!(done_bytes == total_bytes, "the scrub was stopped");
-            ensure!(mismatched_bytes == repaired_bytes, "the members do not agree");
-            Ok(())
+            judge(&report.scrub, &level)
         }
         ScrubAction::Stop { ref server } => {
             let scrub: Scrub = Client::connect(&server.socket)?.ask(&Request::ScrubStop {})?;
@@ -148,6 +147,20 @@ pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
             if json { print_json(&report) } else { show(&report) }
         }
     }
+}
+
+/// Whether everything was compared, and is right now.
+fn judge(scrub: &Scrub, level: &str) -> Result<()> {
+    let &Scrub { done_bytes, total_bytes, mismatched_bytes, repaired_bytes, missed_bytes, .. } = scrub;
+    ensure!(done_bytes == total_bytes, "the scrub was stopped");
+    // Nothing is kept twice there that could agree.
+    let wrong = if level == "0" { "blocks do not match their checksums" } else { "the members do not agree" };
+    ensure!(mismatched_bytes == repaired_bytes, "{wrong}");
+    ensure!(
+        missed_bytes == 0,
+        "what belongs to missing members was not checked: the scrub does not count as complete; scrub again when the array is whole"
+    );
+    Ok(())
 }
 
 fn show(report: &ScrubReport) -> Result<()> {
@@ -174,4 +187,32 @@ fn show(report: &ScrubReport) -> Result<()> {
         print(format_args!("  and {unlisted} more"))?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrub_is_right_where_everything_was_compared_and_agrees() {
+        let done = Scrub {
+            mode: ScrubMode::Check,
+            running: false,
+            done_bytes: 8192,
+            total_bytes: 8192,
+            mismatched_bytes: 0,
+            repaired_bytes: 0,
+            unchecked_bytes: 0,
+            missed_bytes: 0,
+        };
+        let wrong = Scrub { mismatched_bytes: 4096, ..done };
+        let said = |scrub: &Scrub, level| judge(scrub, level).map_err(|error| error.to_string());
+        assert_eq!(said(&done, "5"), Ok(()));
+        assert_eq!(said(&Scrub { repaired_bytes: 4096, ..wrong }, "5"), Ok(()));
+        assert_eq!(said(&wrong, "5"), Err("the members do not agree".into()));
+        assert_eq!(said(&wrong, "0"), Err("blocks do not match their checksums".into()));
+        assert_eq!(said(&Scrub { done_bytes: 4096, ..done }, "5"), Err("the scrub was stopped".into()));
+        let missed = said(&Scrub { unchecked_bytes: 4096, missed_bytes: 4096, ..done }, "5").unwrap_err();
+        assert!(missed.contains("missing members") && missed.contains("does not count"), "{missed}");
+    }
 }

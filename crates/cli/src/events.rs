@@ -222,7 +222,11 @@ impl Event {
             }
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
-            Self::ScrubMismatch => tracing::error!(event, array, "a scrub finds members that do not agree"),
+            Self::ScrubMismatch => tracing::error!(
+                event,
+                array,
+                "a scrub finds members that do not agree, or blocks that do not match their checksums"
+            ),
             Self::ScrubFinished => tracing::info!(event, array, "a scrub has compared everything"),
             Self::ScrubIncomplete => tracing::warn!(
                 event,

@@ -112,15 +112,17 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
 
 /// How far a scrub is: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.
 pub(crate) fn scrub_line(scrub: &Scrub) -> String {
-    let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, .. } = *scrub;
+    let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, missed_bytes, .. } = *scrub;
     let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
     let state = match (running, mode) {
         (true, ScrubMode::Check) => "checking",
         (true, ScrubMode::Repair | ScrubMode::RepairSuspects) => "repairing",
+        (false, _) if done_bytes == total_bytes && missed_bytes > 0 => "finished without missing members",
         (false, _) if done_bytes == total_bytes => "finished",
         (false, _) => "stopped",
     };
     let found = match (mismatched_bytes, repaired_bytes) {
+        (0, _) if missed_bytes > 0 => "nothing wrong in the rest".to_owned(),
         (0, _) => "nothing wrong".to_owned(),
         (wrong, 0) => format!("{} wrong", size(wrong)),
         (wrong, repaired) => format!("{} wrong, {} repaired", size(wrong), size(repaired)),

@@ -193,6 +193,9 @@ pub(crate) struct Scrub {
     pub(crate) repaired_bytes: u64,
     /// Parity that could not be checked.
     pub(crate) unchecked_bytes: u64,
+    /// What of that needs members that were missing: with any of it the scrub does not count as complete.
+    #[serde(default)]
+    pub(crate) missed_bytes: u64,
 }
 
 /// What a scrub has found.

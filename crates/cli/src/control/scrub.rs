@@ -230,6 +230,7 @@ pub(super) fn scrub(status: &ScrubStatus) -> Scrub {
         mismatched_bytes: status.mismatched.bytes().0,
         repaired_bytes: status.repaired.bytes().0,
         unchecked_bytes: status.unchecked.bytes().0,
+        missed_bytes: status.missed.bytes().0,
     }
 }
 

@@ -121,6 +121,7 @@ fn a_scrub_has_a_bar_and_the_time_that_is_left() {
         mismatched_bytes: 8192,
         repaired_bytes: 0,
         unchecked_bytes: 0,
+        missed_bytes: 0,
     };
     let before = Status { scrub: Some(scrub), ..status() };
     let scrub = Scrub { done_bytes: (1 << 30) + (64 << 20), ..scrub };
