@@ -143,3 +143,29 @@ fn status_works_when_clients_use_up_the_descriptors() {
     let output = server.end().success();
     assert!(output.stderr.contains("too few file descriptors are left"), "{}", output.stderr);
 }
+
+/// A server with so few file descriptors says so, whatever would have failed first.
+#[test]
+fn a_limit_of_open_files_that_is_too_low_is_said_with_what_is_needed() {
+    let array = Array::create(&shape::raid5_of_3());
+    let start = |most: u64| {
+        let uraid = Server::command(&array, array.members(), &[]);
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", "ulimit -n \"$0\"; exec \"$@\"", &most.to_string()]).arg(uraid.get_program());
+        command.args(uraid.get_args());
+        Server::spawn(command, array.path("nbd.sock"))
+    };
+    let mut needed = 0;
+    for most in [8, 12, 16, 24] {
+        let said = start(most).unwrap_err().code_is(1).stderr;
+        let said =
+            said.split_once(&format!("the limit of open files is {most}, and serving 3 members needs ")).unwrap();
+        needed = said.1.split(':').next().unwrap().parse().unwrap();
+    }
+    let server = start(needed).expect("as many are enough");
+    let mut client = server.connect();
+    assert_eq!(client.read(0, 4096).len(), 4096);
+    assert_eq!(status(&array)["health"]["state"], "whole");
+    drop(client);
+    let _ = server.stop();
+}

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 use uraid_tests::array::{Array, Content};
+use uraid_tests::binary::uraid;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Command;
 use uraid_tests::placement::{Place, Placement};
@@ -249,4 +250,19 @@ fn reads_an_old_member(shape: &Shape, old: &[usize], gone: &[usize], consistency
     };
     refused(&["--accept-stale", &gone[0].to_string()], "none of the paths");
     refused(&["--accept-stale", "2"], "is up to date");
+}
+
+#[test]
+fn examine_says_of_each_path_what_it_is() {
+    let array = Array::create_sized(&shape::raid5_of_3(), SMALL);
+    let (blank, absent) = (array.path("blank"), array.path("absent"));
+    std::fs::write(&blank, vec![0; SMALL]).unwrap();
+    let paths = [&[blank.clone(), absent.clone()], array.members()].concat();
+    let examined = uraid(["examine".as_ref()].into_iter().chain(paths.iter().map(|path| path.as_os_str()))).code_is(1);
+    let shown = String::from_utf8_lossy(&examined.stdout).into_owned();
+    array.members().iter().for_each(|member| assert!(shown.contains(member.to_str().unwrap()), "{shown}"));
+    for path in [&blank, &absent] {
+        assert!(examined.stderr.contains(path.to_str().unwrap()), "{}", examined.stderr);
+    }
+    assert!(examined.stderr.contains("has no uraid superblock"), "{}", examined.stderr);
 }

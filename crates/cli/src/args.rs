@@ -148,7 +148,8 @@ pub(crate) struct CreateArgs {
     /// What keeps the members in agreement over an unclean stop [default: log for 5 and rm2, bitmap for 1 and 10, none for 0]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) consistency: Option<ConsistencyName>,
-    /// Check content by a checksum of each 4 KiB block; needs `--consistency log`, which is the default then
+    /// Check content by a checksum of each 4 KiB block; needs `--consistency log`, which is the default then. The
+    /// array takes only requests that are multiples of 4096 bytes
     #[arg(long, value_enum, value_name = "MODE", default_value_t = IntegrityName::None)]
     pub(crate) integrity: IntegrityName,
     /// Room for the log on each member [default: 1/64 of the member, up to 64M, and room for a few parity stripes]

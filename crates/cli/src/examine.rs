@@ -1,10 +1,10 @@
 //! `uraid examine`: what members say about their array.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use serde::Serialize;
-use uraid_io::array::{Candidate, Named, Verdict, candidates, judge};
+use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
 use uraid_io::member::Access;
 use uraid_io::superblock::{SlotState, Superblock};
 use uraid_layout::MemberIndex;
@@ -63,8 +63,23 @@ struct MemberReport {
 
 /// Runs the command.
 pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
-    let report = report(&args.members)?;
-    show(&report, args.json)
+    let error = match report(&args.members) {
+        Ok(report) => return show(&report, args.json),
+        Err(error) => error,
+    };
+    // What the others say is worth knowing all the same.
+    let looks = look(&args.members, &mut Patience::endless())?;
+    let (members, others): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.found.is_ok());
+    if others.is_empty() || args.members.len() == 1 {
+        return Err(error);
+    }
+    if !members.is_empty() {
+        let paths: Vec<PathBuf> = members.into_iter().map(|look| look.path).collect();
+        show(&report(&paths)?, args.json)?;
+    }
+    let reasons: Vec<String> =
+        others.into_iter().filter_map(|look| look.found.err()).map(|reason| crate::chain(&reason.into())).collect();
+    bail!("{}", reasons.join("\nuraid: "))
 }
 
 /// What the members at `paths` say.

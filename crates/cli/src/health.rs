@@ -162,7 +162,12 @@ impl Condition {
         if !self.deleted.is_empty() && !survives(self.deleted) {
             let members = self.deleted;
             return Some(format!(
-                "the files of members {members} were deleted, and what they hold ends with the server: the array would be gone; copy its content first"
+                "the {} deleted, and what was there ends with the server: the array would be gone; copy its content first",
+                if members.len() == 1 {
+                    format!("file of member {members} was")
+                } else {
+                    format!("files of members {members} were")
+                }
             ));
         }
         let late = self.troubles.stalled.union(self.troubles.roomless);

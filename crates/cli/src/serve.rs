@@ -9,11 +9,12 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use rustix::process::{Resource, getrlimit};
 use tokio::task::{LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
 use uraid_layout::Bytes;
-use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket};
+use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket, descriptors_needed};
 
 use crate::about::About;
 use crate::args::{BusyPoll, CacheName, EndpointArgs, Misuse, ReadAhead, ServeArgs, WatchArgs};
@@ -44,10 +45,15 @@ const REQUEST_MEMORY_MIN: Bytes = Bytes(2 * REQUEST_BYTES_MAX as u64);
 /// The most data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
+/// File descriptors of a server without members, and of each further reactor.
+const DESCRIPTORS: u64 = 20;
+const DESCRIPTORS_OF_REACTOR: u64 = 8;
+
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let needs_one = args.spares.is_empty() || args.reactors == 1;
     ensure!(needs_one, Misuse("spares are taken where one reactor serves the array: leave --reactors out".into()));
+    ensure_descriptors(args)?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
     let started = start(args, &notifier)?;
     signals.hand_over();
@@ -57,6 +63,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     // A file system that hangs is not waited for.
     runtime.shutdown_background();
     served
+}
+
+/// Refuses a limit of open files that is too low for the members and one client, before something else fails for that.
+fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
+    let members = args.members.len() + args.spares.len();
+    let own = DESCRIPTORS + DESCRIPTORS_OF_REACTOR * u64::from(args.reactors.max(1) - 1);
+    let needed = descriptors_needed(own + members as u64);
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    ensure!(
+        limit >= needed,
+        "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or LimitNOFILE= of the unit)"
+    );
+    Ok(())
 }
 
 fn info(array: &Array, args: &ServeArgs) -> ExportInfo {

@@ -22,6 +22,7 @@ use std::{cell::Cell, future::Future, rc::Rc, time::Duration};
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
+pub use door::descriptors_needed;
 pub use handover::{Dispatcher, Incoming};
 pub use listener::{Endpoint, Listener};
 pub use outbox::ReplySlot;

@@ -1,8 +1,8 @@
 //! The other side of the control socket: a command asks and waits.
 
-use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -20,6 +20,8 @@ const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Client {
     stream: BufReader<UnixStream>,
+    /// The server's socket.
+    path: PathBuf,
 }
 
 impl Client {
@@ -33,9 +35,13 @@ impl Client {
             ),
             _ => anyhow::Error::new(error).context(format!("can't connect to {}", path.display())),
         })?;
-        stream.set_read_timeout(Some(ANSWER_TIME_MAX))?;
-        stream.set_write_timeout(Some(ANSWER_TIME_MAX))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        Self::new(stream, path, ANSWER_TIME_MAX)
+    }
+
+    fn new(stream: UnixStream, path: PathBuf, time_max: Duration) -> Result<Self> {
+        stream.set_read_timeout(Some(time_max))?;
+        stream.set_write_timeout(Some(time_max))?;
+        Ok(Self { stream: BufReader::new(stream), path })
     }
 
     /// Lets the server take as long as it wants.
@@ -45,13 +51,32 @@ impl Client {
 
     /// Asks, and gives what is answered.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
+        self.send(request)?;
+        self.answer()
+    }
+
+    fn send(&mut self, request: &Request) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
         // A server that refuses says why before it leaves.
         let _ = self.stream.get_mut().write_all(&line);
+        Ok(())
+    }
+
+    fn answer<T: DeserializeOwned>(&mut self) -> Result<T> {
         let mut answer = Vec::new();
         let count = (&mut self.stream).take(RESPONSE_BYTES_MAX).read_until(b'\n', &mut answer);
-        count.context("the server did not answer; its log says more")?;
+        if let Err(error) = count {
+            let path = self.path.display();
+            let time_max = self.stream.get_ref().read_timeout()?.filter(|_| is_timeout(&error));
+            match time_max {
+                Some(time_max) => bail!(
+                    "the server at {path} did not answer within {} s: its log says more; it may hang, or be starting or stopping",
+                    time_max.as_secs_f64()
+                ),
+                None => return Err(error).context(format!("the server at {path} did not answer; its log says more")),
+            }
+        }
         if answer.last() != Some(&b'\n') {
             bail!("the server ended without an answer; its log says why");
         }
@@ -60,5 +85,24 @@ impl Client {
             Response::Result(value) => Ok(value),
             Response::Error(text) => bail!(text),
         }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_does_not_answer_is_named() {
+        let (stream, _silent) = UnixStream::pair().unwrap();
+        let mut client = Client::new(stream, "/srv/vault.ctl".into(), Duration::from_millis(500)).unwrap();
+        let error = client.ask::<serde_json::Value>(&Request::Status {}).unwrap_err();
+        let text = crate::chain(&error);
+        assert!(text.starts_with("the server at /srv/vault.ctl did not answer within 0.5 s"), "{text}");
+        assert!(!text.contains("os error"), "{text}");
     }
 }

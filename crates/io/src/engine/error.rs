@@ -47,7 +47,7 @@ pub enum EngineError {
     #[error("more members failed than the array survives; it is frozen: stop it and look at the members")]
     Frozen,
     /// The data can't be read from its member nor computed from the others.
-    #[error("sectors {lba}..+{len} can't be read: members {members} failed, and the others do not have what they hold")]
+    #[error("sectors {lba}..+{len} can't be read: {} failed, and the others do not have what is there", named(*members))]
     Unreadable {
         /// The first sector of the part that failed.
         lba: Lba,
@@ -57,13 +57,13 @@ pub enum EngineError {
         members: MemberSet,
     },
     /// A write failed and the level has nowhere else to keep what it brought.
-    #[error("members {members} failed a write, and this level keeps their data nowhere else")]
+    #[error("{} failed a write, and this level keeps the data nowhere else", named(*members))]
     WriteFailed {
         /// The members.
         members: MemberSet,
     },
     /// A flush failed and the level has nowhere else to keep what it covered.
-    #[error("members {members} failed a flush: what was written to them before may be lost")]
+    #[error("{} failed a flush: what was written there before may be lost", named(*members))]
     FlushFailed {
         /// The members.
         members: MemberSet,
@@ -75,7 +75,8 @@ pub enum EngineError {
     NotDestaged,
     /// The log of some member failed, and the level has nowhere else to keep what it covers.
     #[error(
-        "members {members} failed to log a write, and this level keeps their data nowhere else; the write was not done"
+        "{} failed to log a write, and this level keeps the data nowhere else; the write was not done",
+        named(*members)
     )]
     LogFailed {
         /// The members; empty: it does not fit the log.
@@ -164,4 +165,9 @@ pub enum EngineError {
     /// The members can't be reached at all.
     #[error("the members can't be reached")]
     Device(#[source] crate::Error),
+}
+
+/// `member 1`, `members 1 and 2`.
+fn named(members: MemberSet) -> String {
+    format!("{} {members}", if members.len() == 1 { "member" } else { "members" })
 }
