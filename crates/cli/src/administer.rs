@@ -1,6 +1,8 @@
 //! The commands that ask a server to do something.
 
+use std::io::{self, Write as _};
 use std::path::absolute;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use serde_json::Value;
@@ -11,16 +13,39 @@ use crate::control::client::Client;
 use crate::control::protocol::{
     Added, Certainty, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status,
 };
+use crate::health::words;
 use crate::status;
 use crate::terminal::{print, print_json, size};
 use crate::wait;
 
+/// When a stop that takes longer says what it waits for.
+const SOON: Duration = Duration::from_secs(2);
+
 /// `uraid stop`: waits until the members are marked clean.
 pub(crate) fn stop(args: &StopArgs) -> Result<()> {
     let mut client = Client::connect(&args.server.socket)?;
-    client.be_patient()?;
-    let _: Value = client.ask(&Request::Stop { force: args.force })?;
+    // Once it stops it answers nobody else.
+    let before: Result<Status> = client.ask(&Request::Status {});
+    let request = Request::Stop { force: args.force };
+    let _: Value = client.ask_at_length(&request, SOON, || {
+        // Whoever has closed standard error does not want to know.
+        let _ = writeln!(io::stderr(), "{}", waiting(before.ok().as_ref()));
+    })?;
     print(format_args!("stopped"))
+}
+
+/// What a stop waits for, as far as was known when it began.
+fn waiting(before: Option<&Status>) -> String {
+    let Some(Status { cache, health, clients, .. }) = before else {
+        return "stopping: waiting for the server".to_owned();
+    };
+    let unwritten = cache.map_or(0, |fill| fill.used_bytes);
+    let what = match unwritten {
+        0 => "for what clients have asked for, and for the members".to_owned(),
+        bytes => format!("for the members to take {} that clients have written", size(bytes)),
+    };
+    let clients = if *clients == 1 { "1 client".to_owned() } else { format!("{clients} clients") };
+    format!("stopping: waiting {what}; there were {clients}, and the array was {}", words(health))
 }
 
 /// `uraid set`.

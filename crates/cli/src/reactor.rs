@@ -290,6 +290,11 @@ impl Reactor {
         }
     }
 
+    /// How many commands are under way.
+    pub(crate) fn under_way(&self) -> usize {
+        self.engine.borrow().in_flight()
+    }
+
     /// Lets go of the members, which others may use then. Nothing may be asked of the array any more.
     pub(crate) fn release(&self) {
         self.engine.borrow_mut().disk_mut().release();

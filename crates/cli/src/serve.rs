@@ -49,6 +49,9 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 const DESCRIPTORS: u64 = 20;
 const DESCRIPTORS_OF_REACTOR: u64 = 8;
 
+/// When a stop that takes longer says what it waits for.
+const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
+
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let needs_one = args.spares.is_empty() || args.reactors == 1;
@@ -172,6 +175,7 @@ async fn serve(
             () = signals.heard() => {}
         }
         notifier.stopping();
+        spawn_local(say_what_stops(Rc::clone(&reactor)));
         Box::pin(control.end_scrub()).await;
     };
     let served = service.serve(listener, stop).await;
@@ -188,6 +192,15 @@ async fn serve(
     reactor.watcher().into_iter().for_each(Watcher::end);
     drop(summing);
     closed
+}
+
+/// Says what a stop waits for that takes long, while clients' requests are under way.
+async fn say_what_stops(reactor: Rc<Reactor>) {
+    tokio::time::sleep(STOP_SAID_AFTER).await;
+    let requests = reactor.under_way();
+    if requests > 0 {
+        tracing::warn!(requests, "stopping waits for what clients have asked for");
+    }
 }
 
 /// What serves the array: one reactor, or several.

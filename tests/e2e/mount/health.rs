@@ -2,12 +2,15 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use uraid_tests::array::Array;
+use uraid_tests::binary::command;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::{Client, Command};
 use uraid_tests::run::{Running, client, client_command};
@@ -206,6 +209,40 @@ fn clients_that_wait_for_room_are_seen_and_a_stop_does_not_lose_what_they_wrote(
     let _ = server.end().success();
     let server = Server::start(&array);
     assert_same(&read_export(server.uri()), &image, "after there was room");
+    let _ = server.stop();
+}
+
+/// A stop that has to wait for room says so, and the array is stopped when there was some.
+#[test]
+fn a_stop_that_waits_for_room_says_what_it_waits_for() {
+    let place = tempfile::tempdir().unwrap();
+    let tmpfs = Tmpfs::new(place.path().join("small"));
+    let array = Array::planned_in(&shape::raid0_of_4(), &tmpfs.0);
+    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    let (events, hook) = Events::new(&array);
+    let server =
+        Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap(), "--cache-size", "64M"]);
+    tmpfs.fill();
+    let data = Random::new(3).bytes(HALF_STRIPE);
+    server.connect().write(0, &data);
+    let _ = until(&array, "nobody waits", |now| state(now) == "stalled");
+    let mut command = command();
+    command.args(["stop", "--force", "--socket"]).arg(server.socket());
+    let mut stop = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = String::new();
+    let _ = BufReader::new(stop.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    let path = array.members()[0].to_str().unwrap();
+    for part in ["stopping: waiting for the members to take ", "waiting for room on ", path] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    assert!(stop.try_wait().unwrap().is_none(), "it still waits");
+    tmpfs.make_room();
+    assert!(stop.wait().unwrap().success());
+    let _ = events.until("stopped");
+    let log = server.end().success().stderr;
+    assert!(log.contains("stopping waits for ") && log.contains(path), "{log}");
+    let server = Server::start(&array);
+    assert_same(&read_export(server.uri())[..HALF_STRIPE], &data, "after there was room");
     let _ = server.stop();
 }
 

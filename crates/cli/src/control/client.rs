@@ -49,6 +49,22 @@ impl Client {
         Ok(self.stream.get_ref().set_read_timeout(None)?)
     }
 
+    /// As [`Client::ask`] with patience; calls `say` where the answer takes longer than `soon`.
+    pub(crate) fn ask_at_length<T: DeserializeOwned>(
+        &mut self,
+        request: &Request,
+        soon: Duration,
+        say: impl FnOnce(),
+    ) -> Result<T> {
+        self.stream.get_ref().set_read_timeout(Some(soon))?;
+        self.send(request)?;
+        if self.stream.fill_buf().is_err_and(|error| is_timeout(&error)) {
+            say();
+        }
+        self.be_patient()?;
+        self.answer()
+    }
+
     /// Asks, and gives what is answered.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
         self.send(request)?;
@@ -104,5 +120,19 @@ mod tests {
         let text = crate::chain(&error);
         assert!(text.starts_with("the server at /srv/vault.ctl did not answer within 0.5 s"), "{text}");
         assert!(!text.contains("os error"), "{text}");
+    }
+
+    #[test]
+    fn who_takes_long_is_waited_for_and_that_is_said() {
+        let (stream, mut server) = UnixStream::pair().unwrap();
+        let mut client = Client::new(stream, "/srv/vault.ctl".into(), Duration::from_secs(1)).unwrap();
+        let mut has_said = false;
+        let answer: serde_json::Value = client
+            .ask_at_length(&Request::Stop { force: false }, Duration::from_millis(1), || {
+                has_said = true;
+                server.write_all(b"{\"result\":{}}\n").unwrap();
+            })
+            .unwrap();
+        assert_eq!((answer, has_said), (serde_json::json!({}), true));
     }
 }

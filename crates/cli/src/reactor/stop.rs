@@ -6,9 +6,15 @@ use anyhow::{Result, ensure};
 use uraid_io::cache::TICK;
 use uraid_io::disk::{Disk, UringDisk};
 use uraid_io::engine::Engine;
+use uraid_layout::MemberIndex;
+
+use crate::terminal::list;
 
 /// What is waited for at the least, where there is a limit at all.
 const WAIT_MIN: Duration = Duration::from_secs(30);
+
+/// When it is said who is waited for.
+const SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Counts the time of an engine that is waited for.
 pub(super) struct StopClock {
@@ -16,6 +22,7 @@ pub(super) struct StopClock {
     /// When something ended last, and what was under way then.
     moved: Instant,
     under_way: (usize, usize),
+    has_said: bool,
     /// How long nothing may end; none: for ever.
     limit: Option<Duration>,
 }
@@ -25,7 +32,7 @@ impl StopClock {
         let now = Instant::now();
         // By then members that can be given up are.
         let limit = engine.deadlines().write.map(|write| (write * 2).max(WAIT_MIN));
-        Self { ticked: now, moved: now, under_way: (0, 0), limit }
+        Self { ticked: now, moved: now, under_way: (0, 0), has_said: false, limit }
     }
 
     /// Waits for a completion or a tick.
@@ -43,8 +50,32 @@ impl StopClock {
         if under_way != self.under_way {
             (self.moved, self.under_way) = (now, under_way);
         }
+        if now - self.moved >= SAID_AFTER && !std::mem::replace(&mut self.has_said, true) {
+            say(engine);
+        }
         let is_late = self.limit.is_some_and(|limit| now - self.moved >= limit);
         ensure!(!is_late, "members that the array can't do without do not answer");
         Ok(())
     }
+}
+
+/// Says who is waited for.
+fn say<T>(engine: &Engine<UringDisk, T>) {
+    let roomless = engine.troubles().roomless;
+    let is_awaited = |member: &MemberIndex| engine.waits_for(*member).is_some();
+    let members: Vec<String> = engine
+        .geometry()
+        .all_members()
+        .iter()
+        .filter(is_awaited)
+        .map(|member| {
+            let open = engine.disk().members().get(member.index()).and_then(Option::as_ref);
+            let path = open.map_or_else(String::new, |open| format!(" ({})", open.path().display()));
+            format!("{member}{path}{}", if roomless.contains(member) { ", which has no room" } else { "" })
+        })
+        .collect();
+    tracing::warn!(
+        "stopping waits for the members: {}",
+        if members.is_empty() { "their names are not known".to_owned() } else { list(&members) }
+    );
 }
