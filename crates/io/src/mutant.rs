@@ -80,6 +80,7 @@ mutants! {
     FailedAccepted: "a member on record as failed is accepted",
     CatchUpSkipped: "a member that a round did not reach stays behind",
     HeadOnly: "the copy of a superblock at the tail is not written",
+    FoundCounts: "a superblock that is read counts as durable",
     DamageKept: "a damaged copy of a superblock stays as it is",
     GapIgnored: "a record that nobody holds any more is not missed",
     LossIgnored: "a record that a member has lost is taken for one that was never committed",

@@ -202,8 +202,11 @@ impl<D: Disk> Assembled<D> {
     }
 }
 
-/// Makes durable what the members show, and has those catch up that the last round did not reach, or whose copies are damaged. Those that fail
-/// that are given up.
+/// Makes durable what the members show, and has those catch up that the last round did not reach. Those that fail that are
+/// given up.
+///
+/// The superblocks that were found are written again: one whose flush failed may not be on the medium, although it was
+/// read, and no later flush would bring it there. So a copy that is damaged is made good, too.
 fn settle_members(
     disk: &mut impl Disk,
     verdict: &Verdict,
@@ -211,46 +214,40 @@ fn settle_members(
     superblocks: &mut [Option<Superblock>],
     losses: &mut Losses,
 ) -> Result<(), RecoverError> {
-    let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
-    // What the members still hold of the writes before must not change under what is read now; a mark that they are clean is one of them.
-    if !planted!(OpenUnflushed) {
-        attempt(disk, accepted.iter().map(flush), losses)?;
-    }
-    // The copies that are written first, and those that are written when these are durable.
-    let (mut first, mut last) = (Vec::new(), Vec::new());
+    // One copy of each member at a time, a whole one first: the other one may be all that there is of this version.
+    let mut rounds: [Vec<DiskOp>; 3] = Default::default();
     for index in verdict.slots.iter().flatten() {
         let found = &candidates[*index].superblock;
-        if losses.members().contains(found.slot) {
-            continue;
+        let mut copies: Vec<(bool, DiskOp)> = whole(disk, found)?.into_iter().zip(superblock_writes(found)).collect();
+        copies.sort_by_key(|(is_whole, _)| !is_whole);
+        for (round, (is_whole, write)) in rounds.iter_mut().zip(copies) {
+            let is_left = [planted!(DamageKept), planted!(FoundCounts)][usize::from(is_whole)];
+            round.extend(Some(write).filter(|_| !is_left));
         }
-        let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
-        let [is_head_damaged, is_tail_damaged] = damaged(disk, found)?;
         // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
-        let is_behind = found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped);
-        let is_late = is_behind || (is_head_damaged || is_tail_damaged) && !planted!(DamageKept);
-        if is_head_damaged {
-            // The next version goes where the damaged copy is, and leaves the one before it.
+        if found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped) {
+            let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
             superblock.sequence.0 += 1;
-        }
-        if is_late {
-            superblock.sequence.0 += 1;
-            let [head, tail] = superblock_writes(superblock);
-            first.push(head);
-            // The only whole copy of a version that may count stays until there is another.
-            if is_head_damaged { &mut last } else { &mut first }.push(tail);
+            rounds[2].extend(superblock_writes(superblock));
         }
     }
-    for mut writes in [first, last] {
+    let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
+    for (number, mut writes) in rounds.into_iter().enumerate() {
         writes.retain(|op| !losses.members().contains(op.member));
-        let written: MemberSet = writes.iter().map(|op| op.member).collect();
+        if number > 0 && writes.is_empty() {
+            continue;
+        }
         attempt(disk, writes, losses)?;
-        attempt(disk, written.minus(losses.members()).iter().map(flush), losses)?;
+        // Whatever else they show must not change either under what is read now.
+        if !planted!(OpenUnflushed) {
+            attempt(disk, accepted.minus(losses.members()).iter().map(flush), losses)?;
+        }
     }
     Ok(())
 }
 
-/// Which copies of the version of its superblock that a member has are not whole, or can't be read: the one at the head, and the one at the tail.
-fn damaged(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Error> {
+/// Which copies of the version of its superblock that a member has are whole: the one at the head, and the one at the tail.
+fn whole(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Error> {
     let mut blocks = [(); 2].map(|()| Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)));
     let places = (0..).zip(superblock.write_positions()).zip(&mut blocks);
     let reads = places.map(|((tag, offset), block)| {
@@ -261,8 +258,8 @@ fn damaged(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], E
     for Completion { tag, result, .. } in run_all(disk, reads.collect::<Vec<_>>())? {
         is_read[usize::from(tag == 1)] = result.is_ok();
     }
-    let whole = encode(superblock);
-    Ok([0, 1].map(|copy| !is_read[copy] || blocks[copy].as_ref() != whole))
+    let sound = encode(superblock);
+    Ok([0, 1].map(|copy| is_read[copy] && blocks[copy].as_ref() == sound))
 }
 
 /// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and whole needs none.

@@ -44,7 +44,7 @@ pub(super) struct Administrator {
     pub(super) unsettled: MemberSet,
     /// Slots whose members have joined in this life.
     pub(super) settled: MemberSet,
-    /// Slots whose members took the place of failed ones and failed before they had joined: they may have no superblock yet.
+    /// Slots whose members took the place of failed ones, which is not on record yet: they may have no superblock.
     pub(super) unborn: MemberSet,
     pub(super) changes: Changes,
     /// A member that is gone: there is only a copy from an earlier life.
@@ -210,9 +210,7 @@ impl Client<'_> {
             administrator.barred.insert(before);
         }
         if is_there {
-            administrator.settled = administrator.settled.with(slot);
-            administrator.unsettled = administrator.unsettled.without(slot);
-            administrator.unborn = administrator.unborn.without(slot);
+            administrator.settle(slot);
         }
     }
 

@@ -76,6 +76,7 @@ impl Client<'_> {
 
     /// Takes note of who has the slot, and takes away whoever is not needed any more.
     pub(super) fn note_copy(&mut self) {
+        self.note_births();
         let Some(seat) = self.engine.seat() else { return };
         let copying = self.administrator.as_ref().and_then(|administrator| administrator.copying.clone());
         let Some(Copying { slot, before, superblock, replaced }) = copying else { return };
@@ -93,17 +94,33 @@ impl Client<'_> {
         let administrator = self.administrator.as_mut().expect("it has a copy");
         administrator.copying = None;
         administrator.keep(other);
+        if is_taken && !has_switched {
+            // It has taken the place of a failed one, and that may not be on record yet.
+            administrator.unborn = administrator.unborn.with(slot);
+            administrator.unsettled = administrator.unsettled.with(slot);
+        }
         if !is_taken || is_frozen {
             return;
         }
         administrator.barred.insert(before);
         administrator.changes.promoted += u64::from(!has_switched);
         administrator.changes.replaced += u64::from(has_switched);
-        if !self.engine.missing().contains(slot) {
-            administrator.settled = administrator.settled.with(slot);
-            administrator.unsettled = administrator.unsettled.without(slot);
-        } else if !has_switched {
-            administrator.unborn = administrator.unborn.with(slot);
+        if has_switched && !self.engine.missing().contains(slot) {
+            administrator.settle(slot);
+        }
+    }
+
+    /// Takes note of the members that took the place of failed ones and have joined: all others say so, durably.
+    fn note_births(&mut self) {
+        let Some(administrator) = self.administrator.as_mut().filter(|by| !by.unborn.is_empty()) else { return };
+        let (missing, slots) = (self.engine.missing(), &self.engine.superblock().slots);
+        let counting = self.engine.geometry().all_members().minus(missing);
+        let durable = self.disk.members().only(counting).cut(|_, _| 0);
+        for slot in administrator.unborn.minus(missing).iter() {
+            let says = |own: Superblock| own.slots[slot.index()].member == slots[slot.index()].member;
+            if durable.superblocks().all(|(_, own)| own.is_ok_and(says)) {
+                administrator.settle(slot);
+            }
         }
     }
 
@@ -126,6 +143,13 @@ impl Client<'_> {
 }
 
 impl Administrator {
+    /// Takes note that a slot's member has joined in this life.
+    pub(super) fn settle(&mut self, slot: MemberIndex) {
+        self.settled = self.settled.with(slot);
+        self.unsettled = self.unsettled.without(slot);
+        self.unborn = self.unborn.without(slot);
+    }
+
     /// Takes the members that are in no slot at the end of a life, of the first of which it may be that the slot is its.
     /// Gives the slots whose members have no superblock yet that says whose they are, and rightly so.
     pub(super) fn end_copy(&mut self, left: &Members, others: Vec<Member>, struck: MemberSet) -> MemberSet {

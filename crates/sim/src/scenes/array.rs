@@ -144,15 +144,26 @@ impl Array {
         Ok(Life { engine, disk })
     }
 
-    /// Opens and recovers it, with the power going after so many steps; whether that was over before.
-    pub(super) fn cut_off(&self, steps: u64) -> Result<(Members, bool), String> {
+    /// Opens and recovers it and goes on with `then`, with the power going after so many steps; whether all was over before.
+    pub(super) fn cut_off(
+        &self,
+        steps: u64,
+        then: impl FnOnce(&mut Life) -> Result<(), String>,
+    ) -> Result<(Members, bool), String> {
         let (candidates, verdict) = self.judge()?;
         let disk = SimDisk::new(self.members.clone(), Random::new(1), Trace::default());
         disk.cut_after(Steps(steps));
         let assembled =
             Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(steps.into()));
-        let ended = assembled.and_then(|assembled| assembled.recover(|_| {}));
-        let is_over = ended.is_ok();
+        let ended = assembled
+            .and_then(|assembled| if assembled.needs_recovery() { assembled.recover(|_| {}) } else { Ok(assembled) });
+        let is_over = match ended {
+            Ok(recovered) => {
+                let engine = recovered.into_engine().map_err(|error| error.to_string())?;
+                then(&mut Life { engine, disk: disk.clone() }).is_ok()
+            }
+            Err(_) => false,
+        };
         Ok((disk.members(), is_over))
     }
 

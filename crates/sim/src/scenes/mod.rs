@@ -39,6 +39,7 @@ scenes! {
     failures::a_write_that_too_many_members_fail_is_not_acknowledged,
     failures::nothing_is_healed_from_parity_that_may_be_wrong,
     unflushed::content_that_a_failed_flush_left_is_written_again,
+    unflushed::a_superblock_that_a_failed_flush_left_is_durable_before_the_next,
     unflushed::a_record_that_a_failed_flush_left_is_durable_before_it_is_done_again,
     returning::a_member_returns_only_if_it_is_known_what_it_lacks,
     returning::a_member_that_was_being_made_is_made_anew,

@@ -49,6 +49,36 @@ pub(super) fn content_that_a_failed_flush_left_is_written_again() -> Result<(), 
     Ok(())
 }
 
+/// A round of superblock writes reached all members, and their flushes failed. Whatever the power leaves of the next start,
+/// no member is so far behind that it does not count.
+pub(super) fn a_superblock_that_a_failed_flush_left_is_durable_before_the_next() -> Result<(), String> {
+    let mut cuts = 0;
+    for (level, count, consistency) in [(Level::Raid0, 2, Consistency::None), (RAID5, 3, Consistency::Log)] {
+        let array = Array::new(level, count, consistency, Integrity::None, 4).with_written(0..1, 1)?;
+        let mut life = array.open(Opening::Recovered)?;
+        life.write(0, 2)?;
+        let left = Array { members: killed(&life.disk.members(), array.geometry.all_members()), ..array };
+        for doubtful in (0..count).map(MemberIndex) {
+            for steps in 0.. {
+                let (members, is_over) = left.cut_off(steps, |life| life.write(0, 3))?;
+                cuts += 1;
+                // The one loses what is not durable, the others keep it.
+                let members = members.cut(|place, count| if place.member == doubtful { 0 } else { count - 1 });
+                let context = format!("{level:?}, doubts about {doubtful}, cut off after {steps}");
+                let (_, verdict) =
+                    Array { members, ..left.clone() }.judge().map_err(|no| format!("{context}: {no}"))?;
+                if !verdict.missing().is_empty() {
+                    return Err(format!("{context}: {:?} is set aside", verdict.missing()));
+                }
+                if is_over {
+                    break;
+                }
+            }
+        }
+    }
+    if cuts > 100 { Ok(()) } else { Err(format!("{cuts} cuts")) }
+}
+
 /// One member may lose its newest record while recovery already puts the others' in place: then nobody could do the
 /// rest.
 pub(super) fn a_record_that_a_failed_flush_left_is_durable_before_it_is_done_again() -> Result<(), String> {
@@ -66,7 +96,7 @@ pub(super) fn a_record_that_a_failed_flush_left_is_durable_before_it_is_done_aga
         let left = Array { members: killed(&life.disk.members(), MemberSet::EMPTY.with(doubtful)), ..new };
         doubted += left.members.unflushed().count();
         for steps in 0.. {
-            let (members, is_over) = left.cut_off(steps)?;
+            let (members, is_over) = left.cut_off(steps, |_| Ok(()))?;
             cuts += 1;
             // The one loses what is not durable, the others keep it.
             let members = members.cut(|place, count| if place.member == doubtful { 0 } else { count - 1 });
