@@ -1,8 +1,11 @@
 //! The memory of requests in flight, of all connections of one server together.
 //!
-//! A request is charged before memory is allocated for its data, and discharged when its reply is sent. Half of the budget belongs to the
-//! connections in equal shares: however much others hold, a small request finds room. The other half is common. A request that does not fit what
-//! is left of its connection's share takes all of its bytes from there, in the order in which connections asked.
+//! A request is charged before memory is allocated for its data, and discharged when its reply is sent. Half of the
+//! budget belongs to the connections in equal shares: however much others hold, a small request finds room. The other
+//! half is common. A request that does not fit what is left of its connection's share takes all of its bytes from there.
+//! A connection that holds common bytes gets more only as long as that is at most half of what is free, so that there is
+//! some for whoever comes, however greedy the others are (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions
+//! on Networking 6(2), 1998). Connections that hold none come first, in the order in which they asked.
 //!
 //! Once charged, a request waits for nothing but the export and its own client, so connections never wait in a circle. A client that keeps common
 //! bytes, by not taking its replies or not sending the data of its writes, while others wait for them, is found by [`Budget::look`]. A client that
@@ -30,7 +33,7 @@ pub(super) struct Budget {
     own_bytes_max: u64,
     common_bytes_max: u64,
     common_bytes: Cell<u64>,
-    /// Connections that wait for common bytes, first come first served.
+    /// Connections that wait for common bytes, in the order in which they asked.
     waiting: RefCell<VecDeque<Rc<Account>>>,
     accounts: RefCell<Vec<Rc<Account>>>,
     contended: Notify,
@@ -41,7 +44,8 @@ pub(super) struct Budget {
 pub(super) struct Account {
     own_bytes: Cell<u64>,
     common_bytes: Cell<u64>,
-    is_waiting: Cell<bool>,
+    /// What it waits for.
+    wanted_bytes: Cell<Option<u64>>,
     task: RefCell<Option<Waker>>,
     /// Whether the connection's task waits: not if it is running or woken, for then it will look for itself.
     parked: Cell<bool>,
@@ -98,26 +102,38 @@ impl Budget {
 
     /// Takes the bytes of a request, or puts the connection in line for them, to be woken when it may ask again.
     ///
-    /// A request that is larger than what is common is charged when nobody else has any of that.
+    /// A request that is larger than what is common is charged when nobody has any of that.
     pub(super) fn charge(&self, account: &Rc<Account>, bytes: u64) -> Option<Charge> {
         if bytes == 0 || account.own_bytes.get() + bytes <= self.own_bytes_max {
             account.own_bytes.update(|own| own + bytes);
             self.stop_waiting(account);
             return Some(Charge::Own(bytes));
         }
-        let is_next = self.waiting.borrow().front().is_none_or(|first| Rc::ptr_eq(first, account));
-        let common = self.common_bytes.get();
-        if is_next && (common == 0 || common + bytes <= self.common_bytes_max) {
-            self.common_bytes.set(common + bytes);
+        if self.has_room(account, bytes) {
+            self.common_bytes.update(|common| common + bytes);
             account.common_bytes.update(|held| held + bytes);
             self.stop_waiting(account);
             return Some(Charge::Common(bytes));
         }
-        if !account.is_waiting.replace(true) {
+        if account.wanted_bytes.replace(Some(bytes)).is_none() {
             self.waiting.borrow_mut().push_back(Rc::clone(account));
             self.contended.notify_one();
         }
         None
+    }
+
+    /// Whether a connection may have common bytes, and those that wait are not before it.
+    fn has_room(&self, account: &Rc<Account>, bytes: u64) -> bool {
+        let is_before = |waiting: &Rc<Account>| waiting.common_bytes.get() == 0;
+        let is_next =
+            self.waiting.borrow().iter().find(|other| is_before(other)).is_none_or(|other| Rc::ptr_eq(other, account));
+        is_next && self.fits(account, bytes)
+    }
+
+    fn fits(&self, account: &Account, bytes: u64) -> bool {
+        let (common, held) = (self.common_bytes.get(), account.common_bytes.get());
+        let free = self.common_bytes_max.saturating_sub(common);
+        common == 0 || bytes <= if held == 0 { free } else { (free / 2).saturating_sub(held) }
     }
 
     pub(super) fn discharge(&self, account: &Account, charge: Charge) {
@@ -133,15 +149,21 @@ impl Budget {
 
     /// Takes the connection out of the line, if it is in it.
     pub(super) fn stop_waiting(&self, account: &Rc<Account>) {
-        if account.is_waiting.replace(false) {
+        if account.wanted_bytes.take().is_some() {
             self.waiting.borrow_mut().retain(|other| !Rc::ptr_eq(other, account));
             self.wake_next(); // there may be room for two
         }
     }
 
     fn wake_next(&self) {
-        if let Some(first) = self.waiting.borrow().front() {
-            first.wake();
+        let waiting = self.waiting.borrow();
+        let fits = |account: &&Rc<Account>| account.wanted_bytes.get().is_some_and(|bytes| self.fits(account, bytes));
+        let next = match waiting.iter().find(|account| account.common_bytes.get() == 0) {
+            Some(first) => Some(first).filter(fits),
+            None => waiting.iter().find(fits),
+        };
+        if let Some(next) = next {
+            next.wake();
         }
     }
 
@@ -245,9 +267,27 @@ mod tests {
         let budget = budget();
         let [hog, small] = [budget.open(), budget.open()];
         let held: Vec<_> = std::iter::from_fn(|| budget.charge(&hog, 4 * KIB)).collect();
-        assert_eq!(held.len(), (16 + 32) / 4, "its own share, and all that is common");
+        assert_eq!(held.len(), (16 + 12) / 4, "its own share, and about a third of what is common");
         assert_eq!(budget.charge(&small, 16 * KIB), Some(Charge::Own(16 * KIB)));
         assert_eq!(budget.charge(&small, 1), None);
+    }
+
+    #[test]
+    fn however_many_are_greedy_one_who_comes_finds_room() {
+        let limits = Limits { connections_max: 8, bytes_in_flight_all_max: 64 * 1024 * KIB, ..Limits::default() };
+        let budget = Budget::new(&limits);
+        let request = 1024 * KIB;
+        for _ in 0..6 {
+            let greedy = budget.open();
+            let _held: Vec<_> = std::iter::from_fn(|| budget.charge(&greedy, request)).collect();
+        }
+        let [late, later] = [budget.open(), budget.open()];
+        let first: Vec<_> = std::iter::from_fn(|| budget.charge(&late, request)).collect();
+        let common = first.iter().filter(|charge| matches!(charge, Charge::Common(_))).count();
+        assert!(common > 0, "the others' replies are never taken");
+        assert!(budget.charge(&later, 5 * request).is_none(), "there is not so much");
+        first.into_iter().for_each(|charge| budget.discharge(&late, charge));
+        assert_eq!(budget.charge(&late, 5 * request), None, "it is not its turn");
     }
 
     #[test]
