@@ -2,23 +2,39 @@
 //!
 //! Takes root, `/dev/fuse` and loop devices.
 
+mod fuse;
 mod hang;
 mod health;
 mod opening;
 mod sectors;
 
 use std::fs::{self, File};
-use std::io::{Read as _, Seek as _};
+use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same};
 use uraid_tests::run::{CLIENT_TIME_MAX, Running, client, client_command};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
+
+/// The command that serves an array, and the lines that it logs.
+fn logged(array: &Array, options: &[&str]) -> (Command, impl Iterator<Item = String> + use<>) {
+    let log = array.path("log");
+    let _ = fs::remove_file(&log);
+    mkfifoat(CWD, &log, Mode::RUSR | Mode::WUSR).unwrap();
+    // Open for writing too, so that opening it waits for nobody.
+    let reader = File::options().read(true).write(true).open(&log).unwrap();
+    let server = Server::command(array, array.members(), options);
+    let mut command = Command::new("bash");
+    command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(&log).arg(server.get_program()).args(server.get_args());
+    (command, BufReader::new(reader).lines().map_while(Result::ok))
+}
 
 /// An export as a loop device, on a mount point of its own; taken down again when dropped.
 struct Disk {

@@ -1,58 +1,44 @@
 //! A member that hangs, for real: a file on a FUSE file system whose server is stopped.
 
-use std::fs::{self, File};
-use std::io::{BufRead as _, BufReader};
+use std::fs::File;
 use std::path::PathBuf;
-use std::process::Command;
 
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
-use uraid_tests::run::{CLIENT_TIME_MAX, Running, client, client_command};
+use uraid_tests::run::{CLIENT_TIME_MAX, Running};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::super::control::status;
-use super::until_mounted;
+use super::fuse::{Before, Fuse};
+use super::logged;
 
 const MEMBER_BYTES: usize = 8 << 20;
 
-/// A RAID 5 of which one member is a file of nbdfuse's; unmounted when dropped.
+/// A RAID 5 of which one member is behind FUSE.
 struct Array5 {
     array: Array,
-    file: PathBuf,
+    fuse: Fuse,
     /// Where it is a pipe, flushes wait for it.
     pipe: PathBuf,
-    nbdfuse: Running,
 }
 
 impl Array5 {
-    /// With the member on a disk whose flushes can be made to hang.
     fn create() -> Self {
         let array = Array::planned(&shape::raid5_of_3());
-        let (file, disk, pipe) = (array.members()[1].clone(), array.path("disk"), array.path("pipe"));
-        fs::write(&file, "").unwrap();
+        let (disk, pipe) = (array.path("disk"), array.path("pipe"));
         File::create(&disk).unwrap().set_len(MEMBER_BYTES as u64).unwrap();
-        let (on, pipe_name) = (disk.display(), pipe.display());
-        let mut command = client_command("nbdfuse");
-        command.arg(&file).args(["--command", "nbdkit", "-s", "eval"]);
-        command.arg(format!("get_size=echo {MEMBER_BYTES}"));
-        command
-            .arg(format!("pread=dd if={on} bs=1M skip=$4 count=$3 iflag=count_bytes,skip_bytes,fullblock status=none"));
-        command
-            .arg(format!("pwrite=dd of={on} bs=1M conv=notrunc seek=$4 oflag=seek_bytes iflag=fullblock status=none"));
-        command.args(["can_write=exit 0", "can_flush=exit 0"]);
-        command.arg(format!("flush=if [ -p {pipe_name} ]; then cat {pipe_name}; fi"));
-        let nbdfuse = Running::start(command);
-        until_mounted(&file);
+        let flush = format!("if [ -p {0} ]; then cat {0}; fi; ", pipe.display());
+        let fuse = Fuse::on(array.members()[1].clone(), &disk, MEMBER_BYTES, &Before { flush, ..Before::default() });
         let _ = array.run_create(MEMBER_BYTES, &[]).success();
-        Self { array, file, pipe, nbdfuse }
+        Self { array, fuse, pipe }
     }
 
     /// Nothing is answered any more.
     fn hang(&self) {
-        self.nbdfuse.signal(Signal::STOP);
+        self.fuse.hang(true);
     }
 
     /// The next flush has no end.
@@ -62,32 +48,17 @@ impl Array5 {
 
     /// What hangs fails.
     fn fail(&mut self) {
-        self.nbdfuse.kill();
+        self.fuse.kill();
         if self.pipe.exists() {
             // Whoever reads it finds its end.
             drop(File::options().read(true).write(true).open(&self.pipe).unwrap());
         }
     }
-
-    /// The command that serves the array, and the lines that it logs.
-    fn command(&self, options: &[&str]) -> (Command, impl Iterator<Item = String> + use<>) {
-        let log = self.array.path("log");
-        let _ = fs::remove_file(&log);
-        mkfifoat(CWD, &log, Mode::RUSR | Mode::WUSR).unwrap();
-        // Open for writing too, so that opening it waits for nobody.
-        let reader = File::options().read(true).write(true).open(&log).unwrap();
-        let server = Server::command(&self.array, self.array.members(), options);
-        let mut command = Command::new("bash");
-        command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(&log).arg(server.get_program()).args(server.get_args());
-        (command, BufReader::new(reader).lines().map_while(Result::ok))
-    }
 }
 
 impl Drop for Array5 {
     fn drop(&mut self) {
-        // What waits for it gets an error then, and nothing that unmounts it hangs.
         self.fail();
-        let _ = client("umount", ["--lazy".as_ref(), self.file.as_os_str()]);
     }
 }
 
@@ -96,10 +67,10 @@ fn a_start_says_what_it_waits_for_and_obeys_signals() {
     let array = Array5::create();
     array.hang();
     for options in [&[][..], &["--degraded"]] {
-        let (command, mut log) = array.command(options);
+        let (command, mut log) = logged(&array.array, options);
         let running = Running::start(command);
         let waiting = log.find(|line| line.contains("waiting for")).unwrap();
-        assert!(waiting.contains(array.file.to_str().unwrap()), "{waiting}");
+        assert!(waiting.contains(array.fuse.file().to_str().unwrap()), "{waiting}");
         running.signal(Signal::TERM);
         let _ = running.finish(CLIENT_TIME_MAX).success();
     }
@@ -146,11 +117,11 @@ fn goes_on_without(hang: fn(&Array5), told: &str) {
     write_export(server.uri(), &image);
     let _ = server.stop();
     hang(&array);
-    let (command, mut log) = array.command(&["--degraded", "--write-deadline", "3s"]);
+    let (command, mut log) = logged(&array.array, &["--degraded", "--write-deadline", "3s"]);
     let server = Server::spawn(command, array.array.socket());
     let server = server.unwrap_or_else(|output| panic!("it serves: {}", output.stderr));
     let hung = log.find(|line| line.contains(told)).unwrap();
-    assert!(hung.contains(array.file.to_str().unwrap()), "{hung}");
+    assert!(hung.contains(array.fuse.file().to_str().unwrap()), "{hung}");
     assert_eq!(status(&array.array)["health"]["missing"], serde_json::json!([1]));
     assert_same(&read_export(server.uri()), &image, "without the member that hangs");
     let mut client = server.connect();

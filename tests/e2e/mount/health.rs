@@ -7,17 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::sync::mpsc::{Receiver, channel};
 
+use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 use uraid_tests::array::Array;
 use uraid_tests::binary::command;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::{Client, Command};
-use uraid_tests::run::{Running, client, client_command};
+use uraid_tests::run::{CLIENT_TIME_MAX, Running, client};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
-use super::until_mounted;
+use super::fuse::Fuse;
+use super::logged;
 use crate::control::scrub::Events;
 use crate::control::{PATIENCE, ask, status, until};
 
@@ -27,31 +29,29 @@ const MEMBER_BYTES: usize = 6 << 20;
 const HALF_STRIPE: usize = 128 << 10;
 
 /// A member's file once more, behind FUSE: it hangs and fails when it is told to.
-struct Fuse {
-    nbdfuse: Running,
-    file: PathBuf,
+struct Failing {
+    fuse: Fuse,
     fails_reads: PathBuf,
     fails_writes: PathBuf,
 }
 
-impl Fuse {
+impl Failing {
     fn on(array: &Array, slot: usize) -> Self {
         let path = |what: &str| array.path(&format!("{what}{slot}"));
         let (file, fails_reads, fails_writes) = (path("fuse"), path("fails-reads"), path("fails-writes"));
-        fs::write(&file, "").unwrap();
         let set = |name: &str, path: &Path| OsString::from(format!("{name}={}", path.display()));
-        let mut command = client_command("nbdfuse");
-        command.arg(&file).args(["[", "nbdkit", "--exit-with-parent", "--filter=error", "file"]);
-        command.arg(set("file", &array.members()[slot])).args(["error=EIO", "error-pread-rate=100%"]);
-        command.arg(set("error-pread-file", &fails_reads)).arg("error-pwrite-rate=100%");
-        command.arg(set("error-pwrite-file", &fails_writes)).arg("]");
-        let nbdfuse = Running::start(command);
-        until_mounted(&file);
-        Self { nbdfuse, file, fails_reads, fails_writes }
+        let mut arguments =
+            ["[", "nbdkit", "--exit-with-parent", "--filter=error", "file"].map(OsString::from).to_vec();
+        arguments.push(set("file", &array.members()[slot]));
+        arguments.extend(["error=EIO", "error-pread-rate=100%", "error-pwrite-rate=100%"].map(OsString::from));
+        arguments.push(set("error-pread-file", &fails_reads));
+        arguments.push(set("error-pwrite-file", &fails_writes));
+        arguments.push("]".into());
+        Self { fuse: Fuse::mount(file, arguments), fails_reads, fails_writes }
     }
 
     fn hang(&self, is_on: bool) {
-        self.nbdfuse.signal(if is_on { Signal::STOP } else { Signal::CONT });
+        self.fuse.hang(is_on);
     }
 
     fn fail_reads(&self, is_on: bool) {
@@ -60,14 +60,6 @@ impl Fuse {
 
     fn fail_writes(&self, is_on: bool) {
         switch(&self.fails_writes, is_on);
-    }
-}
-
-impl Drop for Fuse {
-    fn drop(&mut self) {
-        self.hang(false);
-        let _ = client("umount", [Path::new("--lazy"), &self.file]);
-        self.nbdfuse.signal(Signal::TERM);
     }
 }
 
@@ -114,15 +106,15 @@ fn served(
     behind: &[usize],
     absent: &[usize],
     options: &[&str],
-) -> (Array, Server, Events, Vec<Fuse>, Vec<u8>) {
+) -> (Array, Server, Events, Vec<Failing>, Vec<u8>) {
     let array = Array::create_sized(shape, MEMBER_BYTES);
     let server = Server::start(&array);
     let image = Random::new(7).bytes(array.expected_size());
     write_export(server.uri(), &image);
     let _ = server.stop();
-    let fuses: Vec<Fuse> = behind.iter().map(|&slot| Fuse::on(&array, slot)).collect();
+    let fuses: Vec<Failing> = behind.iter().map(|&slot| Failing::on(&array, slot)).collect();
     let mut members = array.members().to_vec();
-    behind.iter().zip(&fuses).for_each(|(&slot, fuse)| members[slot].clone_from(&fuse.file));
+    behind.iter().zip(&fuses).for_each(|(&slot, failing)| failing.fuse.file().clone_into(&mut members[slot]));
     let members: Vec<_> = (0..).zip(members).filter(|(slot, _)| !absent.contains(slot)).map(|(_, path)| path).collect();
     let (events, hook) = Events::new(&array);
     let all = [&["--on-event", hook.to_str().unwrap(), "--metrics", "0", "--cache", "none"], options].concat();
@@ -243,6 +235,46 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
     assert!(log.contains("stopping waits for ") && log.contains(path), "{log}");
     let server = Server::start(&array);
     assert_same(&read_export(server.uri())[..HALF_STRIPE], &data, "after there was room");
+    let _ = server.stop();
+}
+
+/// What an array did not finish is finished when there is room, and no member is given up for want of it.
+#[test]
+fn a_start_waits_for_room() {
+    let place = tempfile::tempdir().unwrap();
+    let tmpfs = Tmpfs::new(place.path().join("small"));
+    let array = Array::planned_in(&shape::raid5_of_3(), &tmpfs.0);
+    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
+    let image = Random::new(6).bytes(HALF_STRIPE);
+    server.connect().write(0, &image);
+    server.kill();
+    // What is to be written again has no room any more.
+    for (path, member) in array.members().iter().zip(array.facts()) {
+        let file = fs::File::options().write(true).open(path).unwrap();
+        let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(file, punch, member.data_offset as u64, (MEMBER_BYTES - member.data_offset) as u64 / 2).unwrap();
+    }
+    tmpfs.fill();
+    for options in [&["--degraded", "--write-deadline", "1s"][..], &[]] {
+        let (command, mut log) = logged(&array, options);
+        let starting = Running::start(command);
+        // That is after the deadline.
+        let waiting = log.find(|line| line.contains("waiting for ")).unwrap();
+        assert!(waiting.contains(tmpfs.0.to_str().unwrap()), "{waiting}");
+        starting.signal(Signal::TERM);
+        let _ = starting.finish(CLIENT_TIME_MAX).success();
+    }
+    let (command, mut log) = logged(&array, &[]);
+    let starting = std::thread::spawn({
+        let socket = array.socket();
+        move || Server::spawn(command, socket)
+    });
+    let _ = log.find(|line| line.contains("waiting until there is")).unwrap();
+    tmpfs.make_room();
+    let server = starting.join().unwrap().unwrap_or_else(|output| panic!("it serves: {}", output.stderr));
+    assert_eq!(state(&status(&array)), "whole");
+    assert_same(&server.connect().read(0, image.len()), &image, "after there was room");
     let _ = server.stop();
 }
 

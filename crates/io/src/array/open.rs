@@ -236,7 +236,8 @@ impl Array {
         let paths: Vec<Option<PathBuf>> =
             present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
         let is_in_memory = present.iter().flatten().all(|member| member.is_in_memory());
-        let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
+        let mut disk = UringDisk::new(present, DEFAULT_DEPTH)?;
+        disk.set_waits_for_room(options.access == Access::ReadWrite);
         let disk = Watched::new(disk, names(&paths), patience);
         let assembled = Assembled::new(disk, &verdict, &candidates, options.access, Uuid::new_v4())?;
         let assembled = assembled.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;

@@ -144,13 +144,16 @@ impl<'a, D: Disk> Watched<'a, D> {
         self.inner.tick();
         (self.patience.tick)();
         let pending: Vec<Pending> = self.inner.pending().filter(|op| !op.is_abandoned).collect();
+        // Room is made by somebody; only a member that is alone on its file system is left out for want of it.
+        let is_alone = |&member: &MemberIndex| self.inner.kin(member) == MemberSet::EMPTY.with(member);
+        let waits_for_room: MemberSet = self.inner.roomless().iter().filter(|member| !is_alone(member)).collect();
         for op in &pending {
             let path = &self.paths[op.member.index()];
             if op.age >= ticks_of(SAID_AFTER) && !self.late.contains(op.member) {
                 self.late = self.late.with(op.member);
                 tracing::warn!("waiting for {}, member {}: {}", path.display(), op.member, op.name);
             }
-            if self.patience.is_over(op.age) && !self.given_up.contains(op.member) {
+            if self.patience.is_over(op.age) && !self.given_up.union(waits_for_room).contains(op.member) {
                 self.given_up = self.given_up.with(op.member);
                 let deadline = self.patience.deadline.unwrap_or_default();
                 self.patience.hung.push(MemberError::Silent { path: path.clone(), action: op.name.verb(), deadline });
@@ -197,6 +200,10 @@ impl<D: Disk> Disk for Watched<'_, D> {
 
     fn kin(&self, member: MemberIndex) -> MemberSet {
         self.inner.kin(member)
+    }
+
+    fn roomless(&self) -> MemberSet {
+        self.inner.roomless()
     }
 
     fn in_flight(&self) -> usize {
