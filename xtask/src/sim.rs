@@ -24,9 +24,6 @@ pub(crate) struct Options {
     /// The seeds, for example `0..1000`; the end is not one of them
     #[arg(long, value_parser = parse_seeds)]
     seeds: Range<u64>,
-    /// Without the extras that only some runs have: copied members, deadlines, several bitmap regions, rot between lives
-    #[arg(long)]
-    plain: bool,
     /// Stop after so many minutes, however many seeds are left
     #[arg(long, default_value_t = 0)]
     minutes: u64,
@@ -38,14 +35,14 @@ pub(crate) struct Options {
 impl Options {
     /// So many seeds from `first` on.
     pub(crate) fn seeds(first: u64, count: u64) -> Self {
-        Self { seeds: first..first + count, plain: false, minutes: 0, threads: None }
+        Self { seeds: first..first + count, minutes: 0, threads: None }
     }
 
     /// As many seeds as there is time for, and other ones each time.
     pub(crate) fn until(time: Duration) -> Self {
         let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         let first = now.as_secs() << 24;
-        Self { seeds: first..u64::MAX, plain: false, minutes: time.as_secs().div_ceil(60).max(1), threads: None }
+        Self { seeds: first..u64::MAX, minutes: time.as_secs().div_ceil(60).max(1), threads: None }
     }
 }
 
@@ -74,7 +71,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     eprint_step(&format!("seeds {start}..{end} at commit {commit}"));
     let numbers = [start, end, options.minutes, threads as u64].map(|number| number.to_string());
     let mut command = project.cargo(&["run", "--quiet", "--release", "--package", "uraid-sim", "--"]);
-    command.args(numbers).args(options.plain.then_some("plain"));
+    command.args(numbers);
     counts::run(&mut command).with_context(|| format!("seeds failed at commit {commit}"))
 }
 

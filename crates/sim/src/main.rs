@@ -1,7 +1,6 @@
-//! `uraid-sim FIRST END MINUTES THREADS [harsh] [plain]`: runs seeds from FIRST up to END, at most so many minutes long
-//! (0: as long as it takes), on so many threads; `harsh`: members fail in every life, and the power goes soon after;
-//! `plain`: no run has the extras that only some have. `cargo xtask sim` calls it. The last line is `counted: ` and a
-//! JSON object of numbers.
+//! `uraid-sim FIRST END MINUTES THREADS [harsh]`: runs seeds from FIRST up to END, at most so many minutes long (0: as
+//! long as it takes), on so many threads; `harsh`: members fail in every life, and the power goes soon after.
+//! `cargo xtask sim` calls it. The last line is `counted: ` and a JSON object of numbers.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
@@ -22,7 +21,6 @@ struct Arguments {
     time: Duration,
     threads: u64,
     is_harsh: bool,
-    is_plain: bool,
 }
 
 /// What was found so far.
@@ -71,7 +69,7 @@ impl Sum {
 
 fn main() -> ExitCode {
     let Some(arguments) = parse(std::env::args().skip(1)) else {
-        eprintln!("usage: uraid-sim FIRST END MINUTES THREADS [harsh] [plain]; see `cargo xtask sim --help`");
+        eprintln!("usage: uraid-sim FIRST END MINUTES THREADS [harsh]; see `cargo xtask sim --help`");
         return ExitCode::from(2);
     };
     // A run that panics is reported with its events.
@@ -86,26 +84,18 @@ fn main() -> ExitCode {
 
 fn parse(arguments: impl Iterator<Item = String>) -> Option<Arguments> {
     let mut arguments: Vec<String> = arguments.collect();
-    let is_plain = arguments.pop_if(|last| last == "plain").is_some();
     let is_harsh = arguments.pop_if(|last| last == "harsh").is_some();
     let numbers: Vec<u64> = arguments.iter().map(|argument| argument.parse().ok()).collect::<Option<_>>()?;
     let [first, end, minutes, threads] = numbers[..] else { return None };
     let time = Duration::from_secs(minutes.checked_mul(60)?);
-    (first < end && (1..=1024).contains(&threads)).then_some(Arguments {
-        first,
-        end,
-        time,
-        threads,
-        is_harsh,
-        is_plain,
-    })
+    (first < end && (1..=1024).contains(&threads)).then_some(Arguments { first, end, time, threads, is_harsh })
 }
 
 fn run_all(arguments: &Arguments, begun: Instant) -> Sum {
     let (next, sum) = (AtomicU64::new(arguments.first), Mutex::new(Sum::default()));
     // Whoever looks at one seed wants to see all of it.
     let is_one = arguments.first + 1 == arguments.end;
-    let options = Options { is_harsh: arguments.is_harsh, is_plain: arguments.is_plain, ..Options::default() };
+    let options = Options { is_harsh: arguments.is_harsh, ..Options::default() };
     let options = if is_one { Options { events: usize::MAX, ..options } } else { options };
     let work = || {
         loop {

@@ -88,10 +88,7 @@ impl UringDisk {
         assert!(members.len() <= 64, "an array has at most 64 members");
         let (ring, event) = ring::build(depth.clamp(1, 4096))?;
         let capacity = ring.params().cq_entries() as usize;
-        if members.iter().flatten().any(|member| member.may_stall()) {
-            ring::allow_workers(&ring, capacity);
-        }
-        Ok(Self {
+        let disk = Self {
             ring,
             event,
             latencies: Latencies::new(members.len()),
@@ -108,7 +105,16 @@ impl UringDisk {
             with_kernel: 0,
             enters: 0,
             broken: None,
-        })
+        };
+        disk.members.iter().flatten().for_each(|member| disk.make_way_for(member));
+        Ok(disk)
+    }
+
+    /// Has enough threads of the kernel work for the ring that a member which hangs does not keep the others waiting.
+    fn make_way_for(&self, member: &Member) {
+        if member.may_stall() {
+            ring::allow_workers(&self.ring, self.slots.len());
+        }
     }
 
     /// Whether a write that finds no room on its member's file system waits until there is some, and is tried again with each tick. Otherwise, as at
@@ -148,6 +154,7 @@ impl UringDisk {
             self.short_of_room.push(0);
         }
         self.keep_open(slot);
+        member.iter().for_each(|member| self.make_way_for(member));
         Ok(std::mem::replace(&mut self.members[slot.index()], member))
     }
 

@@ -135,13 +135,13 @@ pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Redo>, ReplayError
     for (&(lane, sequence), (header, holders)) in &records {
         let absent = accepted.minus(*holders);
         let lacking = absent.iter().find(|&member| header.participants.contains(member));
-        let later = (Bound::Excluded((lane, sequence)), Bound::Unbounded);
         let before = Sequence(sequence.0.saturating_sub(1));
-        let is_lost = before > held.trims[&lane] && !records.contains_key(&(lane, before));
-        let loser = header.previous.iter().find(|&member| is_lost && accepted.contains(member));
+        let is_gap = before > held.trims[&lane] && !records.contains_key(&(lane, before));
+        let loser = header.previous.iter().find(|&member| is_gap && accepted.contains(member));
         if let Some(member) = loser.filter(|_| !(is_misread || planted!(GapIgnored))) {
             return Err(ReplayError::Lost { member, sequence: before });
         }
+        let later = (Bound::Excluded((lane, sequence)), Bound::Unbounded);
         let is_newest = records.range(later).next().is_none_or(|((next, _), _)| *next != lane);
         match lacking {
             None => redo.push(Redo { lane, sequence }),

@@ -437,8 +437,7 @@ impl<'a> Client<'a> {
             Asked::Join { lingers: true, .. } => matches!(error, EngineError::Lingering { .. }),
             // It has failed, too, or was too late.
             Asked::Join { slot, .. } => {
-                let has_deadline = self.engine.deadlines().write.is_some();
-                let late = if has_deadline { self.disk.late() } else { MemberSet::EMPTY };
+                let late = super::given_up_late(&self.disk, Some(self.engine.deadlines()));
                 self.disk.struck().union(self.disk.lied()).union(late).contains(slot)
             }
             Asked::Copy { slot } => failed.union(self.disk.lied()).contains(slot),

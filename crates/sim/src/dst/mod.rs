@@ -29,7 +29,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use uraid_io::array::{Assembled, judge};
 use uraid_io::bitmap::Regions;
-use uraid_io::engine::Engine;
+use uraid_io::engine::{Deadlines, Engine};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Area, Areas, Consistency, Integrity};
 use uraid_layout::repair::Repair;
@@ -62,8 +62,6 @@ pub struct Options {
     pub corrupts: bool,
     /// Whether members fail in every life, and the power goes soon after.
     pub is_harsh: bool,
-    /// Whether no run copies members, has deadlines or several bitmap regions, or rots between lives.
-    pub is_plain: bool,
     /// How many of the last events a failure tells.
     pub events: usize,
 }
@@ -75,7 +73,6 @@ impl Default for Options {
             ways: vec![Consistency::None, Consistency::Bitmap, Consistency::Log, Consistency::Log, Consistency::Log],
             corrupts: false,
             is_harsh: false,
-            is_plain: false,
             events: KEPT,
         }
     }
@@ -88,7 +85,6 @@ impl Default for Options {
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut random = Random::new(seed);
     let (extras, mut own) = Extras::draw(seed);
-    let extras = if options.is_plain { Extras::default() } else { extras };
     let mut scenario = Scenario::draw(&mut random, &options.ways);
     if extras.is_wide {
         scenario = Scenario::draw_wide(&mut own, &options.ways);
@@ -349,9 +345,7 @@ impl Run {
         let others = left.split_off(self.scenario.geometry.members());
         if let Some(administrator) = &mut self.administrator {
             administrator.end(ending);
-            // Who takes too long is given up as well.
-            let has_deadline = self.extras.deadlines.is_some_and(|deadlines| deadlines.write.is_some());
-            let failed = if has_deadline { struck.union(disk.late()) } else { struck };
+            let failed = struck.union(given_up_late(disk, self.extras.deadlines));
             for slot in administrator.end_copy(&left, others, failed).iter() {
                 left.replace(slot, None);
             }
@@ -426,6 +420,12 @@ fn draw_silent(scenario: &Scenario, random: &mut Random) -> Silent {
 pub(crate) fn areas_in_use(areas: &Areas, geometry: &Geometry) -> Areas {
     let used = geometry.used_sectors().bytes();
     Areas { data: Area { size: used, ..areas.data }, ..*areas }
+}
+
+/// Who may have been given up because it took too long.
+fn given_up_late(disk: &SimDisk, deadlines: Option<Deadlines>) -> MemberSet {
+    let has_deadline = deadlines.is_some_and(|deadlines| deadlines.write.is_some());
+    if has_deadline { disk.late() } else { MemberSet::EMPTY }
 }
 
 #[cfg(test)]
