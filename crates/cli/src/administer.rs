@@ -23,9 +23,10 @@ const SOON: Duration = Duration::from_secs(2);
 
 /// `uraid stop`: waits until the members are marked clean.
 pub(crate) fn stop(args: &StopArgs) -> Result<()> {
+    // Once it stops it answers nobody else. An answer that comes too late must not be taken for that to the stop, so this
+    // has a connection of its own.
+    let before: Result<Status> = Client::connect(&args.server.socket)?.ask(&Request::Status {});
     let mut client = Client::connect(&args.server.socket)?;
-    // Once it stops it answers nobody else.
-    let before: Result<Status> = client.ask(&Request::Status {});
     let request = Request::Stop { force: args.force };
     let _: Value = client.ask_at_length(&request, SOON, || {
         // Whoever has closed standard error does not want to know.

@@ -29,15 +29,15 @@ fn managed(array: &Array, members: &[PathBuf], options: &[&str]) -> (UnixDatagra
     (manager, command)
 }
 
-/// The next status that the manager hears.
-fn next_status(manager: &UnixDatagram) -> String {
+/// The next message of this kind that the manager hears.
+fn next(manager: &UnixDatagram, kind: &str) -> String {
     let mut buffer = [0; 4096];
     loop {
         let length = manager.recv(&mut buffer).unwrap();
         let text = String::from_utf8(buffer[..length].to_vec()).unwrap();
         assert_ne!(text, "READY=1", "it is not ready while it waits");
-        if let Some(status) = text.strip_prefix("STATUS=") {
-            return status.to_owned();
+        if let Some(message) = text.strip_prefix(kind) {
+            return message.to_owned();
         }
     }
 }
@@ -49,8 +49,9 @@ fn a_member_that_comes_late_is_waited_for() {
     let (manager, command) = managed(&array, array.members(), &["--wait-for-members", "10m"]);
     let socket = array.socket();
     let server = std::thread::spawn(move || Server::spawn(command, socket));
-    let waiting = next_status(&manager);
+    let waiting = next(&manager, "STATUS=");
     assert!(waiting.contains("member 1 of") && waiting.contains("waiting"), "{waiting}");
+    assert_eq!(next(&manager, "EXTEND_TIMEOUT_USEC="), "60000000");
     array.restore(&[1]);
     let server = server.join().unwrap().unwrap_or_else(|output| panic!("it serves: {}", output.stderr));
     assert_eq!(status(&array)["health"]["state"], "whole");
@@ -89,7 +90,7 @@ fn a_server_that_waits_for_members_obeys_signals() {
         array.remove(&[0, 1]);
         let (manager, command) = managed(&array, array.members(), &["--wait-for-members", "10m"]);
         let running = Running::start(command);
-        let waiting = next_status(&manager);
+        let waiting = next(&manager, "STATUS=");
         assert!(waiting.contains("members are not there"), "{waiting}");
         running.signal(signal);
         let told = running.finish(PATIENCE).success().stderr;

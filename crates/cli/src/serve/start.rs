@@ -57,10 +57,10 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
 fn extend(notifier: &Rc<Notifier>) -> impl FnMut() + Clone + 'static {
     let (notifier, mut ticks) = (Rc::clone(notifier), 0_u32);
     move || {
-        ticks = ticks.wrapping_add(1);
         if ticks.is_multiple_of(EXTENDED_EVERY) {
             notifier.extend(EXTENSION);
         }
+        ticks = ticks.wrapping_add(1);
     }
 }
 

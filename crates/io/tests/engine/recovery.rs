@@ -324,8 +324,8 @@ fn recovery_can_be_cut_off_anywhere() {
             let disk = MemDisk::new(left.clone(), Order::Seeded(cut as u64));
             let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
             let watch = Rc::new(RefCell::new(watch));
-            // What comes before the recovery itself is little: flushes, and reading bitmaps.
-            let free = 4 * usize::from(shape.members);
+            // What comes before the recovery itself: superblocks are read, written and flushed, copy by copy; bitmaps are read.
+            let free = 7 * usize::from(shape.members);
             let disk = Cut { watch: Rc::clone(&watch), left: free + cut };
             let ended = assembled(disk, &left).recover(|_| ());
             let is_over = ended.is_ok();

@@ -269,6 +269,8 @@ mod tests {
         let held: Vec<_> = std::iter::from_fn(|| budget.charge(&hog, 4 * KIB)).collect();
         assert_eq!(held.len(), (16 + 12) / 4, "its own share, and about a third of what is common");
         assert_eq!(budget.charge(&small, 16 * KIB), Some(Charge::Own(16 * KIB)));
+        assert_eq!(budget.charge(&small, 20 * KIB + 1), None);
+        assert_eq!(budget.charge(&small, 20 * KIB), Some(Charge::Common(20 * KIB)));
         assert_eq!(budget.charge(&small, 1), None);
     }
 

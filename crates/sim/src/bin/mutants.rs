@@ -207,8 +207,9 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
 /// Whether nothing is found where no bug is planted.
 fn is_sound(bench: &Bench) -> bool {
     for (index, check) in bench.checks.iter().enumerate() {
-        // The tests are run without any bug everywhere else; here it is enough that they can be.
-        let check = if let Check::Tests { .. } = check { &Check::Tests { filters: &["sums::tests"] } } else { check };
+        // A sample has no time for all tests: whoever draws one has run them before, and here it is enough that they can be.
+        let is_shortened = matches!(check, Check::Tests { .. }) && bench.until.is_some();
+        let check = if is_shortened { &Check::Tests { filters: &["sums::tests"] } } else { check };
         let begun = Instant::now();
         let found = match bench.run(check, index, None) {
             Verdict::Alive => {

@@ -1,11 +1,12 @@
 //! Content that reads show and no flush has covered: a member failed the flush, and the program was killed before
 //! that was on record.
 
+use uraid_io::engine::Command;
 use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Level, MemberIndex, MemberSet};
 
 use super::array::{Array, Opening, RAID5, expected};
-use crate::disk::{Fault, Planned};
+use crate::disk::{Fault, Faults, Planned, Rate};
 use crate::members::Members;
 
 /// What the members' next users find: all that they show, and what some of them failed to flush.
@@ -56,11 +57,18 @@ pub(super) fn a_superblock_that_a_failed_flush_left_is_durable_before_the_next()
     for (level, count, consistency) in [(Level::Raid0, 2, Consistency::None), (RAID5, 3, Consistency::Log)] {
         let array = Array::new(level, count, consistency, Integrity::None, 4).with_written(0..1, 1)?;
         let mut life = array.open(Opening::Recovered)?;
-        life.write(0, 2)?;
+        let members = array.geometry.all_members();
+        life.disk.set_faults(Faults { members, flush_eio: Rate(Rate::OF), ..Faults::default() });
+        let _ = life.write(0, 2);
         let left = Array { members: killed(&life.disk.members(), array.geometry.all_members()), ..array };
+        let (_, verdict) = left.judge()?;
+        if verdict.superblock.is_clean || left.members.unflushed().count() == 0 {
+            return Err(format!("{level:?}: the round did not reach the members, or was flushed"));
+        }
         for doubtful in (0..count).map(MemberIndex) {
             for steps in 0.. {
-                let (members, is_over) = left.cut_off(steps, |life| life.write(0, 3))?;
+                let (members, is_over) =
+                    left.cut_off(steps, |life| life.write(0, 3).and_then(|()| life.run(Command::Close).map(drop)))?;
                 cuts += 1;
                 // The one loses what is not durable, the others keep it.
                 let members = members.cut(|place, count| if place.member == doubtful { 0 } else { count - 1 });
