@@ -1,4 +1,5 @@
-//! The write-back cache without engine, members or destaging: what a small request and a stripe's flight cost in memory.
+//! The write-back cache without engine, members or destaging: what a small request and a stripe's flight cost in
+//! memory.
 
 use std::time::{Duration, Instant};
 

@@ -1,5 +1,5 @@
-//! Parity: the fused XOR against the pairwise loop that it replaces, and against ISA-L where that is installed; in bytes
-//! of all sources per second.
+//! Parity: the fused XOR against the pairwise loop that it replaces, and against ISA-L where that is installed; in
+//! bytes of all sources per second.
 //!
 //! "xor 4+1" has both on the same memory in one group. Their ratio in one run is what counts, and only on a quiet
 //! machine; run it a few times.

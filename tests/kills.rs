@@ -1,11 +1,12 @@
-//! Real kills: servers on real files under load, ended by SIGKILL at random moments, started again and asked what they hold.
+//! Real kills: servers on real files under load, ended by SIGKILL at random moments, started again and asked what they
+//! hold.
 //!
-//! A [`Cycle`] is the life of one array: load, kill, now and then a member deleted or a start killed too, start, all of it verified by the
-//! [`journal`], several times over; then a clean stop, after which the members must hold what the export did, with every parity right. Everything
-//! but the interleaving of processes follows from the seed.
+//! A [`Cycle`] is the life of one array: load, kill, now and then a member deleted or a start killed too, start, all of
+//! it verified by the [`journal`], several times over; then a clean stop, after which the members must hold what the
+//! export did, with every parity right. Everything but the interleaving of processes follows from the seed.
 //!
-//! It knows what a client may expect, and nothing of how the server does it. What a power cut loses beside a kill, it can't show: the kernel
-//! keeps what it was given.
+//! It knows what a client may expect, and nothing of how the server does it. What a power cut loses beside a kill, it
+//! can't show: the kernel keeps what it was given.
 
 mod beside;
 pub mod journal;
@@ -94,7 +95,8 @@ struct Life<'a> {
     array: &'a Array,
     journal: Journal,
     absent: Vec<usize>,
-    /// Whether the server that runs has given everything that it acknowledged to the kernel: it has no write-back cache.
+    /// Whether the server that runs has given everything that it acknowledged to the kernel: it has no write-back
+    /// cache.
     remembers: bool,
     counts: Counts,
 }
@@ -181,8 +183,8 @@ impl<'a> Life<'a> {
         let command = Server::command(self.array, &self.array.without(&self.absent), &options);
         let mut running = Running::start(command);
         let microseconds = self.cycle.random.below(START_KILLED_MAX.as_micros() as usize) as u64;
-        // Nothing is waited for: a moment in time is what is drawn. A start says nothing of itself before its recovery is over, so there is no
-        // event to count, and only time reaches every point of it.
+        // Nothing is waited for: a moment in time is what is drawn. A start says nothing of itself before its recovery
+        // is over, so there is no event to count, and only time reaches every point of it.
         std::thread::sleep(Duration::from_micros(microseconds));
         running.kill();
         self.counts.killed_starts += 1;
@@ -255,7 +257,8 @@ impl<'a> Life<'a> {
         options.into_iter().map(String::from).collect()
     }
 
-    /// Whether the array is right after a kill without members that it can spare. A log sees to that; copies are old or new each for itself.
+    /// Whether the array is right after a kill without members that it can spare. A log sees to that; copies are old or
+    /// new each for itself.
     fn survives_a_kill_without_members(&self) -> bool {
         self.cycle.consistency == "log" || matches!(self.cycle.shape.level, Level::Raid1 | Level::Raid10 { .. })
     }
@@ -287,8 +290,8 @@ impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} kills of {} arrays ({} with fio, {} without write-back), {} more while starting, {} starts without members; {} writes ({} FUA), {} flushes, \
-             {} reads; {} sectors verified",
+            "{} kills of {} arrays ({} with fio, {} without write-back), {} more while starting, {} starts without \
+             members; {} writes ({} FUA), {} flushes, {} reads; {} sectors verified",
             self.kills,
             self.cycles,
             self.fio,

@@ -7,8 +7,8 @@
 //! - [`nbd`]: a plain client for what no foreign client can be made to send; [`image`]: contents to write and compare.
 //! - [`kills`]: servers killed under load, again and again, with a client that knows what must have survived.
 //!
-//! Nothing sleeps to wait for something: a server is ready when it prints its URI, a program has ended when the kernel says so, and both have a
-//! deadline. Every failure panics with the command and its output.
+//! Nothing sleeps to wait for something: a server is ready when it prints its URI, a program has ended when the kernel
+//! says so, and both have a deadline. Every failure panics with the command and its output.
 
 pub mod array;
 pub mod binary;

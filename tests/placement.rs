@@ -1,9 +1,9 @@
 //! Where the blocks of each level lie, from the published formulas: the oracle for what is found in member files.
 //!
-//! A *unit* is a chunk of the array, in logical order. A *place* is a chunk of a member: its slot and its row, counted in
-//! chunks from the start of the data area. A *group* is a set of places whose XOR is zero; two copies are a group of two.
-//! Sources: for RAID 10 the near layout of Linux md, for RAID 5 its four rotations, for RM2 the redundancy matrix of Park
-//! and Choe with unit k of disk j in groups (j+a_k) and (j+b_k) mod N.
+//! A *unit* is a chunk of the array, in logical order. A *place* is a chunk of a member: its slot and its row, counted
+//! in chunks from the start of the data area. A *group* is a set of places whose XOR is zero; two copies are a group of
+//! two. Sources: for RAID 10 the near layout of Linux md, for RAID 5 its four rotations, for RM2 the redundancy matrix
+//! of Park and Choe with unit k of disk j in groups (j+a_k) and (j+b_k) mod N.
 
 /// A level and what its placement depends on, besides the number of members.
 #[derive(Clone, Debug, PartialEq, Eq)]

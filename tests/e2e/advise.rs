@@ -2,7 +2,8 @@
 
 use uraid_tests::binary::uraid;
 
-/// 17 of Chen & Lee's Lightning disks: 33 KB go by while one positions, so half of it is 16 KB; reads alone 24 KB, writes alone 6 KB.
+/// 17 of Chen & Lee's Lightning disks: 33 KB go by while one positions, so half of it is 16 KB; reads alone 24 KB,
+/// writes alone 6 KB.
 #[test]
 fn the_papers_disks_get_the_papers_chunks() {
     let disks = ["advise", "--json", "--level", "5", "--members", "17", "--positioning", "19.2", "--transfer", "1.768"];

@@ -75,13 +75,15 @@ fn status_is_what_the_array_is_and_has_done() {
         assert_eq!(
             status["health"],
             serde_json::json!({
-                "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": [], "salvage": null
+                "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": [],
+                    "salvage": null
             })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
         assert_eq!(status["requests"]["read_bytes"], 8192);
         assert_eq!((&status["requests"]["reads"], &status["requests"]["flushes"]), (&1.into(), &1.into()));
-        // RM2 of height 3 keeps a parity block for two of data; three clusters are flushed, so all is on the members or in their logs.
+        // RM2 of height 3 keeps a parity block for two of data; three clusters are flushed, so all is on the members or
+        // in their logs.
         assert!(sum(&status, "written_bytes") + sum(&status, "log_bytes") > 3 << 20, "{status:#}");
         assert_eq!(status["cache_mode"], "writeback");
         let limit = status["cache"]["limit_bytes"].as_u64().unwrap();
@@ -113,7 +115,8 @@ fn degraded_arrays_say_what_they_survive() {
         let server = Server::start_members(&array, &array.without(absent), &["--degraded"]);
         let status = status(&array);
         let health = serde_json::json!({
-            "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [], "held_up": [], "salvage": null
+            "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [],
+                "held_up": [], "salvage": null
         });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {

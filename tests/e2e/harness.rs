@@ -1,4 +1,5 @@
-//! The harness proves itself: its placement against the published figures, its client against a server that others wrote.
+//! The harness proves itself: its placement against the published figures, its client against a server that others
+//! wrote.
 
 use std::collections::BTreeSet;
 

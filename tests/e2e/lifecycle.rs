@@ -50,7 +50,8 @@ fn a_client_killed_mid_write_hurts_nobody() {
 
 mod killed {
     uraid_tests::for_shapes!(super::a_killed_server_keeps_what_it_flushed:
-        raid0_of_4, raid1_of_3, raid10_of_5, raid5_of_3, raid5_of_5_left_symmetric, rm2_of_7_adjacent, rm2_of_7_partitioned);
+        raid0_of_4, raid1_of_3, raid10_of_5, raid5_of_3, raid5_of_5_left_symmetric, rm2_of_7_adjacent,
+            rm2_of_7_partitioned);
 }
 
 fn a_killed_server_keeps_what_it_flushed(shape: &Shape) {
@@ -292,7 +293,8 @@ fn busy_sector(round: u64) -> Vec<u8> {
     (0xb500 + round).to_le_bytes().repeat(SECTOR / 8)
 }
 
-/// What was flushed is there; each sector of the busy region is as it was before or whole from one of the load's writes.
+/// What was flushed is there; each sector of the busy region is as it was before or whole from one of the load's
+/// writes.
 fn assert_old_or_new(image: &[u8], model: &[u8], what: &str) {
     let busy = FLUSHED..FLUSHED + BUSY;
     assert_same(&image[..busy.start], &model[..busy.start], &format!("{what}: flushed before the kill"));

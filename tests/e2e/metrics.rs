@@ -222,7 +222,8 @@ fn who_the_array_is_and_how_it_stands() {
     let _ = watched.server.stop();
 }
 
-/// Four blocks of a member are overwritten behind the server's back; then the member is given up, and a spare takes its place.
+/// Four blocks of a member are overwritten behind the server's back; then the member is given up, and a spare takes its
+/// place.
 #[test]
 fn scrubs_rebuilds_and_spares_are_seen_from_outside() {
     let array = Array::create(&shape::raid5_of_3());
@@ -283,7 +284,8 @@ fn other_requests_get_the_errors_that_they_should() {
     let _ = watched.server.stop();
 }
 
-/// Clients that ask and never read, or never ask, neither hold up the array nor others who ask; nor does a stop wait for them.
+/// Clients that ask and never read, or never ask, neither hold up the array nor others who ask; nor does a stop wait
+/// for them.
 #[test]
 fn clients_that_do_nothing_do_no_harm() {
     let array = Array::create(&shape::raid5_of_3());

@@ -1,4 +1,5 @@
-//! A file system on an array, where the kernel has no NBD client of its own: `nbdfuse` makes the export a file, a loop device makes that a disk.
+//! A file system on an array, where the kernel has no NBD client of its own: `nbdfuse` makes the export a file, a loop
+//! device makes that a disk.
 //!
 //! Takes root, `/dev/fuse` and loop devices.
 
@@ -89,7 +90,8 @@ impl Drop for Disk {
     }
 }
 
-/// Waits for a file system to be mounted at `path`: the kernel says when the list of mounts has changed (proc_pid_mounts(5)).
+/// Waits for a file system to be mounted at `path`: the kernel says when the list of mounts has changed
+/// (proc_pid_mounts(5)).
 fn until_mounted(path: &Path) {
     let deadline = Instant::now() + CLIENT_TIME_MAX;
     let mut mounts = File::open("/proc/self/mounts").unwrap();

@@ -1,4 +1,5 @@
-//! One array on several threads: content, flushes and members are everybody's, whichever thread a connection or a stripe belongs to.
+//! One array on several threads: content, flushes and members are everybody's, whichever thread a connection or a
+//! stripe belongs to.
 //!
 //! A thread's stripes come in runs of about a megabyte, and connections go to the threads in turn.
 
@@ -168,7 +169,8 @@ fn a_degraded_array_is_shared_too() {
     }
 }
 
-/// A member is cut short while it is used. Whichever thread notices, all go on without it, and it is on record before a write is answered.
+/// A member is cut short while it is used. Whichever thread notices, all go on without it, and it is on record before a
+/// write is answered.
 #[test]
 fn a_member_that_is_lost_in_use_is_lost_for_all_threads() {
     for lost in 0..3 {
@@ -196,7 +198,8 @@ fn a_member_that_is_lost_in_use_is_lost_for_all_threads() {
         }
         clients[1].flush();
         server.kill();
-        // It was not stopped cleanly and a member is missing, which is to be accepted; that the member is missing is on record.
+        // It was not stopped cleanly and a member is missing, which is to be accepted; that the member is missing is on
+        // record.
         let present = array.without(&[lost]);
         let server = Server::start_members(&array, &present, &["--reactors", "2", "--force"]);
         assert_same(&read_export(server.uri()), &model, &format!("without member {lost}"));

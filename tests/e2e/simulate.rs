@@ -2,7 +2,8 @@
 
 use uraid_tests::binary::uraid;
 
-/// The service time of 16 KB on one RA81, by hand: a third of its cylinders, half a revolution, 32 of 52 sectors, 0.11 ms of processor.
+/// The service time of 16 KB on one RA81, by hand: a third of its cylinders, half a revolution, 32 of 52 sectors, 0.11
+/// ms of processor.
 #[test]
 fn a_figure_is_numbers_and_a_drawing() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! fio beside the load, on the part of the export that the journal leaves to it: it reads back what it wrote until the server is gone.
+//! fio beside the load, on the part of the export that the journal leaves to it: it reads back what it wrote until the
+//! server is gone.
 
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::ChildStdout;

@@ -1,10 +1,12 @@
-//! What a client knows of every sector that it writes: which versions it sent, which were acknowledged, which were flushed.
+//! What a client knows of every sector that it writes: which versions it sent, which were acknowledged, which were
+//! flushed.
 //!
-//! Versions are the numbers of the writes, in the order in which they were sent. A write is *after* another when the other had been acknowledged
-//! before it was sent; writes that overlap in flight may end in either order. A sector may hold any version that was sent and is not before one
-//! that a flush or FUA has covered. The content of a sector follows from the seed, its number and the version, so that a sector says by itself
-//! what it holds, and half a sector, another sector's content or a made-up one is told from a whole version. Zeroed sectors can't say which
-//! version they are; for these the history must have one.
+//! Versions are the numbers of the writes, in the order in which they were sent. A write is *after* another when the
+//! other had been acknowledged before it was sent; writes that overlap in flight may end in either order. A sector may
+//! hold any version that was sent and is not before one that a flush or FUA has covered. The content of a sector
+//! follows from the seed, its number and the version, so that a sector says by itself what it holds, and half a sector,
+//! another sector's content or a made-up one is told from a whole version. Zeroed sectors can't say which version they
+//! are; for these the history must have one.
 //!
 //! The journal knows neither servers nor connections.
 
@@ -41,8 +43,8 @@ pub struct Request {
 #[derive(Clone, Copy, Debug)]
 struct Write {
     version: Version,
-    /// The oldest version that this write's sectors may hold once it counts: its own, or that of one that was under way as it was sent. A trim has
-    /// 0: what was there before may stay.
+    /// The oldest version that this write's sectors may hold once it counts: its own, or that of one that was under way
+    /// as it was sent. A trim has 0: what was there before may stay.
     floor: Version,
     is_durable_when_acknowledged: bool,
 }
@@ -99,8 +101,8 @@ impl Journal {
         self.sectors.len()
     }
 
-    /// A write is about to be sent: the request, and its payload where it is data. `None` when a read is under way there, whose result would be
-    /// anybody's guess.
+    /// A write is about to be sent: the request, and its payload where it is data. `None` when a read is under way
+    /// there, whose result would be anybody's guess.
     ///
     /// # Panics
     /// When the sectors are not the journal's.
@@ -150,7 +152,8 @@ impl Journal {
         }
     }
 
-    /// A read returned `bytes`: each sector must hold a version that was sent, and none before one that was acknowledged.
+    /// A read returned `bytes`: each sector must hold a version that was sent, and none before one that was
+    /// acknowledged.
     ///
     /// # Errors
     /// What is wrong with the first sector that does not.
@@ -190,7 +193,8 @@ impl Journal {
         }
     }
 
-    /// A server that was started again returned `bytes` for the sectors from `first` on; what it returned counts from now on.
+    /// A server that was started again returned `bytes` for the sectors from `first` on; what it returned counts from
+    /// now on.
     ///
     /// # Errors
     /// What is wrong with the first sector that holds anything but a version that it may hold.

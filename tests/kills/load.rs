@@ -1,4 +1,5 @@
-//! The load: connections that write, zero, trim, read and flush at random until the server is gone, with the journal in step.
+//! The load: connections that write, zero, trim, read and flush at random until the server is gone, with the journal in
+//! step.
 
 use std::collections::HashMap;
 use std::io;
@@ -120,8 +121,9 @@ fn kill_when(reached: &Receiver<()>, pid: u32, then: Duration) -> bool {
     if reached.recv().is_err() {
         return false;
     }
-    // Nothing is waited for: a moment in time is what is drawn. Replies alone would always end a server at the same point of its work, just
-    // after a commit. What comes then (content in the log and not in place, data without its parity) no event that a client sees falls into.
+    // Nothing is waited for: a moment in time is what is drawn. Replies alone would always end a server at the same
+    // point of its work, just after a commit. What comes then (content in the log and not in place, data without its
+    // parity) no event that a client sees falls into.
     std::thread::sleep(then);
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a child has a process id");
     kill_process(pid, Signal::KILL).is_ok()

@@ -24,7 +24,8 @@ mod workload;
 pub(crate) enum Command {
     /// Measure uraid and other NBD servers in turn, in one run
     Peers(peers::Options),
-    /// Measure how fast lost members are made again, beside reading and writing files in order, and what clients see of it
+    /// Measure how fast lost members are made again, beside reading and writing files in order, and what clients see of
+    /// it
     Rebuild(rebuild::Options),
     /// Load a server that is already running with pipelined requests, and print a line of JSON
     Generate(generator::Options),

@@ -1,6 +1,7 @@
 //! `cargo xtask crash`: every crash of small workloads, one by one, on all cores.
 //!
-//! A failure names its workload, when the power went, what was left and who was lost, and the command that shows it again.
+//! A failure names its workload, when the power went, what was left and who was lost, and the command that shows it
+//! again.
 
 use std::thread;
 use std::time::Duration;

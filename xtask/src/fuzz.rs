@@ -1,7 +1,8 @@
-//! `cargo xtask fuzz`: the fuzz targets of what is read from members, all at the same time, for a minute or for as long as one likes.
+//! `cargo xtask fuzz`: the fuzz targets of what is read from members, all at the same time, for a minute or for as long
+//! as one likes.
 //!
-//! They need cargo-fuzz and a C++ compiler, which are installed when they are missing. There is no unsafe code in what they reach, so they run without
-//! a sanitizer: on the project's own toolchain, and faster.
+//! They need cargo-fuzz and a C++ compiler, which are installed when they are missing. There is no unsafe code in what
+//! they reach, so they run without a sanitizer: on the project's own toolchain, and faster.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;

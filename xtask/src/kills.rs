@@ -1,4 +1,5 @@
-//! `cargo xtask kills`: servers on real files killed under load, for as many kills or hours as one likes, until one does not keep its word.
+//! `cargo xtask kills`: servers on real files killed under load, for as many kills or hours as one likes, until one
+//! does not keep its word.
 //!
 //! The loop is the end-to-end harness's; here are its command line and what is said of it.
 
@@ -49,7 +50,8 @@ impl Options {
 /// Kills servers until it has been enough.
 ///
 /// # Errors
-/// When one was not as it should have been: with its seed, its level, the command that repeats it, and its members' place.
+/// When one was not as it should have been: with its seed, its level, the command that repeats it, and its members'
+/// place.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<counts::Counts> {
     if std::env::var_os("URAID_BIN").is_none() {
         run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
@@ -76,7 +78,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<counts
             Err(failure) => {
                 let levels: String = options.level.iter().map(|level| format!(" --level {level}")).collect();
                 bail!(
-                    "{failure}\nafter {counts}\nrepeat it with `cargo xtask kills --seed {seed}{levels}`; only how processes interleave is not repeated"
+                    "{failure}\nafter {counts}\nrepeat it with `cargo xtask kills --seed {seed}{levels}`; only how \
+                     processes interleave is not repeated"
                 );
             }
         }

@@ -1,4 +1,5 @@
-//! `cargo xtask lint`: formatting and clippy of the workspace and of the fuzz targets, docs, the directions of dependencies and the source tree's rules.
+//! `cargo xtask lint`: formatting and clippy of the workspace and of the fuzz targets, docs, the directions of
+//! dependencies and the source tree's rules.
 //!
 //! Every check runs even after one failed, and every failure is listed at the end.
 

@@ -57,7 +57,8 @@ enum Command {
     Mutants(mutants::Options),
     /// Kill servers under load on real files, and look whether they keep what they must
     Kills(kills::Options),
-    /// Try the server under a real kernel in a virtual machine: file systems, power cuts, and Linux md as the judge of layouts
+    /// Try the server under a real kernel in a virtual machine: file systems, power cuts, and Linux md as the judge of
+    /// layouts
     Vm(vm::Options),
     /// Compute the papers' tables and figures again, into docs/papers
     Papers(papers::Options),

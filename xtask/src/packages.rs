@@ -52,8 +52,8 @@ pub(crate) const VM: &[Package] = &[
 /// Where Debian puts programs that an ordinary user's `PATH` may not name.
 const SYSTEM_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
-/// Makes sure that every program of `needed` is there: installs what is missing when `install` is allowed and the user is
-/// root, else fails with the command to run.
+/// Makes sure that every program of `needed` is there: installs what is missing when `install` is allowed and the user
+/// is root, else fails with the command to run.
 ///
 /// # Errors
 /// When apt-get fails, or a program is missing although apt-get succeeded.

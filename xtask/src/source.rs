@@ -1,7 +1,7 @@
-//! Rules of the source tree that no other tool knows: what the top level holds, how long a file may be, where `unsafe`
-//! may stand, which crate is free of the standard library, and that no test is switched off.
+//! Rules of the source tree that no other tool knows: what the top level holds, how long a file and a line may be,
+//! where `unsafe` may stand, which crate is free of the standard library, and that no test is switched off.
 //!
-//! Rules look at code alone: comments and literals are blanked first by [`code_only`].
+//! Rules about code look at code alone: comments and literals are blanked first by [`code_only`].
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -28,6 +28,9 @@ const TOP_LEVEL: &[&str] = &[
 /// Longest source file, in lines.
 const LINES_MAX: usize = 800;
 
+/// Longest line of source and prose, in characters. rustfmt leaves comments and long literals as they are.
+const COLUMNS_MAX: usize = 120;
+
 /// Path prefixes of the files that may use `unsafe`.
 const UNSAFE_ALLOWED: &[&str] =
     &["crates/io/src/buf", "crates/io/src/disk/uring", "crates/io/src/xor/simd", "benches/isal"];
@@ -39,10 +42,15 @@ const NO_STD: &str = "crates/layout/src/lib.rs";
 pub(crate) fn check(project: &Project) -> anyhow::Result<Vec<String>> {
     let files = project.files()?;
     let mut failures = top_level_failures(files.iter().filter_map(|file| file.iter().next()?.to_str()));
-    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
+    for file in &files {
+        let rules = match file.extension().and_then(|extension| extension.to_str()) {
+            Some("rs") => file_failures,
+            Some("md") => prose_failures,
+            _ => continue,
+        };
         let text = std::fs::read_to_string(project.root().join(file))
             .with_context(|| format!("reading {}", file.display()))?;
-        failures.extend(file_failures(file, &text));
+        failures.extend(rules(file, &text));
     }
     Ok(failures)
 }
@@ -66,6 +74,9 @@ fn file_failures(file: &Path, text: &str) -> Vec<String> {
     if lines > LINES_MAX {
         fail(lines, &format!("{lines} lines, over {LINES_MAX}: two ideas in one file?"));
     }
+    for (index, line) in text.lines().enumerate().filter(|(_, line)| is_too_long(line)) {
+        fail(index + 1, &too_long(line));
+    }
     let code = code_only(text);
     let name = file.to_string_lossy();
     let unsafe_allowed = UNSAFE_ALLOWED.iter().any(|prefix| name.starts_with(prefix));
@@ -81,6 +92,27 @@ fn file_failures(file: &Path, text: &str) -> Vec<String> {
         fail(1, "the layout crate is `#![no_std]`");
     }
     failures
+}
+
+/// The rules that one Markdown file breaks. Tables have one line a row, and what a program prints is as it is.
+fn prose_failures(file: &Path, text: &str) -> Vec<String> {
+    let mut is_printed = false;
+    let mut long = Vec::new();
+    for (index, line) in text.lines().enumerate() {
+        is_printed ^= line.trim_start().starts_with("```");
+        if !is_printed && !line.starts_with('|') && is_too_long(line) {
+            long.push(format!("{}:{}: {}", file.display(), index + 1, too_long(line)));
+        }
+    }
+    long
+}
+
+fn is_too_long(line: &str) -> bool {
+    line.chars().count() > COLUMNS_MAX
+}
+
+fn too_long(line: &str) -> String {
+    format!("{} columns, over {COLUMNS_MAX}", line.chars().count())
 }
 
 fn words(line: &str) -> impl Iterator<Item = &str> {
@@ -192,7 +224,8 @@ mod tests {
 
     #[test]
     fn comments_and_literals_are_no_code() {
-        let text = "a(\"unsafe \\\" unsafe\"); // unsafe\n/* unsafe /* unsafe */ unsafe */ b('\"', '\\'', r#\"unsafe \" \"#);\n";
+        let text = "a(\"unsafe \\\" unsafe\"); // unsafe\n/* unsafe /* unsafe */ unsafe */ b('\"', '\\'', r#\"unsafe \
+            \" \"#);\n";
         let code = code_only(text);
         assert!(!code.contains("unsafe"), "{code}");
         assert_eq!(code.lines().count(), 2);
@@ -225,6 +258,16 @@ mod tests {
         assert!(ignored[0].starts_with("tests/a.rs:2:"), "{ignored:?}");
         assert_eq!(failures("tests/a.rs", &"\n".repeat(LINES_MAX)), Vec::<String>::new());
         assert_eq!(failures("tests/a.rs", &"\n".repeat(LINES_MAX + 1)).len(), 1);
+    }
+
+    #[test]
+    fn long_lines_are_found_in_source_and_prose() {
+        let [fits, long] = [COLUMNS_MAX, COLUMNS_MAX + 1].map(|columns| "ä".repeat(columns));
+        assert_eq!(failures("tests/a.rs", &format!("// a\n{fits}\n")), Vec::<String>::new());
+        assert_eq!(failures("tests/a.rs", &format!("// a\n{long}\n")), ["tests/a.rs:2: 121 columns, over 120"]);
+        let prose = |text: &str| prose_failures(Path::new("a.md"), text);
+        assert_eq!(prose(&format!("{fits}\n|{long}\n```console\n{long}\n```\n")), Vec::<String>::new());
+        assert_eq!(prose(&format!("```\n```\n{long}\n")), ["a.md:3: 121 columns, over 120"]);
     }
 
     #[test]

@@ -1,7 +1,8 @@
-//! `cargo xtask vm`: the server under a real kernel, in a virtual machine: what users do with it, what a power cut leaves, and Linux md as the judge
-//! of layouts.
+//! `cargo xtask vm`: the server under a real kernel, in a virtual machine: what users do with it, what a power cut
+//! leaves, and Linux md as the judge of layouts.
 //!
-//! A scenario is a script for a guest, a bounded time and a plain verdict. All that one leaves is under `target/vm/NAME`.
+//! A scenario is a script for a guest, a bounded time and a plain verdict. All that one leaves is under
+//! `target/vm/NAME`.
 
 use std::fs::{self, File};
 use std::num::NonZeroUsize;

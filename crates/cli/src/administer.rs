@@ -23,8 +23,8 @@ const SOON: Duration = Duration::from_secs(2);
 
 /// `uraid stop`: waits until the members are marked clean.
 pub(crate) fn stop(args: &StopArgs) -> Result<()> {
-    // Once it stops it answers nobody else. An answer that comes too late must not be taken for that to the stop, so this
-    // has a connection of its own.
+    // Once it stops it answers nobody else. An answer that comes too late must not be taken for that to the stop, so
+    // this has a connection of its own.
     let before: Result<Status> = Client::connect(&args.server.socket)?.ask(&Request::Status {});
     let mut client = Client::connect(&args.server.socket)?;
     let request = Request::Stop { force: args.force };
@@ -87,7 +87,8 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
             path.display()
         )),
         _ => print(format_args!(
-            "no member is missing: {} is a spare now, until the server ends; `uraid serve --spare` makes it one for longer",
+            "no member is missing: {} is a spare now, until the server ends; `uraid serve --spare` makes it one for \
+             longer",
             path.display()
         )),
     }
@@ -113,7 +114,8 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
         ));
     }
     print(format_args!(
-        "{old} is being copied to {new} ({uuid}), which takes its place in slot {slot} then; `uraid status` shows how far it is"
+        "{old} is being copied to {new} ({uuid}), which takes its place in slot {slot} then; `uraid status` shows how \
+         far it is"
     ))
 }
 
@@ -184,7 +186,8 @@ fn judge(scrub: &Scrub, level: &str) -> Result<()> {
     ensure!(mismatched_bytes == repaired_bytes, "{wrong}");
     ensure!(
         missed_bytes == 0,
-        "what belongs to missing members was not checked: the scrub does not count as complete; scrub again when the array is whole"
+        "what belongs to missing members was not checked: the scrub does not count as complete; scrub again when the \
+         array is whole"
     );
     Ok(())
 }

@@ -58,7 +58,8 @@ pub(crate) struct AdviseArgs {
 /// What the disks are like.
 #[derive(Debug, Args)]
 struct DiskArgs {
-    /// A disk that is known: lightning, elite3, wren4, ra81, ra80, rp06, st31200w, cheetah-15k7, constellation-es, dc-s4500 or dc-p4500
+    /// A disk that is known: lightning, elite3, wren4, ra81, ra80, rp06, st31200w, cheetah-15k7, constellation-es,
+    /// dc-s4500 or dc-p4500
     #[arg(long, value_name = "NAME", conflicts_with_all = ["positioning", "measure"])]
     disk: Option<String>,
     /// Mean time until a read at a random place begins: seek and half a revolution, in milliseconds

@@ -1,20 +1,21 @@
 //! The command line: what users may say, with examples.
 
-use std::net::{Ipv4Addr, SocketAddr};
+mod values;
+
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use uraid_io::superblock::{Consistency, Integrity};
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Rotation};
+use uraid_layout::{Bytes, Lba, Level, MemberSet, Placement, Rotation};
 use uuid::Uuid;
 
 use crate::advise::AdviseArgs;
 use crate::patience::PatienceArgs;
 use crate::simulate::SimulateArgs;
-
-/// The most that can be read ahead of a reader.
-const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
+pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
+use values::{busy_poll, bytes_or_max, lba, members, metrics_address, period, rate, read_ahead, setting};
 
 /// The most threads that serve an array.
 const REACTORS_MAX: i64 = 16;
@@ -59,7 +60,8 @@ pub(crate) enum Command {
     Fail(MemberArgs),
     /// Let go of a member that has failed, or of a spare, while the array is being served
     Remove(MemberArgs),
-    /// Take a member in that returns, or a new one, and rebuild it while the array is being served; a spare if none is missing
+    /// Take a member in that returns, or a new one, and rebuild it while the array is being served; a spare if none is
+    /// missing
     Add(AddArgs),
     /// Copy a member to a new one, which takes its place, while the array is being served
     Replace(ReplaceArgs),
@@ -115,8 +117,8 @@ pub(crate) struct PlacementArgs {
     /// Bytes placed on one member before the next: 4K to 1M, a multiple of 4K
     #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
     pub(crate) chunk: Bytes,
-    /// Placement. RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric; RM2: adjacent (default),
-    /// partitioned; RAID 10: near
+    /// Placement. RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric; RM2: adjacent
+    /// (default), partitioned; RAID 10: near
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
     /// RM2: rows of a parity stripe, of which one holds parity [default: the most that the members allow]
@@ -145,7 +147,8 @@ pub(crate) struct CreateArgs {
     /// Do not reserve the space of new files
     #[arg(long)]
     pub(crate) sparse: bool,
-    /// What keeps the members in agreement over an unclean stop [default: log for 5 and rm2, bitmap for 1 and 10, none for 0]
+    /// What keeps the members in agreement over an unclean stop [default: log for 5 and rm2, bitmap for 1 and 10, none
+    /// for 0]
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) consistency: Option<ConsistencyName>,
     /// Check content by a checksum of each 4 KiB block; needs `--consistency log`, which is the default then. The
@@ -181,33 +184,38 @@ pub(crate) struct ServeArgs {
     /// Serve without writing a byte to the members
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Serve although members are missing that the array had when it was last used, hold nothing, or hang for longer than --write-deadline
+    /// Serve although members are missing that the array had when it was last used, hold nothing, or hang for longer
+    /// than --write-deadline
     #[arg(long)]
     pub(crate) degraded: bool,
-    /// Wait so long for members that are not there yet, before the array is opened without them (with --degraded) or not at all: a number of seconds (s) or
-    /// minutes (m)
+    /// Wait so long for members that are not there yet, before the array is opened without them (with --degraded) or
+    /// not at all: a number of seconds (s) or minutes (m)
     #[arg(long, value_parser = period, value_name = "TIME")]
     pub(crate) wait_for_members: Option<Duration>,
-    /// Last resort, for reading only: read the member of this slot although the array went on without it. Says what may be old or wrong then. May be given
-    /// several times. With --degraded and --force, what is left is served though too many members are gone, and the rest is an I/O error
+    /// Last resort, for reading only: read the member of this slot although the array went on without it. Says what may
+    /// be old or wrong then. May be given several times. With --degraded and --force, what is left is served though too
+    /// many members are gone, and the rest is an I/O error
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..64), value_name = "SLOT")]
     pub(crate) accept_stale: Vec<u8>,
     /// Serve although the array was not stopped cleanly and members are missing: what they held may come back wrong
     #[arg(long)]
     pub(crate) force: bool,
-    /// How long to look for the next command before sleeping: auto (50 microseconds where all members are in memory), off, or
-    /// microseconds. Shortens the latency of one command at a time, and costs nothing when idle
+    /// How long to look for the next command before sleeping: auto (50 microseconds where all members are in memory),
+    /// off, or microseconds. Shortens the latency of one command at a time, and costs nothing when idle
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN")]
     pub(crate) busy_poll: BusyPoll,
-    /// Threads that share the array between them. More than one pays where many clients keep one core busy, and costs each request that
-    /// is for another thread's part a hop to it. With more than one, members can't be taken in while the array is served, by spares neither
+    /// Threads that share the array between them. More than one pays where many clients keep one core busy, and costs
+    /// each request that is for another thread's part a hop to it. With more than one, members can't be taken in while
+    /// the array is served, by spares neither
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
     pub(crate) reactors: u8,
-    /// File or device that takes the place of a member that fails; may be given several times, and to several servers: who needs it first gets it. It must
-    /// be there and hold nothing. Once taken it is a member, and the same command line serves the array again
+    /// File or device that takes the place of a member that fails; may be given several times, and to several servers:
+    /// who needs it first gets it. It must be there and hold nothing. Once taken it is a member, and the same command
+    /// line serves the array again
     #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
     pub(crate) spares: Vec<PathBuf>,
-    /// Compare what the members hold when so much has passed since that was last done: a number of days (d), weeks (w), hours (h), minutes (m) or seconds (s)
+    /// Compare what the members hold when so much has passed since that was last done: a number of days (d), weeks (w),
+    /// hours (h), minutes (m) or seconds (s)
     #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
     pub(crate) scrub_every: Option<Duration>,
     #[command(flatten)]
@@ -241,13 +249,16 @@ pub(crate) struct WatchArgs {
     /// Control socket, for this user only [default: beside --socket, X.sock -> X.ctl; none with --listen]
     #[arg(long, value_name = "PATH")]
     pub(crate) control: Option<PathBuf>,
-    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and each MEMBER that it is about; URAID_HEALTH in its environment says in
-    /// words how the array is. EVENT is started, stopped, member-failed, member-deleted, member-failing, member-no-room, member-stalled, member-lagging, member-missing, degraded, stalled,
-    /// failing, salvage, frozen, rebuild-stuck, replace-stuck, spare-taken, rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, replace-rebuilding, recovered,
-    /// scrub-mismatch, scrub-finished or scrub-incomplete
+    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and each MEMBER that it is about;
+    /// URAID_HEALTH in its environment says in words how the array is. EVENT is started, stopped, member-failed,
+    /// member-deleted, member-failing, member-no-room, member-stalled, member-lagging, member-missing, degraded,
+    /// stalled, failing, salvage, frozen, rebuild-stuck, replace-stuck, spare-taken, rebuild-started, rebuild-finished,
+    /// replace-started, replace-finished, replace-stopped, replace-rebuilding, recovered, scrub-mismatch,
+    /// scrub-finished or scrub-incomplete
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
-    /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can read them
+    /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can
+    /// read them
     #[arg(long, value_parser = metrics_address, value_name = "[ADDR:]PORT")]
     pub(crate) metrics: Option<SocketAddr>,
 }
@@ -265,7 +276,8 @@ pub(crate) struct ServerArgs {
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Stop even if content is lost: of members whose files were deleted, or that was not written because members do not take it
+    /// Stop even if content is lost: of members whose files were deleted, or that was not written because members do
+    /// not take it
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -348,10 +360,6 @@ pub(crate) struct RateArgs {
     pub(crate) rate: Rate,
 }
 
-/// How fast something may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rate(pub(crate) Option<Bytes>);
-
 /// Arguments of `uraid scrub`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -374,7 +382,8 @@ pub(crate) enum ScrubAction {
         /// Repair what is certainly wrong: what a checksum, most copies or the only parity that disagrees speak against
         #[arg(long)]
         repair: bool,
-        /// Repair data, too, that both of its parity units speak against. Only for arrays that were not written since they were found wrong
+        /// Repair data, too, that both of its parity units speak against. Only for arrays that were not written since
+        /// they were found wrong
         #[arg(long)]
         repair_suspects: bool,
         /// Write nothing; this is the default
@@ -407,7 +416,8 @@ pub(crate) enum ScrubAction {
 pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// cache=writeback|writethrough, log=error|warn|info|debug|trace|off, read-deadline=TIME|off, write-deadline=TIME|off, max-errors=N|off
+    /// cache=writeback|writethrough, log=error|warn|info|debug|trace|off, read-deadline=TIME|off,
+    /// write-deadline=TIME|off, max-errors=N|off
     #[arg(required = true, value_parser = setting, value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<(String, String)>,
 }
@@ -421,24 +431,15 @@ pub(crate) struct CacheArgs {
     /// Memory of the cache [default: 256M, or an eighth of the machine's memory where that is less]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) cache_size: Option<Bytes>,
-    /// Memory for the data of clients' requests in flight, replies that were not taken included. Clients wait while there is none left, and one that
-    /// leaves its replies lying for 30 seconds while others wait is disconnected [default: the cache's size, and at least 64M]
+    /// Memory for the data of clients' requests in flight, replies that were not taken included. Clients wait while
+    /// there is none left, and one that leaves its replies lying for 30 seconds while others wait is disconnected
+    /// [default: the cache's size, and at least 64M]
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) request_memory: Option<Bytes>,
-    /// The most to read ahead of clients that read in order: auto (2M where members are on disks), off, or a size of up to 32M. It goes
-    /// to the cache, of which each reader gets a 64th at most
+    /// The most to read ahead of clients that read in order: auto (2M where members are on disks), off, or a size of up
+    /// to 32M. It goes to the cache, of which each reader gets a 64th at most
     #[arg(long, value_parser = read_ahead, default_value = "auto", value_name = "SIZE")]
     pub(crate) read_ahead: ReadAhead,
-}
-
-/// How much to read ahead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum ReadAhead {
-    /// Where it pays.
-    #[default]
-    Auto,
-    /// Always up to this; zero: never.
-    UpTo(Bytes),
 }
 
 /// When a write is answered.
@@ -451,15 +452,6 @@ pub(crate) enum CacheName {
     Writethrough,
     /// When the members have it; nothing is kept
     None,
-}
-
-/// How long to look for the next command before sleeping.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum BusyPoll {
-    /// Where it pays.
-    Auto,
-    /// Always this long; zero: never.
-    For(Duration),
 }
 
 /// Where to serve.
@@ -541,10 +533,6 @@ pub(crate) struct GrowArgs {
     pub(crate) members: Vec<PathBuf>,
 }
 
-/// A size, or none: as much as there is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Most(pub(crate) Option<Bytes>);
-
 /// Arguments of `uraid map`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -620,99 +608,6 @@ pub(crate) struct QuickstartArgs {
 #[error("{0}")]
 pub(crate) struct Misuse(pub(crate) String);
 
-/// A size such as 4096, 64K, 1G or 1GiB; all units are powers of 1024.
-pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let unit = unit.strip_suffix("iB").or(unit.strip_suffix('B')).unwrap_or(unit);
-    let shift = match unit {
-        "" => 0,
-        "K" | "k" => 10,
-        "M" | "m" => 20,
-        "G" | "g" => 30,
-        "T" | "t" => 40,
-        _ => return Err(format!("'{text}' is not a size; write for example 4096, 64K, 512M or 1G")),
-    };
-    let number: u64 = number.parse().map_err(|_| format!("'{text}' is not a size; write for example 64K or 1G"))?;
-    let bytes = number.checked_mul(1 << shift).ok_or_else(|| format!("'{text}' does not fit 64 bits"))?;
-    Ok(Bytes(bytes))
-}
-
-fn bytes_or_max(text: &str) -> Result<Most, String> {
-    if text == "max" { Ok(Most(None)) } else { bytes(text).map(|bytes| Most(Some(bytes))) }
-}
-
-fn rate(text: &str) -> Result<Rate, String> {
-    match (text, bytes(text)) {
-        ("none", _) => Ok(Rate(None)),
-        (_, Ok(rate)) if rate.0 > 0 => Ok(Rate(Some(rate))),
-        _ => Err(format!("'{text}' is not none, nor bytes a second such as 50M")),
-    }
-}
-
-/// A time such as `30d`.
-fn period(text: &str) -> Result<Duration, String> {
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "s" => 1,
-        "m" => 60,
-        "h" => 3600,
-        "d" => 86400,
-        "w" => 7 * 86400,
-        _ => 0,
-    };
-    let period = number.parse::<u64>().ok().and_then(|number| number.checked_mul(seconds)).filter(|&period| period > 0);
-    period.map(Duration::from_secs).ok_or_else(|| format!("'{text}' is not a time; write for example 30d, 4w or 12h"))
-}
-
-fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("'{text}' is not KEY=VALUE"))?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
-fn lba(text: &str) -> Result<Lba, String> {
-    text.parse().map(Lba).map_err(|_| format!("'{text}' is not a sector number"))
-}
-
-/// Slots such as `1,3`.
-fn members(text: &str) -> Result<MemberSet, String> {
-    let slots = text.split(',').filter(|slot| !slot.is_empty());
-    slots
-        .map(|slot| match slot.trim().parse() {
-            Ok(index @ 0..64) => Ok(MemberIndex(index)),
-            _ => Err(format!("'{slot}' is not a slot; write for example 1,3")),
-        })
-        .collect()
-}
-
-/// A port of this machine's own, or an address that others may reach.
-fn metrics_address(text: &str) -> Result<SocketAddr, String> {
-    let on_loopback = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let address = on_loopback.ok().or_else(|| text.parse().ok());
-    address.ok_or_else(|| {
-        format!("'{text}' is not a port or an address with one; write for example 9187 or 127.0.0.1:9187")
-    })
-}
-
-fn read_ahead(text: &str) -> Result<ReadAhead, String> {
-    match (text, bytes(text)) {
-        ("auto", _) => Ok(ReadAhead::Auto),
-        ("off", _) => Ok(ReadAhead::UpTo(Bytes(0))),
-        (_, Ok(size)) if size <= READ_AHEAD_MAX => Ok(ReadAhead::UpTo(size)),
-        _ => Err(format!("'{text}' is not auto, off or a size of up to 32M")),
-    }
-}
-
-fn busy_poll(text: &str) -> Result<BusyPoll, String> {
-    match (text, text.parse()) {
-        ("auto", _) => Ok(BusyPoll::Auto),
-        ("off", _) => Ok(BusyPoll::For(Duration::ZERO)),
-        (_, Ok(microseconds @ 0..=1000)) => Ok(BusyPoll::For(Duration::from_micros(microseconds))),
-        _ => Err(format!("'{text}' is not auto, off or a number of microseconds up to 1000")),
-    }
-}
-
 impl IntegrityName {
     /// What it names.
     pub(crate) fn integrity(self) -> Integrity {
@@ -766,7 +661,8 @@ impl PlacementArgs {
                     "right-asymmetric" => Rotation::RightAsymmetric,
                     _ => {
                         return refuse(format!(
-                            "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or right-asymmetric"
+                            "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or \
+                             right-asymmetric"
                         ));
                     }
                 };

@@ -1,7 +1,7 @@
 //! The control socket of a server: what an administrator asks of an array that is being served ([protocol]).
 //!
-//! It runs beside the array's clients on the first reactor's thread, and takes from them no more than a request's turn. Lines, connections and
-//! waiting are bounded, and nothing that a peer sends ends the server.
+//! It runs beside the array's clients on the first reactor's thread, and takes from them no more than a request's turn.
+//! Lines, connections and waiting are bounded, and nothing that a peer sends ends the server.
 
 pub(crate) mod client;
 mod members;
@@ -172,8 +172,8 @@ impl Control {
                     Ok(())
                 }
                 None => bail!(
-                    "nothing is called '{key}'; there is cache (writeback, writethrough), log (error, warn, info, debug, trace, off), read-deadline and \
-                     write-deadline (2s, 500ms, off) and max-errors (20, off)"
+                    "nothing is called '{key}'; there is cache (writeback, writethrough), log (error, warn, info, \
+                     debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and max-errors (20, off)"
                 ),
             },
         }

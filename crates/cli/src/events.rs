@@ -1,6 +1,8 @@
-//! What happens to an array while it is served: found by comparing how it is between turns, logged, and passed on to the administrator's program.
+//! What happens to an array while it is served: found by comparing how it is between turns, logged, and passed on to
+//! the administrator's program.
 //!
-//! The program never delays clients: a thread of its own runs it, once at a time; what comes while too much waits is logged only.
+//! The program never delays clients: a thread of its own runs it, once at a time; what comes while too much waits is
+//! logged only.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -200,16 +202,20 @@ impl Event {
                 tracing::info!(event, array, %slot, member, "a member has taken another one's place");
             }
             Self::ReplaceStopped(slot) => {
-                tracing::warn!(event, array, %slot, member, "a member is not copied any further: no other one takes its place");
+                tracing::warn!(event, array, %slot, member, "a member is not copied any further: no other one takes \
+                    its place");
             }
             Self::ReplaceRebuilding(slot) => {
-                tracing::warn!(event, array, %slot, member, "a member has failed while it was copied: the other one takes its place as it is, and is rebuilt");
+                tracing::warn!(event, array, %slot, member, "a member has failed while it was copied: the other one \
+                    takes its place as it is, and is rebuilt");
             }
             Self::MemberDeleted(slot) => {
-                tracing::error!(event, array, %slot, member, "a member's file was deleted, and what it holds ends with the server");
+                tracing::error!(event, array, %slot, member, "a member's file was deleted, and what it holds ends with \
+                    the server");
             }
             Self::MemberFailing(slot) => {
-                tracing::error!(event, array, %slot, member, "a member failed what nobody could make good, or makes many errors");
+                tracing::error!(event, array, %slot, member, "a member failed what nobody could make good, or makes \
+                    many errors");
             }
             Self::MemberNoRoom(slot) => {
                 tracing::error!(event, array, %slot, member, "writes wait for room on a member's file system");
@@ -231,10 +237,12 @@ impl Event {
             Self::ScrubIncomplete => tracing::warn!(
                 event,
                 array,
-                "a scrub has left out what needs missing members: it does not count, and the next one is due when the array is whole"
+                "a scrub has left out what needs missing members: it does not count, and the next one is due when the \
+                 array is whole"
             ),
             Self::MemberLagging(slot) => {
-                tracing::warn!(event, array, %slot, member, "a member takes many times as long as the others: it slows the array down");
+                tracing::warn!(event, array, %slot, member, "a member takes many times as long as the others: it slows \
+                    the array down");
             }
             Self::MemberMissing(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
@@ -413,7 +421,8 @@ impl Watcher {
 }
 
 impl Hook {
-    /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]...`, with the array's health in `URAID_HEALTH`.
+    /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]...`, with the array's health in
+    /// `URAID_HEALTH`.
     pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
         // A name without a slash is looked for when it is run.
         let is_path = program.components().count() > 1;

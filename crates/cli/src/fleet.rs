@@ -1,12 +1,14 @@
 //! Several reactors for one array, each on a thread of its own.
 //!
-//! The calling thread is the keeper's: it accepts connections, which are served in turn by all, and in the end marks the members clean. The
-//! order of a stop:
+//! The calling thread is the keeper's: it accepts connections, which are served in turn by all, and in the end marks
+//! the members clean. The order of a stop:
 //! 1. Every thread's connections end, and every request that has parts elsewhere.
-//! 2. When that is so everywhere, nobody sends requests any more: the followers flush what they have, through the keeper, and end.
+//! 2. When that is so everywhere, nobody sends requests any more: the followers flush what they have, through the
+//!    keeper, and end.
 //! 3. The keeper closes the array; where somebody could not flush, it only flushes its own.
 //!
-//! A thread that fails before that ends the process, as a single reactor's failure does; what is on the members is then what a crash leaves.
+//! A thread that fails before that ends the process, as a single reactor's failure does; what is on the members is then
+//! what a crash leaves.
 
 use std::future::Future;
 use std::rc::Rc;

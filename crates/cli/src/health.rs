@@ -1,5 +1,5 @@
-//! How an array is. One value says it, made from what engines, disks and members' files tell; status and `wait`, JSON, metrics, events and the service
-//! manager say it each in their way.
+//! How an array is. One value says it, made from what engines, disks and members' files tell; status and `wait`, JSON,
+//! metrics, events and the service manager say it each in their way.
 
 use std::time::Duration;
 
@@ -155,14 +155,15 @@ impl Condition {
         }
     }
 
-    /// What a stop would lose, and what can be done about it; none: nothing. `unwritten_bytes` is what clients have written and is in memory alone,
-    /// `has_failed` whether writing some of it failed when that was tried last.
+    /// What a stop would lose, and what can be done about it; none: nothing. `unwritten_bytes` is what clients have
+    /// written and is in memory alone, `has_failed` whether writing some of it failed when that was tried last.
     pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64, has_failed: bool) -> Option<String> {
         let survives = |members: MemberSet| Repair::new(geometry, self.lost().union(members)).is_ok();
         if !self.deleted.is_empty() && !survives(self.deleted) {
             let members = self.deleted;
             return Some(format!(
-                "the {} deleted, and what was there ends with the server: the array would be gone; copy its content first",
+                "the {} deleted, and what was there ends with the server: the array would be gone; copy its \
+                 content first",
                 if members.len() == 1 {
                     format!("file of member {members} was")
                 } else {
@@ -173,8 +174,12 @@ impl Condition {
         let late = self.troubles.stalled.union(self.troubles.roomless);
         let is_held_up = !late.is_empty() && !survives(late);
         (unwritten_bytes > 0 && !self.is_frozen && (has_failed || is_held_up)).then(|| {
-            let (size, why) = (size(unwritten_bytes), if is_held_up { "do not take it now" } else { "failed to take it" });
-            format!("{size} that clients have written are in memory alone, and members {why}: mend them first; `uraid status` says which")
+            let (size, why) =
+                (size(unwritten_bytes), if is_held_up { "do not take it now" } else { "failed to take it" });
+            format!(
+                "{size} that clients have written are in memory alone, and members {why}: mend them first; `uraid \
+                status` says which"
+            )
         })
     }
 }
@@ -234,7 +239,8 @@ fn left(salvage: &Salvage) -> Vec<String> {
         left.push(match doubtful_ranges {
             0 => format!("{who}: nothing was written since"),
             _ => format!(
-                "{who}: what is read in {ranges}, {} of {all}, may be old or wrong; the server printed them at its start",
+                "{who}: what is read in {ranges}, {} of {all}, may be old or wrong; the server printed them at \
+                 its start",
                 size(*doubtful_bytes)
             ),
         });
@@ -326,7 +332,8 @@ pub(crate) fn held_up(held: &HeldUp) -> String {
         format!("nobody has bytes {} of the array", list(&ranges))
     };
     format!(
-        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It goes on when all of bytes {} were written at once, from a backup, and is tried again every ten seconds",
+        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It goes on when all of bytes {} were written \
+         at once, from a backup, and is tried again every ten seconds",
         bytes(stripe_blocks)
     )
 }

@@ -81,8 +81,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// A broken invariant ends the process: the engine must not go on, nor call members clean, in a state that nobody intended.
-/// What is on the members is then what a crash leaves, which the next start puts right.
+/// A broken invariant ends the process: the engine must not go on, nor call members clean, in a state that nobody
+/// intended. What is on the members is then what a crash leaves, which the next start puts right.
 fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {

@@ -1,7 +1,7 @@
 //! `uraid serve --metrics`: what a server has done, in Prometheus' text format over HTTP.
 //!
-//! The page is made on the thread of the first reactor when it is asked for; nothing is kept between two scrapes. All metrics are described in
-//! `docs/metrics.md`, which a test compares with the page.
+//! The page is made on the thread of the first reactor when it is asked for; nothing is kept between two scrapes. All
+//! metrics are described in `docs/metrics.md`, which a test compares with the page.
 
 mod http;
 mod text;
@@ -115,7 +115,8 @@ fn stripes(text: &mut Text, counters: &Counters) {
     let methods = counters.methods();
     let mut writes = text.counter(
         "uraid_stripe_writes_total",
-        "Parity stripes that were to be written, by what has to be read for it: nothing, the rest of the stripe, or what is replaced.",
+        "Parity stripes that were to be written, by what has to be read for it: nothing, the rest of the stripe, or \
+         what is replaced.",
     );
     writes.sample(&[("method", "full")], methods.full);
     writes.sample(&[("method", "reconstruct")], methods.reconstruct);
@@ -277,7 +278,8 @@ fn rebuilds(text: &mut Text, facts: &Facts) {
 fn stuck(text: &mut Text, facts: &Facts, about: &About) {
     let mut stuck = text.gauge(
         "uraid_rebuild_stuck",
-        "1 where a rebuild or a copy can't go on; the labels say which parity stripe, which member can't be read, and the stripe's bytes in the array.",
+        "1 where a rebuild or a copy can't go on; the labels say which parity stripe, which member can't be read, and \
+         the stripe's bytes in the array.",
     );
     let held_up = facts.condition.health(about, &[]).held_up;
     for (work, name) in [(Work::Rebuild, "rebuild"), (Work::Replace, "replace")] {
@@ -316,7 +318,8 @@ fn scrubs(text: &mut Text, facts: &Facts) {
     text.counter("uraid_scrub_bytes_total", "What of the array scrubs have compared.").sample(&[], compared);
     let mut mismatched = text.counter(
         "uraid_scrub_mismatched_bytes_total",
-        "What scrubs found wrong, by whether it is known to be so: units, or of parity groups where the unit is not known.",
+        "What scrubs found wrong, by whether it is known to be so: units, or of parity groups where the unit is not \
+         known.",
     );
     for (certainty, bytes) in [("certain", certain), ("suspected", suspected), ("unknown", unknown)] {
         mismatched.sample(&[("certainty", certainty)], bytes);

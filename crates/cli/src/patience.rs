@@ -22,14 +22,16 @@ const MAX_ERRORS: &str = "20";
 /// As it was asked for on the command line.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct PatienceArgs {
-    /// Compute what a member does not give within this time from the other members, and read around it until it answers; off: wait.
-    /// With a unit: 2s, 500ms
+    /// Compute what a member does not give within this time from the other members, and read around it until it
+    /// answers; off: wait. With a unit: 2s, 500ms
     #[arg(long, value_parser = deadline, default_value = READ_DEADLINE, value_name = "TIME|off")]
     pub(crate) read_deadline: Limit<Duration>,
-    /// Give a member up that does not finish a write, a flush or a read within this time, where the array survives that; off: wait
+    /// Give a member up that does not finish a write, a flush or a read within this time, where the array survives
+    /// that; off: wait
     #[arg(long, value_parser = deadline, default_value = WRITE_DEADLINE, value_name = "TIME|off")]
     pub(crate) write_deadline: Limit<Duration>,
-    /// Give a member up with more corrected errors than this, where nothing is endangered by that; every hour halves them. off: never
+    /// Give a member up with more corrected errors than this, where nothing is endangered by that; every hour halves
+    /// them. off: never
     #[arg(long, value_parser = errors, default_value = MAX_ERRORS, value_name = "N|off")]
     pub(crate) max_errors: Limit<u32>,
 }

@@ -40,7 +40,8 @@ pub(crate) fn measure(path: &Path) -> Result<Measured> {
     let name = path.display();
     ensure!(
         member.is_direct(),
-        "{name} is read through the machine's memory, so its disk can't be measured; name a block device, or a file on a file system with direct I/O"
+        "{name} is read through the machine's memory, so its disk can't be measured; name a block device, or a file on \
+         a file system with direct I/O"
     );
     ensure!(member.size() >= SIZE_MIN, "{name} is too small to tell; name a file or device of at least 64 MiB");
     let transfer_mb_s = transfer(&member)?;

@@ -1,10 +1,11 @@
-//! A thread on which an array is served, most often the only one: the NBD server's commands go straight into the engine, and the ring's completions
-//! straight back.
+//! A thread on which an array is served, most often the only one: the NBD server's commands go straight into the
+//! engine, and the ring's completions straight back.
 //!
-//! A connection's batch of commands ends in one turn of the engine, which is one system call for all their disk operations; what
-//! completes at once is answered in the same turn. The rest is signalled by the ring's eventfd.
+//! A connection's batch of commands ends in one turn of the engine, which is one system call for all their disk
+//! operations; what completes at once is answered in the same turn. The rest is signalled by the ring's eventfd.
 //!
-//! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see [`peers`].
+//! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see
+//! [`peers`].
 
 mod facts;
 mod laggards;
@@ -45,7 +46,8 @@ use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
 use stop::StopClock;
 
-/// Request memory that is kept for reuse, by all reactors together; what clients have in flight beyond it comes from the allocator.
+/// Request memory that is kept for reuse, by all reactors together; what clients have in flight beyond it comes from
+/// the allocator.
 const KEPT: Bytes = Bytes(16 << 20);
 
 /// What is cached.
@@ -84,7 +86,8 @@ pub(crate) struct LastResort {
 impl Settings {
     /// What the clients of one of so many reactors may use up.
     ///
-    /// What is for another reactor's part of the array is there three times: as the request, on its way, and in the memory of the other.
+    /// What is for another reactor's part of the array is there three times: as the request, on its way, and in the
+    /// memory of the other.
     pub(crate) fn limits(&self, reactors: usize) -> Limits {
         let copies = if reactors > 1 { 3 } else { 1 };
         Limits { bytes_in_flight_all_max: self.request_memory.0 / (copies * reactors as u64), ..Limits::default() }
@@ -197,7 +200,8 @@ impl Reactor {
         self.watcher.get()
     }
 
-    /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]; the one that is returned ends when the ring breaks.
+    /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]; the one that is returned ends when the ring
+    /// breaks.
     pub(crate) fn spawn(self: &Rc<Self>) -> JoinHandle<Result<()>> {
         let (aging, destaging, spinning) = (Rc::clone(self), Rc::clone(self), Rc::clone(self));
         tokio::task::spawn_local(async move { aging.age().await });
@@ -264,8 +268,8 @@ impl Reactor {
         }
     }
 
-    /// Flushes and marks the members clean; blocks. Nothing else may be in flight. Members that do not answer are given up on the way; one that the
-    /// array can't do without ends the attempt.
+    /// Flushes and marks the members clean; blocks. Nothing else may be in flight. Members that do not answer are given
+    /// up on the way; one that the array can't do without ends the attempt.
     pub(crate) fn close(&self) -> Result<()> {
         let mut engine = self.engine.borrow_mut();
         let mut replies = Vec::new();

@@ -29,8 +29,8 @@ use crate::terminal::{print, quoted};
 use signals::Signals;
 use start::{Started, start};
 
-/// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake up, and
-/// only where no worker thread of the kernel wants the core.
+/// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake
+/// up, and only where no worker thread of the kernel wants the core.
 const BUSY_POLL: Duration = Duration::from_micros(50);
 
 /// Memory of the cache, on machines that have eight times as much.
@@ -76,7 +76,8 @@ fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     ensure!(
         limit >= needed,
-        "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or LimitNOFILE= of the unit)"
+        "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or \
+         LimitNOFILE= of the unit)"
     );
     Ok(())
 }
@@ -121,8 +122,8 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     let possible = array.engines_max().and_then(|most| u8::try_from(most).ok()).unwrap_or(u8::MAX);
     if possible < wanted {
         tracing::warn!(
-            "serving with {possible} reactors, not {wanted}: an array with checksums is served by one, and another by as many as its log has room for, \
-             which a larger --log-size when it is created gives"
+            "serving with {possible} reactors, not {wanted}: an array with checksums is served by one, and another by \
+             as many as its log has room for, which a larger --log-size when it is created gives"
         );
     }
     wanted.min(possible)

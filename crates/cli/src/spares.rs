@@ -1,7 +1,7 @@
 //! Hot spares: files and devices that a server is told of, and that take the places of members that fail.
 //!
-//! A spare is neither held nor written before it is taken. So several servers may be told of the same one: its lock, and what is found on it
-//! under that lock, decide who gets it. What holds anything is not taken, whoever named it.
+//! A spare is neither held nor written before it is taken. So several servers may be told of the same one: its lock,
+//! and what is found on it under that lock, decide who gets it. What holds anything is not taken, whoever named it.
 
 use std::path::{PathBuf, absolute};
 
@@ -34,8 +34,8 @@ impl Spare {
     }
 }
 
-/// Tells those of `spares` that are members of the array of `members` by now from those that are not: once taken, a spare is a member, and the same
-/// command line serves the array again.
+/// Tells those of `spares` that are members of the array of `members` by now from those that are not: once taken, a
+/// spare is a member, and the same command line serves the array again.
 ///
 /// # Errors
 /// When a spare is named twice, or as a member, too.

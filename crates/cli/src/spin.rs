@@ -1,9 +1,9 @@
 //! A short busy poll while clients send one command at a time.
 //!
-//! Such a client's next command comes some tens of microseconds after its reply; sleeping in between costs two wakeups, more than
-//! all the work. So after a command the thread looks for the next one for a moment before it sleeps. It does so only while
-//! that pays: when the next command did not come in time, credit is lost, and without credit the thread sleeps at once for
-//! a while. An idle server never spins.
+//! Such a client's next command comes some tens of microseconds after its reply; sleeping in between costs two wakeups,
+//! more than all the work. So after a command the thread looks for the next one for a moment before it sleeps. It does
+//! so only while that pays: when the next command did not come in time, credit is lost, and without credit the thread
+//! sleeps at once for a while. An idle server never spins.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

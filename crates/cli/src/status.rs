@@ -199,7 +199,8 @@ fn trouble_name(trouble: Trouble) -> &'static str {
     }
 }
 
-/// How long operations took, since the last look where there was one: the mean, and what 99 of 100 took at most, in milliseconds.
+/// How long operations took, since the last look where there was one: the mean, and what 99 of 100 took at most, in
+/// milliseconds.
 fn latency(now: &Latency, then: Option<&Latency>) -> String {
     let then = then.and_then(Latency::histogram).unwrap_or_default();
     let took = now.histogram().map(|now| now.since(&then));

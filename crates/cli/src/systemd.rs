@@ -1,4 +1,5 @@
-//! What a service manager is told, and what it hands over: `sd_notify(3)` and `sd_listen_fds(3)`. Without one nothing happens.
+//! What a service manager is told, and what it hands over: `sd_notify(3)` and `sd_listen_fds(3)`. Without one nothing
+//! happens.
 
 use std::env;
 use std::io;
@@ -59,7 +60,8 @@ impl Notifier {
         self.tell(&format!("STATUS={}", text.replace('\n', " ")));
     }
 
-    /// Says that the server is alive as often as is wanted, for ever. It runs on the thread that serves, so that one that hangs is noticed.
+    /// Says that the server is alive as often as is wanted, for ever. It runs on the thread that serves, so that one
+    /// that hangs is noticed.
     pub(crate) async fn keep_alive(&self) {
         let Some(period) = watchdog() else { return std::future::pending().await };
         let mut ticks = tokio::time::interval(period / 2);

@@ -13,7 +13,8 @@ use crate::terminal::{Progress, print};
 /// Between two looks.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Waits until nothing is being rebuilt, copied or scrubbed any more, or what is can't go on; succeeds where the array is whole then.
+/// Waits until nothing is being rebuilt, copied or scrubbed any more, or what is can't go on; succeeds where the array
+/// is whole then.
 pub(crate) fn run(args: &ServerArgs) -> Result<()> {
     let health = until_none(&mut Client::connect(&args.socket)?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));

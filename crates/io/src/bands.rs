@@ -1,7 +1,7 @@
 //! How an array is divided between several engines: by bands of adjacent parity stripes.
 //!
-//! What guards a parity stripe (its lock, its pages in the cache) is then in one engine and nowhere else. A band is long enough that few
-//! requests cross one, and short enough that a busy region of the array is everybody's.
+//! What guards a parity stripe (its lock, its pages in the cache) is then in one engine and nowhere else. A band is
+//! long enough that few requests cross one, and short enough that a busy region of the array is everybody's.
 //!
 //! It is arithmetic alone; who runs where and how requests get there is not known here.
 
@@ -97,7 +97,8 @@ mod tests {
     /// Each sector of each range is in the part that its parity stripe's number says, and parts are as long as can be.
     #[test]
     fn every_range_is_split_where_the_owner_changes() {
-        // Sectors of a parity stripe, found by hand: data members times the chunk. The stripes of a band have at least 2048 sectors together.
+        // Sectors of a parity stripe, found by hand: data members times the chunk. The stripes of a band have at least
+        // 2048 sectors together.
         let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         for (level, members, chunk_kib, stripe, stripes_of_band) in [
             (raid5, 4, 1024, 3 * 2048, 1),

@@ -1,8 +1,9 @@
 //! The write-intent bitmap: a bit for each region of the array in which redundancy may not agree.
 //!
-//! The bits and their form on a member, described in `docs/on-disk-format.md`. A sector that can't be trusted, because it is torn, damaged,
-//! of another array or was never written, stands for bits that are all set: there is never a reason to lose one. When bits are set and
-//! cleared is the [`engine`](crate::engine)'s affair; nothing is read or written here.
+//! The bits and their form on a member, described in `docs/on-disk-format.md`. A sector that can't be trusted, because
+//! it is torn, damaged, of another array or was never written, stands for bits that are all set: there is never a
+//! reason to lose one. When bits are set and cleared is the [`engine`](crate::engine)'s affair; nothing is read or
+//! written here.
 
 use std::ops::Range;
 
@@ -205,7 +206,8 @@ impl Bitmap {
         bytes
     }
 
-    /// Reads a bitmap with a seal from the first bytes of its area, whatever they are: what is no sound sector of it has all bits set.
+    /// Reads a bitmap with a seal from the first bytes of its area, whatever they are: what is no sound sector of it
+    /// has all bits set.
     #[must_use]
     pub fn decode(regions: Regions, seal: Seal, bytes: &[u8]) -> Self {
         let mut bitmap = if planted!(BitsDamagedAsClear) { Self::empty(regions) } else { Self::full(regions) };

@@ -3,8 +3,8 @@
 //! The kernel may read or fill a buffer at any time between an operation's submission and its completion. Three rules
 //! make that safe without locks or copies:
 //! - a [`Lease`] owns a share of the block, so that memory is never freed or reused under a device operation;
-//! - a lease that the device fills is taken through `&mut Buf` and where no lease to read is, so that no Rust reference is live at that
-//!   moment;
+//! - a lease that the device fills is taken through `&mut Buf` and where no lease to read is, so that no Rust reference
+//!   is live at that moment;
 //! - a reference into a [`Buf`] is handed out only for a range that no conflicting lease covers.
 //!
 //! Everything here belongs to one thread. The module knows nothing of files, members or plans.
@@ -22,8 +22,8 @@ use uraid_layout::Bytes;
 
 use block::{Access, Block, PAGE_BYTES};
 
-/// The most operands of one XOR that need no allocation. A degraded read-modify-write can have about twice as many operands as
-/// the array has members.
+/// The most operands of one XOR that need no allocation. A degraded read-modify-write can have about twice as many
+/// operands as the array has members.
 const INLINE_SOURCES: usize = 64;
 
 /// Blocks of up to this size are mapped many at a time, as many as fit this.
@@ -39,8 +39,8 @@ pub static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 /// Where buffers come from and go back to: a handle on one thread's memory with a fixed budget.
 ///
 /// Freed blocks are kept by size class, so that a steady load allocates nothing. In use and kept together never exceed
-/// the budget. Memory is zeroed when it is first allocated and *not* when it is used again: a buffer can show an earlier
-/// request's bytes until it is filled.
+/// the budget. Memory is zeroed when it is first allocated and *not* when it is used again: a buffer can show an
+/// earlier request's bytes until it is filled.
 #[derive(Clone)]
 pub struct Pool {
     shared: Rc<Shared>,
@@ -86,7 +86,8 @@ impl Pool {
         Self { shared: Rc::new(Shared { budget, in_use: Cell::new(0), kept: Cell::new(0), free: RefCell::default() }) }
     }
 
-    /// A buffer of `len` bytes, or `None` while the budget or the system does not allow it: wait until buffers are dropped.
+    /// A buffer of `len` bytes, or `None` while the budget or the system does not allow it: wait until buffers are
+    /// dropped.
     ///
     /// A length whose size class is over the whole budget never fits; see [`Pool::fits`].
     #[must_use]
@@ -215,7 +216,8 @@ impl Buf {
         Self { hold: Hold { block: Rc::new(Block::zeroed(class.bytes)) }, len }
     }
 
-    /// A buffer of `len` zero bytes outside any budget, or `None` where the system has too little memory left: for those that can do without.
+    /// A buffer of `len` zero bytes outside any budget, or `None` where the system has too little memory left: for
+    /// those that can do without.
     #[must_use]
     pub fn try_zeroed(len: Bytes) -> Option<Self> {
         let len = usize::try_from(len.0).ok()?;
@@ -247,8 +249,8 @@ impl Buf {
         self.hold.block.is_filled_in(&(0..self.hold.block.bytes()))
     }
 
-    /// Gives the buffer up to operations that may keep it for ever: it counts against no budget from now on, and the memory is freed with the last
-    /// lease.
+    /// Gives the buffer up to operations that may keep it for ever: it counts against no budget from now on, and the
+    /// memory is freed with the last lease.
     pub fn disown(self) {
         if let Some(home) = self.hold.block.disown() {
             home.disown(self.hold.block.bytes());
@@ -403,8 +405,8 @@ impl Lease {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         assert!(!self.is_writable(), "what a device may be filling is not read");
-        // SAFETY: the range is inside the block, which the lease keeps alive. While this lease to read exists, `Buf` hands out
-        // neither an exclusive reference into it nor a lease that a device fills.
+        // SAFETY: the range is inside the block, which the lease keeps alive. While this lease to read exists, `Buf`
+        // hands out neither an exclusive reference into it nor a lease that a device fills.
         unsafe { self.hold.block.slice(self.range()) }
     }
 

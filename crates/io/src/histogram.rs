@@ -1,6 +1,7 @@
 //! How long things took, in buckets whose bounds are powers of two.
 //!
-//! Recording takes no memory and a handful of instructions. A histogram knows no clock: durations come from whoever has one.
+//! Recording takes no memory and a handful of instructions. A histogram knows no clock: durations come from whoever has
+//! one.
 
 use std::time::Duration;
 
@@ -79,7 +80,8 @@ impl Histogram {
         self.sum_nanos.checked_div(self.count()).map(Duration::from_nanos)
     }
 
-    /// What so many of a thousand took at most, as far as bounds tell; the last bound where it is beyond them all. None without any.
+    /// What so many of a thousand took at most, as far as bounds tell; the last bound where it is beyond them all. None
+    /// without any.
     ///
     /// # Panics
     /// When it is more than a thousand.

@@ -1,8 +1,8 @@
 //! One member: a regular file or a block device, opened, locked and measured.
 //!
-//! A [`Member`] holds an advisory lock for as long as it lives: exclusive to write, shared to read, so that two processes
-//! of ours never write the same array. It bypasses the page cache where the file system allows that. It knows nothing of
-//! what the member contains.
+//! A [`Member`] holds an advisory lock for as long as it lives: exclusive to write, shared to read, so that two
+//! processes of ours never write the same array. It bypasses the page cache where the file system allows that. It knows
+//! nothing of what the member contains.
 
 mod create;
 mod lock;
@@ -24,7 +24,8 @@ use crate::superblock::SECTOR_SIZES;
 pub use create::Allocation;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 
-/// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device gives.
+/// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device
+/// gives.
 const DEVICE_FAILURES: [Errno; 11] = [
     Errno::IO,
     Errno::NXIO,
@@ -110,7 +111,8 @@ pub enum MemberError {
         kind: &'static str,
     },
     /// Another process of ours uses it.
-    #[error("{path}: is in use by {}; stop that first", holder.map_or("another process".into(), |pid| format!("process {pid}")),
+    #[error("{path}: is in use by {}; stop \
+        that first", holder.map_or("another process".into(), |pid| format!("process {pid}")),
         path = path.display())]
     Locked {
         /// The member.
@@ -119,7 +121,11 @@ pub enum MemberError {
         holder: Option<u32>,
     },
     /// The kernel uses the device.
-    #[error("{path}: the kernel uses this device: unmount it, or stop the array, volume or swap on it", path = path.display())]
+    #[error(
+        "{path}: the kernel uses this device: unmount it, or stop the array, volume or \
+         swap on it",
+        path = path.display()
+    )]
     Busy {
         /// The device.
         path: PathBuf,
@@ -135,7 +141,11 @@ pub enum MemberError {
         deadline: Duration,
     },
     /// The same file twice.
-    #[error("{second}: is the same file as {first}; name each member once", first = first.display(), second = second.display())]
+    #[error(
+        "{second}: is the same file as {first}; name each \
+         member once",
+        first = first.display(), second = second.display()
+    )]
     SameFile {
         /// The path that was named first.
         first: PathBuf,
@@ -169,8 +179,8 @@ fn span(time: Duration) -> String {
 }
 
 impl MemberError {
-    /// What the kernel said where the device itself failed: who it is may be asked of others. None where somebody has to mend the path, the permissions or
-    /// the program.
+    /// What the kernel said where the device itself failed: who it is may be asked of others. None where somebody has
+    /// to mend the path, the permissions or the program.
     #[must_use]
     pub fn failure(&self) -> Option<(&'static str, Errno)> {
         let Self::Io { action, source, .. } = self else { return None };
@@ -214,7 +224,8 @@ impl Member {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
-    /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or machine likes.
+    /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or
+    /// machine likes.
     #[must_use]
     pub fn may_stall(&self) -> bool {
         self.may_stall
@@ -226,7 +237,8 @@ impl Member {
         !self.is_device && !other.is_device && self.id.device == other.id.device
     }
 
-    /// Opens and locks one member. Waits for two seconds for whoever uses it, who may only be looking, and for ten where nobody does who is alive.
+    /// Opens and locks one member. Waits for two seconds for whoever uses it, who may only be looking, and for ten
+    /// where nobody does who is alive.
     ///
     /// # Errors
     /// When the path leads to no regular file or block device, or it can't be opened, or it is in use.
@@ -384,7 +396,8 @@ impl Member {
 
 impl Drop for Member {
     fn drop(&mut self) {
-        // A child process that is just being started has a copy of the descriptor, which would keep the lock for a moment.
+        // A child process that is just being started has a copy of the descriptor, which would keep the lock for a
+        // moment.
         lock::release(&self.file);
     }
 }

@@ -1,7 +1,8 @@
 //! Planted bugs, for test builds only: what would happen if a rule of the protocol were broken, one at a time.
 //!
-//! Each is a place in the code where `planted!(Name)` turns one rule off. Without the feature `mutants` that is the constant `false`, and
-//! nothing of this is in the program. The simulator and the enumeration of crash points must tell every one of them from the real thing.
+//! Each is a place in the code where `planted!(Name)` turns one rule off. Without the feature `mutants` that is the
+//! constant `false`, and nothing of this is in the program. The simulator and the enumeration of crash points must tell
+//! every one of them from the real thing.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -39,7 +40,8 @@ mutants! {
     DropCommitFlush: "a commit does not flush its participants",
     FlushSomeParticipants: "a commit flushes all participants but one",
     CommitDespiteFailure: "in-place writes begin before a member that lacks the record is on record as failed",
-    NextCommitDespiteFailure: "the next commit begins before a member that lacks the last record is on record as failed",
+    NextCommitDespiteFailure: "the next commit begins before a member that lacks the last record is on record as \
+        failed",
     LogWriteErrorIgnored: "a failed write of a record counts as done",
     TrimAheadOfWrite: "records are trimmed before they are in place",
     TrimUnflushed: "records are trimmed before what is in place is durable",

@@ -1,8 +1,8 @@
 //! Signatures of what may already be on a file or device, so that nothing of value is overwritten unasked.
 //!
-//! A table of magic bytes at fixed places from the start or the end, taken from each format's documentation, and functions
-//! for the few formats whose place depends on the size. Detection errs on the side of finding something: a false alarm
-//! costs a `--force`, a miss costs data. It does not prove that what it names is sound.
+//! A table of magic bytes at fixed places from the start or the end, taken from each format's documentation, and
+//! functions for the few formats whose place depends on the size. Detection errs on the side of finding something: a
+//! false alarm costs a `--force`, a miss costs data. It does not prove that what it names is sound.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ pub struct Signature {
 const HEAD_BYTES: u64 = 256 << 10;
 const TAIL_BYTES: u64 = 160 << 10;
 
-/// Looks for a known format on a file or device of `size` bytes; `read_at` reads at most the given length from an offset,
-/// less where the file ends.
+/// Looks for a known format on a file or device of `size` bytes; `read_at` reads at most the given length from an
+/// offset, less where the file ends.
 ///
 /// # Errors
 /// What `read_at` reports.

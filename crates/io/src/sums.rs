@@ -1,9 +1,10 @@
 //! Checksums of blocks, and the table that keeps them, as bytes.
 //!
-//! A member's table has a sector for every [`SUMS_IN_SECTOR`] blocks of its data area: their checksums in order, little-endian, then the CRC32 of the
-//! sector itself. All of them are over the array's and the member's UUID and the place too, so that what was meant for another place is not taken
-//! for what belongs there. A checksum of 0 is not known: nothing is checked. A sector of zeros is valid and knows nothing. One of `u32::MAX` was lost: what the
-//! block holds is believed where the other members can't say what it should be.
+//! A member's table has a sector for every [`SUMS_IN_SECTOR`] blocks of its data area: their checksums in order,
+//! little-endian, then the CRC32 of the sector itself. All of them are over the array's and the member's UUID and the
+//! place too, so that what was meant for another place is not taken for what belongs there. A checksum of 0 is not
+//! known: nothing is checked. A sector of zeros is valid and knows nothing. One of `u32::MAX` was lost: what the block
+//! holds is believed where the other members can't say what it should be.
 //!
 //! The bytes are described in `docs/on-disk-format.md`. The module reads and writes nothing.
 
@@ -70,7 +71,8 @@ impl Sum {
     /// There was a checksum, in a part of the table that is damaged.
     pub const LOST: Self = Self(u32::MAX);
 
-    /// Whether a block of this checksum is the one that `found` was computed of, as far as is known. Where it was lost it is not.
+    /// Whether a block of this checksum is the one that `found` was computed of, as far as is known. Where it was lost
+    /// it is not.
     #[must_use]
     pub fn agrees(self, found: Self) -> bool {
         self == Self::UNKNOWN || self == found

@@ -1,8 +1,9 @@
 //! What a member knows of its array: the superblock, where its copies are, and which copy counts.
 //!
-//! The bytes are described in `docs/on-disk-format.md`; [`encode`] and [`decode`] are pure. Three copies exist: two at the
-//! head that are written alternately, so that a torn write leaves the one before, and one near the end for a member whose
-//! head is destroyed. The module does not judge members against each other, nor does it read a clock or draw a UUID.
+//! The bytes are described in `docs/on-disk-format.md`; [`encode`] and [`decode`] are pure. Three copies exist: two at
+//! the head that are written alternately, so that a torn write leaves the one before, and one near the end for a member
+//! whose head is destroyed. The module does not judge members against each other, nor does it read a clock or draw a
+//! UUID.
 
 mod areas;
 mod codec;
@@ -66,8 +67,8 @@ pub struct Superblock {
     pub consistency: Consistency,
     /// How content is checked.
     pub integrity: Integrity,
-    /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client can guess it, so no
-    /// content that looks like a record is taken for one.
+    /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client
+    /// can guess it, so no content that looks like a record is taken for one.
     pub generation: Uuid,
     /// In which round this was recorded.
     pub epoch: Epoch,
@@ -75,9 +76,11 @@ pub struct Superblock {
     pub sequence: Sequence,
     /// Whether the array was stopped cleanly: no write was under way.
     pub is_clean: bool,
-    /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without space of their own.
+    /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without
+    /// space of their own.
     pub initialising: Option<Allocation>,
-    /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is created, and never changed.
+    /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is
+    /// created, and never changed.
     pub sector_size: Bytes,
     /// Where a scrub is, and when the last one was finished.
     pub scrub: ScrubRecord,
@@ -104,7 +107,8 @@ pub enum Consistency {
     None,
     /// A bitmap says where writes may have been under way: parity is computed again there.
     Bitmap,
-    /// A log has every write before it is done: what was under way is done again or never was. While members lack something, a bitmap says where.
+    /// A log has every write before it is done: what was under way is done again or never was. While members lack
+    /// something, a bitmap says where.
     Log,
 }
 
@@ -129,7 +133,8 @@ pub enum SlotState {
     Rebuilding {
         /// The first parity stripe of which it may not have everything.
         upto: StripeId,
-        /// From there on it lacks everything, or may; otherwise only what is in regions whose bits are set in the write-intent bitmap.
+        /// From there on it lacks everything, or may; otherwise only what is in regions whose bits are set in the
+        /// write-intent bitmap.
         is_whole: bool,
     },
 }
@@ -190,8 +195,8 @@ pub enum SuperblockError {
     Geometry(#[from] GeometryError),
     /// The copies on one member belong to different arrays or members.
     #[error(
-        "the copies of the superblock belong to different arrays, {first} and {second}: creating an array stopped half-way; \
-         create it again with --force"
+        "the copies of the superblock belong to different arrays, {first} and {second}: creating an array stopped \
+         half-way; create it again with --force"
     )]
     Mixed {
         /// One copy's array.
@@ -220,8 +225,9 @@ impl Consistency {
 }
 
 impl Superblock {
-    /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all active, and stopped
-    /// cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its stripes consistent and checks them.
+    /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all
+    /// active, and stopped cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its
+    /// stripes consistent and checks them.
     ///
     /// # Panics
     /// When there are more members than an array can have.
@@ -253,8 +259,8 @@ impl Superblock {
         members.iter().enumerate().map(one).collect()
     }
 
-    /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is enough,
-    /// since the other slot at the head keeps the version before.
+    /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is
+    /// enough, since the other slot at the head keeps the version before.
     #[must_use]
     pub fn write_positions(&self) -> [Bytes; 2] {
         let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
@@ -262,8 +268,8 @@ impl Superblock {
         [head, if planted!(HeadOnly) { head } else { tail }]
     }
 
-    /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array without a bitmap, and in one with a log
-    /// while all members have everything.
+    /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array
+    /// without a bitmap, and in one with a log while all members have everything.
     #[must_use]
     pub fn seal(&self) -> Option<Seal> {
         let since = match self.consistency {

@@ -1,7 +1,8 @@
-//! At steady state the engine takes no memory from the allocator: not for a read, not for a write, whatever the cache does.
+//! At steady state the engine takes no memory from the allocator: not for a read, not for a write, whatever the cache
+//! does.
 //!
-//! The same requests come over and over, 32 at a time, until everything has grown to the size that they need: that has to end, and stay
-//! so. Requests' memory is of a pool, as a server's is.
+//! The same requests come over and over, 32 at a time, until everything has grown to the size that they need: that has
+//! to end, and stay so. Requests' memory is of a pool, as a server's is.
 
 use uraid_io::buf::Pool;
 use uraid_io::disk::{Disk, MemDisk};
@@ -144,7 +145,8 @@ fn assert_steady(level: Level, members: u8, missing: MemberSet) {
     assert!(failures.is_empty(), "allocations in the last {} requests: {failures:#?}", BATCH * BATCHES);
 }
 
-/// Long runs of scattered content wait for the log with so much working memory that the pool has to exchange blocks of one size for another.
+/// Long runs of scattered content wait for the log with so much working memory that the pool has to exchange blocks of
+/// one size for another.
 fn is_exempt(level: Level, caching: Option<(CacheMode, u64)>, load: Load, order: Order) -> bool {
     let has_log = matches!(level, Level::Raid5 { .. } | Level::Rm2 { .. });
     let is_small = caching == Some((CacheMode::WriteBack, 128));

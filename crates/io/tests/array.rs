@@ -45,7 +45,8 @@ type Outcome = (Vec<bool>, Vec<(PathBuf, SetAside)>);
 /// What candidates are called, who they are, and what must become of them.
 type Case = (&'static str, Vec<Candidate>, [bool; 3], Vec<(&'static str, SetAside)>);
 
-/// Judges the candidates in every order; the slots that were accepted and who was set aside, which must not depend on it.
+/// Judges the candidates in every order; the slots that were accepted and who was set aside, which must not depend on
+/// it.
 fn verdict(candidates: &[Candidate]) -> Result<Outcome, Refusal> {
     let outcome = |order: &[usize]| {
         let named: Vec<Candidate> = order.iter().map(|&index| candidates[index].clone()).collect();
@@ -408,7 +409,8 @@ fn a_truncated_member_is_refused() {
     assert!(matches!(refused, OpenError::Truncated { .. }), "{refused}");
 }
 
-/// Two rounds of superblock writes in a row are cut off after the first member: still nobody is stale, as nothing was written.
+/// Two rounds of superblock writes in a row are cut off after the first member: still nobody is stale, as nothing was
+/// written.
 #[test]
 fn two_rounds_cut_off_in_a_row_lose_nobody() {
     let directory = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,8 @@
 //! Draws a placement as the papers' figures do: a column for each member, a line for each of its chunks.
 //!
-//! Data units bear their number in the array and parity units the number of their stripe: `7`, `P1`. Where a unit is in two
-//! groups, as on RM2, units bear their groups' numbers, `D2,3` and `P0`, and lines say where they are. Further copies of unit 7
-//! are `7'`, `7'2`, `7'3`; `-` is a chunk that the array does not use.
+//! Data units bear their number in the array and parity units the number of their stripe: `7`, `P1`. Where a unit is in
+//! two groups, as on RM2, units bear their groups' numbers, `D2,3` and `P0`, and lines say where they are. Further
+//! copies of unit 7 are `7'`, `7'2`, `7'3`; `-` is a chunk that the array does not use.
 
 use alloc::format;
 use alloc::string::String;
@@ -11,8 +11,8 @@ use alloc::vec::Vec;
 use crate::stripe::{Role, StripeMap};
 use crate::{Cell, Geometry, GroupId, Sectors, StripeId};
 
-/// Draws the first parity stripes of an array, in the order in which they are on its members; all of them when there are
-/// fewer. Takes memory in proportion to `stripes`.
+/// Draws the first parity stripes of an array, in the order in which they are on its members; all of them when there
+/// are fewer. Takes memory in proportion to `stripes`.
 #[must_use]
 pub fn draw(geometry: &Geometry, stripes: usize) -> String {
     let stripes = u64::try_from(stripes).map_or(geometry.stripes().0, |stripes| stripes.min(geometry.stripes().0));

@@ -5,8 +5,8 @@
 //! [`interpret`](plan::interpret) runs on arrays of bytes, and a simulator can price.
 //!
 //! One language serves every level. A *parity stripe* is the smallest set of whole stripes that is closed under its
-//! parity groups; its N x rows chunks are *cells*; a *parity group* is a set of cells whose XOR is zero. A mirror copy is a
-//! parity unit that covers one data unit. Nothing outside [`geometry`] asks which level it is.
+//! parity groups; its N x rows chunks are *cells*; a *parity group* is a set of cells whose XOR is zero. A mirror copy
+//! is a parity unit that covers one data unit. Nothing outside [`geometry`] asks which level it is.
 #![no_std]
 #![forbid(unsafe_code)]
 

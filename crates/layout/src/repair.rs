@@ -1,9 +1,9 @@
 //! Erasure peeling: the ordered XOR steps that bring lost cells back, or the proof that they can't be had.
 //!
-//! Works on any set of parity groups and never asks for the level. A group with one lost cell gives it back, which may leave
-//! another group with one; this goes in rounds, so that every cell comes back by as short a chain as there is. What is
-//! left when no group has exactly one lost cell can't be peeled; for every level here it can't be had in any other way
-//! either, which the tests prove by rank over GF(2).
+//! Works on any set of parity groups and never asks for the level. A group with one lost cell gives it back, which may
+//! leave another group with one; this goes in rounds, so that every cell comes back by as short a chain as there is.
+//! What is left when no group has exactly one lost cell can't be peeled; for every level here it can't be had in any
+//! other way either, which the tests prove by rank over GF(2).
 
 use alloc::vec::Vec;
 use core::fmt;
@@ -59,8 +59,8 @@ impl Repair {
     /// array does not have are ignored.
     ///
     /// # Errors
-    /// When the remaining members don't determine some cell. For RAID 10's last, partial parity stripe the cells beyond the
-    /// members count too.
+    /// When the remaining members don't determine some cell. For RAID 10's last, partial parity stripe the cells beyond
+    /// the members count too.
     pub fn new(geometry: &Geometry, failed: MemberSet) -> Result<Self, Unrecoverable> {
         let repair = Self::partial(geometry, failed);
         match repair.lacking(geometry) {

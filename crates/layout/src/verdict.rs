@@ -1,13 +1,15 @@
 //! Which unit is wrong, where the units of a parity stripe disagree.
 //!
-//! Told from the parity groups' differences alone, in one column of one sector at a time. Two rules, neither of which asks for the level:
+//! Told from the parity groups' differences alone, in one column of one sector at a time. Two rules, neither of which
+//! asks for the level:
 //!
 //! - *Copies*: a unit of which there are copies only is what the strict majority of them is.
-//! - *Parity*: if one unit alone were wrong, just the groups that it is in would disagree, all by the same difference. A unit is named where it is the
-//!   only one of which that is true. On RM2 that is every single unit; on RAID 5, and of two copies, none.
+//! - *Parity*: if one unit alone were wrong, just the groups that it is in would disagree, all by the same difference.
+//!   A unit is named where it is the only one of which that is true. On RM2 that is every single unit; on RAID 5, and
+//!   of two copies, none.
 //!
-//! What the second rule says of a data unit is a suspicion: see [`Verdict::Suspect`]. Two units that are wrong by the same difference can look like a
-//! third one that is; by different ones they never do.
+//! What the second rule says of a data unit is a suspicion: see [`Verdict::Suspect`]. Two units that are wrong by the
+//! same difference can look like a third one that is; by different ones they never do.
 
 use alloc::vec::Vec;
 
@@ -19,15 +21,15 @@ use crate::{Cell, DataUnit, GroupId};
 pub enum Verdict {
     /// This unit is wrong: most of its copies say so, or it is a parity unit, and nothing else disagrees with the data.
     Wrong(Cell),
-    /// This data unit is wrong; or it was when it was overwritten, and all of its parity units are since: what was computed from the wrong content is
-    /// wrong by the same difference.
+    /// This data unit is wrong; or it was when it was overwritten, and all of its parity units are since: what was
+    /// computed from the wrong content is wrong by the same difference.
     Suspect(Cell),
     /// Some unit of this group is wrong, and the others don't tell which.
     Unknown(GroupId),
 }
 
-/// Says what is wrong in one column: `differences` has each group's XOR in it by number, none where the group can't be checked. The verdicts are
-/// ascending; none: everything agrees that can be checked.
+/// Says what is wrong in one column: `differences` has each group's XOR in it by number, none where the group can't be
+/// checked. The verdicts are ascending; none: everything agrees that can be checked.
 ///
 /// # Panics
 /// When there are not as many differences as groups.

@@ -154,7 +154,8 @@ fn operations(sectors: &BTreeSet<(MemberIndex, u64)>) -> usize {
     sectors.iter().filter(|&&(member, sector)| sector == 0 || !sectors.contains(&(member, sector - 1))).count()
 }
 
-/// The reads, writes and parity sectors of one parity stripe that is written where `lbas` say, counted sector by sector.
+/// The reads, writes and parity sectors of one parity stripe that is written where `lbas` say, counted sector by
+/// sector.
 fn stripe_cost(geometry: &Geometry, lbas: &BTreeSet<u64>) -> (usize, usize, usize) {
     let place = |lba: u64| (geometry.locate(Lba(lba)).member, geometry.locate(Lba(lba)).sector.0);
     let parity = |lba: u64| geometry.parity_of(Lba(lba)).map(|at| (at.member, at.sector.0)).collect::<Vec<_>>();

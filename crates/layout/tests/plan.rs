@@ -1,5 +1,5 @@
-//! Plans, run by the interpreter and held against a slow oracle: the members that the array's content must give, encoded
-//! from scratch after every request.
+//! Plans, run by the interpreter and held against a slow oracle: the members that the array's content must give,
+//! encoded from scratch after every request.
 
 mod bench;
 

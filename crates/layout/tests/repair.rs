@@ -183,7 +183,8 @@ fn mirrors_repair_from_the_nearest_copy() {
     assert_eq!(steps(&[0, 1, 2]), [step(0, 2), step(1, 0), step(2, 1)]);
 }
 
-/// The most rounds that a pair of failures takes to bring back all data, as the exhaustive study of the seeds found them.
+/// The most rounds that a pair of failures takes to bring back all data, as the exhaustive study of the seeds found
+/// them.
 #[test]
 fn rm2_takes_the_known_number_of_rounds() {
     for (members, height, expected) in

@@ -18,8 +18,8 @@ fn groups_with(map: &StripeMap, cell: Cell) -> Vec<GroupId> {
     groups.map(|(group, _)| GroupId(group as u16)).collect()
 }
 
-/// Each used cell that can be read is read once, and each group of such cells compared: zeros where its cells agree, what one cell is wrong by
-/// where that one is wrong.
+/// Each used cell that can be read is read once, and each group of such cells compared: zeros where its cells agree,
+/// what one cell is wrong by where that one is wrong.
 #[test]
 fn every_readable_cell_is_read_once_and_every_whole_group_compared() {
     let mut compared = 0;
@@ -158,7 +158,8 @@ fn two_units_that_are_wrong_differently_are_left_alone() {
     assert!(pairs > 5000, "only {pairs}");
 }
 
-/// By the same bytes a pair looks like a third unit just where the groups of all three cancel out: there nothing can be told.
+/// By the same bytes a pair looks like a third unit just where the groups of all three cancel out: there nothing can be
+/// told.
 #[test]
 fn two_units_that_are_wrong_alike_look_like_a_third_where_one_completes_them() {
     let (mut alike, mut left) = (0, 0);

@@ -1,5 +1,5 @@
-//! Every seed of RM2 proven: all single and double failures decode, by rank over GF(2) and by peeling; and no taller parity
-//! stripe than the tallest offered does.
+//! Every seed of RM2 proven: all single and double failures decode, by rank over GF(2) and by peeling; and no taller
+//! parity stripe than the tallest offered does.
 
 mod oracle;
 
@@ -10,8 +10,8 @@ use uraid_layout::{Geometry, Level, MemberIndex, MemberSet, Placement};
 
 type Seed = [(u8, u8)];
 
-/// Whether losing `failed` can be undone, from the redundancy matrix's definition: unknowns are the lost parity units and
-/// the lost data units, equations the parity groups.
+/// Whether losing `failed` can be undone, from the redundancy matrix's definition: unknowns are the lost parity units
+/// and the lost data units, equations the parity groups.
 fn is_decodable(n: usize, seed: &Seed, failed: &[usize]) -> bool {
     let mut groups = vec![0u64; n];
     let mut unknowns = 0;

@@ -1,4 +1,5 @@
-//! The crate's errors: what ends a connection or a server ([`Error`]), and what a reply tells the client ([`NbdError`]).
+//! The crate's errors: what ends a connection or a server ([`Error`]), and what a reply tells the client
+//! ([`NbdError`]).
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -8,7 +9,8 @@ use std::{io, path::PathBuf, time::Duration};
 pub enum Error {
     /// The client answered the greeting with flags that were not offered.
     #[error(
-        "the client set handshake flags {flags:#x}, of which some were not offered: it is not an NBD client, or a newer one"
+        "the client set handshake flags {flags:#x}, of which some were not offered: it is not an NBD client, or a \
+         newer one"
     )]
     ClientFlags {
         /// What the client sent.
@@ -63,7 +65,8 @@ pub enum Error {
     },
     /// The client kept memory that others waited for.
     #[error(
-        "the client took none of its replies, or sent none of the data that it had announced, while others waited for the memory: disconnected"
+        "the client took none of its replies, or sent none of the data that it had announced, while others waited for \
+         the memory: disconnected"
     )]
     Stuck,
     /// There is no memory for a connection.
@@ -95,8 +98,8 @@ pub enum Error {
     },
     /// Another process keeps the lock of the directory that the socket should be in.
     #[error(
-        "can't make {}: another process keeps its directory locked, which servers do for a moment while they make a socket. \
-         End that process, or choose another directory",
+        "can't make {}: another process keeps its directory locked, which servers do for a moment while they make a \
+         socket. End that process, or choose another directory",
         path.display()
     )]
     DirectoryLocked {

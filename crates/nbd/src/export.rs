@@ -1,6 +1,7 @@
 //! What the server asks of the thing it serves.
 //!
-//! An [`Export`] lives on one thread with its connections: nothing here is `Send`. Commands reach it already checked against its
+//! An [`Export`] lives on one thread with its connections: nothing here is `Send`. Commands reach it already checked
+//! against its
 //! [`ExportInfo`]: inside the export, aligned, not empty, not larger than the maximum, and no write if it is read-only.
 
 use crate::{Error, ReplySlot, proto::STRING_BYTES_MAX, transmission::WRITE_BYTES_MAX};
@@ -13,8 +14,9 @@ pub trait Export: 'static {
     /// What clients are told about the export. It must not change while the server runs.
     fn info(&self) -> ExportInfo;
 
-    /// Memory for the data of one request, or `None` when there is no more: the request is answered with [`crate::NbdError::NoMemory`].
-    /// `length_bytes` is at most the export's maximum, and all that clients hold at a time is within [`crate::Limits::bytes_in_flight_all_max`].
+    /// Memory for the data of one request, or `None` when there is no more: the request is answered with
+    /// [`crate::NbdError::NoMemory`]. `length_bytes` is at most the export's maximum, and all that clients hold at a
+    /// time is within [`crate::Limits::bytes_in_flight_all_max`].
     fn buffer(&self, length_bytes: u32) -> Option<Self::Buffer>;
 
     /// Starts a command. The slot is answered once: at any later time, in any order, or before this returns.

@@ -7,8 +7,8 @@
 //! S: 0003e889045565a9 | option 32 | reply type 32 | length 32 | data          one or more replies to each
 //! ```
 //!
-//! No more is kept of the client's bytes than one option of at most [`OPTION_BYTES_MAX`], and that only as far as it has arrived.
-//! The server has one export, known by its name and, as the default, by the empty name. There is no TLS.
+//! No more is kept of the client's bytes than one option of at most [`OPTION_BYTES_MAX`], and that only as far as it
+//! has arrived. The server has one export, known by its name and, as the default, by the empty name. There is no TLS.
 
 mod options;
 #[cfg(test)]
@@ -96,7 +96,8 @@ impl Handshake {
         }
     }
 
-    /// Takes bytes from the client and returns how many. Those that it leaves are requests, which came on the heels of the last option.
+    /// Takes bytes from the client and returns how many. Those that it leaves are requests, which came on the heels of
+    /// the last option.
     ///
     /// # Errors
     /// Any that ends the connection. What [`Handshake::take_output`] then still holds may be sent or not.

@@ -1,11 +1,13 @@
 //! Serves an export over the Network Block Device protocol.
 //!
-//! The crate has two halves. The codec ([`handshake`], [`transmission`]) is plain state machines: bytes in, bytes and decisions out, no socket,
-//! no clock and no task. The [`server`] puts tokio sockets around it and hands the commands to an [`Export`].
+//! The crate has two halves. The codec ([`handshake`], [`transmission`]) is plain state machines: bytes in, bytes and
+//! decisions out, no socket, no clock and no task. The [`server`] puts tokio sockets around it and hands the commands
+//! to an [`Export`].
 //!
 //! Invariants:
 //! - every length that a peer declares is checked before anything is allocated or awaited on its account;
-//! - a rejected request costs the client an error reply, never the connection, as long as the byte stream still makes sense;
+//! - a rejected request costs the client an error reply, never the connection, as long as the byte stream still makes
+//!   sense;
 //! - what one connection does (garbage, silence, unread replies, sudden death) is never seen by another;
 //! - a command's buffer is owned by the command until its reply is sent, so a connection may vanish at any moment.
 //!

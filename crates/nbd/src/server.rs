@@ -1,9 +1,10 @@
 //! The codec on tokio's sockets.
 //!
-//! A server runs on one thread, inside a [`tokio::task::LocalSet`]. Each connection is one task, which reads, submits and writes without ever
-//! waiting for one of the three in particular.
+//! A server runs on one thread, inside a [`tokio::task::LocalSet`]. Each connection is one task, which reads, submits
+//! and writes without ever waiting for one of the three in particular.
 //!
-//! Bounds, of each connection and of all together: [`Limits`]. When they are reached the task stops reading its socket, so that its client waits.
+//! Bounds, of each connection and of all together: [`Limits`]. When they are reached the task stops reading its socket,
+//! so that its client waits.
 
 mod budget;
 mod connection;
@@ -40,17 +41,18 @@ use places::Place;
 pub struct Limits {
     /// Connections at a time. Further ones take the place of one that still shakes hands, or are closed at once.
     pub connections_max: usize,
-    /// Connections at a time of one host in the network: of one IPv4 address, or one IPv6 network of 64 bits. Less than all, so that one host
-    /// can't keep the others out.
+    /// Connections at a time of one host in the network: of one IPv4 address, or one IPv6 network of 64 bits. Less than
+    /// all, so that one host can't keep the others out.
     pub connections_per_host_max: usize,
-    /// Data of requests of one connection that are not yet received, executed or answered. One request is always admitted.
+    /// Data of requests of one connection that are not yet received, executed or answered. One request is always
+    /// admitted.
     pub bytes_in_flight_max: u64,
     /// The same of all connections of one server. One request that is larger than half of it is admitted at a time.
     pub bytes_in_flight_all_max: u64,
     /// Requests of one connection whose reply is not yet sent.
     pub requests_in_flight_max: u32,
-    /// How long a client may leave replies or announced data lying while others wait for the memory: within this time, or twice as long at
-    /// most, it must move a MiB, or else it is disconnected.
+    /// How long a client may leave replies or announced data lying while others wait for the memory: within this time,
+    /// or twice as long at most, it must move a MiB, or else it is disconnected.
     pub stuck_timeout: Duration,
     /// Time for a handshake.
     pub handshake_timeout: Duration,
@@ -59,8 +61,8 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 64 connections, 48 of one host, each of 64 MiB and 1024 requests, together of 256 MiB; 10 s for a handshake, 30 s for who is stuck and for
-    /// a shutdown.
+    /// 64 connections, 48 of one host, each of 64 MiB and 1024 requests, together of 256 MiB; 10 s for a handshake, 30
+    /// s for who is stuck and for a shutdown.
     fn default() -> Self {
         Self {
             connections_max: 64,
@@ -99,8 +101,9 @@ impl<E: Export> Server<E> {
         self.open.clone()
     }
 
-    /// Serves until `shutdown` is ready. Then nothing more is accepted or read, requests in flight are finished and answered within
-    /// [`Limits::shutdown_timeout`], every connection is closed, and the listener's socket file is removed.
+    /// Serves until `shutdown` is ready. Then nothing more is accepted or read, requests in flight are finished and
+    /// answered within [`Limits::shutdown_timeout`], every connection is closed, and the listener's socket file is
+    /// removed.
     ///
     /// Returns whether all requests in flight were answered. Commands that were not may still be running in the export.
     ///

@@ -6,7 +6,8 @@
 //! structured chunk  magic 668e33ef | flags 16 | type 16 | cookie 64 | length 32 | payload
 //! ```
 //!
-//! Data never pass through here: the caller receives a write's data where it wants them, and sends a read's data after the header.
+//! Data never pass through here: the caller receives a write's data where it wants them, and sends a read's data after
+//! the header.
 
 mod decoder;
 mod reply;

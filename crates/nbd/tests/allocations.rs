@@ -1,8 +1,8 @@
 //! At steady state the server takes no memory from the allocator: not for a request, not for a batch of them.
 //!
-//! A client on its own thread keeps 32 requests of 4 KiB in flight. The server's thread counts its own allocations, from one moment
-//! when the client waits for nothing to another, after everything has grown to the size that the load needs: reads in a batch always
-//! arrive together, so that all of them have been in flight at once.
+//! A client on its own thread keeps 32 requests of 4 KiB in flight. The server's thread counts its own allocations,
+//! from one moment when the client waits for nothing to another, after everything has grown to the size that the load
+//! needs: reads in a batch always arrive together, so that all of them have been in flight at once.
 #![expect(clippy::unwrap_used, reason = "a step of the set-up that fails is a test that fails")]
 
 use std::{

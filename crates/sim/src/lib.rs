@@ -1,7 +1,7 @@
 //! Simulated members, and the real engine, cache, log and metadata code run on them.
 //!
-//! [`members`] remember, sector by sector, what a power cut may leave of what was written to them. Everything is a function of its arguments: no
-//! clock, no thread, no randomness but what a caller brings.
+//! [`members`] remember, sector by sector, what a power cut may leave of what was written to them. Everything is a
+//! function of its arguments: no clock, no thread, no randomness but what a caller brings.
 
 /// Two counts as one: the sum of each field, of which none can be left out.
 macro_rules! sum {

@@ -40,13 +40,14 @@ impl Sum {
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
         let Rotten { superblocks, bitmaps, logs, refused } = rotten;
         format!(
-            "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts ({cuts_in_recovery} in recovery), \
-             {recoveries} recoveries, {only_read} looks before one, {degraded} lives degraded, {sectors_read} sectors read, {lies} silent \
-             corruptions, {repaired} pieces repaired, {unreadable} commands rightly without them, {fails} members given up, {joins} new ones, \
-             {returns} that came back ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs, {copies} copies begun \
-             ({replaced} took the place, {promoted} that of a member that failed), {hangs} hangs ({overdue} operations given up), \
-             {several_regions} runs of several regions, {superblocks} superblocks, {bitmaps} bitmaps and {logs} logs that rotted ({refused} members \
-             refused for it); {} failed",
+            "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts \
+             ({cuts_in_recovery} in recovery), {recoveries} recoveries, {only_read} looks before one, {degraded} lives \
+             degraded, {sectors_read} sectors read, {lies} silent corruptions, {repaired} pieces repaired, \
+             {unreadable} commands rightly without them, {fails} members given up, {joins} new ones, {returns} that \
+             came back ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs, {copies} copies \
+             begun ({replaced} took the place, {promoted} that of a member that failed), {hangs} hangs ({overdue} \
+             operations given up), {several_regions} runs of several regions, {superblocks} superblocks, {bitmaps} \
+             bitmaps and {logs} logs that rotted ({refused} members refused for it); {} failed",
             self.runs,
             elapsed.as_secs_f64(),
             self.runs as f64 / elapsed.as_secs_f64() / threads as f64,
@@ -54,7 +55,8 @@ impl Sum {
         )
     }
 
-    /// The sum for programs: one JSON object of numbers, by the names of the counts in [`Report`], with `runs`, `failed` and `milliseconds`.
+    /// The sum for programs: one JSON object of numbers, by the names of the counts in [`Report`], with `runs`,
+    /// `failed` and `milliseconds`.
     fn json(&self, elapsed: Duration) -> String {
         let own = [
             ("runs".to_owned(), self.runs),

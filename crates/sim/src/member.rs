@@ -1,9 +1,9 @@
 //! One simulated member: what reads see of it, and what a power cut may leave.
 //!
-//! Only a sector is written in one piece. Of each sector the member keeps the durable content and every *version* issued since: a power cut
-//! leaves any one of them, independently of every other sector, so writes are dropped, reordered and torn. A flush makes durable what had
-//! completed when the flush was begun, and nothing else: a write that is still under way may be there after a power cut, or not, for as long as
-//! it has not completed.
+//! Only a sector is written in one piece. Of each sector the member keeps the durable content and every *version*
+//! issued since: a power cut leaves any one of them, independently of every other sector, so writes are dropped,
+//! reordered and torn. A flush makes durable what had completed when the flush was begun, and nothing else: a write
+//! that is still under way may be there after a power cut, or not, for as long as it has not completed.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -37,8 +37,8 @@ pub enum Payload {
 pub struct Member {
     durable: Image,
     current: Image,
-    /// By byte offset, the versions that a power cut may leave instead of the durable one. First those that took effect, in that order, then
-    /// those that did not yet.
+    /// By byte offset, the versions that a power cut may leave instead of the durable one. First those that took
+    /// effect, in that order, then those that did not yet.
     unflushed: BTreeMap<u64, Versions>,
     writes: BTreeMap<WriteId, Write>,
     next: u64,
@@ -257,7 +257,8 @@ impl Member {
         self.end(id, End::Doubtful, Unseen::Stays);
     }
 
-    /// Ends a write of which nothing reached the member, though it says so: reads and power cuts never show what had not taken effect.
+    /// Ends a write of which nothing reached the member, though it says so: reads and power cuts never show what had
+    /// not taken effect.
     ///
     /// # Panics
     /// When the write is not under way.
@@ -294,7 +295,8 @@ impl Member {
         }
     }
 
-    /// Whether reads see something else of one of so many bytes than the program has written there, as far as is known since a power cut.
+    /// Whether reads see something else of one of so many bytes than the program has written there, as far as is known
+    /// since a power cut.
     #[must_use]
     pub fn is_rotten(&self, offset: Bytes, len: Bytes) -> bool {
         self.rotten.range(offset.0..offset.0 + len.0).next().is_some()
@@ -356,13 +358,15 @@ impl Member {
         self.current.read(offset, into);
     }
 
-    /// Where a power cut may leave more than one content, ascending, and how many different ones: the durable one is the first.
+    /// Where a power cut may leave more than one content, ascending, and how many different ones: the durable one is
+    /// the first.
     pub fn unflushed(&self) -> impl Iterator<Item = (Bytes, usize)> + '_ {
         let count = |(&offset, versions): (&u64, &Versions)| (Bytes(offset), self.contents(offset, versions).len());
         self.unflushed.iter().map(count).filter(|&(_, count)| count > 1)
     }
 
-    /// The same with the contents themselves: what is durable, then each write's version in the order of the writes, with the write.
+    /// The same with the contents themselves: what is durable, then each write's version in the order of the writes,
+    /// with the write.
     pub fn versions(
         &self,
     ) -> impl Iterator<Item = (Bytes, &Sector, impl Iterator<Item = (WriteId, &Sector)> + Clone)> + '_ {
@@ -372,8 +376,8 @@ impl Member {
         })
     }
 
-    /// What a power cut leaves. `choose` says for each sector of [`Member::unflushed`], by its byte offset, which of so many contents: 0 is the
-    /// durable one, the others follow in the order of their writes.
+    /// What a power cut leaves. `choose` says for each sector of [`Member::unflushed`], by its byte offset, which of so
+    /// many contents: 0 is the durable one, the others follow in the order of their writes.
     ///
     /// # Panics
     /// When the choice is not below the number of contents.
@@ -389,8 +393,8 @@ impl Member {
         Self::of(image)
     }
 
-    /// Ends every write under way as the death of the program does that began them: `takes_effect` says for each sector, by its byte offset,
-    /// whether it gets that far. Nothing more is durable than before.
+    /// Ends every write under way as the death of the program does that began them: `takes_effect` says for each
+    /// sector, by its byte offset, whether it gets that far. Nothing more is durable than before.
     pub fn kill(&mut self, mut takes_effect: impl FnMut(Bytes) -> bool) {
         for id in self.writes.keys().copied().collect::<Vec<_>>() {
             let Write { offset, ref payload } = self.writes[&id];

@@ -71,8 +71,9 @@ fn write_block(engine: &mut Engine<SimDisk, ()>, lba: u64, value: u8, fua: bool)
     run(engine, Command::Write { lba: Lba(lba), buf, fua }).map(drop)
 }
 
-/// A program that is killed leaves its mark that the members are clean in their caches. The next one must not build on it before it is durable:
-/// a power cut would take two rounds at once from some members, and only one or none from others, and those would be set aside as stale.
+/// A program that is killed leaves its mark that the members are clean in their caches. The next one must not build on
+/// it before it is durable: a power cut would take two rounds at once from some members, and only one or none from
+/// others, and those would be set aside as stale.
 #[test]
 fn a_clean_mark_is_durable_before_the_next_round_begins() {
     let (disk, array) = open(&members(Level::Raid1, Consistency::None));
@@ -94,8 +95,8 @@ fn a_clean_mark_is_durable_before_the_next_round_begins() {
     assert!(durable.superblocks().all(|(_, superblock)| superblock.expect("sound").is_clean), "and now durable");
 }
 
-/// Without redundancy a record that did not reach a member stays uncommitted. Were others to follow it, recovery would take it for one that was
-/// committed and lost, and refuse the array.
+/// Without redundancy a record that did not reach a member stays uncommitted. Were others to follow it, recovery would
+/// take it for one that was committed and lost, and refuse the array.
 #[test]
 fn nothing_is_logged_after_a_record_that_a_member_of_a_raid0_lacks() {
     let (disk, array) = open(&members(Level::Raid0, Consistency::Log));
@@ -120,8 +121,8 @@ fn nothing_is_logged_after_a_record_that_a_member_of_a_raid0_lacks() {
     }
 }
 
-/// Two copies on three members: of units 0, 1, 2 on members 0 and 1, 2 and 0, 1 and 2. Without member 0, and with member 1 holding something else
-/// everywhere, the copies on member 2 are still good, though not every unit can be had.
+/// Two copies on three members: of units 0, 1, 2 on members 0 and 1, 2 and 0, 1 and 2. Without member 0, and with
+/// member 1 holding something else everywhere, the copies on member 2 are still good, though not every unit can be had.
 #[test]
 fn a_good_copy_is_read_though_other_units_can_not_be_had() {
     let members = members_of(Level::Raid10 { copies: 2 }, 3, Consistency::Log, Integrity::Crc32);
@@ -152,7 +153,8 @@ fn a_good_copy_is_read_though_other_units_can_not_be_had() {
     }
 }
 
-/// What a log has and is not in place yet has its checksum in place neither: what is computed of a member that can't be read is not held against it.
+/// What a log has and is not in place yet has its checksum in place neither: what is computed of a member that can't be
+/// read is not held against it.
 #[test]
 fn content_from_the_log_is_not_held_against_an_older_checksum() {
     let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };

@@ -1,4 +1,5 @@
-//! Scrubs of an array that is being served: what they find of damage that is done behind the server's back, and what they make right.
+//! Scrubs of an array that is being served: what they find of damage that is done behind the server's back, and what
+//! they make right.
 
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::FileExt as _;
@@ -87,7 +88,8 @@ fn data(array: &Array) -> Vec<u8> {
     bytes[member.data_offset..member.data_offset + member.data_size].to_vec()
 }
 
-/// RM2's row 0 is parity, of which one unit that is wrong disagrees alone; data in another row has two parities against it.
+/// RM2's row 0 is parity, of which one unit that is wrong disagrees alone; data in another row has two parities against
+/// it.
 #[test]
 fn damage_is_found_and_what_is_certain_repaired() {
     for reactors in ["1", "2"] {
@@ -112,7 +114,8 @@ fn damage_is_found_and_what_is_certain_repaired() {
         let (found, told) = scrub(&array, &events, &["--dry-run"]);
         assert_eq!(told, ["scrub-mismatch"]);
         let fault = json!({
-            "stripe": 0, "certainty": "certain", "slot": SLOT, "member_sector": 0, "sectors": DAMAGE / 512, "blocks": [], "repaired": false
+            "stripe": 0, "certainty": "certain", "slot": SLOT, "member_sector": 0, "sectors": DAMAGE / 512,
+                "blocks": [], "repaired": false
         });
         assert_eq!(found["faults"], json!([fault]));
         assert_eq!((&found["mismatched_bytes"], &found["repaired_bytes"]), (&DAMAGE.into(), &0.into()));

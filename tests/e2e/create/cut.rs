@@ -1,4 +1,5 @@
-//! `uraid create` that is killed while it zeroes, at a moment that is the same each time: its progress goes to a terminal that takes nothing.
+//! `uraid create` that is killed while it zeroes, at a moment that is the same each time: its progress goes to a
+//! terminal that takes nothing.
 
 use std::ffi::OsString;
 use std::fs::{self, File};

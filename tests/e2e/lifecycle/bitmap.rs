@@ -63,7 +63,8 @@ fn killed_mirrors_copy_again_only_what_was_being_written() {
 
         kill_under_load(&array, reactors);
         assert_eq!(array.examine()["state"].as_str(), Some("dirty"));
-        // One write that reached one member alone in a busy region, and one in another, which nothing that was marked explains.
+        // One write that reached one member alone in a busy region, and one in another, which nothing that was marked
+        // explains.
         disturb(&array, 1, BUSY[1] * REGION + 900_000, &[0xa5; 512]);
         let quiet = 5 * REGION + 7 * 512;
         let before = disturb(&array, 1, quiet, &[0x5a; 512]);

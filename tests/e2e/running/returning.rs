@@ -72,7 +72,8 @@ fn a_mirror_returns_under_load() {
     Content::read(&array).assert_holds(&model, "all mirrors");
 }
 
-/// Whoever has lost the superblock is nobody: it does not return, and becomes a new member only when that is asked for as such.
+/// Whoever has lost the superblock is nobody: it does not return, and becomes a new member only when that is asked for
+/// as such.
 #[test]
 fn what_has_no_superblock_does_not_return() {
     let (array, server, events, model) = filled(&shape::raid1_of_2());

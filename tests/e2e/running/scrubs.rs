@@ -50,7 +50,8 @@ fn scrubs_come_and_go_while_clients_write() {
     }
 }
 
-/// Of RAID 5 without checksums it can't be told whether data or parity is wrong: a repair leaves both, and the data is what it was.
+/// Of RAID 5 without checksums it can't be told whether data or parity is wrong: a repair leaves both, and the data is
+/// what it was.
 #[test]
 fn a_repair_does_not_destroy_data_for_parity() {
     let (array, server, events, model) = filled(&shape::raid5_of_3());

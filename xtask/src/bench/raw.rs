@@ -22,7 +22,8 @@ pub(crate) enum Movers {
     OneEach,
 }
 
-/// Reads `length` bytes of each of `sources` and writes as many to each of `targets`, without the page cache; the time until all of it is durable.
+/// Reads `length` bytes of each of `sources` and writes as many to each of `targets`, without the page cache; the time
+/// until all of it is durable.
 pub(crate) fn copy(sources: &[PathBuf], targets: &[PathBuf], length: u64, movers: Movers) -> anyhow::Result<Duration> {
     let read = sources.iter().map(|path| Stream::open(path, false));
     let written = targets.iter().map(|path| Stream::open(path, true));

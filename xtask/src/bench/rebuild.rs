@@ -1,7 +1,8 @@
 //! `cargo xtask bench rebuild`: how fast lost members are made again, and what clients notice of it.
 //!
-//! Each round measures in turn what the medium can do (the survivors read and new files written in order, without an array), a rebuild that has
-//! the array to itself, and clients' latency without and during rebuilds, one after the other. Ratios are of one round; the table has their medians.
+//! Each round measures in turn what the medium can do (the survivors read and new files written in order, without an
+//! array), a rebuild that has the array to itself, and clients' latency without and during rebuilds, one after the
+//! other. Ratios are of one round; the table has their medians.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -72,7 +73,8 @@ struct Round {
     raw: [f64; 2],
     /// Seconds of a rebuild without clients.
     alone: f64,
-    /// For each of [`CLIENTS`]: the 99th percentile in microseconds without and during a rebuild, and how fast that went in bytes a second.
+    /// For each of [`CLIENTS`]: the 99th percentile in microseconds without and during a rebuild, and how fast that
+    /// went in bytes a second.
     clients: Vec<Tail>,
 }
 
@@ -110,10 +112,12 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         tails += &tail_rows(case, &rounds);
     }
     println!(
-        "\n| array | rebuild, MB/s a member | beside one thread | beside a thread a file |\n|---|---:|---:|---:|\n{speeds}"
+        "\n| array | rebuild, MB/s a member | beside one thread | beside a thread a file \
+         |\n|---|---:|---:|---:|\n{speeds}"
     );
     println!(
-        "| array | client | p99 idle, µs | p99 during, µs | ratio | rebuild meanwhile, MB/s a member |\n|---|---|---:|---:|---:|---:|\n{tails}"
+        "| array | client | p99 idle, µs | p99 during, µs | ratio | rebuild meanwhile, MB/s a member \
+         |\n|---|---|---:|---:|---:|---:|\n{tails}"
     );
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! The servers that are compared: how each is given its storage and started.
 //!
-//! Every server exports at least the same capacity under the same name on a unix socket in a directory of its own, and is
-//! filled before it is measured. A mode of uraid is one line of [`SERVERS`].
+//! Every server exports at least the same capacity under the same name on a unix socket in a directory of its own, and
+//! is filled before it is measured. A mode of uraid is one line of [`SERVERS`].
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -44,7 +44,8 @@ pub(crate) enum Role {
 }
 
 enum Kind {
-    /// An array of `shape`, without its first `missing` members, served with these options besides members and endpoint.
+    /// An array of `shape`, without its first `missing` members, served with these options besides members and
+    /// endpoint.
     Uraid {
         shape: &'static Shape,
         serve: &'static [&'static str],

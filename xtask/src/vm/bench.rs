@@ -1,4 +1,5 @@
-//! `cargo xtask vm bench`: RAID 5 by Linux md, exported by nbdkit, beside uraid: the same disks, the same kernel, the same client.
+//! `cargo xtask vm bench`: RAID 5 by Linux md, exported by nbdkit, beside uraid: the same disks, the same kernel, the
+//! same client.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +11,8 @@ use crate::bench::report;
 /// What is compared, as the guest names it: the peer, then uraid.
 const SERVERS: [&str; 2] = ["md", "uraid"];
 
-/// A Markdown table of medians and of uraid's share of the peer's, from the guest's lines "SERVER WORKLOAD BYTES_PER_SECOND".
+/// A Markdown table of medians and of uraid's share of the peer's, from the guest's lines "SERVER WORKLOAD
+/// BYTES_PER_SECOND".
 ///
 /// # Errors
 /// When a line is not like that, or a server lacks a workload.

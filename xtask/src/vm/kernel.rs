@@ -1,4 +1,5 @@
-//! Debian's stock kernel, unpacked and not installed, and the initramfs that it starts with: both kept under `target/vm`.
+//! Debian's stock kernel, unpacked and not installed, and the initramfs that it starts with: both kept under
+//! `target/vm`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

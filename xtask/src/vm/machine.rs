@@ -1,7 +1,7 @@
 //! A guest: QEMU without hardware help, Debian's kernel, the host's file system read-only under a memory overlay.
 //!
-//! The guest runs one script. What it prints goes to a console log; what it has to say of itself is one line in the file
-//! `verdict` of the directory that both share. A guest that says nothing has failed.
+//! The guest runs one script. What it prints goes to a console log; what it has to say of itself is one line in the
+//! file `verdict` of the directory that both share. A guest that says nothing has failed.
 
 use std::fs;
 use std::path::{Path, PathBuf};

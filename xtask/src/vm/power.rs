@@ -48,7 +48,8 @@ pub(super) fn run(
     fs::write(setup.share.join("synced"), "")?;
     let (mut lost, mut synced) = (Vec::new(), 0);
     for round in 1..=cuts.count + 1 {
-        // With members lost the next load either waits for the rebuild or is cut with it; what is cut is not lost yet again.
+        // With members lost the next load either waits for the rebuild or is cut with it; what is cut is not lost yet
+        // again.
         let last = round > cuts.count;
         let wait = last || lost.is_empty() || random.below(2) == 0;
         let listed = lost.iter().fold(String::from(" "), |listed, slot| format!("{listed}{slot} "));
@@ -68,7 +69,8 @@ pub(super) fn run(
         lost = if wait && random.below(3) > 0 { choose(&mut random) } else { Vec::new() };
         lost.iter().try_for_each(|&slot| renew(images.get(slot).context("the guest has this disk")?))?;
         let mut said = format!(
-            "cut {round}: {synced} files were synced so far; {cached} sectors were not flushed, {forgotten} of them went back"
+            "cut {round}: {synced} files were synced so far; {cached} sectors were not flushed, {forgotten} of them \
+             went back"
         );
         if !lost.is_empty() {
             write!(said, ", disks {lost:?} are lost").expect("a string takes every write");
@@ -79,7 +81,8 @@ pub(super) fn run(
     Ok(())
 }
 
-/// Waits until the guest has reported so many files, and a random moment longer; cuts its power and returns what it reported.
+/// Waits until the guest has reported so many files, and a random moment longer; cuts its power and returns what it
+/// reported.
 fn cut(
     mut machine: Machine,
     share: &Path,

@@ -87,7 +87,8 @@ impl Client {
             let time_max = self.stream.get_ref().read_timeout()?.filter(|_| is_timeout(&error));
             match time_max {
                 Some(time_max) => bail!(
-                    "the server at {path} did not answer within {} s: its log says more; it may hang, or be starting or stopping",
+                    "the server at {path} did not answer within {} s: its log says more; it may hang, or be starting \
+                     or stopping",
                     time_max.as_secs_f64()
                 ),
                 None => return Err(error).context(format!("the server at {path} did not answer; its log says more")),

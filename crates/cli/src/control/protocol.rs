@@ -1,6 +1,8 @@
-//! What goes over the control socket: a JSON object a line, a request one way and its response the other. docs/control-protocol.md describes it.
+//! What goes over the control socket: a JSON object a line, a request one way and its response the other.
+//! docs/control-protocol.md describes it.
 //!
-//! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the server does not know are errors.
+//! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the
+//! server does not know are errors.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +21,8 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) enum Request {
     /// How the array is: [`Status`].
     Status {},
-    /// Stop as SIGTERM does; answered when the members are marked clean. Refused where that would lose content, unless `force` is set.
+    /// Stop as SIGTERM does; answered when the members are marked clean. Refused where that would lose content, unless
+    /// `force` is set.
     Stop {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
@@ -39,8 +42,8 @@ pub(crate) enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
-    /// Copy a member, which is named by its slot, path or UUID, to a new one, which takes its place then; one that is missing is rebuilt there:
-    /// [`Replaced`].
+    /// Copy a member, which is named by its slot, path or UUID, to a new one, which takes its place then; one that is
+    /// missing is rebuilt there: [`Replaced`].
     Replace {
         member: String,
         path: PathBuf,
@@ -283,7 +286,8 @@ pub(crate) struct Ailing {
     pub(crate) slot: u8,
     pub(crate) trouble: Trouble,
     pub(crate) path: Option<String>,
-    /// How long it has had the oldest operation that somebody waits for, where that is the trouble and there are deadlines.
+    /// How long it has had the oldest operation that somebody waits for, where that is the trouble and there are
+    /// deadlines.
     pub(crate) waits_ms: Option<u64>,
 }
 

@@ -1,6 +1,7 @@
 //! Scrubs as administrators and the calendar start them, of all reactors together.
 //!
-//! Where a scrub is goes on record now and then, and is looked up when the server starts: so it goes on, over a crash too. What was found is told once.
+//! Where a scrub is goes on record now and then, and is looked up when the server starts: so it goes on, over a crash
+//! too. What was found is told once.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -27,7 +28,8 @@ const RECORDS: u64 = 128;
 const LOOK_MIN: Duration = Duration::from_secs(60);
 const LOOK_MAX: Duration = Duration::from_secs(3600);
 
-/// How long the parts under way of a scrub that is stopped may take, and how often it is looked whether they have ended.
+/// How long the parts under way of a scrub that is stopped may take, and how often it is looked whether they have
+/// ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(5);
 
@@ -87,7 +89,8 @@ impl Control {
         let Some(mut run) = self.reactor.scrub_record().run else { return };
         if run.mode == ScrubMode::RepairSuspects {
             tracing::warn!(
-                "the scrub that was under way goes on, and repairs only what is certain: what is suspected is repaired on an administrator's word"
+                "the scrub that was under way goes on, and repairs only what is certain: what is suspected is repaired \
+                 on an administrator's word"
             );
             run.mode = ScrubMode::Repair;
         }
@@ -96,7 +99,8 @@ impl Control {
         }
     }
 
-    /// Tells what happens to scrubs and has it recorded, and begins one when `every` has passed since one was finished, for ever.
+    /// Tells what happens to scrubs and has it recorded, and begins one when `every` has passed since one was finished,
+    /// for ever.
     pub(crate) async fn look_after_scrubs(self: Rc<Self>, every: Option<Duration>) {
         loop {
             let pause = every.map(|every| self.begin_if_due(every));
@@ -208,7 +212,8 @@ fn whole(mode: ScrubMode) -> ScrubRun {
     ScrubRun { mode, position: StripeId(0), found: ScrubFound::default() }
 }
 
-/// How long it is until a scrub is due, the last of which was at `last`. What was finished in the future was finished by a clock that was wrong.
+/// How long it is until a scrub is due, the last of which was at `last`. What was finished in the future was finished
+/// by a clock that was wrong.
 fn left_until_due(every: Duration, last: UnixSeconds, now: UnixSeconds) -> Duration {
     match now.0.checked_sub(last.0) {
         Some(passed) => every.saturating_sub(Duration::from_secs(passed)),

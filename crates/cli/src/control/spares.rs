@@ -1,8 +1,9 @@
 //! Spares that take the places of members that are missing.
 //!
-//! One at a time, in the order in which they were named. A spare that was taken is a member, whatever becomes of it; one that could not be taken for
-//! what it is now (held by somebody, not there, full of something) is looked at again later, and one that failed while it was made ready never is. So
-//! every spare is written at most once, and a member that can't be rebuilt makes no endless loop.
+//! One at a time, in the order in which they were named. A spare that was taken is a member, whatever becomes of it;
+//! one that could not be taken for what it is now (held by somebody, not there, full of something) is looked at again
+//! later, and one that failed while it was made ready never is. So every spare is written at most once, and a member
+//! that can't be rebuilt makes no endless loop.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;

@@ -45,8 +45,8 @@ fn troubles_are_said_with_their_members() {
     );
     assert_eq!(
         said(failing, &[0], &[ailing(1, Trouble::Deleted, None), ailing(2, Trouble::Deleted, None)]),
-        "failing: the files of members 1 (/srv/d1) and 2 (/srv/d2) were deleted, and what they hold ends with the server: copy what the array holds; \
-         member 0 is missing"
+        "failing: the files of members 1 (/srv/d1) and 2 (/srv/d2) were deleted, and what they hold ends with the \
+         server: copy what the array holds; member 0 is missing"
     );
     assert!(said(failing, &[], &[ailing(1, Trouble::Failing, None)]).starts_with("failing: member 1 (/srv/d1) failed"));
     let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
@@ -72,19 +72,21 @@ fn what_is_left_is_not_called_whole_or_degraded() {
     };
     assert_eq!(
         said(&[2], old.clone()),
-        "salvage: member 1 (/srv/d1) is out of date, and read all the same: what is read in 2 ranges, 1 MiB of 3 GiB, may be old or wrong; the server \
-         printed them at its start; member 2 is missing; copy off what is left, and make a new array of it"
+        "salvage: member 1 (/srv/d1) is out of date, and read all the same: what is read in 2 ranges, 1 MiB of 3 GiB, \
+         may be old or wrong; the server printed them at its start; member 2 is missing; copy off what is left, and \
+         make a new array of it"
     );
     let untouched = Salvage { stale: vec![stale(0), stale(1)], doubtful_ranges: 0, ..old.clone() };
     assert_eq!(
         said(&[], untouched),
-        "salvage: members 0 (/srv/d0) and 1 (/srv/d1) are out of date, and read all the same: nothing was written since; copy off what is left, and make \
-         a new array of it"
+        "salvage: members 0 (/srv/d0) and 1 (/srv/d1) are out of date, and read all the same: nothing was written \
+         since; copy off what is left, and make a new array of it"
     );
     let gone = Salvage { stale: Vec::new(), doubtful_ranges: 0, unreadable_bytes: 1 << 30, ..old };
     assert_eq!(
         said(&[0, 2], gone),
-        "salvage: 1 GiB of 3 GiB can't be read: it is an I/O error; members 0 and 2 are missing; copy off what is left, and make a new array of it"
+        "salvage: 1 GiB of 3 GiB can't be read: it is an I/O error; members 0 and 2 are missing; copy off what is \
+         left, and make a new array of it"
     );
 }
 
@@ -102,9 +104,9 @@ fn what_holds_up_a_rebuild_is_said_with_its_place() {
     let text = words(&Health { rebuilding: vec![1], held_up: vec![held], ..health(HealthState::Failing, 0) });
     assert_eq!(
         text,
-        "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of its data, for 8 sectors; nobody has \
-         bytes 851968 to 856064 of the array. It goes on when all of bytes 786432 to 983040 were written at once, from a backup, and is tried again every ten \
-         seconds; member 1 is being rebuilt"
+        "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of \
+         its data, for 8 sectors; nobody has bytes 851968 to 856064 of the array. It goes on when all of bytes 786432 \
+         to 983040 were written at once, from a backup, and is tried again every ten seconds; member 1 is being rebuilt"
     );
 }
 

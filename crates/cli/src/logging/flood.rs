@@ -1,7 +1,7 @@
 //! What is said again and again: lines of one kind are told a few times a second, and the rest of them is counted.
 //!
-//! A kind is a place in the code and a member, where the line names one. Each second a thread of its own tells how many of a kind were not told.
-//! What has a name for administrators' programs (the field `event`) is always told.
+//! A kind is a place in the code and a member, where the line names one. Each second a thread of its own tells how many
+//! of a kind were not told. What has a name for administrators' programs (the field `event`) is always told.
 //!
 //! Before [`Flood::begin`] every line is told: a start says what it makes of each path.
 

@@ -1,7 +1,7 @@
 //! As much of HTTP/1.1 as it takes to hand out one page.
 //!
-//! Each connection carries one request and is closed after the response. Everything is bounded: connections, the size of a request, and the
-//! time of a connection, whatever the client does or leaves undone.
+//! Each connection carries one request and is closed after the response. Everything is bounded: connections, the size
+//! of a request, and the time of a connection, whatever the client does or leaves undone.
 
 use std::io;
 use std::rc::Rc;
@@ -22,7 +22,8 @@ const CONNECTIONS_MAX: usize = 16;
 /// How long a connection may last.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long, and how far, a client is still listened to after the response: closing at once could destroy what is on its way to it.
+/// How long, and how far, a client is still listened to after the response: closing at once could destroy what is on
+/// its way to it.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1 << 20;
 
@@ -111,7 +112,8 @@ fn head(status: &str, media_type: &str, len: usize, more: &str) -> String {
     )
 }
 
-/// Reads up to the empty line that ends a request's fields, or to the end of what the client sends; none when that is too much.
+/// Reads up to the empty line that ends a request's fields, or to the end of what the client sends; none when that is
+/// too much.
 async fn receive(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut request = Vec::with_capacity(REQUEST_BYTES_MAX + 1);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {

@@ -1,4 +1,5 @@
-//! Members that are slow beside the others of their array, found by comparing how long all reactors' operations on them took.
+//! Members that are slow beside the others of their array, found by comparing how long all reactors' operations on them
+//! took.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +10,8 @@ use uraid_layout::MemberIndex;
 use super::Reactor;
 
 impl Reactor {
-    /// Compares the members now and then, for ever. Those that are missing or do not have everything yet have another load, and are left out.
+    /// Compares the members now and then, for ever. Those that are missing or do not have everything yet have another
+    /// load, and are left out.
     pub(super) async fn compare_members(&self) {
         let all = self.engine.borrow().geometry().all_members();
         let mut laggards = Laggards::new(all.len(), Duration::ZERO);

@@ -89,7 +89,8 @@ impl Reactor {
         self.engine.borrow().superblock().clone()
     }
 
-    /// Makes a member ready for a slot without one: one that returns is for its own, a new one for this or the first. Nothing else may be done with members meanwhile.
+    /// Makes a member ready for a slot without one: one that returns is for its own, a new one for this or the first.
+    /// Nothing else may be done with members meanwhile.
     pub(crate) async fn prepare(
         &self,
         path: PathBuf,
@@ -124,7 +125,8 @@ impl Reactor {
             ensure!(engine.missing().contains(slot), "slot {slot} has a member");
             if engine.disk_mut().put(slot, Some(Arc::new(prepared.member))).is_err() {
                 bail!(
-                    "operations on the member that was in slot {slot} are still under way; try again when they have ended"
+                    "operations on the member that was in slot {slot} are still under way; try again when they \
+                     have ended"
                 );
             }
             if engine.superblock().slots[slot.index()].member != prepared.joining.superblock.member {
@@ -142,8 +144,8 @@ impl Reactor {
         joined
     }
 
-    /// Copies the member in a slot to a new one, which takes its place then; ready when that has begun. Gives the new one's UUID. Nothing else may be done with members
-    /// meanwhile.
+    /// Copies the member in a slot to a new one, which takes its place then; ready when that has begun. Gives the new
+    /// one's UUID. Nothing else may be done with members meanwhile.
     pub(crate) async fn replace(&self, slot: MemberIndex, path: PathBuf, options: JoinOptions) -> Result<Uuid> {
         let seat = {
             let engine = self.engine.borrow();
@@ -281,7 +283,8 @@ impl Reactor {
                 match self.fail_member(member).await {
                     Ok(()) => continue,
                     Err(error) if !said.contains(member) => {
-                        tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy what the array holds");
+                        tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy \
+                            what the array holds");
                     }
                     Err(_) => {}
                 }

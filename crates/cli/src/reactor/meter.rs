@@ -1,6 +1,7 @@
 //! How long clients' requests take.
 //!
-//! A request begins with the batch in which it came, and ends with the turn that answers it: the clock is read once for each of the two.
+//! A request begins with the batch in which it came, and ends with the turn that answers it: the clock is read once for
+//! each of the two.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

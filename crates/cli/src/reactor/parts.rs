@@ -1,7 +1,7 @@
 //! Requests that are not wholly a reactor's own: in parts, one for each band that they touch.
 //!
-//! The reply is given when all parts have ended, with the first error that came. Only so many parts of a request are under way that
-//! a request as large as the array takes no more memory than others.
+//! The reply is given when all parts have ended, with the first error that came. Only so many parts of a request are
+//! under way that a request as large as the array takes no more memory than others.
 
 use std::ops::Range;
 

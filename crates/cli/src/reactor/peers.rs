@@ -1,4 +1,5 @@
-//! A reactor that is one of several: requests for other reactors' parity stripes go there in parts, and come from there.
+//! A reactor that is one of several: requests for other reactors' parity stripes go there in parts, and come from
+//! there.
 //!
 //! The first reactor keeps the array's record; what the engines ask each other for it is carried here, too.
 
@@ -94,7 +95,8 @@ impl Peers {
         }
     }
 
-    /// How the array is for all reactors, as far as this one has been told, whose own this is; the keeper is told what has changed.
+    /// How the array is for all reactors, as far as this one has been told, whose own this is; the keeper is told what
+    /// has changed.
     pub(super) fn condition(&self, own: Condition) -> Condition {
         let mut conditions = self.conditions.borrow_mut();
         if self.is_keeper() {
@@ -130,7 +132,8 @@ impl Reactor {
         }
     }
 
-    /// Flushes what this reactor's engine has, when no client has anything under way any more; the record is the keeper's to close.
+    /// Flushes what this reactor's engine has, when no client has anything under way any more; the record is the
+    /// keeper's to close.
     pub(crate) async fn stop(&self) -> Result<()> {
         self.is_stopping.set(true);
         self.engine.borrow_mut().wind_down();

@@ -1,8 +1,9 @@
 //! What the reactors of one array send each other, and how.
 //!
-//! Every reactor has an inbox: a queue of bounded length that wakes its thread. What finds an inbox full waits in the sender's own queue, in
-//! order, and nobody waits for it: two reactors whose inboxes are both full still take in what is in them. The sender's queue is as long
-//! as its own and its peers' clients have requests in flight at most, times [`super::parts`]' parts of a request.
+//! Every reactor has an inbox: a queue of bounded length that wakes its thread. What finds an inbox full waits in the
+//! sender's own queue, in order, and nobody waits for it: two reactors whose inboxes are both full still take in what
+//! is in them. The sender's queue is as long as its own and its peers' clients have requests in flight at most, times
+//! [`super::parts`]' parts of a request.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

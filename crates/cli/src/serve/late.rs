@@ -16,7 +16,8 @@ use crate::terminal::list;
 /// How long the first who is missing may take before anything is said.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
-/// Waits until all members are there that the array had when it was last used, but no longer than `time`; whether they are. About every 100 ms it calls `tick`.
+/// Waits until all members are there that the array had when it was last used, but no longer than `time`; whether they
+/// are. About every 100 ms it calls `tick`.
 pub(super) fn wait(
     paths: &[PathBuf],
     wanted: Option<&Wanted>,
@@ -45,7 +46,8 @@ pub(super) fn wait(
     }
 }
 
-/// Who is missing that the array had when it was last used, and the verb; none: nobody, or nobody whose coming would help.
+/// Who is missing that the array had when it was last used, and the verb; none: nobody, or nobody whose coming would
+/// help.
 fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut ids = Vec::new();

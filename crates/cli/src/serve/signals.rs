@@ -1,7 +1,8 @@
 //! SIGINT and SIGTERM: heard at any time, also while members are waited for.
 //!
-//! Until the array is served they end the process at once: what that leaves on the members is what a crash leaves, and the next start goes on from there.
-//! A thread of the process that hangs in the kernel keeps the process's remains until the kernel lets it go, whatever the signal.
+//! Until the array is served they end the process at once: what that leaves on the members is what a crash leaves, and
+//! the next start goes on from there. A thread of the process that hangs in the kernel keeps the process's remains
+//! until the kernel lets it go, whatever the signal.
 
 use std::io::{Write as _, stderr};
 use std::process;

@@ -1,4 +1,5 @@
-//! From the command line to an array that can be served, whatever its members do meanwhile: come late, hang, hold nothing, or be out of date.
+//! From the command line to an array that can be served, whatever its members do meanwhile: come late, hang, hold
+//! nothing, or be out of date.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -31,9 +32,10 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     ensure!(
         args.accept_stale.is_empty() || args.read_only,
         Misuse(
-            "what is read of a member that is out of date can't be told from what is right afterwards, so nothing may be written meanwhile: give \
-             --read-only with --accept-stale, copy the content off, and make a new array of it"
-                .into()
+            "what is read of a member that is out of date can't be told from what is right afterwards, so nothing may \
+             be written meanwhile: give --read-only with --accept-stale, copy the content off, and make a new array of \
+             it"
+            .into()
         )
     );
     let tick = extend(notifier);
@@ -70,8 +72,8 @@ fn wanted(args: &ServeArgs) -> Option<Wanted> {
     args.wanted.uuid.map(Wanted::Array).or_else(by_name)
 }
 
-/// The members among what was named: of the array that is wanted, or all that can be found at all. Those that are gone may have been replaced, and then
-/// the same command line serves the array as before.
+/// The members among what was named: of the array that is wanted, or all that can be found at all. Those that are gone
+/// may have been replaced, and then the same command line serves the array as before.
 fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
     if let Some(wanted) = wanted {
         let (members, ignored) = select(looks, wanted);

@@ -1,7 +1,7 @@
 //! What the fuzz targets share: sound superblocks to begin with, and an input that says what becomes of them.
 //!
-//! Bytes that nobody made sound fail at the checksum, so targets read their input as changes to sound bytes, whose checksum is then put right.
-//! The sound ones are made here; no corpus is kept.
+//! Bytes that nobody made sound fail at the checksum, so targets read their input as changes to sound bytes, whose
+//! checksum is then put right. The sound ones are made here; no corpus is kept.
 
 use std::sync::LazyLock;
 

@@ -1,4 +1,5 @@
-//! Any bytes in the bitmap's area: no bit is lost that a sound sector does not say is clear, and none is set beyond the last region.
+//! Any bytes in the bitmap's area: no bit is lost that a sound sector does not say is clear, and none is set beyond the
+//! last region.
 
 #![no_main]
 

@@ -1,4 +1,5 @@
-//! Any bytes in a log ring: they are no record, or one that can be told whole; and what members hold decides what is done again.
+//! Any bytes in a log ring: they are no record, or one that can be told whole; and what members hold decides what is
+//! done again.
 
 #![no_main]
 
@@ -68,7 +69,8 @@ fn check(bytes: &[u8]) -> Option<Header> {
     }
 }
 
-/// A record with fields of few values, so that records meet each other, then changed, and mostly with the right checksum.
+/// A record with fields of few values, so that records meet each other, then changed, and mostly with the right
+/// checksum.
 fn record(input: &mut Input<'_>) -> Vec<u8> {
     let content: Vec<u8> = (0..CONTENT_BYTES).map(|at| at as u8).collect();
     let extent = |number: u64, is_zero| Extent { sector: DiskSector(8 * number), len: Sectors(1), is_zero };

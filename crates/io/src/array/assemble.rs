@@ -1,8 +1,8 @@
 //! From accepted members to an array that can be served, whatever is behind them: files, devices, or simulated members.
 //!
-//! Members that a cut-off round of superblock writes did not reach catch up first. [`Assembled::recover`] then brings the array into
-//! agreement after an unclean stop; it can be cut off at any point and begun again. A member that fails meanwhile is given up where the
-//! level allows that ([`losses`](super::losses)).
+//! Members that a cut-off round of superblock writes did not reach catch up first. [`Assembled::recover`] then brings
+//! the array into agreement after an unclean stop; it can be cut off at any point and begun again. A member that fails
+//! meanwhile is given up where the level allows that ([`losses`](super::losses)).
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
@@ -35,13 +35,14 @@ pub struct Assembled<D> {
     pub(super) is_recovered: bool,
     /// The members that failed since it was begun to be opened.
     pub(super) losses: Losses,
-    /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a write-intent bitmap or a log.
+    /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a
+    /// write-intent bitmap or a log.
     pub(super) bitmap: Option<Bitmap>,
 }
 
 impl<D: Disk> Assembled<D> {
-    /// The array that a verdict describes; `disk` has the accepted members in their slots. `generation` is a new number for the log, which nobody
-    /// can guess.
+    /// The array that a verdict describes; `disk` has the accepted members in their slots. `generation` is a new number
+    /// for the log, which nobody can guess.
     ///
     /// # Errors
     /// When a member fails, or, for reading only, its log can't be relied on.
@@ -93,7 +94,8 @@ impl<D: Disk> Assembled<D> {
         let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &current);
         let mut record = Record::new(superblocks);
         if !truth.is_clean && truth.consistency != Consistency::Log {
-            // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the others.
+            // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the
+            // others.
             record.restart();
         }
         if !is_logged {
@@ -125,8 +127,8 @@ impl<D: Disk> Assembled<D> {
         self.record.any().initialising.is_some()
     }
 
-    /// Whether the array was not stopped cleanly, or not even created, and something may not agree that [`Assembled::recover`] can bring into
-    /// agreement.
+    /// Whether the array was not stopped cleanly, or not even created, and something may not agree that
+    /// [`Assembled::recover`] can bring into agreement.
     pub fn needs_recovery(&self) -> bool {
         match self.record.consistency() {
             _ if self.is_initialising() => true,
@@ -202,8 +204,8 @@ impl<D: Disk> Assembled<D> {
     }
 }
 
-/// Makes durable what the members show, and has those catch up that the last round did not reach. Those that fail that are
-/// given up.
+/// Makes durable what the members show, and has those catch up that the last round did not reach. Those that fail that
+/// are given up.
 ///
 /// The superblocks that were found are written again: one whose flush failed may not be on the medium, although it was
 /// read, and no later flush would bring it there. So a copy that is damaged is made good, too.
@@ -224,7 +226,8 @@ fn settle_members(
             let is_left = [planted!(DamageKept), planted!(FoundCounts)][usize::from(is_whole)];
             round.extend(Some(write).filter(|_| !is_left));
         }
-        // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off too.
+        // A member that the round did not reach would be two epochs behind, and set aside, if the next were cut off
+        // too.
         if found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped) {
             let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
             superblock.sequence.0 += 1;
@@ -246,7 +249,8 @@ fn settle_members(
     Ok(())
 }
 
-/// Which copies of the version of its superblock that a member has are whole: the one at the head, and the one at the tail.
+/// Which copies of the version of its superblock that a member has are whole: the one at the head, and the one at the
+/// tail.
 fn whole(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Error> {
     let mut blocks = [(); 2].map(|()| Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64)));
     let places = (0..).zip(superblock.write_positions()).zip(&mut blocks);
@@ -262,7 +266,8 @@ fn whole(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Err
     Ok([0, 1].map(|copy| is_read[copy] && blocks[copy].as_ref() == sound))
 }
 
-/// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and whole needs none.
+/// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and
+/// whole needs none.
 pub(super) fn bitmap(
     disk: &mut impl Disk,
     geometry: &Geometry,

@@ -1,7 +1,8 @@
 //! Changing how an array that nobody uses is kept consistent.
 //!
-//! It takes one round of superblock writes. Cut off anywhere, it leaves members of two adjacent epochs; the next opening brings those up that
-//! it did not reach, so the change is made on all members or on none. An array that is clean needs nothing of what the former setting kept.
+//! It takes one round of superblock writes. Cut off anywhere, it leaves members of two adjacent epochs; the next
+//! opening brings those up that it did not reach, so the change is made on all members or on none. An array that is
+//! clean needs nothing of what the former setting kept.
 
 use thiserror::Error;
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet};
@@ -20,7 +21,8 @@ use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, Superbl
 pub enum ConfigureError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
+        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to \
+         be replaced first"
     )]
     NotWhole {
         /// Their slots.
@@ -28,19 +30,24 @@ pub enum ConfigureError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it into agreement, and configure it then"
+        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it \
+         into agreement, and configure it then"
     )]
     Dirty,
     /// The setting is of no use to the level.
-    #[error("{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose --consistency none", level.name())]
+    #[error(
+        "{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose \
+         --consistency none",
+        level.name()
+    )]
     Unsuited {
         /// The level.
         level: Level,
     },
     /// A member was made with too small a log.
     #[error(
-        "member {member} has a log of {size} bytes, and parity stripes of this size need one of {needed}; the log's size is chosen when an array \
-         is made, with --log-size"
+        "member {member} has a log of {size} bytes, and parity stripes of this size need one of {needed}; the log's \
+         size is chosen when an array is made, with --log-size"
     )]
     LogTooSmall {
         /// The member.

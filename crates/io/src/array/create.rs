@@ -70,8 +70,8 @@ pub enum CreateError {
     },
     /// A member has no room for a log and data.
     #[error(
-        "{path}: a log of {log} bytes leaves no room for data in a member of {size}; make the members larger, or choose a smaller --chunk \
-         or --log-size, or another --consistency", path = path.display()
+        "{path}: a log of {log} bytes leaves no room for data in a member of {size}; make the members larger, or \
+         choose a smaller --chunk or --log-size, or another --consistency", path = path.display()
     )]
     NoRoom {
         /// The member.
@@ -83,8 +83,8 @@ pub enum CreateError {
     },
     /// The log has no room for what is written at once.
     #[error(
-        "a log of {size} bytes is too small for parity stripes of this size; give --log-size {needed} or more, or choose a smaller --chunk or \
-         another --consistency"
+        "a log of {size} bytes is too small for parity stripes of this size; give --log-size {needed} or more, or \
+         choose a smaller --chunk or another --consistency"
     )]
     LogTooSmall {
         /// The size that was asked for.
@@ -93,14 +93,19 @@ pub enum CreateError {
         needed: Bytes,
     },
     /// What was asked for is of no use to the level.
-    #[error("{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose --consistency none", level.name())]
+    #[error(
+        "{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose \
+         --consistency none",
+        level.name()
+    )]
     Unsuited {
         /// The level.
         level: Level,
     },
     /// Checksums agree with content after an unclean stop only where a log has both.
     #[error(
-        "checksums need a log to agree with the content after an unclean stop; choose --consistency log, or --integrity none"
+        "checksums need a log to agree with the content after an unclean stop; choose --consistency log, or \
+         --integrity none"
     )]
     NeedsLog,
     /// A member that exists is smaller than what was asked for.
@@ -114,7 +119,11 @@ pub enum CreateError {
         wanted: Bytes,
     },
     /// A member holds something.
-    #[error("{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it", path = path.display())]
+    #[error(
+        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to \
+         overwrite it",
+        path = path.display()
+    )]
     InUse {
         /// The member.
         path: PathBuf,
@@ -165,8 +174,9 @@ struct Found<'a> {
     areas: Areas,
 }
 
-/// Makes an array of the members at `paths`, in the order of their slots, and leaves it closed and clean. Files that do not
-/// exist are created. Where anything has to be zeroed, `progress` gets the bytes zeroed so far on all members together, and how many there will be.
+/// Makes an array of the members at `paths`, in the order of their slots, and leaves it closed and clean. Files that do
+/// not exist are created. Where anything has to be zeroed, `progress` gets the bytes zeroed so far on all members
+/// together, and how many there will be.
 ///
 /// # Errors
 /// See [`CreateError`].

@@ -39,7 +39,8 @@ fn examine(path: &Path) -> Result<(FileId, Superblock), Ignored> {
     Ok((member.id(), superblock::load(&member)?))
 }
 
-/// Opens members and reads what they say. Those that hang or can't be read are set aside, and so is what has no superblock where it `may_lack` one.
+/// Opens members and reads what they say. Those that hang or can't be read are set aside, and so is what has no
+/// superblock where it `may_lack` one.
 ///
 /// # Errors
 /// When one can't be opened for another reason, has no valid superblock, or is named twice; when none is left.

@@ -1,8 +1,9 @@
 //! Growing an array that nobody uses, after its members were enlarged.
 //!
-//! It takes two rounds of superblock writes. The first says that the members have more room; in between what the array is to use of it is zeroed, so that redundancy
-//! agrees there; the second says how much of it the array uses. Cut off anywhere in the first round or after it, it leaves the array as large as it was; cut off
-//! in the second, the next opening brings up the members that it did not reach. It can be begun again whatever it was cut off at.
+//! It takes two rounds of superblock writes. The first says that the members have more room; in between what the array
+//! is to use of it is zeroed, so that redundancy agrees there; the second says how much of it the array uses. Cut off
+//! anywhere in the first round or after it, it leaves the array as large as it was; cut off in the second, the next
+//! opening brings up the members that it did not reach. It can be begun again whatever it was cut off at.
 
 use smallvec::smallvec;
 use thiserror::Error;
@@ -28,7 +29,8 @@ const STEP: Bytes = Bytes(1 << 20);
 pub enum GrowError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first"
+        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to \
+         be replaced first"
     )]
     NotWhole {
         /// Their slots.
@@ -36,11 +38,16 @@ pub enum GrowError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it into agreement, and let it grow then"
+        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it \
+         into agreement, and let it grow then"
     )]
     Dirty,
     /// Where things are depends on the size.
-    #[error("{} with a partitioned placement can't grow: its parity and data would have to move; copy the content to a new array", level.name())]
+    #[error(
+        "{} with a partitioned placement can't grow: its parity and data would have to move; copy the content to a \
+         new array",
+        level.name()
+    )]
     Unsuited {
         /// The level.
         level: Level,
@@ -55,7 +62,8 @@ pub enum GrowError {
     },
     /// A member has not that much room for data.
     #[error(
-        "member {member} has room for {room} bytes of data{}, and {asked} were asked for; enlarge it first, or ask for less",
+        "member {member} has room for {room} bytes of data{}, and {asked} were asked for; enlarge it first, or ask \
+         for less",
         if *by_sums { ", as many as its area for checksums is made for" } else { "" }
     )]
     NoRoom {
@@ -70,8 +78,9 @@ pub enum GrowError {
     },
     /// No member has room for another parity stripe.
     #[error(
-        "there is nothing to grow into: member {member} has room for {room} bytes of data{}, and the array uses {used} of each member; enlarge all of \
-         them first", if *by_sums { ", as many as its area for checksums is made for" } else { "" }
+        "there is nothing to grow into: member {member} has room for {room} bytes of data{}, and the array uses {used} \
+         of each member; enlarge all of them first",
+        if *by_sums { ", as many as its area for checksums is made for" } else { "" }
     )]
     Nothing {
         /// The member with the least room.
@@ -94,7 +103,8 @@ pub enum GrowError {
         /// What is wrong.
         source: SuperblockError,
     },
-    /// A member failed. If any member has the new size on record, the next opening makes it all members', else the array is as large as it was.
+    /// A member failed. If any member has the new size on record, the next opening makes it all members', else the
+    /// array is as large as it was.
     #[error("a member failed; look at it, and see with `uraid examine` what the array has on record")]
     Member(#[from] Error),
 }
@@ -118,8 +128,9 @@ impl Array {
 }
 
 impl<D: Disk> Assembled<D> {
-    /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks. `sizes` are those of the members now, by slot. `progress` gets the
-    /// bytes zeroed so far and all that are to be, of all members together.
+    /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks.
+    /// `sizes` are those of the members now, by slot. `progress` gets the bytes zeroed so far and all that are to be,
+    /// of all members together.
     ///
     /// # Errors
     /// When the array is not whole and clean, there is no room, or a member fails.
@@ -229,7 +240,8 @@ fn round(disk: &mut impl Disk, superblocks: &mut [Superblock]) -> Result<(), Err
     perform(disk, superblocks.iter().map(|superblock| flush(superblock.slot)))
 }
 
-/// What the array is to use of a member and does not yet; RAID 10 lacks some of its last parity stripe. In bytes from the member's start.
+/// What the array is to use of a member and does not yet; RAID 10 lacks some of its last parity stripe. In bytes from
+/// the member's start.
 fn unused(before: &Geometry, after: &Geometry, own: &Superblock) -> Vec<Area> {
     let (member, chunk) = (own.slot, before.chunk().0);
     let area = |start: Sectors, len: Sectors| Area {

@@ -1,8 +1,9 @@
 //! A new array's members: marked, zeroed, and only then an array that holds something.
 //!
-//! What members held before is anything, and parity of anything does not agree. So their first superblocks say that the array is *initialising*, and
-//! are durable on all of them before a data area is touched. Only when the zeros are durable, too, the next round of superblocks takes that back. Cut
-//! off anywhere, this leaves no array, one that is initialising, or one that is whole: whoever opens what is initialising does all of it again.
+//! What members held before is anything, and parity of anything does not agree. So their first superblocks say that the
+//! array is *initialising*, and are durable on all of them before a data area is touched. Only when the zeros are
+//! durable, too, the next round of superblocks takes that back. Cut off anywhere, this leaves no array, one that is
+//! initialising, or one that is whole: whoever opens what is initialising does all of it again.
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
@@ -31,8 +32,9 @@ pub enum Content {
     Unknown,
 }
 
-/// Makes an array of the members of `disk`, whose first superblocks these are, in the order of slots; blocks. Returns what they say in the end. `progress`
-/// gets the bytes zeroed so far on all members together, and how many there will be.
+/// Makes an array of the members of `disk`, whose first superblocks these are, in the order of slots; blocks. Returns
+/// what they say in the end. `progress` gets the bytes zeroed so far on all members together, and how many there will
+/// be.
 ///
 /// # Errors
 /// When a member fails. If the array is there by then, it is initialising.

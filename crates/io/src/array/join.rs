@@ -1,8 +1,9 @@
-//! Members for an array that runs: a new one is prepared, a returning one is checked. Blocking, and apart from the engine: what comes out goes
-//! to the engine with [`Command::Join`](crate::engine::Command::Join), once the member is at its slot of the disk.
+//! Members for an array that runs: a new one is prepared, a returning one is checked. Blocking, and apart from the
+//! engine: what comes out goes to the engine with [`Command::Join`](crate::engine::Command::Join), once the member is
+//! at its slot of the disk.
 //!
-//! A new member has no superblock when it is prepared: the round of superblock writes that takes it in writes its first. So whatever cuts this off, no
-//! member is of an array that does not know it.
+//! A new member has no superblock when it is prepared: the round of superblock writes that takes it in writes its
+//! first. So whatever cuts this off, no member is of an array that does not know it.
 
 use std::path::{Path, PathBuf};
 
@@ -45,7 +46,11 @@ pub enum JoinError {
         path: PathBuf,
     },
     /// It holds something.
-    #[error("{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it", path = path.display())]
+    #[error(
+        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to \
+         overwrite it",
+        path = path.display()
+    )]
     InUse {
         /// The member.
         path: PathBuf,
@@ -55,7 +60,11 @@ pub enum JoinError {
         offset: Bytes,
     },
     /// It has less room for data than the array uses of each member.
-    #[error("{path}: has room for {room} sectors of data, and the array uses {needed} of each member; take a larger one", path = path.display())]
+    #[error(
+        "{path}: has room for {room} sectors of data, and the array uses {needed} of each member; take a \
+         larger one",
+        path = path.display()
+    )]
     TooSmall {
         /// The member.
         path: PathBuf,
@@ -66,8 +75,8 @@ pub enum JoinError {
     },
     /// Its sectors are larger than the array's.
     #[error(
-        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: smaller writes would fail. \
-         Take one with sectors of {sector_size} bytes", path = path.display()
+        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: \
+         smaller writes would fail. Take one with sectors of {sector_size} bytes", path = path.display()
     )]
     SectorSize {
         /// The member.
@@ -96,7 +105,11 @@ pub enum JoinError {
         array: Uuid,
     },
     /// Its slot has another member now.
-    #[error("{path}: its slot {slot} belongs to member {owner} now; add it as a new member, with --force", path = path.display())]
+    #[error(
+        "{path}: its slot {slot} belongs to member {owner} now; add it as a new member, with \
+         --force",
+        path = path.display()
+    )]
     Replaced {
         /// The member.
         path: PathBuf,
@@ -115,8 +128,9 @@ pub enum JoinError {
     },
     /// It was used after the array had given it up.
     #[error(
-        "{path}: was used after the array had given it up in epoch {}; it says epoch {}: both sides have writes that the other lacks. If what \
-         it holds may be lost, add it as a new member, with --force", since.0, epoch.0, path = path.display()
+        "{path}: was used after the array had given it up in epoch {}; it says epoch {}: both sides have writes that \
+         the other lacks. If what it holds may be lost, add it as a new member, with --force",
+        since.0, epoch.0, path = path.display()
     )]
     SplitBrain {
         /// The member.
@@ -128,8 +142,8 @@ pub enum JoinError {
     },
     /// What it lacks is not known.
     #[error(
-        "{path}: is of epoch {}, and the array gave it up in epoch {} only: what it lacks beyond that is not known. Add it as a new member, with \
-         --force, which makes all of it anew", epoch.0, since.0, path = path.display()
+        "{path}: is of epoch {}, and the array gave it up in epoch {} only: what it lacks beyond that is not known. \
+         Add it as a new member, with --force, which makes all of it anew", epoch.0, since.0, path = path.display()
     )]
     Stale {
         /// The member.
@@ -170,7 +184,8 @@ pub fn join(
     Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4() }))
 }
 
-/// Makes a spare of a file or device that nobody uses: blank, and large enough to [`join`]. Holds nothing when it returns.
+/// Makes a spare of a file or device that nobody uses: blank, and large enough to [`join`]. Holds nothing when it
+/// returns.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -187,7 +202,8 @@ pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Resu
     }
 }
 
-/// Whether [`join`] would make a new member of what is at `path`, without `force`. Writes nothing and holds nothing, so it may be otherwise by then.
+/// Whether [`join`] would make a new member of what is at `path`, without `force`. Writes nothing and holds nothing, so
+/// it may be otherwise by then.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -198,8 +214,9 @@ pub fn check(path: &Path, truth: &Superblock) -> Result<(), JoinError> {
     refuse_content(&member)
 }
 
-/// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a write-intent bitmap or a log it is
-/// rebuilt where the bitmap says that it lacks something; otherwise, and with checksums, whole.
+/// Checks a member that returns to an array of which `truth` is a present member's newest superblock. With a
+/// write-intent bitmap or a log it is rebuilt where the bitmap says that it lacks something; otherwise, and with
+/// checksums, whole.
 ///
 /// # Errors
 /// See [`JoinError`].

@@ -1,9 +1,9 @@
 //! Which members make the array up: a verdict from their superblocks alone.
 //!
-//! Slots come from the superblocks, never from the order in which members are named. The newest superblock's table says who
-//! belongs; a member that it lists as active or as being rebuilt is accepted if it is at most one epoch behind, since a round of superblock
-//! writes may have been cut off and no write is done before a round ends. Everybody else is set aside, with the reason. What is being rebuilt is
-//! written, but counts as lost for what the level survives.
+//! Slots come from the superblocks, never from the order in which members are named. The newest superblock's table says
+//! who belongs; a member that it lists as active or as being rebuilt is accepted if it is at most one epoch behind,
+//! since a round of superblock writes may have been cut off and no write is done before a round ends. Everybody else is
+//! set aside, with the reason. What is being rebuilt is written, but counts as lost for what the level survives.
 //! Contradictions are refused; nothing is guessed.
 
 use std::path::PathBuf;
@@ -133,8 +133,9 @@ pub enum Refusal {
     },
     /// Two halves went on without each other.
     #[error(
-        "split brain: {first} says that member {second_slot} failed, and {second} says that member {first_slot} failed; each may hold \
-         writes that the other lacks. Decide which to keep and name only its side, with --degraded",
+        "split brain: {first} says that member {second_slot} failed, and {second} says that member {first_slot} \
+         failed; each may hold writes that the other lacks. Decide which to keep and name only its side, with \
+         --degraded",
         first = first.display(), second = second.display()
     )]
     SplitBrain {
@@ -160,7 +161,8 @@ pub enum Refusal {
 /// Judges the candidates.
 ///
 /// # Errors
-/// A [`Refusal`] where they contradict each other. Missing members are no refusal: the caller decides on [`Verdict::missing`].
+/// A [`Refusal`] where they contradict each other. Missing members are no refusal: the caller decides on
+/// [`Verdict::missing`].
 pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     let newest = candidates.iter().max_by_key(|candidate| rank(&candidate.superblock)).ok_or(Refusal::NoMembers)?;
     refuse_strangers(candidates)?;
@@ -238,8 +240,8 @@ impl Verdict {
     }
 }
 
-/// Newest last. Of two rounds with the same epoch that contradict each other, the one that does without more members went on: the other
-/// did not reach the members that went on, so nothing was written after it.
+/// Newest last. Of two rounds with the same epoch that contradict each other, the one that does without more members
+/// went on: the other did not reach the members that went on, so nothing was written after it.
 fn rank(superblock: &Superblock) -> (Epoch, usize, Sequence) {
     let failed = superblock.slots.iter().filter(|record| record.state == SlotState::Failed).count();
     (superblock.epoch, failed, superblock.sequence)
@@ -272,8 +274,9 @@ fn grows(newest: &Superblock, behind: &Superblock) -> bool {
     behind.epoch < newest.epoch && size < newest.spec.member_size && spec == newest.spec && has_room()
 }
 
-/// Whether an outsider and the newest superblock each went on without the other's member, of which `slot` is one that the newest has: the
-/// outsider gave that up. It did so before the member was taken back, and is merely old, unless it went on after it was given up itself.
+/// Whether an outsider and the newest superblock each went on without the other's member, of which `slot` is one that
+/// the newest has: the outsider gave that up. It did so before the member was taken back, and is merely old, unless it
+/// went on after it was given up itself.
 fn contradicts(newest: &Superblock, outsider: &Superblock, slot: MemberIndex) -> bool {
     let (Some(now), Some(then)) = (newest.slots.get(slot.index()), outsider.slots.get(slot.index())) else {
         return false;

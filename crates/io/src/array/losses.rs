@@ -1,7 +1,8 @@
 //! Members that fail while the array is opened, and which it goes on without.
 //!
-//! The running array gives members up that fail; so does opening it, by the same rule: the level must survive what is lost. Here is only who
-//! was given up and why. That it goes on record before anything is done without the member is [`Assembled`](super::Assembled)'s affair.
+//! The running array gives members up that fail; so does opening it, by the same rule: the level must survive what is
+//! lost. Here is only who was given up and why. That it goes on record before anything is done without the member is
+//! [`Assembled`](super::Assembled)'s affair.
 
 use std::path::PathBuf;
 

@@ -1,8 +1,10 @@
 //! Arrays as a whole: made of members, opened from them, brought back into agreement.
 //!
-//! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe; [`Assembled`] brings the members
-//! into agreement; [`select`] finds those of one array among others; [`create`] makes new ones, [`format()`] from members that are open, and [`Assembled::configure`] changes how they are kept consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have
-//! members ready for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
+//! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe;
+//! [`Assembled`] brings the members into agreement; [`select`] finds those of one array among others; [`create`] makes
+//! new ones, [`format()`] from members that are open, and [`Assembled::configure`] changes how they are kept
+//! consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have members ready
+//! for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
 mod configure;

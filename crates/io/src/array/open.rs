@@ -46,7 +46,11 @@ pub enum OpenError {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// A member is smaller than it was.
-    #[error("{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated. Leave it out, with --degraded", path = path.display())]
+    #[error(
+        "{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated. Leave it \
+         out, with --degraded",
+        path = path.display()
+    )]
     Truncated {
         /// The member.
         path: PathBuf,
@@ -57,8 +61,9 @@ pub enum OpenError {
     },
     /// Too many members are missing.
     #[error(
-        "too few members: {} missing or not rebuilt yet, and {level} survives {tolerance} missing{}. What can still be had may be copied off with \
-         --read-only --degraded --force, and with --accept-stale SLOT for a member that does not count because it is out of date",
+        "too few members: {} missing or not rebuilt yet, and {level} survives {tolerance} missing{}. What can still be \
+         had may be copied off with --read-only --degraded --force, and with --accept-stale SLOT for a member that \
+         does not count because it is out of date",
         describe(missing),
         asides(set_aside)
     )]
@@ -85,7 +90,11 @@ pub enum OpenError {
         set_aside: Vec<(PathBuf, SetAside)>,
     },
     /// The array was not stopped cleanly and is not whole.
-    #[error("the array was not stopped cleanly, and {}{}", unsound(missing, rebuilding, *is_mirrored), asides(set_aside))]
+    #[error(
+        "the array was not stopped cleanly, \
+         and {}{}",
+        unsound(missing, rebuilding, *is_mirrored), asides(set_aside)
+    )]
     DirtyDegraded {
         /// Who is missing.
         missing: Vec<(MemberIndex, Uuid)>,
@@ -98,14 +107,14 @@ pub enum OpenError {
     },
     /// The array's creation has not ended, and would have to be ended by writing.
     #[error(
-        "creating this array was cut off before its members were initialised, so it holds nothing to read yet: serve it for writing, which \
-         finishes that first, or create it anew with --force"
+        "creating this array was cut off before its members were initialised, so it holds nothing to read yet: serve \
+         it for writing, which finishes that first, or create it anew with --force"
     )]
     Initialising,
     /// The array's creation has not ended, and members are missing.
     #[error(
-        "creating this array was cut off before its members were initialised, and {} missing: name all of its members, which finishes that, or \
-         create it anew with --force{}",
+        "creating this array was cut off before its members were initialised, and {} missing: name all of its members, \
+         which finishes that, or create it anew with --force{}",
         describe(missing),
         asides(set_aside)
     )]
@@ -117,8 +126,9 @@ pub enum OpenError {
     },
     /// A member's sectors are larger than the array's.
     #[error(
-        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: smaller writes would fail. \
-         Move the member to where sectors have {sector_size} bytes, or leave it out, with --degraded", path = path.display()
+        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: \
+         smaller writes would fail. Move the member to where sectors have {sector_size} bytes, or leave it out, with \
+         --degraded", path = path.display()
     )]
     SectorSize {
         /// The member.
@@ -203,14 +213,15 @@ impl Array {
     /// Opens the array that the members at `paths` make up, named in any order.
     ///
     /// # Errors
-    /// See [`OpenError`]; nothing has been written then, unless a member fails while it catches up with a round of superblock
-    /// writes that was cut off.
+    /// See [`OpenError`]; nothing has been written then, unless a member fails while it catches up with a round of
+    /// superblock writes that was cut off.
     pub fn open(paths: &[impl AsRef<Path>], options: OpenOptions) -> Result<Self, OpenError> {
         Self::open_patiently(paths, options, MemberSet::EMPTY, &mut Patience::endless())
     }
 
-    /// As [`Array::open`], with patience. `stale` are slots whose members are taken in although the array went on without them: what is read of those,
-    /// and what is computed from it, may be old or wrong as [`Array::doubtful`] says.
+    /// As [`Array::open`], with patience. `stale` are slots whose members are taken in although the array went on
+    /// without them: what is read of those, and what is computed from it, may be old or wrong as [`Array::doubtful`]
+    /// says.
     ///
     /// # Errors
     /// See [`OpenError`]. Where members are in [`Patience::take_hung`] then, try again without them.
@@ -251,7 +262,8 @@ impl Array {
         self.assembled.missing()
     }
 
-    /// What offsets and lengths of requests are multiples of: the array's sectors, and blocks where each has a checksum.
+    /// What offsets and lengths of requests are multiples of: the array's sectors, and blocks where each has a
+    /// checksum.
     #[must_use]
     pub fn alignment(&self) -> Bytes {
         let sector_size = self.superblock.sector_size;
@@ -302,8 +314,8 @@ impl Array {
         Ok(Self { superblock: assembled.record.any().clone(), assembled, ..self })
     }
 
-    /// What may be old or wrong where members are out of date: ranges of the array, ascending. Whatever was written while such a member was away is there; so
-    /// are neighbours of it.
+    /// What may be old or wrong where members are out of date: ranges of the array, ascending. Whatever was written
+    /// while such a member was away is there; so are neighbours of it.
     #[must_use]
     pub fn doubtful(&self) -> Vec<Range<Bytes>> {
         stale::doubtful(&self.geometry, &self.stale, self.assembled.bitmap.as_ref())
@@ -329,15 +341,16 @@ impl Array {
         Bytes(lacking.sum::<u64>() * geometry.chunk().bytes().0).min(geometry.capacity().bytes())
     }
 
-    /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of several engines' blocks. One while members are
-    /// being rebuilt.
+    /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of
+    /// several engines' blocks. One while members are being rebuilt.
     #[must_use]
     pub fn engines_max(&self) -> Option<u64> {
         let record = &self.assembled.record;
         if record.rebuilding().is_empty() { record.lanes_max(&self.assembled.geometry) } else { Some(1) }
     }
 
-    /// What another engine for the same members is made of, which follows this array's: see [`engine::Ask`](crate::engine::Ask).
+    /// What another engine for the same members is made of, which follows this array's: see
+    /// [`engine::Ask`](crate::engine::Ask).
     #[must_use]
     pub fn follower(&self) -> Follower {
         Follower {
@@ -385,7 +398,8 @@ fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) 
 /// Whether what is there of an array may be used as `options` say.
 ///
 /// # Errors
-/// [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`], [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
+/// [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`], [`OpenError::Degraded`] or
+/// [`OpenError::DirtyDegraded`].
 pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
@@ -428,10 +442,11 @@ fn unsound(missing: &[(MemberIndex, Uuid)], rebuilding: &[(MemberIndex, Uuid)], 
     let new = (!rebuilding.is_empty()).then(|| format!("{} there, but not rebuilt yet", describe(rebuilding)));
     let who: Vec<String> = gone.into_iter().chain(new).collect();
     let risk = if is_mirrored {
-        "writes that were under way may be in some copies and not in others. The copies that are left count then: what was read before the stop, \
-         and never flushed, may be older again"
+        "writes that were under way may be in some copies and not in others. The copies that are left count then: what \
+         was read before the stop, and never flushed, may be older again"
     } else {
-        "writes that were under way may have left parity that does not match, and what is computed from it would be wrong there"
+        "writes that were under way may have left parity that does not match, and what is computed from it would be \
+         wrong there"
     };
     let way = match missing.len() {
         0 => {

@@ -118,7 +118,8 @@ mod tests {
     proptest! {
         /// Against an array of sectors, each with what was last put there.
         #[test]
-        fn what_was_put_last_counts(puts in proptest::collection::vec((0..40_u64, 1..12_u64, any::<Option<u8>>()), 0..30), reads in proptest::collection::vec((0..48_u64, 1..12_u64), 1..10)) {
+        fn what_was_put_last_counts(puts in proptest::collection::vec((0..40_u64, 1..12_u64, any::<Option<u8>>()),
+            0..30), reads in proptest::collection::vec((0..48_u64, 1..12_u64), 1..10)) {
             let mut overlay = Overlay::new(2);
             let mut plain = [None::<u8>; 64];
             for (at, len, value) in puts {

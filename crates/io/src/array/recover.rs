@@ -27,7 +27,11 @@ pub enum RecoverError {
     #[error(transparent)]
     Log(#[from] ReplayError),
     /// A member's log reads differently the second time.
-    #[error("member {member} does not hold record {} of its log any more, which it had a moment ago: leave it out, with --degraded", sequence.0)]
+    #[error(
+        "member {member} does not hold record {} of its log any more, which it had a moment ago: leave it out, \
+         with --degraded",
+        sequence.0
+    )]
     Unstable {
         /// The member.
         member: MemberIndex,
@@ -36,7 +40,8 @@ pub enum RecoverError {
     },
     /// The array's creation has not ended, and a member was left out since the array was judged.
     #[error(
-        "creating this array was cut off before its members were initialised, and of these {missing:?} can't be used: create it anew with --force"
+        "creating this array was cut off before its members were initialised, and of these {missing:?} can't be used: \
+         create it anew with --force"
     )]
     InitialisingDegraded {
         /// Their slots.
@@ -44,8 +49,8 @@ pub enum RecoverError {
     },
     /// A member fails that the array can't do without.
     #[error(
-        "{path}: {source}; {level} can't do without this member{}: copy it to a disk that works, with a program that skips what can't be read, and \
-         start the array with the copy in its place",
+        "{path}: {source}; {level} can't do without this member{}: copy it to a disk that works, with a program that \
+         skips what can't be read, and start the array with the copy in its place",
         describe(*beside),
         path = path.display()
     )]
@@ -61,10 +66,13 @@ pub enum RecoverError {
     },
     /// Where writes were under way, data can't be read that only parity could give.
     #[error(
-        "{path}: {source}. Writes were under way there when the array was stopped, and without a log nothing tells whether parity covers them: content that is computed \
-         from it could be made up. That is about the array's bytes {from} to {to}. Either give these up (write zeros over {count} bytes at byte {at} of {path}, and start \
-         again), or start without this member, with --degraded --force: what it held may then come back wrong wherever writes were under way",
-        path = path.display(), from = Sectors(lba.0).bytes(), to = Sectors(lba.0 + len.0).bytes().0 - 1, count = source.op().len, at = source.op().offset
+        "{path}: {source}. Writes were under way there when the array was stopped, and without a log nothing tells \
+         whether parity covers them: content that is computed from it could be made up. That is about the array's \
+         bytes {from} to {to}. Either give these up (write zeros over {count} bytes at byte {at} of {path}, and start \
+         again), or start without this member, with --degraded --force: what it held may then come back wrong wherever \
+         writes were under way",
+        path = path.display(), from = Sectors(lba.0).bytes(), to = Sectors(lba.0 + len.0).bytes().0 - 1,
+            count = source.op().len, at = source.op().offset
     )]
     Unreadable {
         /// The member.
@@ -92,8 +100,9 @@ fn describe(lost: MemberSet) -> String {
 }
 
 impl<D: Disk> Assembled<D> {
-    /// How much content [`Assembled::recover`] computes parity for: what is in regions whose bits are set in the write-intent bitmap, or
-    /// everything; nothing where a log says what to do. Of an array that is initialising, how much it zeroes on all members together.
+    /// How much content [`Assembled::recover`] computes parity for: what is in regions whose bits are set in the
+    /// write-intent bitmap, or everything; nothing where a log says what to do. Of an array that is initialising, how
+    /// much it zeroes on all members together.
     pub fn recovery(&self) -> Bytes {
         if self.is_initialising() {
             return self.initialisation();
@@ -114,8 +123,9 @@ impl<D: Disk> Assembled<D> {
         }
     }
 
-    /// Brings the array into agreement and marks it clean; blocks. It can be cut off anywhere, and begun again by the next start. `progress` gets
-    /// the bytes done so far: of the log, of array content, or of members that are initialised.
+    /// Brings the array into agreement and marks it clean; blocks. It can be cut off anywhere, and begun again by the
+    /// next start. `progress` gets the bytes done so far: of the log, of array content, or of members that are
+    /// initialised.
     ///
     /// # Errors
     /// When a member fails, or its log is damaged: the array stays marked.
@@ -135,8 +145,8 @@ impl<D: Disk> Assembled<D> {
     /// Does again what the log says. Where a member fails that, all of it is done again without the member.
     fn redo(mut self, mut progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         let records = loop {
-            // What is missing now may be back after another stop, and lack what is done without it: whether a record is done must not change
-            // with that.
+            // What is missing now may be back after another stop, and lack what is done without it: whether a record is
+            // done must not change with that.
             if !planted!(ReplayUnrecorded) {
                 self.settle_record()?;
             }
@@ -164,8 +174,8 @@ impl<D: Disk> Assembled<D> {
         Ok(records)
     }
 
-    /// Computes parity from the data where it may not agree, and marks the array clean; blocks. `progress` gets the bytes of array content done
-    /// so far. The bits of the bitmap's regions are kept until it is over.
+    /// Computes parity from the data where it may not agree, and marks the array clean; blocks. `progress` gets the
+    /// bytes of array content done so far. The bits of the bitmap's regions are kept until it is over.
     ///
     /// # Errors
     /// When the array can't do without what fails: it stays marked.

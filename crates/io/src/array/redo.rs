@@ -1,7 +1,7 @@
 //! Reading the members' logs after an unclean stop, and doing again what they say; blocking, over any [`Disk`].
 //!
-//! What is done again is [`replay::choose`]'s decision. Records hold absolute values: this can be cut off anywhere and begun again, as long as
-//! the members that it does without are on record as failed.
+//! What is done again is [`replay::choose`]'s decision. Records hold absolute values: this can be cut off anywhere and
+//! begun again, as long as the members that it does without are on record as failed.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,8 @@ use crate::superblock::{Area, SlotState, Superblock};
 /// What is read of a log at once.
 const WINDOW: u64 = 1 << 20;
 
-/// How many blocks of a member's log may be unreadable: with more the member is given up, instead of being asked for each of them.
+/// How many blocks of a member's log may be unreadable: with more the member is given up, instead of being asked for
+/// each of them.
 const UNREADABLE_MAX: u32 = 64;
 
 /// The records that are to be done again, and where each member has its copy.

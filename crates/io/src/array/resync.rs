@@ -1,12 +1,14 @@
 //! Making redundancy agree after an unclean stop where no log says how; blocking, over any [`Disk`].
 //!
-//! Parity is computed from the data, and of copies one is made the others' content: after a power cut each is as good as any. All of it is written,
-//! since what a member shows after a flush that failed may not be durable. A copy that
-//! can't be read is read from another one, written back and read again. Data that only parity could give is another thing: where writes were
-//! under way parity may be wrong, and what is computed from it would be made up. That is refused.
+//! Parity is computed from the data, and of copies one is made the others' content: after a power cut each is as good
+//! as any. All of it is written, since what a member shows after a flush that failed may not be durable. A copy that
+//! can't be read is read from another one, written back and read again. Data that only parity could give is another
+//! thing: where writes were under way parity may be wrong, and what is computed from it would be made up. That is
+//! refused.
 //!
-//! A member that fails a write or a flush is given up, but only when all is done: until then parity that others hold may not cover what it
-//! has, and what it shows is needed. The array goes on without it then, and nothing of what it held is lost.
+//! A member that fails a write or a flush is given up, but only when all is done: until then parity that others hold
+//! may not cover what it has, and what it shows is needed. The array goes on without it then, and nothing of what it
+//! held is lost.
 
 use smallvec::smallvec;
 use uraid_layout::stripe::Group;
@@ -21,7 +23,8 @@ use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
 use crate::superblock::Superblock;
 use crate::xor::xor_into;
 
-/// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large chunks.
+/// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large
+/// chunks.
 const COLUMNS: Sectors = Sectors((64 << 10) / 512);
 
 /// What is tried alone of columns in which something can't be read.

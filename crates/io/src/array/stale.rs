@@ -1,8 +1,9 @@
 //! The last resort: members are read that the array went on without, so that what is left can be copied off.
 //!
-//! What such a member holds is of an earlier time, and so is everything that is computed from it: where something was written meanwhile, its own content is
-//! old, and what it gives for a member that is gone is neither old nor new. Nothing tells afterwards which is which, so an array is only read like this,
-//! never written. Where writes were is known when the write-intent bitmap was kept while the member was away.
+//! What such a member holds is of an earlier time, and so is everything that is computed from it: where something was
+//! written meanwhile, its own content is old, and what it gives for a member that is gone is neither old nor new.
+//! Nothing tells afterwards which is which, so an array is only read like this, never written. Where writes were is
+//! known when the write-intent bitmap was kept while the member was away.
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -35,7 +36,8 @@ pub struct Stale {
 pub enum StaleError {
     /// None of the members is.
     #[error(
-        "none of the paths leads to a member of slot {slot} that is out of date: name it, or leave --accept-stale {slot} out"
+        "none of the paths leads to a member of slot {slot} that is out of date: name it, or leave --accept-stale \
+         {slot} out"
     )]
     NotThere {
         /// The slot.

@@ -1,7 +1,7 @@
 //! The checksums of what is done again from the logs; blocking, over any [`Disk`].
 //!
-//! A crash may have left old checksums beside new content, or the other way round. Both are made anew from the record, which has the content.
-//! Pages wait in memory until all records are done: a log covers few.
+//! A crash may have left old checksums beside new content, or the other way round. Both are made anew from the record,
+//! which has the content. Pages wait in memory until all records are done: a log covers few.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -84,7 +84,8 @@ fn load(disk: &mut impl Disk, superblock: &Superblock, tag: &Tag, number: PageNu
     perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }])?;
     let (page, damaged) = Page::decode(tag, number, bytes.as_ref());
     if damaged > 0 {
-        tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the others when they are read");
+        tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the \
+            others when they are read");
     }
     Ok(page)
 }

@@ -1,8 +1,8 @@
 //! Waiting for members while an array is opened.
 //!
-//! A member may hang in any system call, and nothing ends that. So nothing here blocks for longer than a tick: what blocks has a thread of its own,
-//! which is left behind with whatever it holds, and operations on the ring are given up as [`Deadline`] does it. Time is counted in ticks: while
-//! this program is stopped itself, none passes.
+//! A member may hang in any system call, and nothing ends that. So nothing here blocks for longer than a tick: what
+//! blocks has a thread of its own, which is left behind with whatever it holds, and operations on the ring are given up
+//! as [`Deadline`] does it. Time is counted in ticks: while this program is stopped itself, none passes.
 //!
 //! It does not decide who can be done without.
 
@@ -28,7 +28,8 @@ pub struct Patience {
     hung: Vec<MemberError>,
 }
 
-/// A disk whose operations are given up when they take too long; all later ones on the same member at once, and without reaching it.
+/// A disk whose operations are given up when they take too long; all later ones on the same member at once, and without
+/// reaching it.
 pub(super) struct Watched<'a, D> {
     inner: Deadline<D>,
     /// By slot.
@@ -59,15 +60,15 @@ impl Patience {
         Self::new(None, || ())
     }
 
-    /// The members whose operations were given up since this was asked last. What was to be done with them has failed, and what they are about to do
-    /// is not known: they are to be left out from now on.
+    /// The members whose operations were given up since this was asked last. What was to be done with them has failed,
+    /// and what they are about to do is not known: they are to be left out from now on.
     #[must_use]
     pub fn take_hung(&mut self) -> Vec<MemberError> {
         std::mem::take(&mut self.hung)
     }
 
-    /// Runs a step for each path on a thread of its own, and waits at least for as long as it may wait itself. Gives what came of it in the same order: in
-    /// time, or who hangs.
+    /// Runs a step for each path on a thread of its own, and waits at least for as long as it may wait itself. Gives
+    /// what came of it in the same order: in time, or who hangs.
     ///
     /// # Errors
     /// When there is no thread to be had.

@@ -1,9 +1,11 @@
-//! Mapped memory, blocks of it, and the record of which of a block's ranges are on loan. It hands out raw memory; [`super::Buf`] and
-//! [`super::Lease`] uphold who may touch it.
+//! Mapped memory, blocks of it, and the record of which of a block's ranges are on loan. It hands out raw memory;
+//! [`super::Buf`] and [`super::Lease`] uphold who may touch it.
 //!
-//! The memory of pools is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every page that it aligns.
+//! The memory of pools is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every
+//! page that it aligns.
 //!
-//! Memory that may be refused is taken only where [`HEADROOM_BYTES`] more could be had, so that there is always room for what can't be refused.
+//! Memory that may be refused is taken only where [`HEADROOM_BYTES`] more could be had, so that there is always room
+//! for what can't be refused.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::cell::{Cell, RefCell};
@@ -21,7 +23,8 @@ pub(super) const PAGE_BYTES: usize = 4096;
 /// The size of a huge page.
 const HUGE_BYTES: usize = 2 << 20;
 
-/// What is left to those that can't do without when somebody who can is refused memory: a plan's working memory, and what the allocator needs.
+/// What is left to those that can't do without when somebody who can is refused memory: a plan's working memory, and
+/// what the allocator needs.
 const HEADROOM_BYTES: usize = 32 << 20;
 
 /// A block of its own of up to this comes from the allocator: a mapping costs two system calls and a fault.
@@ -55,7 +58,8 @@ struct Region {
     is_mapped: bool,
 }
 
-/// The first few are kept in the block itself: most blocks never have more, and every look elsewhere is a miss of the processor's caches.
+/// The first few are kept in the block itself: most blocks never have more, and every look elsewhere is a miss of the
+/// processor's caches.
 #[derive(Default)]
 struct Loans {
     entries: SmallVec<[Loan; 2]>,
@@ -88,7 +92,8 @@ impl Block {
         Self { home, is_disowned, region, start: 0, bytes, loans: RefCell::default() }
     }
 
-    /// `count` blocks of zeros that are neighbours in one mapping, or `None` where memory is short; `bytes`, of each, is a positive multiple of a page.
+    /// `count` blocks of zeros that are neighbours in one mapping, or `None` where memory is short; `bytes`, of each,
+    /// is a positive multiple of a page.
     pub(super) fn many(bytes: usize, count: usize, home: &Weak<Shared>) -> Option<impl Iterator<Item = Self>> {
         let (region, home) = (Rc::new(Region::try_map(bytes * count, HEADROOM_BYTES)?), Weak::clone(home));
         let block = move |index| Self {
@@ -241,13 +246,13 @@ impl Region {
 }
 
 impl Drop for Block {
-    /// Gives the pages back, where other blocks keep the mapping alive. Of a pool that is gone they go with the region, which those of its blocks that are still
-    /// used keep: one system call for all blocks of a region, not for each.
+    /// Gives the pages back, where other blocks keep the mapping alive. Of a pool that is gone they go with the region,
+    /// which those of its blocks that are still used keep: one system call for all blocks of a region, not for each.
     fn drop(&mut self) {
         if Rc::strong_count(&self.region) > 1 && self.home.strong_count() > 0 {
             let start = self.at(0);
-            // SAFETY: the range is this block's part of the mapping, whose last holder is gone. Should the kernel refuse, the
-            // pages go with the region.
+            // SAFETY: the range is this block's part of the mapping, whose last holder is gone. Should the kernel
+            // refuse, the pages go with the region.
             unsafe { libc::madvise(start.cast(), self.bytes, libc::MADV_DONTNEED) };
         }
     }

@@ -1,4 +1,5 @@
-//! Pages that were read ahead: clean ones that are of no more use when they have been read once, and are forgotten then.
+//! Pages that were read ahead: clean ones that are of no more use when they have been read once, and are forgotten
+//! then.
 
 use std::ops::Range;
 
@@ -43,8 +44,9 @@ impl Cache {
         }
     }
 
-    /// Takes in what the members hold of `extent`, whole pages: its content is in `buf`, whose memory becomes the pages. Pages of which something
-    /// is in memory stay as they are, and so do stripes that are not `current`: what was read of them may have been replaced since.
+    /// Takes in what the members hold of `extent`, whole pages: its content is in `buf`, whose memory becomes the
+    /// pages. Pages of which something is in memory stay as they are, and so do stripes that are not `current`: what
+    /// was read of them may have been replaced since.
     ///
     /// # Panics
     /// When it is not whole pages, or the buffer does not have them.

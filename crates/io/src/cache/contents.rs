@@ -1,8 +1,8 @@
-//! What a job takes out of the cache for its plan: the pages behind [`Buffer::Cache`], what is to be written of them, and what the members
-//! hold.
+//! What a job takes out of the cache for its plan: the pages behind [`Buffer::Cache`], what is to be written of them,
+//! and what the members hold.
 //!
-//! The buffer's sectors count through the pages in the order in which they were added. A page's sector is at its own place in the page,
-//! so that all operands of a XOR change pages together.
+//! The buffer's sectors count through the pages in the order in which they were added. A page's sector is at its own
+//! place in the page, so that all operands of a XOR change pages together.
 
 use uraid_layout::plan::{Buffer, Cached, Extent, Slice};
 use uraid_layout::{Cell, Lba, Sectors, StripeId};
@@ -79,7 +79,8 @@ impl Contents {
         })
     }
 
-    /// How much of a slice, from its start, is in one piece: up to the end of a page of [`Buffer::Cache`], or all of it.
+    /// How much of a slice, from its start, is in one piece: up to the end of a page of [`Buffer::Cache`], or all of
+    /// it.
     #[must_use]
     pub fn run(slice: Slice) -> Sectors {
         let left = PAGE_SECTORS - slice.start.0 % PAGE_SECTORS;

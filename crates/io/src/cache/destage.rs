@@ -1,10 +1,10 @@
 //! What to write out next.
 //!
 //! - A parity stripe whose data is all dirty goes first and at once: it costs no read.
-//! - Others wait, for they may become whole: until the cache fills beyond a high watermark (then the oldest go until it is below the low one),
-//!   until they are old, until the clients are idle, or until a flush.
-//! - The oldest go together, in the order of addresses, and adjacent ones as one run: adjacent stripes become one operation on each
-//!   member.
+//! - Others wait, for they may become whole: until the cache fills beyond a high watermark (then the oldest go until it
+//!   is below the low one), until they are old, until the clients are idle, or until a flush.
+//! - The oldest go together, in the order of addresses, and adjacent ones as one run: adjacent stripes become one
+//!   operation on each member.
 //! - When a write finds no room it is written through. It does not wait for what is dirty.
 //! - A stripe that can't be written stays dirty and visible. It is tried again once, alone and column by column:
 //!   another stripe of its run may have been the reason, or members that failed in different columns, of which each
@@ -28,7 +28,8 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// Ticks after which a dirty stripe is old.
 const OLD_TICKS: u64 = 50;
 
-/// Shares of the cache's pages, in sixteenths, at which destaging begins, at which it ends, and at which writes are written through.
+/// Shares of the cache's pages, in sixteenths, at which destaging begins, at which it ends, and at which writes are
+/// written through.
 const HIGH: usize = 11;
 const LOW: usize = 8;
 const FULL: usize = 14;
@@ -209,9 +210,8 @@ impl Cache {
         self.policy.stuck.iter().any(is_stuck)
     }
 
-    /// The next run of adjacent parity stripes to write out: lock them, then [`Cache::take`] what is dirty of them, which is the
-    /// second value by now. None when nothing is to be
-    /// written for now.
+    /// The next run of adjacent parity stripes to write out: lock them, then [`Cache::take`] what is dirty of them,
+    /// which is the second value by now. None when nothing is to be written for now.
     pub fn next_run(&mut self) -> Option<(Range<u64>, Sectors)> {
         self.next_whole().or_else(|| self.next_partial())
     }
@@ -261,7 +261,8 @@ impl Cache {
 
     fn next_partial(&mut self) -> Option<(Range<u64>, Sectors)> {
         let pages = self.policy.pages;
-        // Without clean pages everything in use is dirty or pinned by what is: large requests of which little is left, too.
+        // Without clean pages everything in use is dirty or pinned by what is: large requests of which little is left,
+        // too.
         let in_use = usize::try_from(self.pool.in_use().0).unwrap_or(usize::MAX) / PAGE_BYTES;
         let pinned = if self.clean == 0 { in_use.max(self.pinned) } else { self.pinned };
         self.policy.is_above_low = pinned > pages / 16 * if self.policy.is_above_low { LOW } else { HIGH };
@@ -289,7 +290,8 @@ impl Cache {
         self.stripes.find(StripeId(id)).is_some_and(|slot| self.stripes.at(slot).alone.is_some())
     }
 
-    /// Marks a stripe as picked, if it is still to be, and if it fits a run that has `sectors`: how much of it is dirty.
+    /// Marks a stripe as picked, if it is still to be, and if it fits a run that has `sectors`: how much of it is
+    /// dirty.
     fn schedule(&mut self, id: u64, sectors: u64) -> Option<u64> {
         let slot = self.stripes.find(StripeId(id))?;
         let stripe = self.stripes.get(slot);

@@ -1,9 +1,11 @@
-//! Content of parity stripes in memory: what clients wrote and the members do not hold yet, and some of what they do hold.
+//! Content of parity stripes in memory: what clients wrote and the members do not hold yet, and some of what they do
+//! hold.
 //!
-//! A page of a chunk has up to three versions, each of some of its sectors: *dirty* content was acknowledged and is still to be
-//! written; *flying* content is being written by a job that holds the stripe's lock; *clean* content is what the members hold. Reads see the
-//! newest. A job plans with the clean version as the old content and the flying one as the new, so parity and old data that are in memory
-//! cost no read. What is written while an older version flies is dirty beside it; nobody waits.
+//! A page of a chunk has up to three versions, each of some of its sectors: *dirty* content was acknowledged and is
+//! still to be written; *flying* content is being written by a job that holds the stripe's lock; *clean* content is
+//! what the members hold. Reads see the newest. A job plans with the clean version as the old content and the flying
+//! one as the new, so parity and old data that are in memory cost no read. What is written while an older version flies
+//! is dirty beside it; nobody waits.
 //!
 //! Invariants:
 //! - A page that is not dirty and not flying can be forgotten at any time.
@@ -101,8 +103,8 @@ struct Piece {
 }
 
 impl Cache {
-    /// An empty cache for an array, of at most `limit` bytes in whole size classes of `pool`. The pool is also where requests have their
-    /// memory from: what they use counts, since it becomes the cache's.
+    /// An empty cache for an array, of at most `limit` bytes in whole size classes of `pool`. The pool is also where
+    /// requests have their memory from: what they use counts, since it becomes the cache's.
     #[must_use]
     pub fn new(geometry: &Geometry, pool: Pool, limit: Bytes) -> Self {
         let chunk_pages = geometry.chunk().0 / PAGE_SECTORS;
@@ -156,8 +158,8 @@ impl Cache {
         Bytes((self.pinned * PAGE_BYTES) as u64)
     }
 
-    /// Takes a write in whose content is the `range` of `buf`, and shares its memory; only a partial page gets a page of its own. False, and
-    /// nothing is changed, when there is no room: too much is dirty, or the pool is exhausted.
+    /// Takes a write in whose content is the `range` of `buf`, and shares its memory; only a partial page gets a page
+    /// of its own. False, and nothing is changed, when there is no room: too much is dirty, or the pool is exhausted.
     ///
     /// # Panics
     /// When the buffer has no such range, or it is not whole sectors.
@@ -202,8 +204,8 @@ impl Cache {
         true
     }
 
-    /// Copies what is in memory of `len` sectors from `lba` to the buffer's bytes from `at` on, and appends the rest to `missing`, whose
-    /// contents count from there too.
+    /// Copies what is in memory of `len` sectors from `lba` to the buffer's bytes from `at` on, and appends the rest to
+    /// `missing`, whose contents count from there too.
     ///
     /// # Panics
     /// When the buffer has no such bytes, or they are leased.
@@ -314,8 +316,8 @@ impl Cache {
         }
     }
 
-    /// Makes the content of a write-through fly in place of older dirty content, as the members are about to be written. Pages that are not in
-    /// memory come in with it when `keeps`.
+    /// Makes the content of a write-through fly in place of older dirty content, as the members are about to be
+    /// written. Pages that are not in memory come in with it when `keeps`.
     ///
     /// # Panics
     /// As [`Cache::take`].
@@ -369,8 +371,8 @@ impl Cache {
         contents.begin(Flight { since, keeps, is_second: false });
     }
 
-    /// Adds the new parity of a stripe that flies: it comes to rest with it. Parity of what does not stay in memory is left out, and what
-    /// there is no memory for.
+    /// Adds the new parity of a stripe that flies: it comes to rest with it. Parity of what does not stay in memory is
+    /// left out, and what there is no memory for.
     pub fn put_parity(&mut self, contents: &Contents, stripe: StripeId, group: GroupId, start: Sectors, bytes: &[u8]) {
         if !contents.keeps() {
             // There may be no data with it, and then the search for memory would forget the stripe meanwhile.
@@ -389,12 +391,13 @@ impl Cache {
         }
     }
 
-    /// Ends the flight of `contents`: what flew is clean, or dirty again when the members could not be written. The parity that covers it is
-    /// what [`Cache::put_parity`] was given, or not in memory. False: nothing flew.
+    /// Ends the flight of `contents`: what flew is clean, or dirty again when the members could not be written. The
+    /// parity that covers it is what [`Cache::put_parity`] was given, or not in memory. False: nothing flew.
     pub fn settle(&mut self, geometry: &Geometry, contents: &mut Contents, is_written: bool) -> bool {
         let Some(Flight { since, keeps, is_second }) = contents.end() else { return false };
         self.policy.landed(since);
-        // Where memory is wanted, the next write has what was just read by the members, which the processor still has near.
+        // Where memory is wanted, the next write has what was just read by the members, which the processor still has
+        // near.
         let keeps_data = keeps && self.pool.in_use().0 <= self.limit.0 / 2;
         for extent in contents.extents() {
             for piece in self.shape.pieces(extent.lba, extent.content.len.0) {
@@ -444,7 +447,8 @@ impl Cache {
         dirty.map(|entry| entry.place() % self.shape.chunk_pages).filter(|&column| column >= alone.next).min()
     }
 
-    /// Changes a page, and everything that is counted of it; one that was not there begins empty, one that is empty then is gone.
+    /// Changes a page, and everything that is counted of it; one that was not there begins empty, one that is empty
+    /// then is gone.
     fn edit(&mut self, slot: Slot, place: u64, change: impl FnOnce(&mut Page)) {
         let stripe = self.stripes.get(slot);
         let index = stripe.entries.partition_point(|entry| entry.place() < place);

@@ -79,8 +79,8 @@ pub(super) struct Stripes {
     newest: Option<Slot>,
 }
 
-/// Spreads stripes' numbers. A client that makes them collide slows down itself: a cache has few stripes, and the clients of an array are
-/// trusted with all of its content.
+/// Spreads stripes' numbers. A client that makes them collide slows down itself: a cache has few stripes, and the
+/// clients of an array are trusted with all of its content.
 #[derive(Debug, Default)]
 struct NumberHasher(u64);
 
@@ -142,8 +142,8 @@ impl Stripes {
         &self.slots[slot.0 as usize]
     }
 
-    /// Every slot in turn, without end: the `number`th, counted around; none when there are none. A slot may be free, and is
-    /// without pages then.
+    /// Every slot in turn, without end: the `number`th, counted around; none when there are none. A slot may be free,
+    /// and is without pages then.
     pub(super) fn around(&self, number: usize) -> Option<Slot> {
         let index = number.checked_rem(self.slots.len())?;
         Some(Slot(u32::try_from(index).expect("a slot's number")))

@@ -1,5 +1,5 @@
-//! The cache without an engine: whatever is done in whatever order, its counts are those of its pages, what it shows is what was
-//! acknowledged, and what it says of the members is true.
+//! The cache without an engine: whatever is done in whatever order, its counts are those of its pages, what it shows is
+//! what was acknowledged, and what it says of the members is true.
 //!
 //! A sector's content is one number over and over, so that the parity of sectors is the sum of their numbers.
 
@@ -456,7 +456,8 @@ impl Drill {
         self.wake_flushes();
     }
 
-    /// A flush that waits no more, and is not told of a failure, has everything on the members that was acknowledged before it.
+    /// A flush that waits no more, and is not told of a failure, has everything on the members that was acknowledged
+    /// before it.
     fn wake_flushes(&mut self) {
         let Self { cache, flushes, sectors, .. } = self;
         flushes.retain(|(mark, acknowledged)| {
@@ -596,7 +597,8 @@ fn whatever_is_done_in_whatever_order() {
     }
 }
 
-/// Of a run one stripe can't be written: the others are when each goes alone, and only that one is a flush told of, before the next tries it again.
+/// Of a run one stripe can't be written: the others are when each goes alone, and only that one is a flush told of,
+/// before the next tries it again.
 #[test]
 fn what_failed_together_is_tried_once_more_alone() {
     let geometry = Geometry::new(specs()[3]).expect("a test's geometry");

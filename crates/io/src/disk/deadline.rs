@@ -1,8 +1,8 @@
 //! Operations that take too long: a disk whose operations can be given up.
 //!
-//! Between the engine and the device. While it is on, every operation has an entry here, and goes to the device under the entry's tag. One
-//! that is given up ends at once for whoever submitted it, with [`DiskError::TimedOut`]; the device still has it, and its memory, and when
-//! it ends there nobody is told.
+//! Between the engine and the device. While it is on, every operation has an entry here, and goes to the device under
+//! the entry's tag. One that is given up ends at once for whoever submitted it, with [`DiskError::TimedOut`]; the
+//! device still has it, and its memory, and when it ends there nobody is told.
 //!
 //! Time is [`Disk::tick`]. What is too long, and what may be given up, is for the engine to say.
 

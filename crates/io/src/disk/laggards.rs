@@ -1,8 +1,9 @@
 //! Members that keep every deadline and are still far slower than their peers, so that everybody waits for them.
 //!
-//! How long a member takes says little: disks differ, and so do loads. So each is compared with the others of its array, which have the same load: the
-//! median of its reads, or of its writes, in a window of time with the median of the others' medians. A member lags after two windows in a row in which it
-//! was far slower, and no longer after two in which it was not. It has no clock, and changes nothing about how members are used.
+//! How long a member takes says little: disks differ, and so do loads. So each is compared with the others of its
+//! array, which have the same load: the median of its reads, or of its writes, in a window of time with the median of
+//! the others' medians. A member lags after two windows in a row in which it was far slower, and no longer after two in
+//! which it was not. It has no clock, and changes nothing about how members are used.
 
 use std::time::Duration;
 
@@ -17,7 +18,8 @@ pub const WINDOW: Duration = Duration::from_secs(30);
 /// A member with fewer operations of a kind in a window is not compared.
 const OPERATIONS_MIN: u64 = 16;
 
-/// How many times as long as its peers a member that lags takes, by the bounds of a histogram: more than four times, and up to sixteen.
+/// How many times as long as its peers a member that lags takes, by the bounds of a histogram: more than four times,
+/// and up to sixteen.
 const FACTOR: u32 = 8;
 
 /// As long as it takes less than so many times as long, it keeps up.
@@ -56,7 +58,8 @@ impl Laggards {
         Self { began: now, seen, lagging: MemberSet::EMPTY, contrary: vec![0; members] }
     }
 
-    /// Compares the members when a window is over. `latencies` is all that was timed so far, and `present` who is there to be compared.
+    /// Compares the members when a window is over. `latencies` is all that was timed so far, and `present` who is there
+    /// to be compared.
     ///
     /// # Panics
     /// When there are other members than at first.
@@ -137,7 +140,8 @@ mod tests {
             Self { laggards, latencies, now: Duration::ZERO, start: Instant::now() }
         }
 
-        /// Runs a window in which each member serves `count` operations one after the other, each taking so many milliseconds; who lags then.
+        /// Runs a window in which each member serves `count` operations one after the other, each taking so many
+        /// milliseconds; who lags then.
         fn window(&mut self, name: OpName, count: u64, millis: &[u64]) -> Vec<u8> {
             for (slot, &millis) in (0..).map(MemberIndex).zip(millis) {
                 for _ in 0..count {

@@ -1,8 +1,8 @@
 //! How long operations on members take.
 //!
-//! The time of an operation begins when it is described to the kernel, and ends when its completion is taken off the ring: what it
-//! waited for a place in the ring is not in it. The clock is read once for each batch of either, so operations that are done at once,
-//! on members in memory, last as long as their batch.
+//! The time of an operation begins when it is described to the kernel, and ends when its completion is taken off the
+//! ring: what it waited for a place in the ring is not in it. The clock is read once for each batch of either, so
+//! operations that are done at once, on members in memory, last as long as their batch.
 
 use std::time::Instant;
 

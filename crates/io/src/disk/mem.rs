@@ -156,7 +156,8 @@ impl MemDisk {
         self.members[member.index()].as_mut()
     }
 
-    /// Puts a member in, or takes it out with `None`; returns the one that was there. There may be one seat more than there were.
+    /// Puts a member in, or takes it out with `None`; returns the one that was there. There may be one seat more than
+    /// there were.
     ///
     /// # Panics
     /// When there is no such seat.

@@ -1,10 +1,10 @@
 //! The members of one array as one asynchronous device.
 //!
-//! The engine submits operations and reaps completions; it never learns whether the members are files behind io_uring or
-//! arrays of bytes. The contract:
+//! The engine submits operations and reaps completions; it never learns whether the members are files behind io_uring
+//! or arrays of bytes. The contract:
 //! - [`Disk::submit`] neither blocks nor fails: what goes wrong comes back as that operation's [`Completion`].
-//! - Every operation completes exactly once, in any order. Operations in flight are unordered among each other: to flush
-//!   a write, wait for the write's completion before submitting the flush.
+//! - Every operation completes exactly once, in any order. Operations in flight are unordered among each other: to
+//!   flush a write, wait for the write's completion before submitting the flush.
 //! - An operation owns its memory until its completion, which drops the leases.
 //! - A completed read or write is whole: short transfers are continued inside, and what can't be continued is an error.
 //!   After an error, any part of a write may have reached the member.
@@ -183,8 +183,8 @@ pub trait Disk {
     /// has more than [`SEGMENTS_MAX`], and zeroing and flushing have none.
     fn submit(&mut self, op: DiskOp);
 
-    /// Sends everything submitted since the last kick to the device in one batch. Some of it may have completed by then:
-    /// reap before waiting for anything else.
+    /// Sends everything submitted since the last kick to the device in one batch. Some of it may have completed by
+    /// then: reap before waiting for anything else.
     ///
     /// # Errors
     /// When the device as a whole is broken; operations already in flight may never complete.

@@ -1,20 +1,21 @@
 //! Members behind one io_uring: batched submission, operations that own their memory until the kernel is done with it.
 //!
-//! - An operation moves from the queue into a slot, is described to the kernel, and stays in the slot until its completion
-//!   has been taken off the ring. Slots, iovecs and queues are reused: a steady load allocates nothing.
+//! - An operation moves from the queue into a slot, is described to the kernel, and stays in the slot until its
+//!   completion has been taken off the ring. Slots, iovecs and queues are reused: a steady load allocates nothing.
 //! - No more operations are with the kernel than the completion ring holds, so that it can't overflow; the rest waits.
 //! - A write that finds no room can be made to wait for it: what it brings is nowhere else yet.
 //! - A short transfer goes back to the kernel for the remainder.
 //! - A member in memory (tmpfs) has nothing to wait for, and the kernel would hand each operation to a worker thread:
 //!   small transfers on it are done at once, in the same call that would have sent them.
-//! - Dropping the disk first waits for everything that the kernel has and somebody waits for, for a while. What the kernel still has then stays
-//!   its own for good: the memory, and the open files that it is working on, with their locks.
-//! - An operation that was abandoned stays in its slot until the kernel is done with it, with the file that it is on, whoever has its member's
-//!   place by then.
+//! - Dropping the disk first waits for everything that the kernel has and somebody waits for, for a while. What the
+//!   kernel still has then stays its own for good: the memory, and the open files that it is working on, with their
+//!   locks.
+//! - An operation that was abandoned stays in its slot until the kernel is done with it, with the file that it is on,
+//!   whoever has its member's place by then.
 //!
-//! Files are not registered with the ring: that was measured and made no difference beyond noise, and a ring that is being
-//! taken apart would keep devices in use. The ring never has DEFER_TASKRUN, whose completions an event loop that polls
-//! would not be told of.
+//! Files are not registered with the ring: that was measured and made no difference beyond noise, and a ring that is
+//! being taken apart would keep devices in use. The ring never has DEFER_TASKRUN, whose completions an event loop that
+//! polls would not be told of.
 #![expect(unsafe_code, reason = "memory is handed to the kernel as raw addresses")]
 
 mod ring;
@@ -37,8 +38,8 @@ use slot::{Progress, Slot};
 /// Operations that the kernel takes in one batch unless asked otherwise.
 pub const DEFAULT_DEPTH: u32 = 256;
 
-/// Transfers of up to this are done at once on members in memory, among them the log records of a full queue of small writes; longer ones
-/// are worth a worker thread.
+/// Transfers of up to this are done at once on members in memory, among them the log records of a full queue of small
+/// writes; longer ones are worth a worker thread.
 const AT_ONCE_MAX: Bytes = Bytes(128 << 10);
 
 /// How long dropping the disk waits for what the kernel has.
@@ -76,8 +77,8 @@ pub struct UringDisk {
 }
 
 impl UringDisk {
-    /// A disk of the given members, by slot; `None` is an absent one. `depth` is the size of a batch, 1 to 4096, rounded up
-    /// to a power of two; twice as many operations are with the kernel at most.
+    /// A disk of the given members, by slot; `None` is an absent one. `depth` is the size of a batch, 1 to 4096,
+    /// rounded up to a power of two; twice as many operations are with the kernel at most.
     ///
     /// # Errors
     /// When io_uring is missing, refused or too old, or a system limit is reached.
@@ -117,8 +118,8 @@ impl UringDisk {
         }
     }
 
-    /// Whether a write that finds no room on its member's file system waits until there is some, and is tried again with each tick. Otherwise, as at
-    /// first, that is its error.
+    /// Whether a write that finds no room on its member's file system waits until there is some, and is tried again
+    /// with each tick. Otherwise, as at first, that is its error.
     pub fn set_waits_for_room(&mut self, waits: bool) {
         self.waits_for_room = waits;
     }
@@ -129,12 +130,13 @@ impl UringDisk {
         &self.members
     }
 
-    /// Puts a member in at a slot, or takes it out with `None`; returns the one that was there. The new one's size is what operations are checked
-    /// against from now on. Abandoned operations on the old one go on there, and keep it open. There is one seat beyond the slots, for a member that is to take another
-    /// one's place.
+    /// Puts a member in at a slot, or takes it out with `None`; returns the one that was there. The new one's size is
+    /// what operations are checked against from now on. Abandoned operations on the old one go on there, and keep it
+    /// open. There is one seat beyond the slots, for a member that is to take another one's place.
     ///
     /// # Errors
-    /// The member that was to be put in, while operations on that slot are in flight that were not abandoned: try again when they have completed.
+    /// The member that was to be put in, while operations on that slot are in flight that were not abandoned: try again
+    /// when they have completed.
     ///
     /// # Panics
     /// When the disk has no such slot.
@@ -173,7 +175,8 @@ impl UringDisk {
         self.latencies.forget(slot);
     }
 
-    /// Lets go of all members, whose locks are free then. One with operations that were abandoned stays open until they end.
+    /// Lets go of all members, whose locks are free then. One with operations that were abandoned stays open until they
+    /// end.
     pub fn release(&mut self) {
         for slot in 0..self.members.len() {
             self.keep_open(MemberIndex(u8::try_from(slot).expect("an array has at most 64 members, and a seat")));
@@ -338,7 +341,8 @@ impl Disk for UringDisk {
                     if *count == 1 {
                         let path = self.members[op.member.index()].as_ref().map(|member| member.path().display());
                         let path = path.map(tracing::field::display);
-                        tracing::error!(member = %op.member, path, op = %op.info(), "there is no room for it: waiting until there is");
+                        tracing::error!(member = %op.member, path, op = %op.info(), "there is no room for it: waiting \
+                            until there is");
                     }
                 }
                 self.roomless.push(index);

@@ -1,12 +1,13 @@
 //! Read-ahead: what a stream of reads will want next is read while the client is still at work on what it has.
 //!
-//! A prefetch is a job that nobody waits for by name: it reads units from the members as they are, never under a lock and never by way of
-//! parity, and what it read goes into the cache as clean pages. A client's read that wants a part of it waits for it, and then finds it there or
-//! goes on by itself. Nothing is lost when a prefetch fails or is not begun.
+//! A prefetch is a job that nobody waits for by name: it reads units from the members as they are, never under a lock
+//! and never by way of parity, and what it read goes into the cache as clean pages. A client's read that wants a part
+//! of it waits for it, and then finds it there or goes on by itself. Nothing is lost when a prefetch fails or is not
+//! begun.
 //!
 //! Invariants:
-//! - A page goes into the cache only if nobody held its stripe's lock from before the prefetch's reads until then: whoever changes a stripe
-//!   on the members holds it.
+//! - A page goes into the cache only if nobody held its stripe's lock from before the prefetch's reads until then:
+//!   whoever changes a stripe on the members holds it.
 //! - Prefetches in flight do not overlap. They wait for the members only, so whoever waits for them goes on.
 //! - Streams have at most a quarter of the cache on the way, and half of it in all; see [`SHARE`].
 
@@ -51,8 +52,8 @@ struct Flight {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// The engine with read-ahead into its cache, of up to `largest` for each stream of reads and a share of the cache. It pays where members
-    /// are slower than memory: what was read ahead is copied once more.
+    /// The engine with read-ahead into its cache, of up to `largest` for each stream of reads and a share of the cache.
+    /// It pays where members are slower than memory: what was read ahead is copied once more.
     ///
     /// # Panics
     /// When the engine has no cache.

@@ -54,7 +54,8 @@ impl MemberCounters {
     }
 }
 
-/// The operations on members' data areas and logs; superblocks are not in them, nor is what is copied to a member that is to take another one's place.
+/// The operations on members' data areas and logs; superblocks are not in them, nor is what is copied to a member that
+/// is to take another one's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counters {
     members: Vec<MemberCounters>,
@@ -94,7 +95,8 @@ impl Counters {
         }
     }
 
-    /// How many parity stripes were to be written by each method. A write that is planned anew, since a member failed, counts again.
+    /// How many parity stripes were to be written by each method. A write that is planned anew, since a member failed,
+    /// counts again.
     pub fn methods(&self) -> MethodCounts {
         self.methods
     }

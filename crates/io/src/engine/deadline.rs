@@ -1,17 +1,18 @@
 //! Deadlines: what a member takes too long for is had from the others, or done without the member.
 //!
-//! - A read that is overdue is computed from the other members. Its member is *slow* from then on: it is written and not read, where the others can
-//!   do without it, until everything that was late has come back. Nothing is wrong with what it holds, so nothing of it is healed.
+//! - A read that is overdue is computed from the other members. Its member is *slow* from then on: it is written and
+//!   not read, where the others can do without it, until everything that was late has come back. Nothing is wrong with
+//!   what it holds, so nothing of it is healed.
 //! - A member that has anything else under way for too long, or a read for as long, is given up as by an error.
 //!
-//! Neither happens where the others can't do without the member: then its operations take as long as they take. The same where others
-//! hang, too, or are where the hung one is, so that the array would not survive giving up all of them: what stops more than one is hardly a member's
-//! fault.
+//! Neither happens where the others can't do without the member: then its operations take as long as they take. The
+//! same where others hang, too, or are where the hung one is, so that the array would not survive giving up all of
+//! them: what stops more than one is hardly a member's fault.
 //!
 //! What was given up keeps its memory until the device is done with it, so whoever goes on does so in other memory.
 //!
-//! Invariant: the array survives without all slow members together, when one becomes slow. So what is given up is bounded by what
-//! each of them had then.
+//! Invariant: the array survives without all slow members together, when one becomes slow. So what is given up is
+//! bounded by what each of them had then.
 
 use std::time::Duration;
 
@@ -72,7 +73,8 @@ impl Patience {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Limits how long operations on members may take, from now on; at first there are no limits. Time is [`Engine::tick`].
+    /// Limits how long operations on members may take, from now on; at first there are no limits. Time is
+    /// [`Engine::tick`].
     pub fn set_deadlines(&mut self, deadlines: Deadlines) {
         // An operation may be submitted just before a tick.
         let ticks =
@@ -92,7 +94,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.disk.slow().minus(self.record.missing())
     }
 
-    /// How many operations on a slot's member were given up and have not ended. Until they have, nobody knows what it is going to hold.
+    /// How many operations on a slot's member were given up and have not ended. Until they have, nobody knows what it
+    /// is going to hold.
     pub fn lingering(&self, member: MemberIndex) -> u32 {
         self.disk.abandoned(member)
     }
@@ -142,7 +145,8 @@ impl<D: Disk, T> Engine<D, T> {
             return self.note_stuck(hung);
         }
         for member in hung.iter() {
-            tracing::error!(%member, deadline = self.patience.deadlines.write.map(tracing::field::debug), "the member does not answer");
+            tracing::error!(%member, deadline = self.patience.deadlines.write.map(tracing::field::debug), "the member \
+                does not answer");
         }
         if self.fail_members(hung).is_ok() {
             self.put_on_record();

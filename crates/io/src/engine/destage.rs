@@ -1,9 +1,10 @@
 //! The write-back cache in the engine: what is taken in, when it is written out, and what waits for that.
 //!
-//! A job destages a run of adjacent parity stripes: it locks them, makes what is dirty fly, and runs one plan for all of it.
+//! A job destages a run of adjacent parity stripes: it locks them, makes what is dirty fly, and runs one plan for all
+//! of it.
 //!
-//! Destaging shares the members with the clients: a turn begins no more of it than [`QUANTUM`], and no more than [`DESTAGES_MAX`] runs are
-//! under way.
+//! Destaging shares the members with the clients: a turn begins no more of it than [`QUANTUM`], and no more than
+//! [`DESTAGES_MAX`] runs are under way.
 
 use std::ops::Range;
 
@@ -45,8 +46,9 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by the next turns,
-    /// and what nobody writes any more is taken out of the write-intent bitmap; a scrub may read on, and what is overdue is given up.
+    /// Notes that [`TICK`](crate::cache::TICK) has passed: what is old, or not disturbed by clients, is written out by
+    /// the next turns, and what nobody writes any more is taken out of the write-intent bitmap; a scrub may read on,
+    /// and what is overdue is given up.
     pub fn tick(&mut self) {
         if let Some(cache) = &mut self.cache {
             cache.tick();
@@ -57,8 +59,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.tick_deadlines();
     }
 
-    /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes, and what there is no
-    /// room for.
+    /// Takes a write into the cache as far as it goes, and returns what is to be written through: whole parity stripes,
+    /// and what there is no room for.
     pub(super) fn write_back(&mut self, lba: Lba, len: Sectors, buf: &crate::buf::Buf) -> Range<Lba> {
         let (mut start, mut end) = (lba.0, lba.0 + len.0);
         let Some(cache) = self.cache.as_mut().filter(|_| self.writes_back) else { return Lba(start)..Lba(end) };
@@ -129,7 +131,8 @@ impl<D: Disk, T> Engine<D, T> {
             cache.abandon(stripes.clone());
         }
         self.wake_drained();
-        tracing::error!(first = %StripeId(stripes.start), %error, "parity stripes could not be written; they stay in memory");
+        tracing::error!(first = %StripeId(stripes.start), %error, "parity stripes could not be written; they stay in \
+            memory");
     }
 
     /// Asks that everything that was replied to be written out, before a flush.

@@ -47,7 +47,11 @@ pub enum EngineError {
     #[error("more members failed than the array survives; it is frozen: stop it and look at the members")]
     Frozen,
     /// The data can't be read from its member nor computed from the others.
-    #[error("sectors {lba}..+{len} can't be read: {} failed, and the others do not have what is there", named(*members))]
+    #[error(
+        "sectors {lba}..+{len} can't be read: {} failed, and the others do not have what \
+         is there",
+        named(*members)
+    )]
     Unreadable {
         /// The first sector of the part that failed.
         lba: Lba,
@@ -70,7 +74,8 @@ pub enum EngineError {
     },
     /// Content of writes that were replied to could not be written.
     #[error(
-        "content of earlier writes could not be written to the members; it is still in memory, and the next flush tries again"
+        "content of earlier writes could not be written to the members; it is still in memory, and the next flush \
+         tries again"
     )]
     NotDestaged,
     /// The log of some member failed, and the level has nowhere else to keep what it covers.
@@ -84,7 +89,8 @@ pub enum EngineError {
     },
     /// The members' logs have no room for a parity stripe.
     #[error(
-        "the log of {size} is too small for {lanes} reactors: it needs {needed}; serve with fewer reactors, or create the array with a larger --log-size"
+        "the log of {size} is too small for {lanes} reactors: it needs {needed}; serve with fewer reactors, or create \
+         the array with a larger --log-size"
     )]
     LogTooSmall {
         /// The smallest log of a member.
@@ -131,7 +137,8 @@ pub enum EngineError {
     },
     /// A member that is to return has not ended what it was given before.
     #[error(
-        "operations on member {member} that took too long have not ended; until they have, it can't return. Try again, or restart the machine that it is attached to"
+        "operations on member {member} that took too long have not ended; until they have, it can't return. Try again, \
+         or restart the machine that it is attached to"
     )]
     Lingering {
         /// Its slot.
@@ -148,12 +155,14 @@ pub enum EngineError {
     Replacing,
     /// There is no place for one more.
     #[error(
-        "an array of 64 members has no room for another one beside them: fail the member, remove it, and add the new one"
+        "an array of 64 members has no room for another one beside them: fail the member, remove it, and add the \
+         new one"
     )]
     NoSeat,
     /// The array was not stopped cleanly, and redundancy may not agree.
     #[error(
-        "the array was not stopped cleanly, and its redundancy could not be made to agree since: bring missing members back, and serve it again"
+        "the array was not stopped cleanly, and its redundancy could not be made to agree since: bring missing members \
+         back, and serve it again"
     )]
     Suspect,
     /// The engine is one of several.

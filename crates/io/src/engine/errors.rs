@@ -1,7 +1,7 @@
 //! How many errors a member may make.
 //!
-//! Each single one is made good from the others and does no harm. A member that makes many is about to make more, or to fail, and is better
-//! replaced while the others are all there. So it is given up, unless that endangers anything.
+//! Each single one is made good from the others and does no harm. A member that makes many is about to make more, or to
+//! fail, and is better replaced while the others are all there. So it is given up, unless that endangers anything.
 
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -38,8 +38,9 @@ impl Errors {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Gives up members of which more than `most` errors were corrected: what could not be read, or was not what was written there. None, as at first:
-    /// any number is forgiven. Members that the array needs are kept, and so is one that is being copied to another; all are while any is being rebuilt.
+    /// Gives up members of which more than `most` errors were corrected: what could not be read, or was not what was
+    /// written there. None, as at first: any number is forgiven. Members that the array needs are kept, and so is one
+    /// that is being copied to another; all are while any is being rebuilt.
     pub fn set_max_errors(&mut self, most: Option<u32>) {
         self.errors.most = most;
     }
@@ -65,12 +66,14 @@ impl<D: Disk, T> Engine<D, T> {
         let is_replaced = self.replacing.as_ref().is_some_and(|replacing| replacing.slot == member);
         if is_replaced || !self.record.rebuilding().is_empty() || self.check_fail(member).is_err() {
             if !self.errors.kept.contains(member) {
-                tracing::warn!(%member, errors, most, "the member made too many errors, and is kept, as the array can't spare it now: replace it");
+                tracing::warn!(%member, errors, most, "the member made too many errors, and is kept, as the array \
+                    can't spare it now: replace it");
             }
             self.errors.kept = self.errors.kept.with(member);
             return;
         }
-        tracing::error!(%member, errors, most, "the member made too many errors, all of them corrected, and is given up: replace it");
+        tracing::error!(%member, errors, most, "the member made too many errors, all of them corrected, and is given \
+            up: replace it");
         if self.fail_members(MemberSet::EMPTY.with(member)).is_ok() {
             self.put_on_record();
         }

@@ -1,5 +1,5 @@
-//! Flushes, shared: whoever asks while one is under way waits for the next, together with everybody else who does; or for the
-//! present one, where nothing was written since it began.
+//! Flushes, shared: whoever asks while one is under way waits for the next, together with everybody else who does; or
+//! for the present one, where nothing was written since it began.
 
 use std::collections::VecDeque;
 
@@ -44,7 +44,8 @@ impl Flusher {
         self.unflushed = self.unflushed.with(member);
     }
 
-    /// Lets somebody wait for a flush of `members` that begins now or later. False: there is nothing to flush and nothing to wait for.
+    /// Lets somebody wait for a flush of `members` that begins now or later. False: there is nothing to flush and
+    /// nothing to wait for.
     pub(super) fn ask(&mut self, waiter: Waiter, members: MemberSet) -> bool {
         let meets = |other: MemberSet| other.minus(members) != other;
         if planted!(FlushJoinsEarlier) && self.pending > 0 {
@@ -63,8 +64,8 @@ impl Flusher {
         is_under_way
     }
 
-    /// Begins a round if one is asked for and none is under way: the members to flush. The caller issues one flush for each,
-    /// then wakes [`Flusher::next_finished`]: all that was written may have been on members that are gone.
+    /// Begins a round if one is asked for and none is under way: the members to flush. The caller issues one flush for
+    /// each, then wakes [`Flusher::next_finished`]: all that was written may have been on members that are gone.
     pub(super) fn begin(&mut self, present_members: MemberSet) -> MemberSet {
         if self.pending > 0 || self.next.is_empty() {
             return MemberSet::EMPTY;
@@ -135,7 +136,8 @@ impl<D: Disk, T> Engine<D, T> {
         if let (Work::Close, Some(sums)) = (job.work, &mut self.sums) {
             sums.try_again();
         }
-        // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is in place to be so, too.
+        // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is
+        // in place to be so, too.
         let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
         let is_skipped = match job.work {
             Work::Close => planted!(CleanUnflushed),

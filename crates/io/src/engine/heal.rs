@@ -1,8 +1,9 @@
 //! Healing: what a member failed to read is computed from the others and written back to it.
 //!
-//! A job that got its data from the others leaves here what a member failed. Each piece, within one unit of a parity stripe, becomes a job of its own: it locks
-//! the stripe, computes the piece, writes it through the log where there is one, then reads it back and compares. A member that fails the write, or
-//! does not give back what was written, is failed as by any other write.
+//! A job that got its data from the others leaves here what a member failed. Each piece, within one unit of a parity
+//! stripe, becomes a job of its own: it locks the stripe, computes the piece, writes it through the log where there is
+//! one, then reads it back and compares. A member that fails the write, or does not give back what was written, is
+//! failed as by any other write.
 //!
 //! Few heal at a time, and of many pieces some are forgotten: the next read finds them again.
 
@@ -78,10 +79,12 @@ impl Heals {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Has everything healed that a job found and did without; not while a member waits to join, which waits for that: the next read finds it again.
+    /// Has everything healed that a job found and did without; not while a member waits to join, which waits for that:
+    /// the next read finds it again.
     pub(super) fn heal_later(&mut self, id: JobId) {
         let damage = std::mem::take(&mut self.jobs.job(id).damage);
-        // Parity that may be wrong is good enough to answer from where nothing else is left, not to be made what the member holds.
+        // Parity that may be wrong is good enough to answer from where nothing else is left, not to be made what the
+        // member holds.
         let is_doubted = self.is_suspect && !planted!(HealInDoubt);
         let is_held_back = self.barrier.is_some() && !planted!(HealHoldsJoin);
         if self.is_read_only || is_doubted || is_held_back || planted!(HealDropped) {
@@ -117,7 +120,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.heals.waiting.clear();
     }
 
-    /// Waits with closing the array until nothing is to be healed, and no checksum to be written; false: there is nothing.
+    /// Waits with closing the array until nothing is to be healed, and no checksum to be written; false: there is
+    /// nothing.
     pub(super) fn awaits_rest(&mut self, id: JobId) -> bool {
         let is_busy = self.is_busy();
         if is_busy {
@@ -189,7 +193,8 @@ impl<D: Disk, T> Engine<D, T> {
             tracing::info!(%member, %stripe, %start, "the member has failed: nothing is written back to it");
         } else {
             self.counters.unrepairable(member);
-            tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be written back");
+            tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not \
+                be written back");
         }
         if let Some(rest) = rest {
             return self.rescrub(stripe, rest, is_healed);

@@ -16,7 +16,8 @@ pub struct Fill {
     pub limit: Bytes,
 }
 
-/// How many more members an array without these survives, whichever they are; a lower bound where that is more than one.
+/// How many more members an array without these survives, whichever they are; a lower bound where that is more than
+/// one.
 #[must_use]
 pub fn survives(geometry: &Geometry, lost: MemberSet) -> usize {
     let at_least = geometry.tolerance().saturating_sub(lost.len());
@@ -51,8 +52,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.cache.as_ref().map(|_| mode)
     }
 
-    /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and nothing changes:
-    /// there is no cache.
+    /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and
+    /// nothing changes: there is no cache.
     pub fn set_cache_mode(&mut self, mode: CacheMode) -> bool {
         self.writes_back = self.cache.is_some() && mode == CacheMode::WriteBack;
         self.cache.is_some()
@@ -68,12 +69,14 @@ impl<D: Disk, T> Engine<D, T> {
         self.cache.as_ref()
     }
 
-    /// One member's log, within this engine's part of it; none without a log, or where the member was missing from the start.
+    /// One member's log, within this engine's part of it; none without a log, or where the member was missing from the
+    /// start.
     pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
         self.log.as_ref()?.fill_of(member)
     }
 
-    /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something. What is under way still ends.
+    /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something.
+    /// What is under way still ends.
     pub fn wind_down(&mut self) {
         self.stop_scrub();
         self.rebuild.close();

@@ -1,16 +1,18 @@
 //! Write intent: no region is written before its bit is durably set on all present members.
 //!
-//! A job holds its regions from before its writes until their end. Bits that are missing are set in rounds: a write of the blocks that
-//! changed, then a flush, for everybody who waits; whoever comes meanwhile is in the next. A job whose bits are set costs nothing. A bit is
-//! cleared when nobody has held its region for a while, and a flush has covered what was written there; that is
-//! written when time passes, and nobody waits for it.
+//! A job holds its regions from before its writes until their end. Bits that are missing are set in rounds: a write of
+//! the blocks that changed, then a flush, for everybody who waits; whoever comes meanwhile is in the next. A job whose
+//! bits are set costs nothing. A bit is cleared when nobody has held its region for a while, and a flush has covered
+//! what was written there; that is written when time passes, and nobody waits for it.
 //!
-//! While members are missing or being rebuilt no bit is cleared: the bits say where what they hold is out of date. An array with a log has a
-//! bitmap for that alone. As long as every member has everything, its bits are kept in memory only, and nobody waits for them. What is on the members then is of another
-//! [`Seal`], and stands for bits that are all set. When it is on record that a member lacks something, the bits are written under the new seal;
-//! from then on a bit that is set later is waited for.
+//! While members are missing or being rebuilt no bit is cleared: the bits say where what they hold is out of date. An
+//! array with a log has a bitmap for that alone. As long as every member has everything, its bits are kept in memory
+//! only, and nobody waits for them. What is on the members then is of another [`Seal`], and stands for bits that are
+//! all set. When it is on record that a member lacks something, the bits are written under the new seal; from then on a
+//! bit that is set later is waited for.
 //!
-//! One of several engines may be a follower: it writes nothing, and has the keeper hold for it what its jobs hold: see [`super::shard`].
+//! One of several engines may be a follower: it writes nothing, and has the keeper hold for it what its jobs hold: see
+//! [`super::shard`].
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet};
@@ -138,7 +140,8 @@ impl Intent {
         self.durable.contains(region)
     }
 
-    /// Begins a round where the members do not have what is wanted and none is under way, or goes on with the present one.
+    /// Begins a round where the members do not have what is wanted and none is under way, or goes on with the present
+    /// one.
     fn run(&mut self, present: MemberSet, offset: impl Fn(MemberIndex) -> Bytes, mut submit: impl FnMut(DiskOp)) {
         if self.pending > 0 || self.asks.is_some() || self.has_given_up {
             return;
@@ -190,8 +193,8 @@ impl Intent {
         }
     }
 
-    /// Goes over to another seal when a round of superblock writes is over: what the members have stands for bits that are all set then, or
-    /// counts for nothing. False: it has that seal.
+    /// Goes over to another seal when a round of superblock writes is over: what the members have stands for bits that
+    /// are all set then, or counts for nothing. False: it has that seal.
     fn reseal(&mut self, seal: Option<Seal>) -> bool {
         if self.asks.is_some() || self.seal == seal {
             return false;
@@ -212,7 +215,8 @@ impl Intent {
         self.waiters.drain(..count)
     }
 
-    /// Notes the end of one of a round's operations; true when it was the last: what failed is taken then, and the round goes on.
+    /// Notes the end of one of a round's operations; true when it was the last: what failed is taken then, and the
+    /// round goes on.
     fn completed(&mut self, member: MemberIndex, is_failed: bool) -> bool {
         assert!(self.pending > 0, "an operation that ends was begun");
         self.pending -= 1;
@@ -222,8 +226,8 @@ impl Intent {
         self.pending == 0
     }
 
-    /// Clears the bits of regions that were quiet for a while and whose writes the flush numbered `flushed` covers; true: there are
-    /// such regions that it does not cover.
+    /// Clears the bits of regions that were quiet for a while and whose writes the flush numbered `flushed` covers;
+    /// true: there are such regions that it does not cover.
     fn sweep(&mut self, flushed: u64) -> bool {
         let mut needs_flush = false;
         let Self { wanted, durable, stale, holds, regions, asks, ticks, seal, .. } = self;
@@ -253,8 +257,8 @@ impl Intent {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// The engine, with the bits that have to be taken to be set where the array has a write-intent bitmap or a log: what was found on the members.
-    /// Without them those of a clean and whole array are none, and those of another all.
+    /// The engine, with the bits that have to be taken to be set where the array has a write-intent bitmap or a log:
+    /// what was found on the members. Without them those of a clean and whole array are none, and those of another all.
     ///
     /// # Panics
     /// When there are bits and the array has no bitmap, or one of other regions.

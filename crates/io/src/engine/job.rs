@@ -302,8 +302,9 @@ impl<T> Job<T> {
         Sectors(self.end.0 - self.start.0).bytes().max(PLACING_MIN)
     }
 
-    /// Finds how to do without the members that failed a read of this part and without those that are lost by now, and, where that can be, without
-    /// those that are `slow`, too. `base` does without those that are lost, `last` is the detour that was found last.
+    /// Finds how to do without the members that failed a read of this part and without those that are lost by now, and,
+    /// where that can be, without those that are `slow`, too. `base` does without those that are lost, `last` is the
+    /// detour that was found last.
     pub(super) fn find_detour(
         &mut self,
         geometry: &Geometry,
@@ -357,8 +358,9 @@ impl<T> Job<T> {
         Repair::new(geometry, self.unreadable.union(lost).with(member)).is_ok()
     }
 
-    /// Whether a block that has lost its checksum is taken for what was written there, as nothing else says what that is. It is not as long as the
-    /// block could be had if what can't be read elsewhere in the part were not in the way: the part is made smaller, or tried again as a smaller one.
+    /// Whether a block that has lost its checksum is taken for what was written there, as nothing else says what that
+    /// is. It is not as long as the block could be had if what can't be read elsewhere in the part were not in the way:
+    /// the part is made smaller, or tried again as a smaller one.
     pub(super) fn has_to_believe(&self, geometry: &Geometry, lost: MemberSet, at: Location) -> bool {
         let (without, needed) = (lost.with(at.member), self.unreadable.union(lost).with(at.member));
         let gives_all = |without| Repair::new(geometry, without).is_ok();

@@ -1,8 +1,10 @@
 //! Members that an administrator gives up, and members that join, while clients go on.
 //!
-//! A join, as every change of who is there, changes what every plan relies on: who is written, where checksums are, which run of the log counts. So it waits until nothing is under way, and
-//! holds back what comes meanwhile; that is as long as what the members are doing takes, a flush and a round of superblock writes. With a log
-//! a new run of it begins then: what is in the old one is in place and durable, and nothing that the member may hold of it, or lacks, matters.
+//! A join, as every change of who is there, changes what every plan relies on: who is written, where checksums are,
+//! which run of the log counts. So it waits until nothing is under way, and holds back what comes meanwhile; that is as
+//! long as what the members are doing takes, a flush and a round of superblock writes. With a log a new run of it
+//! begins then: what is in the old one is in place and durable, and nothing that the member may hold of it, or lacks,
+//! matters.
 
 use uraid_layout::repair::Repair;
 use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
@@ -21,10 +23,11 @@ use crate::superblock::{Consistency, Integrity, Superblock};
 /// A member that is to join: see [`Command::Join`].
 #[derive(Clone, Debug)]
 pub struct Joining {
-    /// Who it is, which slot it takes, where things are on it, and the number of the last version of its superblock; the rest is the array's.
+    /// Who it is, which slot it takes, where things are on it, and the number of the last version of its superblock;
+    /// the rest is the array's.
     pub superblock: Superblock,
-    /// It has nothing of the array. Otherwise it lacks only what is in regions whose bits are set in the write-intent bitmap; without one
-    /// it is rebuilt whole in any case.
+    /// It has nothing of the array. Otherwise it lacks only what is in regions whose bits are set in the write-intent
+    /// bitmap; without one it is rebuilt whole in any case.
     pub is_whole: bool,
     /// The log's next run: a number that nobody can guess.
     pub generation: Uuid,
@@ -237,7 +240,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn take_in(&mut self, Joining { superblock, is_whole, generation }: Joining) -> Step {
         let slot = superblock.slot;
         if self.unready().is_empty() && !planted!(CompleteForgotten) {
-            // What was being rebuilt has everything, and was flushed with all else: that goes on record with the one that joins.
+            // What was being rebuilt has everything, and was flushed with all else: that goes on record with the one
+            // that joins.
             self.record.complete();
         }
         let lost = self.record.lost().with(slot);
@@ -282,7 +286,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Makes the plans' base after who is there has changed: how to do without the missing members, and without those that are rebuilt, too.
+    /// Makes the plans' base after who is there has changed: how to do without the missing members, and without those
+    /// that are rebuilt, too.
     ///
     /// # Errors
     /// When the level does not survive it.

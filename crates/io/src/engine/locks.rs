@@ -1,8 +1,9 @@
 //! Stripe locks: who may change a parity stripe.
 //!
-//! A hashed table of the stripes that are held now. A job takes its stripes in ascending order and waits for the first that is
-//! held, so no two jobs can wait for each other; each stripe is handed on in the order in which it was asked for. The table
-//! grows only with the number of stripes held at once, which the number of jobs bounds, and reuses its queues.
+//! A hashed table of the stripes that are held now. A job takes its stripes in ascending order and waits for the first
+//! that is held, so no two jobs can wait for each other; each stripe is handed on in the order in which it was asked
+//! for. The table grows only with the number of stripes held at once, which the number of jobs bounds, and reuses its
+//! queues.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -77,8 +78,8 @@ impl LockTable {
         Self { buckets: (0..buckets).map(empty).collect(), clock: 0, spare: Vec::new() }
     }
 
-    /// Takes the stripes of `span` that are still to be taken. None: the job waits for one of them, and calls again when
-    /// [`LockTable::release`] names it.
+    /// Takes the stripes of `span` that are still to be taken. None: the job waits for one of them, and calls again
+    /// when [`LockTable::release`] names it.
     pub(super) fn acquire(&mut self, span: &mut Span, job: JobId) -> Option<Guard> {
         while span.next < span.end {
             let stripe = span.next;
@@ -122,7 +123,8 @@ impl LockTable {
         Stamp(self.clock)
     }
 
-    /// Whether nobody held a stripe at `since`, or later until now. Of stripes that share a bucket with one that was held it says no too.
+    /// Whether nobody held a stripe at `since`, or later until now. Of stripes that share a bucket with one that was
+    /// held it says no too.
     pub(super) fn is_untouched(&self, stripe: StripeId, since: Stamp) -> bool {
         let Bucket { held, released } = &self.buckets[self.bucket(stripe.0)];
         // Who held it then holds it still, or has given it back since.

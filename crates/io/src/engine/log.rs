@@ -1,15 +1,18 @@
 //! The engine's side of the redo log: group commit, and when a record's place may be used again.
 //!
-//! What a job is about to write waits here, in the order of asking, until a commit takes it along: one record on every member that is to be
-//! written, then a flush of those members. Jobs that come while a commit is under way go into the next one. A job writes in place when its
-//! commit is durable, and holds its stripes' locks from before it asked until it has. Its client has the reply by then: a write is replied to
-//! when its record is written, FUA when it is durable. Until it is in place, reads of its stripes wait for their lock.
+//! What a job is about to write waits here, in the order of asking, until a commit takes it along: one record on every
+//! member that is to be written, then a flush of those members. Jobs that come while a commit is under way go into the
+//! next one. A job writes in place when its commit is durable, and holds its stripes' locks from before it asked until
+//! it has. Its client has the reply by then: a write is replied to when its record is written, FUA when it is durable.
+//! Until it is in place, reads of its stripes wait for their lock.
 //!
 //! Invariants:
-//! - Nothing is written in place before its record is durable on all members that are written, or those that lack it are on record as
-//!   failed.
-//! - One commit at a time, and none while a failure is not on record: of all records only the newest can be uncommitted.
-//! - A record is trimmed when it is in place and durable there; its place is used again when the member durably holds a mark that says so.
+//! - Nothing is written in place before its record is durable on all members that are written, or those that lack it
+//!   are on record as failed.
+//! - One commit at a time, and none while a failure is not on record: of all records only the newest can be
+//!   uncommitted.
+//! - A record is trimmed when it is in place and durable there; its place is used again when the member durably holds a
+//!   mark that says so.
 
 use std::collections::VecDeque;
 
@@ -58,7 +61,8 @@ pub(super) struct Log {
     flushing: Sequence,
     /// Who got the last record.
     previous: MemberSet,
-    /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can be uncommitted.
+    /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can
+    /// be uncommitted.
     lacking: MemberSet,
     limits: Limits,
 }
@@ -414,8 +418,8 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(Stage::StartWrites)
     }
 
-    /// Replies to a write that the log has, when this is all of it; whether it did. Only where members that fail are done without: a write
-    /// that can't be put in place fails where there is no redundancy.
+    /// Replies to a write that the log has, when this is all of it; whether it did. Only where members that fail are
+    /// done without: a write that can't be put in place fails where there is no redundancy.
     fn answer(&mut self, id: JobId) -> bool {
         let is_redundant = self.geometry.tolerance() > 0;
         let job = self.jobs.job(id);
@@ -593,8 +597,9 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Makes room in the rings, when the next update has none: by a flush that makes what is in place durable, then by records that only carry
-    /// the mark. Neither helps before something is in place; the end of a job's writes comes back here.
+    /// Makes room in the rings, when the next update has none: by a flush that makes what is in place durable, then by
+    /// records that only carry the mark. Neither helps before something is in place; the end of a job's writes comes
+    /// back here.
     fn make_room(&mut self) {
         let Self { log, record, flusher, .. } = self;
         let log = log.as_mut().expect("there is a log");

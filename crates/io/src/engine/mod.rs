@@ -1,12 +1,13 @@
 //! The engine: commands in, disk operations out, completions in, replies out.
 //!
-//! A state machine on one thread. It owns the members' [`Disk`] and drives every command through its stages: locks,
-//! the dirty mark, a plan, reads, XORs, writes, the record of failures, a flush. It knows no clock, socket, thread or file, so
-//! that simulated members can run it step by step.
+//! A state machine on one thread. It owns the members' [`Disk`] and drives every command through its stages: locks, the
+//! dirty mark, a plan, reads, XORs, writes, the record of failures, a flush. It knows no clock, socket, thread or file,
+//! so that simulated members can run it step by step.
 //!
 //! Invariants:
 //! - What changes parity holds the [`locks::Guard`] of its stripes.
-//! - No member is written before all of them are durably marked dirty, but what nobody relies on yet of one that is being rebuilt.
+//! - No member is written before all of them are durably marked dirty, but what nobody relies on yet of one that is
+//!   being rebuilt.
 //! - Where there is a log, nothing is written in place before the log durably has it.
 //! - Where there is a write-intent bitmap, nothing is written before all members durably have the bits of what is.
 //! - No write is acknowledged before every member that missed it is durably recorded as failed on the others.
@@ -145,20 +146,23 @@ pub enum Command {
     },
     /// Reply when everything that was replied to before is durable.
     Flush,
-    /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level would not survive it.
+    /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level
+    /// would not survive it.
     Fail {
         /// The member.
         member: MemberIndex,
     },
-    /// Take in a member that the caller has put at its slot of the [`Disk`], which was missing: it is written from now on, and rebuilt. Replied
-    /// to when that is on record. What comes meanwhile waits. Refused where the engine is one of several.
+    /// Take in a member that the caller has put at its slot of the [`Disk`], which was missing: it is written from now
+    /// on, and rebuilt. Replied to when that is on record. What comes meanwhile waits. Refused where the engine is one
+    /// of several.
     Join(Box<Joining>),
-    /// Copy the member in a slot to one that the caller has put at [`Engine::seat`], and which takes its place when it has everything. Replied to when that has
-    /// begun; [`Engine::replacement`] says how far it is. At the end the members have changed places on the [`Disk`]: who is at the seat then can be taken out. Refused
-    /// where the engine is one of several.
+    /// Copy the member in a slot to one that the caller has put at [`Engine::seat`], and which takes its place when it
+    /// has everything. Replied to when that has begun; [`Engine::replacement`] says how far it is. At the end the
+    /// members have changed places on the [`Disk`]: who is at the seat then can be taken out. Refused where the engine
+    /// is one of several.
     Replace(Box<Joining>),
-    /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed again since. A later
-    /// write marks them dirty again.
+    /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed
+    /// again since. A later write marks them dirty again.
     Close,
 }
 
@@ -216,7 +220,8 @@ pub struct Engine<D, T> {
     destaging: usize,
     /// What destaging may still begin in this turn.
     quantum: Sectors,
-    /// What was replied to from the log and is not in place yet; at least [`log::PLACING_MIN`] is counted for each command.
+    /// What was replied to from the log and is not in place yet; at least [`log::PLACING_MIN`] is counted for each
+    /// command.
     placing: Bytes,
     /// Closes that wait until it is.
     closers: Vec<JobId>,
@@ -244,8 +249,8 @@ pub struct Engine<D, T> {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// An engine for the members that `record` describes, at least as many of them present as the level needs. One that is read-only gives what can be
-    /// had where fewer are.
+    /// An engine for the members that `record` describes, at least as many of them present as the level needs. One that
+    /// is read-only gives what can be had where fewer are.
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
@@ -366,7 +371,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.cannot_zero.is_empty()
     }
 
-    /// Notes that parity has been brought into agreement since the members were opened: closing them may mark them clean.
+    /// Notes that parity has been brought into agreement since the members were opened: closing them may mark them
+    /// clean.
     pub fn trust_parity(&mut self) {
         self.is_suspect = false;
     }
@@ -433,8 +439,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Sends what is queued to the members, takes in what they completed, goes on with the commands that waited for it, and
-    /// appends the replies. Returns when the members have nothing more to say for now.
+    /// Sends what is queued to the members, takes in what they completed, goes on with the commands that waited for it,
+    /// and appends the replies. Returns when the members have nothing more to say for now.
     ///
     /// # Errors
     /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.

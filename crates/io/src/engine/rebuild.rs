@@ -1,15 +1,16 @@
 //! Rebuilding: members that joined get their content, while clients go on.
 //!
-//! A member that joins is written by every write from then on. What it lacks is computed from the others in the order of the parity stripes, a
-//! job for each, which takes the stripe's lock as every writer does and makes everything that the stripe lacks at once: so each surviving unit
-//! is read once. In stripes before the *watermark* a rebuilding member is as good as any; from there on it is written and not read.
+//! A member that joins is written by every write from then on. What it lacks is computed from the others in the order
+//! of the parity stripes, a job for each, which takes the stripe's lock as every writer does and makes everything that
+//! the stripe lacks at once: so each surviving unit is read once. In stripes before the *watermark* a rebuilding member
+//! is as good as any; from there on it is written and not read.
 //!
-//! Only members that are being rebuilt are written here, where nothing on record relies on them. So what is written needs neither log
-//! nor dirty mark nor write intent: after a crash it is written again, from the watermark on record. That follows in steps, each after a flush
-//! of what it covers. At the end the members are recorded as active.
+//! Only members that are being rebuilt are written here, where nothing on record relies on them. So what is written
+//! needs neither log nor dirty mark nor write intent: after a crash it is written again, from the watermark on record.
+//! That follows in steps, each after a flush of what it covers. At the end the members are recorded as active.
 //!
-//! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. A stripe that can't be computed, as the others can't
-//! be read there, stops it; it is tried again when that is written, and after a while.
+//! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. A stripe that can't be
+//! computed, as the others can't be read there, stops it; it is tried again when that is written, and after a while.
 
 use uraid_layout::plan::DiskIo;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberSet, Sectors, StripeId};
@@ -33,7 +34,8 @@ const IDLE_MAX: usize = 16;
 /// Ticks without a client's command after which nobody does.
 const QUIET_TICKS: u32 = 2;
 
-/// What is begun in one turn, of each member, while nobody else wants anything; otherwise that is one stripe, so that nobody waits for more.
+/// What is begun in one turn, of each member, while nobody else wants anything; otherwise that is one stripe, so that
+/// nobody waits for more.
 const QUANTUM: Bytes = Bytes(2 << 20);
 
 /// Steps in which the watermark goes on record: so many in all, but none larger than this on a member.
@@ -77,7 +79,8 @@ pub(super) struct Rebuild {
 }
 
 impl Rebuild {
-    /// Begins where the least of the members is. `set` are the regions of which members that are not rebuilt whole may lack something.
+    /// Begins where the least of the members is. `set` are the regions of which members that are not rebuilt whole may
+    /// lack something.
     pub(super) fn restart(&mut self, record: &Record, set: Option<&Bitmap>) {
         let mut start = record.progress().iter().map(|one| one.upto).min().unwrap_or_default();
         start.0 += u64::from(start.0 > 0 && planted!(ResumeLater));
@@ -175,7 +178,8 @@ impl<D: Disk, T> Engine<D, T> {
         Progress { members, done, total, stuck: sweep.stuck() }
     }
 
-    /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave room for.
+    /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave
+    /// room for.
     pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
         self.rebuild.rate.set(limit);
     }
@@ -253,8 +257,8 @@ impl<D: Disk, T> Engine<D, T> {
         })
     }
 
-    /// Has what could not be read for a rebuild or a copy tried again at once, when a job is about to write it. The job holds the stripe's lock, so what is
-    /// tried again comes after it.
+    /// Has what could not be read for a rebuild or a copy tried again at once, when a job is about to write it. The job
+    /// holds the stripe's lock, so what is tried again comes after it.
     pub(super) fn note_mended(&mut self, id: JobId) {
         let Self { jobs, geometry, rebuild, replacing, .. } = self;
         let sweeps =
@@ -282,7 +286,8 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Some(error) => {
                 if sweep.fail(job.stuck(stripe)) {
-                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of it can't be read");
+                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of \
+                        it can't be read");
                 }
             }
         }

@@ -1,11 +1,11 @@
 //! The array's state on its members: who is there, and whether writes may be under way.
 //!
-//! The record keeps what is durable and what is wanted. Where they differ it writes the present members' superblocks with the
-//! next epoch and flushes them, one round at a time; a job that relies on the record asks for it and waits. A member
-//! that can't be written in a round is handed to the engine as failed, and the next round says so.
+//! The record keeps what is durable and what is wanted. Where they differ it writes the present members' superblocks
+//! with the next epoch and flushes them, one round at a time; a job that relies on the record asks for it and waits. A
+//! member that can't be written in a round is handed to the engine as failed, and the next round says so.
 //!
-//! The record of one of several engines may be a follower: it writes nothing, says what it wants to the one that does, and is told what
-//! is durable.
+//! The record of one of several engines may be a follower: it writes nothing, says what it wants to the one that does,
+//! and is told what is durable.
 //!
 //! It knows nothing of stripes, plans or what the members hold.
 
@@ -82,8 +82,8 @@ struct Following {
 }
 
 impl Record {
-    /// The record of an array from its members' superblocks in slot order, each as the member is now to say it: the same
-    /// epoch and the same table in all. Slots without a superblock are missing.
+    /// The record of an array from its members' superblocks in slot order, each as the member is now to say it: the
+    /// same epoch and the same table in all. Slots without a superblock are missing.
     ///
     /// # Panics
     /// When there is no superblock at all, or there are more than 64 slots.
@@ -123,7 +123,8 @@ impl Record {
         }
     }
 
-    /// A record of the same array for another engine, which leaves the members' superblocks to this one; before either is used.
+    /// A record of the same array for another engine, which leaves the members' superblocks to this one; before either
+    /// is used.
     #[must_use]
     pub fn follower(&self) -> Self {
         Self {
@@ -208,7 +209,8 @@ impl Record {
         }
     }
 
-    /// Takes a member in at the slot of `own`, which was missing, to be rebuilt; with the next round, and a new run of the log.
+    /// Takes a member in at the slot of `own`, which was missing, to be rebuilt; with the next round, and a new run of
+    /// the log.
     pub(super) fn join(&mut self, own: &Superblock, is_whole: bool, generation: Uuid) {
         let &Superblock { member, slot, areas, sequence, .. } = own;
         let truth = self.any().clone();
@@ -224,8 +226,8 @@ impl Record {
         self.wanted.rebuilding.push(Rebuilding { member: slot, upto: StripeId(0), is_whole });
     }
 
-    /// The superblock with which a member that is to take another one's place says so, ahead of the others' next round. Of its epoch it is the first version: where
-    /// the others begin that round without it, they count.
+    /// The superblock with which a member that is to take another one's place says so, ahead of the others' next round.
+    /// Of its epoch it is the first version: where the others begin that round without it, they count.
     pub(super) fn sealed(&self, own: &Superblock, generation: Uuid) -> Superblock {
         let &Superblock { member, slot, areas, .. } = own;
         let truth = self.any();
@@ -235,8 +237,8 @@ impl Record {
         sealed
     }
 
-    /// Lets a member take the place of the one in its slot, with the next round, and a new run of the log. The member has its own superblock of that round
-    /// already.
+    /// Lets a member take the place of the one in its slot, with the next round, and a new run of the log. The member
+    /// has its own superblock of that round already.
     pub(super) fn replace(&mut self, sealed: Superblock) {
         let Superblock { slot, generation, .. } = sealed;
         let epoch = self.any().epoch;
@@ -309,8 +311,8 @@ impl Record {
         self.superblocks[member.index()].as_ref().expect("a member that is used is present").areas.bitmap.offset
     }
 
-    /// Asks that the members be marked dirty and every failure be on record. True: they are. False: the job waits and asks
-    /// again.
+    /// Asks that the members be marked dirty and every failure be on record. True: they are. False: the job waits and
+    /// asks again.
     pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {
         self.wanted.is_clean = false;
         let is_marked = self.is_marked();
@@ -351,7 +353,8 @@ impl Record {
         is_recorded
     }
 
-    /// Asks that the members be marked clean; as [`Record::demand_dirty`]. Members that never were marked dirty stay untouched.
+    /// Asks that the members be marked clean; as [`Record::demand_dirty`]. Members that never were marked dirty stay
+    /// untouched.
     pub(super) fn demand_clean(&mut self, job: JobId) -> bool {
         if self.durable.is_clean && self.phase == Phase::Idle && self.durable.rebuilding == self.wanted.rebuilding {
             return true;
@@ -373,7 +376,8 @@ impl Record {
         is_settled
     }
 
-    /// Asks for what a follower wants of every record: that the members be marked dirty. A member may have missed something from then on.
+    /// Asks for what a follower wants of every record: that the members be marked dirty. A member may have missed
+    /// something from then on.
     pub(super) fn demand_for_follower(&mut self) {
         self.wanted.is_clean = false;
         self.had_writer = true;
@@ -476,7 +480,8 @@ impl Record {
         self.phase == Phase::Idle && self.durable == self.wanted
     }
 
-    /// Whether the members are durably marked dirty with every failure on record, and no round is under way that takes that back.
+    /// Whether the members are durably marked dirty with every failure on record, and no round is under way that takes
+    /// that back.
     fn is_marked(&self) -> bool {
         let says = |state: &State| !state.is_clean && state.missing == self.wanted.missing;
         let keeps = match &self.phase {

@@ -1,14 +1,17 @@
-//! A member that is copied to another one, which takes its place then, while clients go on. Redundancy is never less meanwhile.
+//! A member that is copied to another one, which takes its place then, while clients go on. Redundancy is never less
+//! meanwhile.
 //!
-//! The new member has a *seat* of the disk beyond the slots, and nothing is on record about it. From the beginning on every write to the slot goes to both members;
-//! what the old one held before is copied in the order of the parity stripes, a job for each under the stripe's lock, as rebuilding does and within
-//! its bounds. What the old member can't read is computed from the others. It alone is read, and remains the array's member whatever becomes of
-//! the new one, until the switch.
+//! The new member has a *seat* of the disk beyond the slots, and nothing is on record about it. From the beginning on
+//! every write to the slot goes to both members; what the old one held before is copied in the order of the parity
+//! stripes, a job for each under the stripe's lock, as rebuilding does and within its bounds. What the old member can't
+//! read is computed from the others. It alone is read, and remains the array's member whatever becomes of the new one,
+//! until the switch.
 //!
-//! The switch waits until nothing is under way, as a join does, and has everything flushed and the members marked clean. Then the new member gets a superblock of
-//! the next epoch, which says that the slot is its, and when that is durable the others get theirs. So, whenever this is cut off: where any member has the next
-//! epoch, the new one has it, and all that the old one has; where none has, nothing was written since. An array that goes on
-//! with the old member instead marks its members as written first, in a later version of the same epoch, or a later one.
+//! The switch waits until nothing is under way, as a join does, and has everything flushed and the members marked
+//! clean. Then the new member gets a superblock of the next epoch, which says that the slot is its, and when that is
+//! durable the others get theirs. So, whenever this is cut off: where any member has the next epoch, the new one has
+//! it, and all that the old one has; where none has, nothing was written since. An array that goes on with the old
+//! member instead marks its members as written first, in a later version of the same epoch, or a later one.
 //!
 //! When the old member fails the new one joins in its place, and is rebuilt.
 
@@ -77,13 +80,15 @@ impl<D: Disk, T> Engine<D, T> {
         Some(Replacement { slot: *slot, member: joining.superblock.member, progress })
     }
 
-    /// The seat of the [`Disk`] for a member that is to take another one's place; none where the array has as many members as there can be.
+    /// The seat of the [`Disk`] for a member that is to take another one's place; none where the array has as many
+    /// members as there can be.
     pub fn seat(&self) -> Option<MemberIndex> {
         let seat = u8::try_from(self.geometry.members()).expect("members are at most 64");
         (seat < 64).then_some(MemberIndex(seat))
     }
 
-    /// Whether the member at the seat may not be taken out: it is being copied to, or about to join in the place of the old one, which has failed.
+    /// Whether the member at the seat may not be taken out: it is being copied to, or about to join in the place of the
+    /// old one, which has failed.
     pub fn needs_seat(&self) -> bool {
         self.replacing.is_some() || self.barrier.as_ref().is_some_and(Barrier::needs_seat)
     }
@@ -95,7 +100,8 @@ impl<D: Disk, T> Engine<D, T> {
         replacing.is_some()
     }
 
-    /// The slot whose member has failed while it was being copied, and in whose place the other one is about to join, to be rebuilt.
+    /// The slot whose member has failed while it was being copied, and in whose place the other one is about to join,
+    /// to be rebuilt.
     pub fn promoting(&self) -> Option<MemberIndex> {
         let promotes = self.barrier.as_ref().and_then(Barrier::promotes);
         let is_failed = |slot: &MemberIndex| self.record.missing().contains(*slot);
@@ -140,7 +146,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn begin_replacing(&mut self, joining: Joining) {
         let Superblock { member, slot, .. } = joining.superblock;
         let seat = self.seat().expect("that was checked when it was asked for");
-        tracing::info!(member = %slot, uuid = %member, "a member is being copied to another one, which takes its place then");
+        tracing::info!(member = %slot, uuid = %member, "a member is being copied to another one, which takes its \
+            place then");
         self.cannot_zero = self.cannot_zero.without(seat);
         if let Some(sums) = &mut self.sums {
             sums.replace(&Superblock { slot: seat, ..joining.superblock.clone() });
@@ -170,7 +177,8 @@ impl<D: Disk, T> Engine<D, T> {
             None => sweep.finish(stripe, |from| from),
             Some(error) => {
                 if sweep.fail(stuck) {
-                    tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, nor can it be computed");
+                    tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, \
+                        nor can it be computed");
                 }
             }
         }
@@ -180,7 +188,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn end_copying(&mut self) {
         let Some(Replacing { slot, joining, sweep, .. }) = self.replacing.as_deref() else { return };
         if self.record.missing().contains(*slot) {
-            tracing::warn!(member = %slot, "the member that was being copied has failed: the other one takes its place as it is, and is rebuilt");
+            tracing::warn!(member = %slot, "the member that was being copied has failed: the other one takes its place \
+                as it is, and is rebuilt");
             let change = Change::Promote(joining.clone());
             self.replacing = None;
             if !planted!(CopyKeepsPlace) {
@@ -201,7 +210,8 @@ impl<D: Disk, T> Engine<D, T> {
     /// The new member failed: the old one stays, and nobody's work fails.
     pub(super) fn give_up_replacing(&mut self, error: &DiskError) {
         let Some(replacing) = self.replacing.as_deref_mut() else { return };
-        tracing::error!(member = %replacing.slot, %error, "the member that was to take the place failed; the array goes on with the one that it has");
+        tracing::error!(member = %replacing.slot, %error, "the member that was to take the place failed; the array \
+            goes on with the one that it has");
         replacing.is_failed = true;
         if replacing.pending == 0 {
             self.replacing = None;
@@ -217,7 +227,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let failures = self.flusher.failures();
         if is_failed || !failures.is_empty() {
-            tracing::error!(member = %slot, %failures, "the member keeps its place: members failed a flush, or the new one failed");
+            tracing::error!(member = %slot, %failures, "the member keeps its place: members failed a flush, or the new \
+                one failed");
             self.replacing = None;
             return Step::To(Stage::Done);
         }

@@ -1,7 +1,7 @@
 //! How a command goes through its stages.
 //!
-//! [`Engine::advance`] runs a job until it has to wait; what it waits for puts it back into the ready queue. Stages decide;
-//! [`super::transfer`] turns the plan into disk operations.
+//! [`Engine::advance`] runs a job until it has to wait; what it waits for puts it back into the ready queue. Stages
+//! decide; [`super::transfer`] turns the plan into disk operations.
 
 use uraid_layout::plan::{Buffer, Extent, View};
 use uraid_layout::repair::Repair;
@@ -204,8 +204,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Plans a read. What comes straight from members needs no lock: a concurrent write replaces a sector in one piece. What is
-    /// computed from several units does, and so does what may have been replied to and is not in place yet.
+    /// Plans a read. What comes straight from members needs no lock: a concurrent write replaces a sector in one piece.
+    /// What is computed from several units does, and so does what may have been replied to and is not in place yet.
     fn plan_read(&mut self, id: JobId) -> Step {
         if let Err(error) = self.plan(id) {
             return Step::Fail(error);
@@ -310,8 +310,8 @@ impl<D: Disk, T> Engine<D, T> {
         Ok(())
     }
 
-    /// Takes from the cache what the job's plan is made of: what a read still misses, what a destage writes, what the members
-    /// are known to hold.
+    /// Takes from the cache what the job's plan is made of: what a read still misses, what a destage writes, what the
+    /// members are known to hold.
     fn consult_cache(&mut self, id: JobId) {
         let Self { geometry, cache, jobs, counters, .. } = self;
         let Slot { job, contents, .. } = jobs.slot(id);
@@ -410,7 +410,8 @@ impl<D: Disk, T> Engine<D, T> {
         if self.jobs.job(id).pending == 0 { Step::To(Stage::Reads) } else { Step::Wait(Stage::Reads) }
     }
 
-    /// All reads are back. Where a member failed one, or gave something else than was written, the rest of the array takes its place.
+    /// All reads are back. Where a member failed one, or gave something else than was written, the rest of the array
+    /// takes its place.
     fn reads_done(&mut self, id: JobId) -> Step {
         self.leave(id);
         let job = self.jobs.job(id);
@@ -460,7 +461,8 @@ impl<D: Disk, T> Engine<D, T> {
         })
     }
 
-    /// Something was read that was not written there: by a write that is under way, which the stripe's lock keeps away, or for good.
+    /// Something was read that was not written there: by a write that is under way, which the stripe's lock keeps away,
+    /// or for good.
     fn doubt(&mut self, id: JobId) -> Step {
         let job = self.jobs.job(id);
         if job.guard.is_some() {
@@ -474,8 +476,8 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(Stage::Lock(self.span(id)))
     }
 
-    /// Some of the job's reads took too long: begins the part again, in other memory, without the members that failed others.
-    /// Those that are overdue are slow now, and read again should nobody else have what they hold by then.
+    /// Some of the job's reads took too long: begins the part again, in other memory, without the members that failed
+    /// others. Those that are overdue are slow now, and read again should nobody else have what they hold by then.
     fn go_around(&mut self, id: JobId, overdue: MemberSet) -> Step {
         self.renew_memory(id);
         let job = self.jobs.job(id);
@@ -511,8 +513,8 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(if self.jobs.job(id).work.is_write() { Stage::Plan } else { Stage::PlanRead })
     }
 
-    /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one within a unit with
-    /// its first block; false: it is none of them. So: what failed together need not fail there.
+    /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one
+    /// within a unit with its first block; false: it is none of them. So: what failed together need not fail there.
     pub(super) fn narrow(&mut self, id: JobId) -> bool {
         let Self { geometry, jobs, .. } = self;
         let job = jobs.job(id);
@@ -704,7 +706,8 @@ impl<D: Disk, T> Engine<D, T> {
             Err(_) if planted!(FreezeIgnored) => Ok(()),
             Err(_) => {
                 let before = self.record.lost();
-                tracing::error!(members = %failed, %before, "more members failed than the level survives; the array is frozen");
+                tracing::error!(members = %failed, %before, "more members failed than the level survives; the array is \
+                    frozen");
                 self.troubled.note_frozen(failed);
                 self.is_frozen = true;
                 Err(EngineError::Frozen)
@@ -754,7 +757,8 @@ impl<D: Disk, T> Engine<D, T> {
     }
 }
 
-/// Working memory for a plan. One that needs more than there ever is, or than the system has for a pool, gets it when it has no company.
+/// Working memory for a plan. One that needs more than there ever is, or than the system has for a pool, gets it when
+/// it has no company.
 fn allocate(pool: &Pool, need: Bytes) -> Option<Buf> {
     let is_alone = || pool.in_use() == Bytes(0);
     pool.try_alloc(need).or_else(|| is_alone().then(|| Buf::zeroed(need)))

@@ -1,21 +1,24 @@
 //! Scrubbing: what the members hold is read and compared, while clients go on.
 //!
-//! A job of its own locks a part of a parity stripe, reads each of its units once and computes every group's XOR. Under the lock the members hold what
-//! they are to hold together, whatever is dirty in memory, and nothing is in the log that is not in place. [`verdict`](uraid_layout::verdict) says which
-//! unit is wrong, where that can be told; a block that is not what its checksum is of, or that can't be read, is wrong whatever parity says.
+//! A job of its own locks a part of a parity stripe, reads each of its units once and computes every group's XOR. Under
+//! the lock the members hold what they are to hold together, whatever is dirty in memory, and nothing is in the log
+//! that is not in place. [`verdict`](uraid_layout::verdict) says which unit is wrong, where that can be told; a block
+//! that is not what its checksum is of, or that can't be read, is wrong whatever parity says.
 //!
-//! To repair, the job becomes one that heals, with the lock that it has: between the judgement and the write nobody changes the stripe. Then the part is
-//! read again, for what else is wrong with it. So pieces are repaired one at a time, in order, and each is tried once.
+//! To repair, the job becomes one that heals, with the lock that it has: between the judgement and the write nobody
+//! changes the stripe. Then the part is read again, for what else is wrong with it. So pieces are repaired one at a
+//! time, in order, and each is tried once.
 //!
 //! Invariants:
 //! - [`ScrubMode::Check`] writes no content.
 //! - What is not certain is not written, unless [`ScrubMode::RepairSuspects`] says so.
 //! - Everything before [`ScrubStatus::position`] was compared, or lies before the start.
 //!
-//! Where a scrub is and when one was finished is on record as far as the caller says so ([`Engine::keep_scrub`]): it has the clock, and knows of the other engines
-//! where this is one of several.
+//! Where a scrub is and when one was finished is on record as far as the caller says so ([`Engine::keep_scrub`]): it
+//! has the clock, and knows of the other engines where this is one of several.
 //!
-//! It knows no time: [`Engine::tick`] says when clients have been away for a while, and hands out what the limit allows.
+//! It knows no time: [`Engine::tick`] says when clients have been away for a while, and hands out what the limit
+//! allows.
 
 use std::fmt;
 use std::ops::Range;
@@ -47,7 +50,8 @@ const QUIET_TICKS: u32 = 3;
 /// What one part reads, unless a block of each unit is more.
 const PART_BYTES: Bytes = Bytes(1 << 20);
 
-/// What the parts under way read together, unless one is more: a part holds its working memory while it waits for the members.
+/// What the parts under way read together, unless one is more: a part holds its working memory while it waits for the
+/// members.
 const BYTES_MAX: Bytes = Bytes(4 << 20);
 
 /// Mismatches that are listed.
@@ -56,8 +60,8 @@ const MISMATCHES_MAX: usize = 1024;
 /// Who is to blame for a mismatch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// What this member holds from here on is wrong: its checksum does not match, it can't be read, most copies differ from it, or it is the only
-    /// parity unit that disagrees.
+    /// What this member holds from here on is wrong: its checksum does not match, it can't be read, most copies differ
+    /// from it, or it is the only parity unit that disagrees.
     Certain(Location),
     /// This data is wrong, or it was when it was overwritten and its parity units are since.
     Suspected(Location),
@@ -115,7 +119,8 @@ pub struct ScrubStatus {
     pub repaired: Sectors,
     /// Parity that could not be checked, because members are missing or could not be read.
     pub unchecked: Sectors,
-    /// What of that was because members were missing, or were being rebuilt: a scrub without any has compared everything that it could ever compare.
+    /// What of that was because members were missing, or were being rebuilt: a scrub without any has compared
+    /// everything that it could ever compare.
     pub missed: Sectors,
     /// Where it was, as found: at most 1024.
     pub mismatches: Vec<Mismatch>,
@@ -238,11 +243,12 @@ impl Scrubber {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Starts a scrub of the parity stripes from `from` on, of those that are this engine's. It goes on in the turns that follow.
+    /// Starts a scrub of the parity stripes from `from` on, of those that are this engine's. It goes on in the turns
+    /// that follow.
     ///
     /// # Errors
-    /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`] when it is to repair and nothing
-    /// can be written; [`EngineError::OutOfRange`]; [`EngineError::Frozen`].
+    /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`]
+    /// when it is to repair and nothing can be written; [`EngineError::OutOfRange`]; [`EngineError::Frozen`].
     pub fn start_scrub(&mut self, mode: ScrubMode, from: StripeId) -> Result<(), EngineError> {
         if self.scrubber.run.as_ref().is_some_and(|run| run.status.is_running || !run.under_way.is_empty()) {
             return Err(EngineError::Scrubbing);
@@ -296,7 +302,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.record.scrub()
     }
 
-    /// Has the members' superblocks say how scrubs are: at once, or when they are written next. Nothing is written to an array that is read only.
+    /// Has the members' superblocks say how scrubs are: at once, or when they are written next. Nothing is written to
+    /// an array that is read only.
     ///
     /// # Panics
     /// When a scrub's position is beyond the last parity stripe.
@@ -380,8 +387,8 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(Stage::PartDone)
     }
 
-    /// What is wrong with a part, in order, and how much parity could not be checked: because members are missing, and because something could not be
-    /// read.
+    /// What is wrong with a part, in order, and how much parity could not be checked: because members are missing, and
+    /// because something could not be read.
     fn compare(&mut self, id: JobId) -> (Vec<Finding>, Sectors, Sectors) {
         let Self { jobs, geometry, sums, .. } = self;
         let Slot { job, plan, .. } = jobs.slot(id);

@@ -1,20 +1,22 @@
 //! Several engines for one array, each with its own parity stripes: see [`Bands`].
 //!
-//! One of them, the keeper, has the array's record and flushes the members; the others, its followers, ask it. What they ask and what it
-//! answers is data that somebody else carries, in order:
-//! - A follower that wants another state on record than there is asks for it ([`Ask::Record`]), and its jobs wait. The keeper makes it durable
-//!   ([`Engine::note`]). Whenever what is durable changes, every follower is told ([`Engine::standing`], [`Engine::learn`]), and the jobs
-//!   that wait look again.
-//! - A follower's flush is a flush by the keeper ([`Ask::Flush`], [`Engine::sync`], [`Engine::synced`]). So there is one place that learns of a
-//!   member's failed flush, which the member reports once, and no flush after it can be taken for a success.
-//! - A follower holds a region of the write-intent bitmap by having the keeper hold it ([`Ask::Intend`], [`Engine::intend_for`], [`Engine::intended`]), and
-//!   writes no stripe of it before. It lets go when its own jobs have for a while and its writes there are flushed ([`Ask::Settle`],
-//!   [`Engine::settle_for`]). So a bit is set on the members while any engine holds its region.
+//! One of them, the keeper, has the array's record and flushes the members; the others, its followers, ask it. What
+//! they ask and what it answers is data that somebody else carries, in order:
+//! - A follower that wants another state on record than there is asks for it ([`Ask::Record`]), and its jobs wait. The
+//!   keeper makes it durable ([`Engine::note`]). Whenever what is durable changes, every follower is told
+//!   ([`Engine::standing`], [`Engine::learn`]), and the jobs that wait look again.
+//! - A follower's flush is a flush by the keeper ([`Ask::Flush`], [`Engine::sync`], [`Engine::synced`]). So there is
+//!   one place that learns of a member's failed flush, which the member reports once, and no flush after it can be
+//!   taken for a success.
+//! - A follower holds a region of the write-intent bitmap by having the keeper hold it ([`Ask::Intend`],
+//!   [`Engine::intend_for`], [`Engine::intended`]), and writes no stripe of it before. It lets go when its own jobs
+//!   have for a while and its writes there are flushed ([`Ask::Settle`], [`Engine::settle_for`]). So a bit is set on
+//!   the members while any engine holds its region.
 //! - An engine that can't go on without losing data freezes, and all others with it ([`Ask::Freeze`]).
 //!
-//! Invariants, for all engines together: no member is written before all are durably marked dirty; no write is replied to before every
-//! member that missed it is durably recorded as failed; the members are marked clean by the keeper's [`Command::Close`](super::Command::Close) alone, which is
-//! for when the followers have flushed and stopped.
+//! Invariants, for all engines together: no member is written before all are durably marked dirty; no write is replied
+//! to before every member that missed it is durably recorded as failed; the members are marked clean by the keeper's
+//! [`Command::Close`](super::Command::Close) alone, which is for when the followers have flushed and stopped.
 
 use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
 
@@ -110,7 +112,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Makes durable, at the keeper, what a follower wants on record: the next [`Engine::standing`]s say how far that is.
+    /// Makes durable, at the keeper, what a follower wants on record: the next [`Engine::standing`]s say how far that
+    /// is.
     pub fn note(&mut self, failed: MemberSet) {
         if self.fail_members(failed).is_err() {
             self.is_frozen = true;
@@ -147,7 +150,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.run_intent();
     }
 
-    /// Makes durable, at the keeper, what a follower has written to `members`, and every failure of a member too; replies then.
+    /// Makes durable, at the keeper, what a follower has written to `members`, and every failure of a member too;
+    /// replies then.
     pub fn sync(&mut self, token: T, members: MemberSet) {
         if self.is_frozen {
             self.replies.push(Reply { token, result: Err(EngineError::Frozen) });
@@ -159,7 +163,8 @@ impl<D: Disk, T> Engine<D, T> {
         self.start(Job::new(Some(token), Work::Sync, Lba(0)..Lba(0)));
     }
 
-    /// Tells a follower that the keeper is done with [`Ask::Flush`]; of `failed` nothing that was written before can be relied on.
+    /// Tells a follower that the keeper is done with [`Ask::Flush`]; of `failed` nothing that was written before can be
+    /// relied on.
     pub fn synced(&mut self, members: MemberSet, failed: MemberSet) {
         for member in members.iter() {
             if failed.contains(member) {

@@ -1,9 +1,10 @@
 //! Weighted shares in flight: how reads, writes and background work share the members.
 //!
-//! What a member is given it serves in its own order, so what decides how long a read waits is how much else is there already. Each class
-//! may have so many bytes with the members ([`LIMITS`]); more waits here, in the order of asking, for its own class only. So a read never queues
-//! behind a write, a writer that saturates the array finds room as soon as its own operations end, and destaging can't crowd out
-//! either. A phase that is larger than the limit goes alone in its class. Nothing is paid below the limits.
+//! What a member is given it serves in its own order, so what decides how long a read waits is how much else is there
+//! already. Each class may have so many bytes with the members ([`LIMITS`]); more waits here, in the order of asking,
+//! for its own class only. So a read never queues behind a write, a writer that saturates the array finds room as soon
+//! as its own operations end, and destaging can't crowd out either. A phase that is larger than the limit goes alone in
+//! its class. Nothing is paid below the limits.
 
 use std::collections::VecDeque;
 
@@ -26,8 +27,8 @@ pub(super) enum Class {
     Rebuild,
 }
 
-/// Bytes of each class that may be with the members: several times what keeps a fast device busy for a millisecond, in the
-/// proportion in which they are to be served.
+/// Bytes of each class that may be with the members: several times what keeps a fast device busy for a millisecond, in
+/// the proportion in which they are to be served.
 pub(super) const LIMITS: [Bytes; 5] = [Bytes(8 << 20), Bytes(4 << 20), Bytes(2 << 20), Bytes(4 << 20), Bytes(8 << 20)];
 
 /// See the module.
@@ -43,7 +44,8 @@ struct Share {
 }
 
 impl Shares {
-    /// Whether a job's phase that moves `cost` may begin. If not, the job waits until [`Shares::leave`] names it, and has entered then.
+    /// Whether a job's phase that moves `cost` may begin. If not, the job waits until [`Shares::leave`] names it, and
+    /// has entered then.
     pub(super) fn enter(&mut self, class: Class, job: JobId, cost: Bytes) -> bool {
         let share = &mut self.classes[class as usize];
         let enters = share.waiting.is_empty() && share.fits(class, cost);

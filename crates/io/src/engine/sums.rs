@@ -1,12 +1,14 @@
 //! The engine's side of block checksums: pages of the members' tables in memory, and what they say of what was read.
 //!
-//! A job waits for the pages of what it reads and writes before it begins. What it has written in place gets its checksums when the writes are over;
-//! then the job waits for a write of each page that began after that. One write of a page is under way at a time, so jobs that come meanwhile
-//! share the next. The job's stripe locks and its place in the log are given up only then.
+//! A job waits for the pages of what it reads and writes before it begins. What it has written in place gets its
+//! checksums when the writes are over; then the job waits for a write of each page that began after that. One write of
+//! a page is under way at a time, so jobs that come meanwhile share the next. The job's stripe locks and its place in
+//! the log are given up only then.
 //!
 //! Invariants:
 //! - A block's checksum changes under its stripe's lock.
-//! - A log record is trimmed only when content and checksums are in place and durable: whatever a crash leaves of them, recovery makes both anew.
+//! - A log record is trimmed only when content and checksums are in place and durable: whatever a crash leaves of them,
+//!   recovery makes both anew.
 //! - A page that a job needs stays in memory until the job is done with it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -44,7 +46,8 @@ pub(super) type Pins = SmallVec<[PageId; 8]>;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Sums {
-    /// By slot; none for members that are missing from the start. The seat of a member that is to take another one's place may be one more.
+    /// By slot; none for members that are missing from the start. The seat of a member that is to take another one's
+    /// place may be one more.
     tables: Vec<Option<Table>>,
     pages: BTreeMap<PageId, Held>,
     /// Pages to be written, in the order in which they changed.
@@ -106,7 +109,8 @@ impl Sums {
         self.writing > 0 || !self.dirty.is_empty()
     }
 
-    /// Takes another member at a slot, or at the seat beyond them: its table is read when it is needed. Nobody has pages of the one before it.
+    /// Takes another member at a slot, or at the seat beyond them: its table is read when it is needed. Nobody has
+    /// pages of the one before it.
     pub(super) fn replace(&mut self, own: &Superblock) {
         let table = Table { tag: Tag::new(own.array, own.member), offset: own.areas.sums.offset };
         if own.slot.index() == self.tables.len() {
@@ -201,7 +205,8 @@ impl Sums {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Takes the pages of what the job's plan reads and writes into memory, and keeps them there; false: the job waits for some.
+    /// Takes the pages of what the job's plan reads and writes into memory, and keeps them there; false: the job waits
+    /// for some.
     pub(super) fn take_pages(&mut self, id: JobId) -> bool {
         let Self { sums, jobs, disk, record, replacing, .. } = self;
         let Some(sums) = sums else { return true };
@@ -223,7 +228,8 @@ impl<D: Disk, T> Engine<D, T> {
             let (first, last) = (block_at(sector).place().0, block_at(DiskSector(sector.0 + len.0 - 1)).place().0);
             for number in (first.0..=last.0).map(PageNumber) {
                 let page = PageId { member, number };
-                // What a slow member should hold is not worth waiting for: everything that it is computed from is checked itself.
+                // What a slow member should hold is not worth waiting for: everything that it is computed from is
+                // checked itself.
                 let is_wanted = is_needed || !disk.slow().contains(member) || sums.has(page);
                 if is_wanted && !job.pins.contains(&page) {
                     job.pins.push(page);
@@ -256,8 +262,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Whether everything that the job has read is what was written there. What is not is noted as damage; without the stripe's lock nothing is said
-    /// for sure yet.
+    /// Whether everything that the job has read is what was written there. What is not is noted as damage; without the
+    /// stripe's lock nothing is said for sure yet.
     pub(super) fn verify_reads(&mut self, id: JobId) -> bool {
         let lost = self.lost(id);
         let Self { geometry, sums, jobs, overlay, counters, .. } = self;
@@ -298,7 +304,8 @@ impl<D: Disk, T> Engine<D, T> {
     /// The blocks that were computed of members that can't be read, and of which nothing shows that they are what
     /// these should hold: neither the checksum nor what the member gave.
     pub(super) fn unproven(&mut self, id: JobId) -> Vec<Location> {
-        // What a member's table says of what it does not have yet is of something older, where it has taken a failed one's place.
+        // What a member's table says of what it does not have yet is of something older, where it has taken a failed
+        // one's place.
         let lost = self.lost(id);
         let Self { sums, jobs, overlay, .. } = self;
         let mut unproven = Vec::new();
@@ -311,7 +318,8 @@ impl<D: Disk, T> Engine<D, T> {
                 let block = block_at(sector);
                 let content = bytes_to_fill(job, &piece.content.part(at, BLOCK.0));
                 let sum = sums.table(piece.member).tag.sum(block, content);
-                // Where the member holds just what the others say, it is the checksum that was lost; what the log has may be newer than either.
+                // Where the member holds just what the others say, it is the checksum that was lost; what the log has
+                // may be newer than either.
                 let is_logged = overlay.touches(piece.member, sector, BLOCK);
                 let page = PageId { member: piece.member, number: block.place().0 };
                 if !job.pins.contains(&page) {
@@ -411,8 +419,8 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(if is_heal { Stage::StartCheck } else { Stage::Record })
     }
 
-    /// Notes what the blocks hold that the job has written, or that nothing is known of them any more where the member failed:
-    /// the old, the new, or some of both.
+    /// Notes what the blocks hold that the job has written, or that nothing is known of them any more where the member
+    /// failed: the old, the new, or some of both.
     pub(super) fn note_sums(&mut self, id: JobId) {
         let Self { sums, jobs, record, zeroes, replacing, .. } = self;
         let Some(sums) = sums else { return };
@@ -499,7 +507,8 @@ impl<D: Disk, T> Engine<D, T> {
                 if is_failed { (Page::lost(), 1) } else { Page::decode(&tag, number, bytes.as_ref()) };
             if damaged > 0 && !is_seat && !record.missing().contains(member) {
                 counters.mismatch(member);
-                tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the others when they are read");
+                tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed \
+                    from the others when they are read");
             }
             held.page = page;
         } else {

@@ -1,7 +1,8 @@
-//! Going over the parity stripes of an array in their order, several at a time, and how far that has come: up to its *watermark* all is done.
+//! Going over the parity stripes of an array in their order, several at a time, and how far that has come: up to its
+//! *watermark* all is done.
 //!
-//! What can't be done stops it, and is tried again after a while, or as soon as what could not be read is written. It knows
-//! neither what is done nor by whom. Whoever says what is wanted never points back: the watermark only rises.
+//! What can't be done stops it, and is tried again after a while, or as soon as what could not be read is written. It
+//! knows neither what is done nor by whom. Whoever says what is wanted never points back: the watermark only rises.
 
 use std::ops::Range;
 
@@ -33,7 +34,8 @@ impl Stuck {
         cells.map(|cell| location(geometry, self.stripe, cell, self.start)).map(|at| (at.member, at.sector))
     }
 
-    /// The array's sectors that nobody has now, in order; none where it is parity. `lost` are the members that are missing or being rebuilt.
+    /// The array's sectors that nobody has now, in order; none where it is parity. `lost` are the members that are
+    /// missing or being rebuilt.
     pub fn lbas(&self, geometry: &Geometry, lost: MemberSet) -> Vec<Range<Lba>> {
         let without = lost.union(self.unreadable);
         let repair = Repair::partial(geometry, without);
@@ -105,7 +107,8 @@ impl Sweep {
         self.mended.clear();
     }
 
-    /// Notes that what could not be read is being written, under the stripe's lock: nothing is stuck there until that has been tried again, at once.
+    /// Notes that what could not be read is being written, under the stripe's lock: nothing is stuck there until that
+    /// has been tried again, at once.
     pub(super) fn mend(&mut self, is_mended: impl Fn(&Stuck) -> bool) {
         self.mended.extend(self.stuck.extract_if(.., |stuck| is_mended(stuck)).map(|stuck| stuck.stripe));
         // These wait for the lock, or come to it again when they fail.
@@ -117,8 +120,8 @@ impl Sweep {
         self.retry = self.retry.saturating_sub(1);
     }
 
-    /// The next stripe to begin before `end`, if any is left and none has to be tried again first. `wanted` is the first stripe from one on that is to be done
-    /// at all.
+    /// The next stripe to begin before `end`, if any is left and none has to be tried again first. `wanted` is the
+    /// first stripe from one on that is to be done at all.
     pub(super) fn begin(&mut self, end: StripeId, wanted: impl Fn(StripeId) -> StripeId) -> Option<StripeId> {
         if let Some(stripe) = self.mended.pop() {
             return Some(stripe);

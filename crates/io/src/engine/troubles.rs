@@ -1,5 +1,5 @@
-//! What is wrong with members, beside that they are missing: who keeps somebody waiting, who failed what nobody could make good, whose failure
-//! has frozen the array.
+//! What is wrong with members, beside that they are missing: who keeps somebody waiting, who failed what nobody could
+//! make good, whose failure has frozen the array.
 //!
 //! Facts alone: what they are called, and what is to be done, somebody else says. Time is [`Engine::tick`].
 
@@ -18,7 +18,8 @@ pub struct Troubles {
     pub stalled: MemberSet,
     /// Their file system has no room for a write that waits until there is some.
     pub roomless: MemberSet,
-    /// They failed something lately that could not be made good from the others, or make many errors and can't be spared.
+    /// They failed something lately that could not be made good from the others, or make many errors and can't be
+    /// spared.
     pub failing: MemberSet,
     /// Their failure was more than the level survives: the array is frozen.
     pub frozen_by: MemberSet,
@@ -115,7 +116,8 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it has none.
+    /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it
+    /// has none.
     pub fn waits_for(&self, member: MemberIndex) -> Option<Duration> {
         let awaited = self.disk.pending().filter(|op| op.member == member && !op.is_abandoned);
         awaited.map(|op| op.age).max().map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))

@@ -1,8 +1,9 @@
 //! The redo log: what every write is about to do, durable before it does any of it.
 //!
-//! Each member has a ring ([`ring`]) in its head area, and logs what itself is about to get, as absolute values: [`record`] is the bytes. What
-//! one commit writes to all of its participants is one record with one sequence number, whole or not there at all. [`replay`] decides, from
-//! the records that the members hold after an unclean stop, which are done again. The engine says when: `engine/log`.
+//! Each member has a ring ([`ring`]) in its head area, and logs what itself is about to get, as absolute values:
+//! [`record`] is the bytes. What one commit writes to all of its participants is one record with one sequence number,
+//! whole or not there at all. [`replay`] decides, from the records that the members hold after an unclean stop, which
+//! are done again. The engine says when: `engine/log`.
 //!
 //! Why this closes the write hole, and what each rule is for, is in `docs/adr/0007-redo-log.md`.
 //!

@@ -58,7 +58,8 @@ pub struct Extent {
 /// What a record says, beside its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The run of the log that it belongs to: see [`Superblock::generation`](crate::superblock::Superblock::generation).
+    /// The run of the log that it belongs to: see
+    /// [`Superblock::generation`](crate::superblock::Superblock::generation).
     pub generation: Uuid,
     /// Its lane.
     pub lane: Lane,
@@ -304,9 +305,11 @@ mod tests {
     #[rustfmt::skip]
     fn the_bytes_are_those_of_the_format() {
         let (header, bytes) = sample();
-        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x5b, 0x79, 0xcf, 0xe1, 0x26, 0x4c, 0x0b, 0xb7];
+        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x5b, 0x79, 0xcf, 0xe1, 0x26, 0x4c,
+            0x0b, 0xb7];
         expected.extend([0xc0; 16]);
-        expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 1, 2, 0, 0, 3, 0, 0, 0]);
+        expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0,
+            0, 0, 1, 2, 0, 0, 3, 0, 0, 0]);
         expected.extend([3, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([16, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0x20, 0, 0, 0, 0, 0]);

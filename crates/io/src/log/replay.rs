@@ -1,9 +1,9 @@
 //! Which records are done again after an unclean stop.
 //!
-//! A lane commits one record at a time, and writes in place only what is committed. So of each lane only the newest record can be uncommitted;
-//! it is committed, or as good as that, when every participant that is left holds it, and otherwise nothing of it was written in
-//! place. Every older one was committed: it is on every participant that is left, or that member lost it. Where no
-//! participant has it any more, the record after it says who took part.
+//! A lane commits one record at a time, and writes in place only what is committed. So of each lane only the newest
+//! record can be uncommitted; it is committed, or as good as that, when every participant that is left holds it, and
+//! otherwise nothing of it was written in place. Every older one was committed: it is on every participant that is
+//! left, or that member lost it. Where no participant has it any more, the record after it says who took part.
 
 use std::collections::{BTreeMap, btree_map};
 use std::ops::Bound;
@@ -26,7 +26,8 @@ pub struct Redo {
 pub enum ReplayError {
     /// A member lacks a record that was committed.
     #[error(
-        "member {member} lost record {} of its log, which was committed: its log is damaged. Leave it out, with --degraded, if the others suffice",
+        "member {member} lost record {} of its log, which was committed: its log is damaged. Leave it out, with \
+         --degraded, if the others suffice",
         sequence.0
     )]
     Lost {
@@ -36,7 +37,11 @@ pub enum ReplayError {
         sequence: Sequence,
     },
     /// Copies of a record contradict each other.
-    #[error("members {first} and {second} contradict each other about record {} of the log; one of them is not of this array's last run", sequence.0)]
+    #[error(
+        "members {first} and {second} contradict each other about record {} of the log; one of them is not of this \
+         array's last run",
+        sequence.0
+    )]
     Contradiction {
         /// One member.
         first: MemberIndex,
@@ -83,13 +88,15 @@ impl Held {
     }
 }
 
-/// Of the `accepted` members, each of whom has a part of its log that can't be read, those that may hold something there that counts: they
-/// are not to be believed. `is_whole`: no member is missing or being rebuilt, and the level survives one.
+/// Of the `accepted` members, each of whom has a part of its log that can't be read, those that may hold something
+/// there that counts: they are not to be believed. `is_whole`: no member is missing or being rebuilt, and the level
+/// survives one.
 ///
-/// What a member alone can't read shows elsewhere: everything that changes content has two participants at least, and who of them has a
-/// record has it until it has the mark that says that it is in place. Only what heals or repairs one member is on that member alone, and that
-/// is in place or found again. So the member's log lacks nothing that counts when it has every record that others say it took part in. It is another
-/// thing when two members can't read what only they took part in, or when the other participant is missing.
+/// What a member alone can't read shows elsewhere: everything that changes content has two participants at least, and
+/// who of them has a record has it until it has the mark that says that it is in place. Only what heals or repairs one
+/// member is on that member alone, and that is in place or found again. So the member's log lacks nothing that counts
+/// when it has every record that others say it took part in. It is another thing when two members can't read what only
+/// they took part in, or when the other participant is missing.
 #[must_use]
 pub fn doubtful(held: &Held, unreadable: MemberSet, is_whole: bool) -> MemberSet {
     if planted!(UnreadableLogIgnored) {
@@ -106,8 +113,8 @@ pub fn doubtful(held: &Held, unreadable: MemberSet, is_whole: bool) -> MemberSet
     unreadable.iter().filter(|&member| !is_alone || lacks(member)).collect()
 }
 
-/// Decides from the records that the accepted members hold which are done again, in this order. Members without records are in `accepted`,
-/// too.
+/// Decides from the records that the accepted members hold which are done again, in this order. Members without records
+/// are in `accepted`, too.
 ///
 /// # Errors
 /// [`ReplayError`] when a member lacks what it must have.

@@ -1,7 +1,8 @@
 //! Where records go in one member's part of the log: a ring of blocks, filled in order.
 //!
-//! A record's place is used again when the record is trimmed *and* this member durably holds the mark that says so: what survives on any
-//! one member is then enough to know that the records which it has overwritten are not to be done again, nor those before them.
+//! A record's place is used again when the record is trimmed *and* this member durably holds the mark that says so:
+//! what survives on any one member is then enough to know that the records which it has overwritten are not to be done
+//! again, nor those before them.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -126,7 +127,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever comes: no record is put where a live one is, or beyond the ring, and with room for a mark kept there always is a way on.
+        /// Whatever comes: no record is put where a live one is, or beyond the ring, and with room for a mark kept
+        /// there always is a way on.
         #[test]
         fn live_records_are_never_overwritten(steps in proptest::collection::vec((1..6_u64, 0..4_u64), 1..200)) {
             let mut ring = Ring::new(4096..4096 + 12 * 4096);
@@ -139,7 +141,8 @@ mod tests {
                     Some(at) => {
                         let range = at.0..at.0 + len.0;
                         prop_assert!(range.start >= 4096 && range.end <= 4096 + 12 * 4096);
-                        prop_assert!(live.iter().all(|(_, other)| other.end <= range.start || range.end <= other.start));
+                        prop_assert!(live.iter().all(|(_,
+                            other)| other.end <= range.start || range.end <= other.start));
                         ring.take(Sequence(sequence), at, len);
                         live.push((sequence, range));
                     }
@@ -148,7 +151,8 @@ mod tests {
                         let at = ring.find(BLOCK, Bytes(0));
                         prop_assert!(at.is_some());
                         let range = at.unwrap().0..at.unwrap().0 + 4096;
-                        prop_assert!(live.iter().all(|(_, other)| other.end <= range.start || range.end <= other.start));
+                        prop_assert!(live.iter().all(|(_,
+                            other)| other.end <= range.start || range.end <= other.start));
                         ring.take(Sequence(sequence), at.unwrap(), BLOCK);
                         live.retain(|_| false);
                         live.push((sequence, range));

@@ -17,7 +17,8 @@ use super::{Access, MemberError};
 /// finished its disk operations, which is just how long its members must be left alone; the kernel has no event for it.
 const ORPHAN_WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// How long to wait for whoever may only be looking: udev, blkid and their like hold a device for a moment whenever it appears or was written.
+/// How long to wait for whoever may only be looking: udev, blkid and their like hold a device for a moment whenever it
+/// appears or was written.
 const PROBE_WAIT_MAX: Duration = Duration::from_secs(2);
 
 /// How long opening a member may wait for others, however busy the machine is.
@@ -89,8 +90,8 @@ fn is_running(pid: u32) -> bool {
     !matches!(state, Some('Z' | 'X'))
 }
 
-/// Finds the holder of a file's flock in the text of /proc/locks: a line is
-/// `1: FLOCK  ADVISORY  WRITE 1234 08:01:5678 0 EOF`, device numbers in hexadecimal; waiters have `->` after the number.
+/// Finds the holder of a file's flock in the text of /proc/locks: a line is `1: FLOCK ADVISORY WRITE 1234 08:01:5678 0
+/// EOF`, device numbers in hexadecimal; waiters have `->` after the number.
 fn holder_in(locks: &str, file: (u32, u32, u64)) -> Option<u32> {
     locks.lines().find_map(|line| {
         let fields: Vec<&str> = line.split_whitespace().collect();

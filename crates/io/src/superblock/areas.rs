@@ -68,8 +68,8 @@ impl Area {
 }
 
 impl Areas {
-    /// The areas of a new member of the given size, with a log of at least `log`; `None` when the member is below [`MEMBER_MIN`], or nothing
-    /// is left for data.
+    /// The areas of a new member of the given size, with a log of at least `log`; `None` when the member is below
+    /// [`MEMBER_MIN`], or nothing is left for data.
     #[must_use]
     pub fn new(member_size: Bytes, log: Bytes, integrity: Integrity) -> Option<Self> {
         let [.., tail] = positions(member_size)?;
@@ -91,8 +91,8 @@ impl Areas {
         })
     }
 
-    /// How large the log of a member is unless somebody wants another: 1/64 of the member, at most 64 MiB, beside what is left of the first
-    /// MiB.
+    /// How large the log of a member is unless somebody wants another: 1/64 of the member, at most 64 MiB, beside what
+    /// is left of the first MiB.
     #[must_use]
     pub fn default_log(member_size: Bytes) -> Bytes {
         Bytes(MIB - LOG_START + (member_size.0 / 64).min(LOG_EXTRA_MAX) / MIB * MIB)
@@ -104,7 +104,8 @@ impl Areas {
         Bytes(stripe.0.saturating_mul(LOG_STRIPES).saturating_add(LOG_HEADERS))
     }
 
-    /// The areas of the member when it has grown to this size: the data reaches to the new tail, and checksums have what is left before the data.
+    /// The areas of the member when it has grown to this size: the data reaches to the new tail, and checksums have
+    /// what is left before the data.
     #[must_use]
     pub(crate) fn grown(self, member_size: Bytes, has_sums: bool) -> Self {
         let Some([.., tail]) = positions(member_size).filter(|_| member_size >= self.member_size) else { return self };
@@ -133,7 +134,8 @@ impl Areas {
         used.bytes().0.div_ceil(BLOCK_BYTES.0) <= self.summed().0 / BLOCK_BYTES.0
     }
 
-    /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used` sectors.
+    /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used`
+    /// sectors.
     pub(super) fn are_sound(&self, used: Sectors) -> bool {
         let Some([_, last_slot, tail]) = positions(self.member_size) else { return false };
         let page = SUPERBLOCK_BYTES as u64;

@@ -13,8 +13,9 @@ pub enum ScrubMode {
     Check,
     /// Repairs what is certainly wrong ([`Blame::Certain`](crate::engine::Blame::Certain)).
     Repair,
-    /// Repairs data that two parity units speak against, too ([`Blame::Suspected`](crate::engine::Blame::Suspected)). Where such a unit was wrong and was
-    /// then overwritten in part of a stripe, this undoes the overwriting: for arrays that were only read since they were found wrong.
+    /// Repairs data that two parity units speak against, too ([`Blame::Suspected`](crate::engine::Blame::Suspected)).
+    /// Where such a unit was wrong and was then overwritten in part of a stripe, this undoes the overwriting: for
+    /// arrays that were only read since they were found wrong.
     RepairSuspects,
 }
 

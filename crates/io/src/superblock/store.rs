@@ -24,9 +24,10 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
     Ok(member.sync()?)
 }
 
-/// What a new member of this size gets zeros in: first where the superblocks are, so that a former array does without the member before it loses
-/// anything else; then, when that is durable, the first MiB and everything from the tail on, where other formats have what they are known by.
-/// What is left after the last whole `step` can't be written directly, and holds no signature.
+/// What a new member of this size gets zeros in: first where the superblocks are, so that a former array does without
+/// the member before it loses anything else; then, when that is durable, the first MiB and everything from the tail on,
+/// where other formats have what they are known by. What is left after the last whole `step` can't be written directly,
+/// and holds no signature.
 ///
 /// # Panics
 /// When the size is below [`MEMBER_MIN`](super::MEMBER_MIN).
@@ -39,7 +40,8 @@ pub fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
     [copies.into(), vec![Area { offset: Bytes(0), size: HEAD_STEP }, last]]
 }
 
-/// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable when it returns; blocks.
+/// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable
+/// when it returns; blocks.
 ///
 /// # Errors
 /// When the member fails.
@@ -79,8 +81,9 @@ pub fn load(member: &Member) -> Result<Superblock, Error> {
     }
 }
 
-/// The copy that counts beside some that can't be read; none where one of those may be newer. Each version is written to two of the three
-/// places: with one unreadable and the others sound, the newest one that anything relies on is among these.
+/// The copy that counts beside some that can't be read; none where one of those may be newer. Each version is written
+/// to two of the three places: with one unreadable and the others sound, the newest one that anything relies on is
+/// among these.
 fn newest_beside(
     unreadable: usize,
     copies: Vec<Result<Superblock, SuperblockError>>,

@@ -53,7 +53,8 @@ pub(super) fn sample() -> Superblock {
     }
 }
 
-/// The bytes of [`sample`] up to the slot table, typed in from `docs/on-disk-format.md`; the checksum was computed with zlib.
+/// The bytes of [`sample`] up to the slot table, typed in from `docs/on-disk-format.md`; the checksum was computed with
+/// zlib.
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
@@ -383,7 +384,8 @@ fn a_write_torn_at_any_block_leaves_this_version_or_the_one_before() {
         after.slots[0].state = SlotState::Failed;
         let [old, new] = [encode(&before), encode(&after)];
         for torn in 0..256_u64 {
-            // Each of the two copies holds any mix of the old bytes (which at the head are another version's) and the new.
+            // Each of the two copies holds any mix of the old bytes (which at the head are another version's) and the
+            // new.
             let mix = |kept: u64| -> Vec<u8> {
                 let part = |i: usize| if kept >> i & 1 == 1 { &new } else { &old };
                 (0..4).flat_map(|i| part(i)[i * 1024..(i + 1) * 1024].to_vec()).collect()
@@ -476,6 +478,7 @@ proptest! {
         let mut bytes = encode(&sample());
         bytes[bit / 8] ^= 1 << (bit % 8);
         let result = decode(&bytes);
-        prop_assert!(matches!(result, Err(SuperblockError::NoMagic | SuperblockError::BadChecksum { .. })), "{:?}", result);
+        prop_assert!(matches!(result, Err(SuperblockError::NoMagic | SuperblockError::BadChecksum { .. })), "{:?}",
+            result);
     }
 }

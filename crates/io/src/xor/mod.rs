@@ -165,7 +165,8 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_length_count_and_alignment_gives_the_definition(len in 0..9000_usize, count in 1..=64_usize, skew in 0..70_usize) {
+        fn any_length_count_and_alignment_gives_the_definition(len in 0..9000_usize, count in 1..=64_usize,
+            skew in 0..70_usize) {
             compare(len, count, skew);
         }
     }

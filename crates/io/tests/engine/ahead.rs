@@ -1,5 +1,5 @@
-//! Read-ahead: how few operations a stream takes, that what is read is what was written whatever happens meanwhile, and that nobody is
-//! worse off when it fails.
+//! Read-ahead: how few operations a stream takes, that what is read is what was written whatever happens meanwhile, and
+//! that nobody is worse off when it fails.
 
 use rustix::io::Errno;
 use uraid_io::buf::{Buf, Pool};

@@ -76,8 +76,8 @@ fn runs(pages: &[[bool; 16]]) -> (u64, u64) {
     (pages.iter().map(starts).sum(), pages.iter().map(count).sum())
 }
 
-/// However often and in whatever order a stripe is written, it is planned once: what is read and written follows from which pages are
-/// dirty at last.
+/// However often and in whatever order a stripe is written, it is planned once: what is read and written follows from
+/// which pages are dirty at last.
 #[test]
 fn many_small_writes_to_a_stripe_cost_one_plan() {
     for seed in 0..20 {
@@ -188,8 +188,8 @@ fn adjacent_stripes_are_written_together() {
         }
         flush(engine);
     });
-    // Stripe 0 has its units on members 0 and 1 and its parity on 2; stripe 1 has them on 0 and 2 and on 1, where the sector is missing
-    // between the two. The parity of that column is computed from the other unit and what is read.
+    // Stripe 0 has its units on members 0 and 1 and its parity on 2; stripe 1 has them on 0 and 2 and on 1, where the
+    // sector is missing between the two. The parity of that column is computed from the other unit and what is read.
     assert_eq!(cost, (2, 2 * 512, 4, (16 + 7 + 8 + 15) * 512, 0), "all but a sector");
 }
 

@@ -1,5 +1,5 @@
-//! Whatever is done at once, in whatever order members answer: sectors hold what a write brought, whole, and every member
-//! holds what an encoder makes of the content.
+//! Whatever is done at once, in whatever order members answer: sectors hold what a write brought, whole, and every
+//! member holds what an encoder makes of the content.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -390,7 +390,8 @@ fn concurrent_commands_with_checksums() {
     }
 }
 
-/// A member's content rots under load; with two failures survived, two members' does, or one's beside a missing one. What a block was before it rotted comes back.
+/// A member's content rots under load; with two failures survived, two members' does, or one's beside a missing one.
+/// What a block was before it rotted comes back.
 #[test]
 fn members_rot_under_load() {
     let mut found = 0;
@@ -450,7 +451,8 @@ fn members_die_under_load() {
     }
 }
 
-/// A member stops and goes on under load, for one kind of operation or another; on some seeds for so long that it is given up.
+/// A member stops and goes on under load, for one kind of operation or another; on some seeds for so long that it is
+/// given up.
 #[test]
 fn members_hang_under_load() {
     let tick = uraid_io::cache::TICK;

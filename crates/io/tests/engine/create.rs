@@ -62,7 +62,8 @@ fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|&byte| byte == 0)
 }
 
-/// Asserts that the array is whole, and has nothing but zeros where anything is kept twice, and no checksum of anything.
+/// Asserts that the array is whole, and has nothing but zeros where anything is kept twice, and no checksum of
+/// anything.
 fn assert_whole(shape: &Shape, members: &Members, context: &str) {
     for bytes in members.iter().flatten() {
         let own = superblock(bytes);
@@ -117,7 +118,8 @@ fn the_power_goes_at_each_operation() {
                 let is_marked = power.durable.iter().all(|bytes| is_new(&shape, bytes));
                 let after = power.cut(&mut random);
                 if !after.iter().flatten().all(|bytes| is_new(&shape, bytes)) {
-                    // Creating it anew is all that can be done. Until then nothing but zeros was written, and that only where it does no harm.
+                    // Creating it anew is all that can be done. Until then nothing but zeros was written, and that only
+                    // where it does no harm.
                     assert!(!is_marked && made.is_err(), "{context}");
                     for (bytes, before) in after.iter().flatten().zip(before.iter().flatten()) {
                         let data = size(shape.superblocks()[0].areas.data.offset)..bytes.len() - (64 << 10);

@@ -1,4 +1,5 @@
-//! Members that fail: the right data or an error, and the failure on record before any write that it missed is acknowledged.
+//! Members that fail: the right data or an error, and the failure on record before any write that it missed is
+//! acknowledged.
 
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
@@ -52,7 +53,8 @@ fn read_errors_are_made_good_from_the_others() {
                     content[sectors..][..new.len()].copy_from_slice(&new);
                 }
                 assert!(read(&mut engine, 0, capacity).expect("read") == content, "{context}");
-                // Once, it gives back what was written to heal it; for good, it does not. A copy that nobody reads shows nothing.
+                // Once, it gives back what was written to heal it; for good, it does not. A copy that nobody reads
+                // shows nothing.
                 let is_read = engine.disk().inner.counters(MemberIndex(member)).reads > 0;
                 let is_failed = is_read && count > 1;
                 let failed = if is_failed { MemberSet::EMPTY.with(MemberIndex(member)) } else { MemberSet::EMPTY };
@@ -233,8 +235,8 @@ fn superblocks_that_cannot_be_written_freeze_an_array_without_redundancy() {
     assert!(engine.disk().ops.iter().all(|op| !op.is_data), "no data is written before the mark");
 }
 
-/// A read of a missing unit waits for the stripe's lock while the write that holds it fails on a second member: what it would
-/// compute from half a write is not content.
+/// A read of a missing unit waits for the stripe's lock while the write that holds it fails on a second member: what it
+/// would compute from half a write is not content.
 #[test]
 fn a_read_behind_a_write_that_freezes_the_array_is_refused() {
     let shape = small(RAID5, 3);

@@ -17,7 +17,8 @@ use crate::support::{
 /// What the members get: some chunks, and what is none.
 const MORE: usize = 40 * 4096 + 1024;
 
-/// The members of an array, which lose power after some operations. Each takes effect at once, and is durable after the next flush.
+/// The members of an array, which lose power after some operations. Each takes effect at once, and is durable after the
+/// next flush.
 pub(crate) struct Power {
     inner: MemDisk,
     pub(crate) durable: Vec<Vec<u8>>,

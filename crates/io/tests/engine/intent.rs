@@ -1,5 +1,6 @@
-//! The write-intent bitmap: what is set before what is written, what that costs, when it is cleared, and what is computed again after an
-//! unclean stop. That no write comes too early and no bit is cleared too early is for the watched disk to see, in every test.
+//! The write-intent bitmap: what is set before what is written, what that costs, when it is cleared, and what is
+//! computed again after an unclean stop. That no write comes too early and no bit is cleared too early is for the
+//! watched disk to see, in every test.
 
 use rustix::io::Errno;
 use uraid_io::bitmap::RegionId;

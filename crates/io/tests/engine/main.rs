@@ -1,4 +1,5 @@
-//! The engine on members in memory: content, the cache, faults, what is on record when, and how many operations it takes.
+//! The engine on members in memory: content, the cache, faults, what is on record when, and how many operations it
+//! takes.
 
 mod ahead;
 mod cache;

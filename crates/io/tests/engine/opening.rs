@@ -1,4 +1,5 @@
-//! Members that fail while the array is opened: as many as the level survives cost nothing that was acknowledged, and none keeps it from starting.
+//! Members that fail while the array is opened: as many as the level survives cost nothing that was acknowledged, and
+//! none keeps it from starting.
 
 use rustix::io::Errno;
 use uraid_io::array::{Assembled, RecoverError};
@@ -191,7 +192,8 @@ fn a_member_whose_log_may_have_held_more_is_given_up() {
     }
 }
 
-/// Without the parity's member a write is on one member alone. When that can't read its log, nobody else knows of the write.
+/// Without the parity's member a write is on one member alone. When that can't read its log, nobody else knows of the
+/// write.
 #[test]
 fn what_only_an_unreadable_log_can_tell_is_not_guessed() {
     let shape = logged(RAID5, 3);

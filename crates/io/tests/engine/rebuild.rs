@@ -134,7 +134,8 @@ fn every_lost_set_is_rebuilt_in_one_pass() {
     }
 }
 
-/// Checksums that were lost on another member keep nothing from being rebuilt, as there is nothing else to rebuild it from.
+/// Checksums that were lost on another member keep nothing from being rebuilt, as there is nothing else to rebuild it
+/// from.
 #[test]
 fn a_member_is_rebuilt_beside_one_that_lost_checksums() {
     let shape = small(RAID5, 3).checked();
@@ -214,7 +215,8 @@ fn what_returns_is_rebuilt_where_the_bitmap_says() {
     }
 }
 
-/// A member that was given up under load, with or without its latest writes, returns under load; it has everything then.
+/// A member that was given up under load, with or without its latest writes, returns under load; it has everything
+/// then.
 #[test]
 fn what_returns_under_load_lacks_nothing() {
     for (number, level) in (0..).zip([RAID5, Level::Raid1, rm2(3, Placement::Adjacent)]) {
@@ -502,7 +504,8 @@ fn a_stripe_that_cannot_be_read_stops_it_until_it_can() {
     let unreadable = MemberSet::EMPTY.with(MemberIndex(3));
     assert_eq!(stuck, Stuck { stripe, start: Sectors(0), len: Sectors(8), unreadable });
     assert_eq!(stuck.sectors(engine.geometry()).collect::<Vec<_>>(), [(MemberIndex(3), DiskSector(4 * 8))]);
-    // Left-symmetric, of four: stripe 4 has its parity on member 3, its data on 0, 1 and 2. So only what member 1 is to have is lost.
+    // Left-symmetric, of four: stripe 4 has its parity on member 3, its data on 0, 1 and 2. So only what member 1 is to
+    // have is lost.
     let lost = MemberSet::EMPTY.with(MemberIndex(1));
     assert_eq!(stuck.lbas(engine.geometry(), lost), [Lba(4 * 24 + 8)..Lba(4 * 24 + 16)]);
     assert_eq!(stuck.stripe_lbas(engine.geometry()), Lba(4 * 24)..Lba(5 * 24));

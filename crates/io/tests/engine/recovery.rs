@@ -87,8 +87,8 @@ impl Disk for Tally {
     }
 }
 
-/// Brings an array into agreement, and gives what is read of its members' data for that; its content is read through the engine then, and
-/// compared with what the members hold.
+/// Brings an array into agreement, and gives what is read of its members' data for that; its content is read through
+/// the engine then, and compared with what the members hold.
 fn recover(shape: &Shape, members: &Members, context: &str) -> (u64, Vec<u8>) {
     let data = shape.superblocks()[0].areas.data;
     let disk = Tally { inner: MemDisk::new(members.clone(), Order::Fifo), data, read: 0 };
@@ -120,7 +120,8 @@ fn members(engine: &TestEngine) -> Members {
     all.iter().map(|member| engine.disk().inner.member(member).map(<[u8]>::to_vec)).collect()
 }
 
-/// Puts other bytes in place of what a member has of some sectors of its data, as a write that did not reach it leaves them.
+/// Puts other bytes in place of what a member has of some sectors of its data, as a write that did not reach it leaves
+/// them.
 fn disturb(shape: &Shape, members: &mut Members, member: usize, sector: u64, sectors: u64) {
     let start = size(shape.superblocks()[0].areas.data.offset) + size(Sectors(sector).bytes());
     let bytes = members[member].as_mut().expect("present");
@@ -303,7 +304,8 @@ impl Disk for Cut {
     }
 }
 
-/// Recovery is cut off after each of its operations, and begun again; in between any sectors are lost that are not durable.
+/// Recovery is cut off after each of its operations, and begun again; in between any sectors are lost that are not
+/// durable.
 #[test]
 fn recovery_can_be_cut_off_anywhere() {
     for (index, shape) in (0..).zip(shapes()) {
@@ -324,7 +326,8 @@ fn recovery_can_be_cut_off_anywhere() {
             let disk = MemDisk::new(left.clone(), Order::Seeded(cut as u64));
             let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
             let watch = Rc::new(RefCell::new(watch));
-            // What comes before the recovery itself: superblocks are read, written and flushed, copy by copy; bitmaps are read.
+            // What comes before the recovery itself: superblocks are read, written and flushed, copy by copy; bitmaps
+            // are read.
             let free = 7 * usize::from(shape.members);
             let disk = Cut { watch: Rc::clone(&watch), left: free + cut };
             let ended = assembled(disk, &left).recover(|_| ());

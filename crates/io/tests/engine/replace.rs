@@ -550,8 +550,9 @@ fn shape_of(seed: u64) -> Shape {
     ways[size(Bytes(seed / 4 % 4))]
 }
 
-/// The power goes at any moment of a copy and of the switch at its end. Just one of both members has the slot then, with all that was written; if the array
-/// goes on with the old one instead, the new one is not taken for its member later.
+/// The power goes at any moment of a copy and of the switch at its end. Just one of both members has the slot then,
+/// with all that was written; if the array goes on with the old one instead, the new one is not taken for its member
+/// later.
 #[test]
 fn the_power_goes_at_any_moment() {
     let (mut before, mut sealed, mut within, mut after) = (0, 0, 0, 0);
@@ -570,7 +571,8 @@ fn the_power_goes_at_any_moment() {
         let replace = replacement(&mut engine, &shape, slot, 1);
         let seat = engine.seat().expect("a seat");
         engine.submit(1, replace);
-        // Most of them near the switch: from a moment before the new member has a superblock, just after, or when others know it.
+        // Most of them near the switch: from a moment before the new member has a superblock, just after, or when
+        // others know it.
         let moment = random.below(4);
         if moment > 0 {
             let others = engine.geometry().all_members().minus(MemberSet::EMPTY.with(slot));

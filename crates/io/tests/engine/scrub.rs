@@ -1,4 +1,5 @@
-//! Scrubbing: what is wrong is found, exactly, and named where that can be told; what is right is read once and never written.
+//! Scrubbing: what is wrong is found, exactly, and named where that can be told; what is right is read once and never
+//! written.
 
 use rustix::io::Errno;
 use uraid_io::bands::Bands;
@@ -148,7 +149,8 @@ fn expected(geometry: &Geometry, stripe: StripeId, cell: Cell, columns: std::ops
     groups.map(|(_, group)| mismatch(Blame::Unknown(uraid_layout::GroupId(group)))).collect()
 }
 
-/// Every cell of every level's stripe: found where it is and nowhere else; checking changes no byte, and reads each unit once.
+/// Every cell of every level's stripe: found where it is and nowhere else; checking changes no byte, and reads each
+/// unit once.
 #[test]
 fn one_wrong_unit_is_reported_exactly_and_nothing_is_written() {
     for shape in shapes() {
@@ -263,7 +265,8 @@ fn a_wrong_unit_of_rm2_is_repaired() {
     }
 }
 
-/// All pairs of cells of a small RM2, in the same columns and in overlapping ones: either a unit that is wrong is made right, or nothing changes.
+/// All pairs of cells of a small RM2, in the same columns and in overlapping ones: either a unit that is wrong is made
+/// right, or nothing changes.
 #[test]
 fn two_wrong_units_are_located_or_left_alone() {
     let shape = Shape { chunks: 3, ..small(rm2(3, Placement::Adjacent), 7) };
@@ -303,7 +306,8 @@ fn two_wrong_units_are_located_or_left_alone() {
     assert!(left > 100 && repaired > 100);
 }
 
-/// One parity unit after the other rots while clients write: each is repaired or written over, and what clients have written is never changed.
+/// One parity unit after the other rots while clients write: each is repaired or written over, and what clients have
+/// written is never changed.
 #[test]
 fn parity_that_rots_under_load_is_repaired() {
     let mut repaired = 0;
@@ -348,7 +352,8 @@ fn blocks_that_were_never_written_are_compared() {
     assert_encoded(&engine, &vec![0; size(geometry.capacity().bytes())], "repaired");
 }
 
-/// A write that comes while a unit is found wrong waits until it is repaired: before that it would make the parity wrong instead.
+/// A write that comes while a unit is found wrong waits until it is repaired: before that it would make the parity
+/// wrong instead.
 #[test]
 fn a_write_waits_for_the_repair_of_its_stripe() {
     for shape in rm2_shapes() {
@@ -450,7 +455,8 @@ fn checksums_tell_which_block_is_wrong() {
     }
 }
 
-/// What can't be read is computed from the others and written back, one block and no more; without redundancy it is reported.
+/// What can't be read is computed from the others and written back, one block and no more; without redundancy it is
+/// reported.
 #[test]
 fn what_a_member_can_not_read_is_repaired() {
     // Chunks of several blocks: of different rows nothing fails together.
@@ -496,7 +502,8 @@ fn a_member_that_fails_a_repair_is_on_record() {
     assert!(read(&mut engine, 0, geometry.capacity().0).expect("read") == content);
 }
 
-/// What is dirty in memory is neither compared nor lost, and what was computed in memory of a wrong unit is forgotten with its repair.
+/// What is dirty in memory is neither compared nor lost, and what was computed in memory of a wrong unit is forgotten
+/// with its repair.
 #[test]
 fn memory_and_members_agree_after_a_repair() {
     for (mode, consistency) in [
@@ -534,7 +541,8 @@ fn memory_and_members_agree_after_a_repair() {
     }
 }
 
-/// A unit that was wrong when a part of its stripe was overwritten looks as before: now its parity is wrong, and what was written is not undone.
+/// A unit that was wrong when a part of its stripe was overwritten looks as before: now its parity is wrong, and what
+/// was written is not undone.
 #[test]
 fn what_was_overwritten_is_not_undone() {
     for shape in rm2_shapes() {
@@ -677,7 +685,8 @@ fn closing_stops_a_scrub() {
     }
 }
 
-/// An array that is open for reading only, or whose parity was not made to agree since an unclean stop, is checked and not repaired.
+/// An array that is open for reading only, or whose parity was not made to agree since an unclean stop, is checked and
+/// not repaired.
 #[test]
 fn an_array_that_must_not_be_written_is_not() {
     let shape = small(Level::Raid1, 3);

@@ -1,4 +1,5 @@
-//! Members that are slow or hang: what they take too long for is had from the others, or done without them, and what they do late harms nobody.
+//! Members that are slow or hang: what they take too long for is had from the others, or done without them, and what
+//! they do late harms nobody.
 
 use std::time::Duration;
 
@@ -292,7 +293,8 @@ fn a_member_that_hangs_is_given_up_and_the_write_is_replied_to() {
 
 #[test]
 fn a_member_that_hangs_later_is_given_up_too() {
-    // After the first write the superblocks are right, so that what hangs is the log, the content, its checksums or a flush.
+    // After the first write the superblocks are right, so that what hangs is the log, the content, its checksums or a
+    // flush.
     for shape in redundant().flat_map(with_all) {
         for (names, fua) in [(&[OpName::Write][..], false), (&[OpName::Flush], true), (&NAMES, false)] {
             let context = format!("{shape:?}, {names:?}");
@@ -385,7 +387,8 @@ fn without_deadlines_everything_waits() {
     turn(&mut engine).pop().expect("replied to").result.expect("written");
 }
 
-/// Read-modify-writes by the hundred, each of which has working memory that its read may still fill: they do not starve those after them.
+/// Read-modify-writes by the hundred, each of which has working memory that its read may still fill: they do not starve
+/// those after them.
 #[test]
 fn what_hangs_keeps_its_memory_and_no_more() {
     let shape = Shape { chunk: 1 << 20, chunks: 64, ..small(RAID5, 5) };

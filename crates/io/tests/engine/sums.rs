@@ -1,5 +1,5 @@
-//! Checksums: what a member holds and nobody wrote there is found, made good from the others and written back; where nothing is left it is an
-//! error for the blocks concerned, never wrong data.
+//! Checksums: what a member holds and nobody wrote there is found, made good from the others and written back; where
+//! nothing is left it is an error for the blocks concerned, never wrong data.
 
 use rustix::io::Errno;
 use uraid_io::array::{Assembled, Candidate, judge};
@@ -101,7 +101,8 @@ fn every_byte_of_a_block_counts() {
     }
 }
 
-/// A write that never reached the member, one that went elsewhere, and two blocks that changed places: all are whole blocks that were written at some time.
+/// A write that never reached the member, one that went elsewhere, and two blocks that changed places: all are whole
+/// blocks that were written at some time.
 #[test]
 fn lost_misdirected_and_swapped_writes_are_found() {
     for shape in redundant() {
@@ -246,7 +247,8 @@ fn a_lost_write_of_checksums_costs_nothing() {
     }
 }
 
-/// Where checksums were lost it is the others that say what the blocks hold, so that content that is wrong, too, is not taken for right.
+/// Where checksums were lost it is the others that say what the blocks hold, so that content that is wrong, too, is not
+/// taken for right.
 #[test]
 fn content_without_its_checksums_is_held_against_the_others() {
     let shape = small(RAID5, 3).checked();
@@ -324,7 +326,8 @@ fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
     }
 }
 
-/// What is wrong in one place says nothing of another: a member's content is no better there for being read together with it.
+/// What is wrong in one place says nothing of another: a member's content is no better there for being read together
+/// with it.
 #[test]
 fn lost_checksums_are_believed_only_where_nothing_else_is_left() {
     let shape = Shape { chunks: 6, ..small(RAID5, 3) }.checked();
@@ -592,7 +595,8 @@ fn is_apart(shape: Shape, first: MemberIndex, second: MemberIndex) -> bool {
     Repair::new(&shape.geometry(), both).is_ok()
 }
 
-/// The server is killed after any of its disk operations: recovery makes content and checksums agree, and every block is old or new.
+/// The server is killed after any of its disk operations: recovery makes content and checksums agree, and every block
+/// is old or new.
 #[test]
 fn a_crash_between_content_and_checksums_is_made_good() {
     let mut crashes = 0;

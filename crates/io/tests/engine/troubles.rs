@@ -1,4 +1,5 @@
-//! What the engine says is wrong with members: who keeps clients waiting, who fails what nobody makes good, who has frozen the array.
+//! What the engine says is wrong with members: who keeps clients waiting, who fails what nobody makes good, who has
+//! frozen the array.
 
 use std::time::Duration;
 

@@ -38,8 +38,9 @@ impl Divisor {
     pub(super) const fn div_rem(self, dividend: u64) -> (u64, u64) {
         match self.method {
             Method::Shift(shift) => (dividend >> shift, dividend & (self.divisor - 1)),
-            // The reciprocal is over 2^64/divisor by less than 1, so the estimate is the quotient or one more, for every
-            // dividend; one more only for dividends far beyond those of an array, which is a branch that costs nothing.
+            // The reciprocal is over 2^64/divisor by less than 1, so the estimate is the quotient or one more, for
+            // every dividend; one more only for dividends far beyond those of an array, which is a branch that costs
+            // nothing.
             Method::Reciprocal(reciprocal) => {
                 let estimate = ((dividend as u128 * reciprocal as u128) >> 64) as u64;
                 let rest = dividend.wrapping_sub(estimate.wrapping_mul(self.divisor));
@@ -66,8 +67,8 @@ mod tests {
         assert_eq!(Divisor::new(divisor).div_rem(dividend), expected, "{dividend} / {divisor}");
     }
 
-    /// Every small dividend, and the dividends around every multiple where an estimate could slip, of every divisor that
-    /// is a chunk, a parity stripe's units or a number of members.
+    /// Every small dividend, and the dividends around every multiple where an estimate could slip, of every divisor
+    /// that is a chunk, a parity stripe's units or a number of members.
     #[test]
     fn small_divisors_are_exact() {
         for divisor in 1..=4096 {

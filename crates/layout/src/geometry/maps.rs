@@ -26,8 +26,8 @@ pub(super) fn build(spec: &Spec) -> Maps {
     }
 }
 
-/// Copies next to each other: position x of the stripe is member x mod N of row x div N, and every `copies` positions hold
-/// one unit. Closed after the least common multiple of members and copies.
+/// Copies next to each other: position x of the stripe is member x mod N of row x div N, and every `copies` positions
+/// hold one unit. Closed after the least common multiple of members and copies.
 fn mirrors(members: usize, copies: usize) -> Maps {
     let rows = copies / greatest_common_divisor(members, copies);
     let positions = rows * members;
@@ -55,7 +55,8 @@ fn raid5(members: usize, rotation: Rotation, stripe: usize) -> StripeMap {
     StripeMap::new(members, data, alloc::vec![group])
 }
 
-/// Row 0 is parity; data unit u is on member u mod N in row u div N + 1, so that N consecutive units keep all members busy.
+/// Row 0 is parity; data unit u is on member u mod N in row u div N + 1, so that N consecutive units keep all members
+/// busy.
 fn rm2(members: usize, narrow_members: u8, height: u8) -> Maps {
     let seed = rm2::rm2_seed(narrow_members, height).expect("a checked height has a seed");
     let rows = usize::from(height);

@@ -5,8 +5,8 @@
 //! only while the tables are built.
 //!
 //! Invariants: two blocks never share a sector; no address is beyond [`Geometry::used_sectors`]; all arithmetic on
-//! addresses below [`Geometry::capacity`] fits 64 bits. It knows nothing of where a member's data area starts, nor of which
-//! members are there.
+//! addresses below [`Geometry::capacity`] fits 64 bits. It knows nothing of where a member's data area starts, nor of
+//! which members are there.
 
 mod divisor;
 mod maps;
@@ -95,8 +95,8 @@ impl Geometry {
         Self::build(spec, chunk)
     }
 
-    /// Builds the geometry of an array that is only studied: its chunk is any number of whole sectors, and RAID 0 may have one member, which is a
-    /// plain disk. [`Geometry::new`] says what real arrays can be.
+    /// Builds the geometry of an array that is only studied: its chunk is any number of whole sectors, and RAID 0 may
+    /// have one member, which is a plain disk. [`Geometry::new`] says what real arrays can be.
     ///
     /// # Errors
     /// When the level can't be had with these members, options or size, or the chunk is no whole sectors.
@@ -177,8 +177,8 @@ impl Geometry {
         Sectors(self.chunk.get())
     }
 
-    /// The array's size as its clients see it: every whole parity stripe of the smallest member; RAID 10 also the rows left
-    /// after them, as md's near layout does.
+    /// The array's size as its clients see it: every whole parity stripe of the smallest member; RAID 10 also the rows
+    /// left after them, as md's near layout does.
     #[must_use]
     pub fn capacity(&self) -> Sectors {
         self.capacity
@@ -268,8 +268,8 @@ impl Geometry {
         DiskSector(stripe.0 * self.stripe_stride.0 + row * self.row_stride.0)
     }
 
-    /// The parity stripe of an address, the data unit within it, and the offset in the unit. Addresses beyond the capacity
-    /// give a stripe or a unit that does not [exist](Self::exists).
+    /// The parity stripe of an address, the data unit within it, and the offset in the unit. Addresses beyond the
+    /// capacity give a stripe or a unit that does not [exist](Self::exists).
     #[inline]
     #[must_use]
     pub fn split(&self, lba: Lba) -> (StripeId, DataUnit, Sectors) {
@@ -279,8 +279,8 @@ impl Geometry {
         (StripeId(stripe), unit, Sectors(offset))
     }
 
-    /// Whether the array has a data unit. False beyond the last parity stripe, and for the units of RAID 10's last, partial
-    /// parity stripe of which a copy would be beyond the members.
+    /// Whether the array has a data unit. False beyond the last parity stripe, and for the units of RAID 10's last,
+    /// partial parity stripe of which a copy would be beyond the members.
     #[must_use]
     pub fn exists(&self, stripe: StripeId, unit: DataUnit) -> bool {
         let units = self.units_per_stripe.get();
@@ -304,8 +304,8 @@ impl Geometry {
         Location { member, sector: DiskSector(start + offset) }
     }
 
-    /// Where the parity of a sector of the array is, one location for each group that covers it; on mirrors, its further
-    /// copies.
+    /// Where the parity of a sector of the array is, one location for each group that covers it; on mirrors, its
+    /// further copies.
     ///
     /// # Panics
     /// When `lba` is not below the capacity.
@@ -353,7 +353,8 @@ impl Geometry {
         self.uses(stripe, cell).then_some((stripe, cell, Sectors(offset)))
     }
 
-    /// What a sector of a member belongs to: the inverse of [`locate`](Self::locate). None when the array does not use it.
+    /// What a sector of a member belongs to: the inverse of [`locate`](Self::locate). None when the array does not use
+    /// it.
     #[must_use]
     pub fn owner(&self, at: Location) -> Option<Owner> {
         let (stripe, cell, offset) = self.cell_at(at)?;

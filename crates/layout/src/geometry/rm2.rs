@@ -1,7 +1,7 @@
 //! RM2's seeds: in which two parity groups each data unit lies (Park & Choe, the redundancy matrix's first column).
 //!
-//! Data unit k = 1..M-1 of member j lies in groups (j + a) mod N and (j + b) mod N, (a, b) being the seed's pair k; the parity
-//! of group i is on member i.
+//! Data unit k = 1..M-1 of member j lies in groups (j + a) mod N and (j + b) mod N, (a, b) being the seed's pair k; the
+//! parity of group i is on member i.
 
 use alloc::vec::Vec;
 

@@ -138,8 +138,8 @@ pub enum GeometryError {
     },
 }
 
-/// The largest data area of a member, 64 PiB: even 64 of them make an array whose size in bytes fits a signed 64-bit number,
-/// which is what clients and system calls count with.
+/// The largest data area of a member, 64 PiB: even 64 of them make an array whose size in bytes fits a signed 64-bit
+/// number, which is what clients and system calls count with.
 const MAX_MEMBER_SECTORS: u64 = 1 << 47;
 
 const CHUNK_STEP_BYTES: u64 = 4 << 10;

@@ -73,8 +73,9 @@ struct Buffers {
     cache: Vec<State>,
 }
 
-/// Checks that a plan uses nothing undefined, defines nothing twice, writes no sector twice, reads no member that can't be read and writes none that
-/// is missing, stays within the members and buffers, and leaves no two adjacent operations.
+/// Checks that a plan uses nothing undefined, defines nothing twice, writes no sector twice, reads no member that can't
+/// be read and writes none that is missing, stays within the members and buffers, and leaves no two adjacent
+/// operations.
 ///
 /// # Errors
 /// The first [`Flaw`].

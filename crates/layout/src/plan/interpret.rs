@@ -5,8 +5,8 @@ use alloc::vec::Vec;
 use super::{Buffer, Plan, Slice};
 use crate::SECTOR_BYTES;
 
-/// Runs `plan` on `members`, each the bytes of a member's data area, with `request` as the request's buffer and `cache` as
-/// the content that was said to be in memory. Returns what the plan's working memory holds then.
+/// Runs `plan` on `members`, each the bytes of a member's data area, with `request` as the request's buffer and `cache`
+/// as the content that was said to be in memory. Returns what the plan's working memory holds then.
 ///
 /// # Panics
 /// When the plan reaches beyond a member or a buffer, or writes to a buffer that is read only: [`check`](super::check)

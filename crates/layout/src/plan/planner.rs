@@ -1,10 +1,10 @@
 //! From a request and the array's state to a plan.
 //!
 //! A request is a list of extents. They are cut at chunks; what falls into one parity stripe is planned as one by
-//! [`super::stripe`], however many extents it comes from, and the disk operations of all stripes are merged where they are
-//! adjacent on a member. The planner keeps its working memory between plans, so that planning allocates nothing at steady
-//! state: a parity stripe takes at most its cells times twice its extents, plus the ends of its cached ranges. It never asks
-//! for the level.
+//! [`super::stripe`], however many extents it comes from, and the disk operations of all stripes are merged where they
+//! are adjacent on a member. The planner keeps its working memory between plans, so that planning allocates nothing at
+//! steady state: a parity stripe takes at most its cells times twice its extents, plus the ends of its cached ranges.
+//! It never asks for the level.
 
 use alloc::vec::Vec;
 
@@ -24,11 +24,11 @@ pub struct View<'a> {
     pub repair: &'a Repair,
     /// The members that can't be written either: those that are missing, where others only failed a read.
     pub missing: MemberSet,
-    /// What the members hold now (a write's old content, not its new one) as far as it is in memory already, in ascending
-    /// order of the parity stripe. What is out of order may go unused.
+    /// What the members hold now (a write's old content, not its new one) as far as it is in memory already, in
+    /// ascending order of the parity stripe. What is out of order may go unused.
     pub cached: &'a [Cached],
-    /// How busy each member is, by index, which decides where mirrored data is read. Of all members or, where mirrored data
-    /// is to be read from its first copy, of none.
+    /// How busy each member is, by index, which decides where mirrored data is read. Of all members or, where mirrored
+    /// data is to be read from its first copy, of none.
     pub queues: &'a [Queue],
 }
 
@@ -44,8 +44,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// How busy a member is. Of the copies that are there, the one on the member with the least depth is read; of several, the
-/// one whose member has its head nearest to the sector; of several, the lowest cell.
+/// How busy a member is. Of the copies that are there, the one on the member with the least depth is read; of several,
+/// the one whose member has its head nearest to the sector; of several, the lowest cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
     /// The operations that are under way or waiting.
@@ -135,8 +135,8 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans the write of extents, ascending and disjoint, by the method with the fewest disk operations (ties: the fewest
-    /// sectors moved), chosen for each parity stripe; returns the last stripe's.
+    /// Plans the write of extents, ascending and disjoint, by the method with the fewest disk operations (ties: the
+    /// fewest sectors moved), chosen for each parity stripe; returns the last stripe's.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`].
@@ -165,9 +165,9 @@ impl Planner {
         self.plan_write(plan, view, extents, Some(method))
     }
 
-    /// Plans the computation of cells of a stripe from the others, and their writing in place, in the columns `start..+len` of each chunk: what
-    /// a member has lost, or one that took its place does not have yet. Cells that the array does not use are left out. [`Plan::recovered`]
-    /// says where each cell's content is before it is written.
+    /// Plans the computation of cells of a stripe from the others, and their writing in place, in the columns
+    /// `start..+len` of each chunk: what a member has lost, or one that took its place does not have yet. Cells that
+    /// the array does not use are left out. [`Plan::recovered`] says where each cell's content is before it is written.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
@@ -190,8 +190,9 @@ impl Planner {
         self.copy(plan, view, stripe, cells.into_iter().inspect(check), columns)
     }
 
-    /// Plans the reading of cells of a stripe, or their computation where their member can't be read, and their writing in place, in the columns
-    /// `start..+len` of each chunk: a member is copied by running the writes on another one. Cells that the array does not use are left out.
+    /// Plans the reading of cells of a stripe, or their computation where their member can't be read, and their writing
+    /// in place, in the columns `start..+len` of each chunk: a member is copied by running the writes on another one.
+    /// Cells that the array does not use are left out.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
@@ -211,9 +212,9 @@ impl Planner {
         Ok(())
     }
 
-    /// Plans the comparison of a stripe's units, in the columns `start..+len` of each chunk: every cell that can be read is read, once, and the
-    /// XOR of each group of which all can be is computed. [`Plan::differences`] says where it is; groups with a cell that can't be read, or that
-    /// the array does not use, are not there.
+    /// Plans the comparison of a stripe's units, in the columns `start..+len` of each chunk: every cell that can be
+    /// read is read, once, and the XOR of each group of which all can be is computed. [`Plan::differences`] says where
+    /// it is; groups with a cell that can't be read, or that the array does not use, are not there.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.

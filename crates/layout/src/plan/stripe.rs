@@ -1,10 +1,10 @@
 //! Planning within one parity stripe.
 //!
-//! The columns that a request touches are cut into *bands*, in each of which a cell is either wholly touched or not at all;
-//! every value is then one (cell, band), and partial chunks need no special case. For each value the [`Grid`] knows the
-//! old content's whereabouts (in memory, to be read, to be recovered) and the new content. Planning marks what old
-//! content a method needs, compares, and only then gives out working memory, in the members' order so that a disk
-//! operation's memory is in one piece.
+//! The columns that a request touches are cut into *bands*, in each of which a cell is either wholly touched or not at
+//! all; every value is then one (cell, band), and partial chunks need no special case. For each value the [`Grid`]
+//! knows the old content's whereabouts (in memory, to be read, to be recovered) and the new content. Planning marks
+//! what old content a method needs, compares, and only then gives out working memory, in the members' order so that a
+//! disk operation's memory is in one piece.
 
 use alloc::vec::Vec;
 
@@ -481,7 +481,8 @@ impl Grid {
                 }
                 let parity = match plan.slices.len() - first {
                     0 => Slice { buffer: Buffer::Zeroes, start: Sectors(0), len: self.len_of(band) },
-                    // The XOR of one operand is the operand: nothing to compute, and mirrors are written from the request itself.
+                    // The XOR of one operand is the operand: nothing to compute, and mirrors are written from the
+                    // request itself.
                     1 => plan.slices.pop().expect("one operand is there"),
                     _ => {
                         let target = self.scratch(plan, band);

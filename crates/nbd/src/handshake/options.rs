@@ -165,8 +165,8 @@ fn parse_info(mut data: &[u8]) -> Option<(&[u8], Wanted)> {
     Some((name, wanted))
 }
 
-/// Name length 32, name, number of queries 32, then length 32 and text of each. Returns the name and whether the queries find the one context:
-/// by its name, and, to list, also by its namespace or by no query at all.
+/// Name length 32, name, number of queries 32, then length 32 and text of each. Returns the name and whether the
+/// queries find the one context: by its name, and, to list, also by its namespace or by no query at all.
 fn parse_meta_context(mut data: &[u8], set: bool) -> Option<(&[u8], bool)> {
     let name = string(&mut data)?;
     let queries = data.try_get_u32().ok()?;

@@ -2,14 +2,14 @@
 //!
 //! A request is charged before memory is allocated for its data, and discharged when its reply is sent. Half of the
 //! budget belongs to the connections in equal shares: however much others hold, a small request finds room. The other
-//! half is common. A request that does not fit what is left of its connection's share takes all of its bytes from there.
-//! A connection that holds common bytes gets more only as long as that is at most half of what is free, so that there is
-//! some for whoever comes, however greedy the others are (dynamic thresholds: Choudhury and Hahne, IEEE/ACM Transactions
-//! on Networking 6(2), 1998). Connections that hold none come first, in the order in which they asked.
+//! half is common. A request that does not fit what is left of its connection's share takes all of its bytes from
+//! there. A connection that holds common bytes gets more only as long as that is at most half of what is free, so that
+//! there is some for whoever comes, however greedy the others are (dynamic thresholds: Choudhury and Hahne, IEEE/ACM
+//! Transactions on Networking 6(2), 1998). Connections that hold none come first, in the order in which they asked.
 //!
-//! Once charged, a request waits for nothing but the export and its own client, so connections never wait in a circle. A client that keeps common
-//! bytes, by not taking its replies or not sending the data of its writes, while others wait for them, is found by [`Budget::look`]. A client that
-//! nobody waits for may pause as long as it likes.
+//! Once charged, a request waits for nothing but the export and its own client, so connections never wait in a circle.
+//! A client that keeps common bytes, by not taking its replies or not sending the data of its writes, while others wait
+//! for them, is found by [`Budget::look`]. A client that nobody waits for may pause as long as it likes.
 
 use std::{
     cell::{Cell, RefCell},
@@ -177,8 +177,8 @@ impl Budget {
         }
     }
 
-    /// Evicts connections that hold common bytes for which others wait, and whose clients were to act, and hardly did, ever since the last look.
-    /// Returns whether anybody waits.
+    /// Evicts connections that hold common bytes for which others wait, and whose clients were to act, and hardly did,
+    /// ever since the last look. Returns whether anybody waits.
     fn look(&self) -> bool {
         let waiting = self.waiting.borrow();
         for account in &*self.accounts.borrow() {

@@ -20,10 +20,12 @@ use crate::{
 /// Reads of one turn before everyone else gets theirs: one for what there was, one for what has come meanwhile.
 const READS_PER_TURN: u32 = 2;
 
-/// What is missing of a write from here on is read straight into its buffer. Less is better read together with the requests behind it.
+/// What is missing of a write from here on is read straight into its buffer. Less is better read together with the
+/// requests behind it.
 const DIRECT_BYTES_MIN: usize = 64 << 10;
 
-/// Serves a client until it leaves, fails, is in others' way, or `draining` turns true. Dropping the future closes the connection at once.
+/// Serves a client until it leaves, fails, is in others' way, or `draining` turns true. Dropping the future closes the
+/// connection at once.
 pub(super) async fn serve_connection<S, E>(
     mut stream: S,
     export: Rc<E>,

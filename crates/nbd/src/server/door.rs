@@ -56,7 +56,8 @@ impl Door {
     }
 }
 
-/// Descriptors that clients leave to whoever looks after the array: for its control socket, its metrics and its programs.
+/// Descriptors that clients leave to whoever looks after the array: for its control socket, its metrics and its
+/// programs.
 const DESCRIPTORS_RESERVED: u64 = 48;
 
 /// The least limit of open files with which a client is let in where so many are in use.
@@ -65,8 +66,8 @@ pub fn descriptors_needed(in_use: u64) -> u64 {
     in_use + 1 + DESCRIPTORS_RESERVED.min(in_use + 1)
 }
 
-/// Whether a client with this descriptor would leave too few to others. The system gives out the lowest number that is free, so a number near the
-/// limit means that nearly all are in use.
+/// Whether a client with this descriptor would leave too few to others. The system gives out the lowest number that is
+/// free, so a number near the limit means that nearly all are in use.
 fn leaves_too_few(descriptor: i32) -> bool {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let number = u64::try_from(descriptor).expect("a descriptor is a number from 0 on");

@@ -1,7 +1,8 @@
 //! Connections that are accepted on one thread and served on others.
 //!
-//! One [`Dispatcher`] accepts, and hands its connections in turn to the [`Incoming`] of each server. [`Limits::connections_max`] holds for all
-//! servers together. When the dispatcher ends, so do they, in the way of [`Server::serve`].
+//! One [`Dispatcher`] accepts, and hands its connections in turn to the [`Incoming`] of each server.
+//! [`Limits::connections_max`] holds for all servers together. When the dispatcher ends, so do they, in the way of
+//! [`Server::serve`].
 
 use std::{future::Future, io, net::TcpStream as StdTcpStream, os::unix::net::UnixStream as StdUnixStream};
 
@@ -107,7 +108,8 @@ impl StdStream {
 }
 
 impl<E: Export> Server<E> {
-    /// Serves the connections that a [`Dispatcher`] hands to it, until that ends; the rest is as with [`Server::serve`].
+    /// Serves the connections that a [`Dispatcher`] hands to it, until that ends; the rest is as with
+    /// [`Server::serve`].
     ///
     /// # Panics
     /// If called outside of a [`tokio::task::LocalSet`].

@@ -30,7 +30,8 @@ pub enum Endpoint {
 }
 
 impl Endpoint {
-    /// The URI by which clients find the export here: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`, percent-encoded.
+    /// The URI by which clients find the export here: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`,
+    /// percent-encoded.
     pub fn uri(&self, export_name: &str) -> String {
         uri(self, export_name)
     }
@@ -83,7 +84,8 @@ impl Listener {
     /// Listens on a Unix socket that only this user may connect to (mode 0600).
     ///
     /// # Errors
-    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there, and [`Error::Listen`].
+    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there, and
+    /// [`Error::Listen`].
     ///
     /// # Panics
     /// If called outside of a tokio runtime.

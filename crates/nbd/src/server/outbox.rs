@@ -1,7 +1,8 @@
 //! Replies on their way out, and the budget of what is in flight.
 //!
-//! Commands end anywhere on the thread: each holds a [`ReplySlot`], which puts its reply into the connection's outbox and wakes the connection's
-//! task. All replies of a turn are then in the outbox when the task runs, and leave in one vectored write, data straight from the commands' buffers.
+//! Commands end anywhere on the thread: each holds a [`ReplySlot`], which puts its reply into the connection's outbox
+//! and wakes the connection's task. All replies of a turn are then in the outbox when the task runs, and leave in one
+//! vectored write, data straight from the commands' buffers.
 //!
 //! Nothing here allocates once the queue has grown to the connection's depth.
 
@@ -57,7 +58,8 @@ enum Body<B> {
     Encoded(Vec<u8>),
 }
 
-/// A request's place in the budget, and the way back for its reply. A slot that is dropped unanswered replies with [`NbdError::Io`].
+/// A request's place in the budget, and the way back for its reply. A slot that is dropped unanswered replies with
+/// [`NbdError::Io`].
 pub struct ReplySlot<B: AsRef<[u8]>> {
     outbox: Option<Rc<Outbox<B>>>,
     cookie: Cookie,
@@ -103,7 +105,8 @@ impl<B: AsRef<[u8]>> Outbox<B> {
         Some(ReplySlot { outbox: Some(Rc::clone(self)), cookie: request.cookie, form, charge })
     }
 
-    /// Replies to a request that is not executed, or returns `false` if the budget has no room before another reply is sent.
+    /// Replies to a request that is not executed, or returns `false` if the budget has no room before another reply is
+    /// sent.
     pub(super) fn reject(&self, cookie: Cookie, error: NbdError) -> bool {
         let Some(charge) = self.charge(0) else { return false };
         let header = ReplyHeader::error(&self.session, cookie, error);

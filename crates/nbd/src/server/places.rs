@@ -1,7 +1,8 @@
 //! Who is connected, of how many may be.
 //!
-//! Connections that are still shaking hands give way to new ones, the oldest first, of whoever has most: silence keeps nobody else out. A client
-//! that has shaken hands keeps its place. No lock is taken for a request, only when a connection comes, is taken into service and goes.
+//! Connections that are still shaking hands give way to new ones, the oldest first, of whoever has most: silence keeps
+//! nobody else out. A client that has shaken hands keeps its place. No lock is taken for a request, only when a
+//! connection comes, is taken into service and goes.
 
 use std::{
     fmt,

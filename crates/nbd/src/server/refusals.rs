@@ -100,7 +100,8 @@ impl fmt::Display for Sum {
         if let count @ 1.. = self.few_descriptors {
             let noun = connections(count);
             reasons.push(format!(
-                "{count} new {noun} refused: too few file descriptors are left; raise the limit (ulimit -n, or LimitNOFILE= of the unit)"
+                "{count} new {noun} refused: too few file descriptors are left; raise the limit (ulimit -n, or \
+                 LimitNOFILE= of the unit)"
             ));
         }
         if let count @ 1.. = self.gave_way {
@@ -131,10 +132,9 @@ mod tests {
         sum.add(Refusal::Failed(io::ErrorKind::OutOfMemory.into()));
         assert_eq!(
             sum.to_string(),
-            "2 new connections refused: there are 64, the most at a time; \
-             2 new connections refused: a host may have 48 at a time; the last came from 10.0.0.1:2; \
-             1 connection closed that had not finished their handshake: new ones came; \
-             1 new connection could not be accepted: out of memory"
+            "2 new connections refused: there are 64, the most at a time; 2 new connections refused: a host may have \
+             48 at a time; the last came from 10.0.0.1:2; 1 connection closed that had not finished their handshake: \
+             new ones came; 1 new connection could not be accepted: out of memory"
         );
     }
 }

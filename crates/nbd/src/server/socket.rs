@@ -1,7 +1,7 @@
 //! Unix sockets that servers listen on.
 //!
-//! Such a socket is nobody else's from the moment it exists, replaces the leavings of a dead server but never a live one, and is removed at the
-//! end if it is still the same file. It knows no protocol.
+//! Such a socket is nobody else's from the moment it exists, replaces the leavings of a dead server but never a live
+//! one, and is removed at the end if it is still the same file. It knows no protocol.
 
 use std::{
     fs, io,
@@ -36,12 +36,12 @@ pub struct UnixSocket {
 }
 
 impl UnixSocket {
-    /// Listens on a socket that only this user may connect to (mode 0600). Blocks for two seconds at most, while others make theirs in the same
-    /// directory.
+    /// Listens on a socket that only this user may connect to (mode 0600). Blocks for two seconds at most, while others
+    /// make theirs in the same directory.
     ///
     /// # Errors
-    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there, [`Error::DirectoryLocked`], and
-    /// [`Error::Listen`].
+    /// [`Error::SocketInUse`] if a server answers there, [`Error::NotASocket`] if something else is there,
+    /// [`Error::DirectoryLocked`], and [`Error::Listen`].
     ///
     /// # Panics
     /// If called outside of a tokio runtime.

@@ -12,8 +12,8 @@ use tokio::{
 
 /// A connected socket.
 ///
-/// Bytes that come while others are dealt with are found by asking again. `AsyncRead` would not ask: after a read that did not fill its
-/// buffer it waits for the next event, which costs a turn of the event loop.
+/// Bytes that come while others are dealt with are found by asking again. `AsyncRead` would not ask: after a read that
+/// did not fill its buffer it waits for the next event, which costs a turn of the event loop.
 pub(super) trait Stream: AsyncWrite + Unpin {
     /// Receives into `target`. Ready with 0 at the end of the stream; pending only if the socket has nothing.
     fn poll_receive(&self, cx: &mut Context<'_>, target: &mut [u8]) -> Poll<io::Result<usize>>;

@@ -66,7 +66,8 @@ impl Decoder {
         self.skipping.is_some()
     }
 
-    /// Skips the data of a write that was taken from the stream, and that can't be executed after all; then comes [`Received::Rejected`].
+    /// Skips the data of a write that was taken from the stream, and that can't be executed after all; then comes
+    /// [`Received::Rejected`].
     ///
     /// # Panics
     /// If data are being skipped already.
@@ -75,8 +76,8 @@ impl Decoder {
         self.skipping = Some(Skipping { left_bytes, cookie, error });
     }
 
-    /// Takes what comes next from the front of `input`, or `None` if its rest has yet to arrive: then keep what is left of `input` and call
-    /// again with more behind it. After a write, take its data from `input` before the next call.
+    /// Takes what comes next from the front of `input`, or `None` if its rest has yet to arrive: then keep what is left
+    /// of `input` and call again with more behind it. After a write, take its data from `input` before the next call.
     ///
     /// # Errors
     /// [`Error::RequestMagic`] and [`Error::PayloadTooLarge`]: the connection must be closed.
@@ -155,7 +156,8 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
 }
 
 impl Session {
-    /// Whether the request may be executed, and if not, what the client is told. Source: the protocol document, "Error values".
+    /// Whether the request may be executed, and if not, what the client is told. Source: the protocol document, "Error
+    /// values".
     fn check(&self, header: &Header) -> Result<Command<()>, NbdError> {
         let (can, kind) = (|flag| self.flags.contains(flag), header.kind);
         if matches!(kind, command::WRITE | command::TRIM | command::WRITE_ZEROES) && can(TransmissionFlags::READ_ONLY) {

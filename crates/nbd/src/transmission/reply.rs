@@ -84,7 +84,8 @@ impl ReplyHeader {
     }
 }
 
-/// The body of a block status reply: as many of `extents` as fit the span, the last one cut to it, only the first if `one`.
+/// The body of a block status reply: as many of `extents` as fit the span, the last one cut to it, only the first if
+/// `one`.
 ///
 /// # Panics
 /// If there is no extent or one of them is empty: the client could not make progress.

@@ -181,7 +181,8 @@ fn block_status() {
     assert_eq!(encode_extents(span, false, &many).len(), 8 * EXTENTS_MAX);
 }
 
-/// Everything that the decoder says of a stream that arrives in pieces of the given sizes, with the data of writes dropped.
+/// Everything that the decoder says of a stream that arrives in pieces of the given sizes, with the data of writes
+/// dropped.
 fn story(bytes: &[u8], mut cuts: impl Iterator<Item = usize>) -> Vec<String> {
     let mut decoder = Decoder::new(session());
     let (mut told, mut pending, mut arrived) = (vec![], vec![], 0);

@@ -175,7 +175,8 @@ fn clients_that_never_read_hold_no_more_than_the_budget_together() {
     assert_eq!(counts.bytes_live.load(SeqCst), 0);
 }
 
-/// All of the common budget is in the way of others, in either direction: replies that are not read, data that is not sent.
+/// All of the common budget is in the way of others, in either direction: replies that are not read, data that is not
+/// sent.
 #[test]
 fn clients_that_keep_others_waiting_are_disconnected() {
     let stuck_timeout = Duration::from_millis(50);

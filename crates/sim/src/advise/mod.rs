@@ -1,8 +1,9 @@
 //! Which chunk size for which disks and load: the papers' rules.
 //!
-//! The rules rest on one property of a disk, its *performance product*: positioning time times transfer rate, the bytes it could have read while it got there
-//! (Chen & Lee 1993; Park & Choe's for RM2 count tracks). They were found on arrays of rotating disks. An answer is the power of two nearest to what the
-//! rule gives, among the chunks that arrays can have. [`trial`] simulates instead. Nothing here measures.
+//! The rules rest on one property of a disk, its *performance product*: positioning time times transfer rate, the bytes
+//! it could have read while it got there (Chen & Lee 1993; Park & Choe's for RM2 count tracks). They were found on
+//! arrays of rotating disks. An answer is the power of two nearest to what the rule gives, among the chunks that arrays
+//! can have. [`trial`] simulates instead. Nothing here measures.
 
 pub mod trial;
 
@@ -139,7 +140,8 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
     let mut advice = match level {
         Level::Raid0 => rules.striped(members.into(), Vec::new()),
         Level::Raid10 { copies } => {
-            let remark = "nothing is published for striped mirrors: the rules for RAID 0 are taken, with the disks that one copy has";
+            let remark = "nothing is published for striped mirrors: the rules for RAID 0 are taken, with the disks \
+                that one copy has";
             rules.striped(f64::from(members) / f64::from(copies), vec![remark.into()])
         }
         Level::Raid1 => Advice {
@@ -157,7 +159,11 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
     let Answer { exact, chunk, .. } = advice.answers[0];
     let distance = (exact.0 as f64 / chunk.0 as f64).log2().abs();
     if distance > NEAR {
-        advice.remarks.push("the rule's unit is beyond the chunks that arrays can have, so what it is worth holds for that, not for the chunk".into());
+        advice.remarks.push(
+            "the rule's unit is beyond the chunks that arrays can have, so what it is worth holds for \
+            that, not for the chunk"
+                .into(),
+        );
     }
     Ok(advice)
 }
@@ -209,7 +215,11 @@ impl Rules {
                 vec![answer("Chen & Lee, writes", formula, Z_WRITES * self.product, guarantee), mix]
             }
             (_, Some(concurrency)) => {
-                remarks.push("no rule is published for a mix of known concurrency; its best unit is between those of reads and of writes alone".into());
+                remarks.push(
+                    "no rule is published for a mix of known concurrency; its best unit is between those of \
+                    reads and of writes alone"
+                        .into(),
+                );
                 let mut answers = vec![mix];
                 answers.extend(self.known(
                     concurrency,
@@ -252,7 +262,11 @@ impl Rules {
             )
         } else {
             let formula = format!("{}, a track, / {height}, the rows of a parity stripe", kib(track_bytes));
-            remarks.push("a track then holds all that one disk has of a parity stripe, which large writes read and write back; zoned disks have longer tracks outside".into());
+            remarks.push(
+                "a track then holds all that one disk has of a parity stripe, which large writes read and \
+                write back; zoned disks have longer tracks outside"
+                    .into(),
+            );
             answer(
                 "Park & Choe, RM2, any writes",
                 formula,
@@ -294,7 +308,11 @@ impl Rules {
 
     fn remark(&self, remarks: &mut Vec<String>) {
         if self.load.concurrency == Some(1) {
-            remarks.push("one request at a time leaves most disks idle unless it is spread over all: the smallest unit is best, for sequential requests, too".into());
+            remarks.push(
+                "one request at a time leaves most disks idle unless it is spread over all: the smallest unit \
+                is best, for sequential requests, too"
+                    .into(),
+            );
         }
         if self.load.concurrency.is_some_and(|concurrency| concurrency > 20) {
             remarks.push("the rule was found with up to 20 requests at a time".into());
@@ -338,7 +356,8 @@ mod tests {
     #[test]
     fn the_papers_recommendations_come_out() {
         assert!((LIGHTNING.product_bytes() / 1024.0 - 33.0).abs() < 0.5, "Table 1: 33 KB");
-        // Section 4: 24, 6 and 16 KB for 17 of these disks; the averages of Table 2 are within a tenth of Lightning's own coefficients.
+        // Section 4: 24, 6 and 16 KB for 17 of these disks; the averages of Table 2 are within a tenth of Lightning's
+        // own coefficients.
         for (load, wanted) in [(READS, 24.0), (WRITES, 6.0), (NOTHING, 16.0)] {
             let got = exact_kib(RAID5, 17, &LIGHTNING, &load);
             assert!((got / wanted - 1.0).abs() < 0.1, "{load:?}: {got} KiB, the paper {wanted}");

@@ -14,7 +14,8 @@ use crate::mech::{ArraySpec, Disk, DiskSpec, Error, StopRule, System};
 pub struct Trial {
     /// The chunk.
     pub chunk: Bytes,
-    /// The least share of a workload's greatest throughput over all chunks, in per cent, of the workloads that are possible.
+    /// The least share of a workload's greatest throughput over all chunks, in per cent, of the workloads that are
+    /// possible.
     pub share: f64,
 }
 
@@ -44,8 +45,8 @@ impl Drive {
         Ok(Self { positioning_ms, transfer_mb_s: checked.transfer_kib_per_ms() * 1.024, track })
     }
 
-    /// A disk with these figures: of memory where it positions within a millisecond and no revolution is named, otherwise one that turns 7200 times a minute
-    /// unless something else is said.
+    /// A disk with these figures: of memory where it positions within a millisecond and no revolution is named,
+    /// otherwise one that turns 7200 times a minute unless something else is said.
     ///
     /// # Errors
     /// When it positions faster than it turns.
@@ -163,7 +164,8 @@ mod tests {
         assert_eq!(drive.track, Some(Bytes(24 << 10)));
     }
 
-    /// Small writes one at a time to few disks: a chunk decides nothing but how many are cut in two; large reads one at a time want all disks.
+    /// Small writes one at a time to few disks: a chunk decides nothing but how many are cut in two; large reads one at
+    /// a time want all disks.
     #[test]
     fn large_requests_one_at_a_time_want_small_chunks() {
         let load = Load { reads: Some(1.0), concurrency: Some(1), request: Some(Bytes(400 << 10)) };

@@ -1,10 +1,12 @@
-//! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [sample=SEED:MINUTES] [NAME...]`: plants each bug of `uraid_io::mutant` in turn, or those that
-//! are named, or as many as so many minutes are enough for, drawn from a seed. Two at a time. Who notices: directed scenes and crashes, a few seeds and
-//! crash states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug survives, and when the engine
+//! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [sample=SEED:MINUTES] [NAME...]`: plants each bug of
+//! `uraid_io::mutant` in turn, or those that are named, or as many as so many minutes are enough for, drawn from a
+//! seed. Two at a time. Who notices: directed scenes and crashes, a few seeds and crash states, the tests of each
+//! PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug survives, and when the engine
 //! without any does not.
 //!
-//! Each check of a bug is a process of its own, with the bug in its environment, so that a bug may do what it likes. One that uses up
-//! [`LIMITS`], many times what any check takes without a bug, hangs: that counts as noticed, and is printed as what it is.
+//! Each check of a bug is a process of its own, with the bug in its environment, so that a bug may do what it likes.
+//! One that uses up [`LIMITS`], many times what any check takes without a bug, hangs: that counts as noticed, and is
+//! printed as what it is.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
@@ -31,7 +33,8 @@ use uraid_sim::{crash, scenes};
 /// Bugs that are looked at at once.
 const CONCURRENT: usize = 2;
 
-/// What a check may take: without a bug none takes a tenth of it. The time is for what does not use the processor, on a machine however busy.
+/// What a check may take: without a bug none takes a tenth of it. The time is for what does not use the processor, on a
+/// machine however busy.
 const LIMITS: Limits = Limits { cpu: Duration::from_secs(300), time: Duration::from_secs(3000) };
 
 /// What a check prints before what it finds.
@@ -207,7 +210,8 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
 /// Whether nothing is found where no bug is planted.
 fn is_sound(bench: &Bench) -> bool {
     for (index, check) in bench.checks.iter().enumerate() {
-        // A sample has no time for all tests: whoever draws one has run them before, and here it is enough that they can be.
+        // A sample has no time for all tests: whoever draws one has run them before, and here it is enough that they
+        // can be.
         let is_shortened = matches!(check, Check::Tests { .. }) && bench.until.is_some();
         let check = if is_shortened { &Check::Tests { filters: &["sums::tests"] } } else { check };
         let begun = Instant::now();
@@ -375,7 +379,8 @@ impl Check {
     }
 }
 
-/// Goes through crashes of arrays until one is wrong: of few workloads each with two things that are in doubt, or of many with one.
+/// Goes through crashes of arrays until one is wrong: of few workloads each with two things that are in doubt, or of
+/// many with one.
 fn enumerate(grain: Grain, states: u64) -> Option<String> {
     /// Far apart, so that every shape has its turn soon.
     const STRIDE: usize = 1_000_003;

@@ -1,5 +1,5 @@
-//! `uraid-crash [states=N] [seconds=S] [threads=T] [level=L]... [only=WORKLOAD]`: goes through crashes of small workloads
-//! until so many states were checked, or so long, or all of it. `cargo xtask crash` calls it.
+//! `uraid-crash [states=N] [seconds=S] [threads=T] [level=L]... [only=WORKLOAD]`: goes through crashes of small
+//! workloads until so many states were checked, or so long, or all of it. `cargo xtask crash` calls it.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
@@ -112,7 +112,8 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-/// Goes through the crashes of creating arrays, until the first that fails. They are few: whatever else there is time for, all of them are done.
+/// Goes through the crashes of creating arrays, until the first that fails. They are few: whatever else there is time
+/// for, all of them are done.
 fn create(creations: &[Creation]) -> (Row, Option<Failure>) {
     let (begun, mut row) = (Instant::now(), Row::default());
     for creation in creations {
@@ -124,8 +125,8 @@ fn create(creations: &[Creation]) -> (Row, Option<Failure>) {
     (row, None)
 }
 
-/// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, with members that come and
-/// without, so that those with many states in each workload leave time for the others.
+/// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, with
+/// members that come and without, so that those with many states in each workload leave time for the others.
 fn run(
     arguments: &Arguments,
     shapes: &[Shape],
@@ -195,7 +196,8 @@ fn print(shapes: &[Shape], rows: &[Row], created: Row, workloads: usize, elapsed
     let line = |name: &str, Row { counts, time }: Row| {
         let Counts { workloads, boundaries, generated, states, nested, recoveries, refused, .. } = counts;
         println!(
-            "{name:24} {workloads:9} {boundaries:10} {generated:12} {states:12} {nested:10} {recoveries:11} {refused:9} {:8.1}",
+            "{name:24} {workloads:9} {boundaries:10} {generated:12} {states:12} {nested:10} {recoveries:11} \
+             {refused:9} {:8.1}",
             time.as_secs_f64()
         );
     };
@@ -209,7 +211,8 @@ fn print(shapes: &[Shape], rows: &[Row], created: Row, workloads: usize, elapsed
     line("total", sum);
     let (states, done) = (sum.counts.states, sum.counts.workloads);
     println!(
-        "{states} different states checked in {:.1} s ({:.0} a second), of {done} workloads of {workloads}; nested: left by a crash in a recovery",
+        "{states} different states checked in {:.1} s ({:.0} a second), of {done} workloads of {workloads}; nested: \
+         left by a crash in a recovery",
         elapsed.as_secs_f64(),
         states as f64 / elapsed.as_secs_f64()
     );

@@ -1,5 +1,5 @@
-//! `uraid-papers DIRECTORY [PAPER...]`: computes every table and figure of all papers, or of those that are named, and writes a document for each paper and its
-//! drawings into the directory. `cargo xtask papers` calls it.
+//! `uraid-papers DIRECTORY [PAPER...]`: computes every table and figure of all papers, or of those that are named, and
+//! writes a document for each paper and its drawings into the directory. `cargo xtask papers` calls it.
 
 #![expect(clippy::print_stderr, reason = "a program's progress")]
 
@@ -46,7 +46,8 @@ fn write(directory: &Path, names: &[String]) -> Result<(), Box<dyn Error>> {
 /// What there is, and where.
 fn index() -> String {
     let mut out = String::from(
-        "# The papers' results, computed again\n\nWritten by `cargo xtask papers`, which runs everything in full; `uraid simulate PAPER WHAT` runs one table or figure. Each document \
+        "# The papers' results, computed again\n\nWritten by `cargo xtask papers`, which runs everything in full; \
+         `uraid simulate PAPER WHAT` runs one table or figure. Each document \
          says which of a paper's statements hold here, which do not, and which choices the numbers rest on.\n\n",
     );
     for paper in PAPERS {

@@ -1,5 +1,5 @@
-//! `uraid-sweep [threads=T] [level=L]... [only=CASE] [sample=SEED:CASES]`: one fault at a time, everywhere, or so many cases of them that are drawn from
-//! a seed. `cargo xtask sweep` calls it.
+//! `uraid-sweep [threads=T] [level=L]... [only=CASE] [sample=SEED:CASES]`: one fault at a time, everywhere, or so many
+//! cases of them that are drawn from a seed. `cargo xtask sweep` calls it.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 

@@ -78,7 +78,8 @@ pub(super) fn check(
     caught.unwrap_or_else(|panic| Err(Finding::of_panic(&*panic)))
 }
 
-/// Opens the array, recovers it if it has to be, and has it rebuilt what is to be rebuilt; until then that can be done without.
+/// Opens the array, recovers it if it has to be, and has it rebuilt what is to be rebuilt; until then that can be done
+/// without.
 fn open(shape: &Shape, images: &[Option<Image>], expect: &Expect, given: Given) -> Result<Outcome, Finding> {
     let Some(admitted) = admit(shape, images, given)? else { return Ok(Outcome::Refused) };
     let accepted = admitted.accepted();

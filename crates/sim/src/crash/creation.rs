@@ -1,7 +1,8 @@
 //! Every crash of creating an array, on members that held something or that were just made.
 //!
-//! Until all members durably say that they are of the new array, what is left may be nothing that can be used; data areas are as they were, and a
-//! former array that is still there has lost nothing else. From then on the members of a tolerated set may be gone only if the array does not say any more that it is initialising. Whatever is opened holds
+//! Until all members durably say that they are of the new array, what is left may be nothing that can be used; data
+//! areas are as they were, and a former array that is still there has lost nothing else. From then on the members of a
+//! tolerated set may be gone only if the array does not say any more that it is initialising. Whatever is opened holds
 //! zeros, parity too, wherever anything is kept twice, and knows of no checksum.
 
 use std::collections::HashSet;

@@ -1,5 +1,6 @@
-//! Crashes that few workloads come to, looked for where they are: a member fails while commands are under way, the log has gone around, the
-//! program is killed and the power goes while the array is opened again, and members that were lost come back after a recovery that was cut off.
+//! Crashes that few workloads come to, looked for where they are: a member fails while commands are under way, the log
+//! has gone around, the program is killed and the power goes while the array is opened again, and members that were
+//! lost come back after a recovery that was cut off.
 
 use uraid_io::superblock::Consistency;
 use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};

@@ -38,7 +38,8 @@ pub struct Options {
     pub states_max: u64,
     /// Arrays are opened though they say that they can't be trusted, and what is wrong then is counted.
     pub forced: bool,
-    /// At every boundary the program is killed, too, and the power goes while the array is opened from what the kernel still holds.
+    /// At every boundary the program is killed, too, and the power goes while the array is opened from what the kernel
+    /// still holds.
     pub kills: bool,
 }
 
@@ -115,7 +116,8 @@ struct Way<'a> {
 }
 
 impl Place<'_> {
-    /// The slot of which the array that goes on has the old member, while the one that it was copied to has said that it is its.
+    /// The slot of which the array that goes on has the old member, while the one that it was copied to has said that
+    /// it is its.
     fn switched(&self, images: &[Option<Image>], accepted: MemberSet) -> MemberSet {
         let owner = |image: Option<&Image>| Some(superblock_of(image?).ok()?.member);
         let is_switched = |slot: &MemberIndex| {
@@ -235,7 +237,8 @@ impl<'a> Enumeration<'a> {
                 let place_hash = mix(bits << 8 ^ place.index as u64) ^ excused.wrapping_mul(0x9E37_79B9);
                 let key = mix(hash ^ mix(place.expect.hash ^ place_hash));
                 let is_new = self.is_new(key);
-                // A crash in a recovery may have left the state before; that its own recovery is cut off does not hang on it.
+                // A crash in a recovery may have left the state before; that its own recovery is cut off does not hang
+                // on it.
                 let is_picked = place.depth == 0 && (key / SHARDS).is_multiple_of(self.options.nested_every);
                 let is_cut_off = is_picked && self.is_new(mix(key));
                 if !is_new && !is_cut_off {
@@ -307,9 +310,9 @@ impl<'a> Enumeration<'a> {
         for member in returned.iter() {
             images[member.index()] = place.current[member.index()].clone();
         }
-        // Whoever returns may be the only one to say that a copy has taken a place. Nothing was written since that the copy lacks, or
-        // the array has marked its members before, and who returns is the stale one. So the old member may be set aside then, where
-        // the copy stays away; where it returns, one of both has the slot.
+        // Whoever returns may be the only one to say that a copy has taken a place. Nothing was written since that the
+        // copy lacks, or the array has marked its members before, and who returns is the stale one. So the old member
+        // may be set aside then, where the copy stays away; where it returns, one of both has the slot.
         let left = accepted.union(returned);
         let given = Given { left, returned: returned.union(switched), joining: MemberSet::EMPTY, forced: false };
         self.check_returned(place, &images, given, counts)?;
@@ -334,7 +337,8 @@ impl<'a> Enumeration<'a> {
         Ok(())
     }
 
-    /// Kills the program, which leaves everything that it wrote with the kernel or nothing of what is under way, and cuts off what comes then.
+    /// Kills the program, which leaves everything that it wrote with the kernel or nothing of what is under way, and
+    /// cuts off what comes then.
     fn kill(&self, place: &Place<'_>, members: &Members, counts: &mut Counts) -> Result<(), Finding> {
         for takes_effect in [true, false] {
             let mut killed = members.clone();

@@ -1,8 +1,9 @@
-//! What must be found on the members after a crash, from the definition: every sector of the array holds what it may, what nobody wrote to
-//! has not changed, each parity group XORs to zero, and each block is the one that its checksum is of.
+//! What must be found on the members after a crash, from the definition: every sector of the array holds what it may,
+//! what nobody wrote to has not changed, each parity group XORs to zero, and each block is the one that its checksum is
+//! of.
 //!
-//! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members gives the same
-//! content: erasure decoding only ever uses the groups. So the groups say it for all sets.
+//! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members
+//! gives the same content: erasure decoding only ever uses the groups. So the groups say it for all sets.
 
 use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
 use uraid_io::superblock::{BLOCK_BYTES, Integrity};
@@ -69,9 +70,9 @@ impl Expect {
         }
     }
 
-    /// The same, where members may have failed. What such a one holds in a block that was written is the old, the new, or some of
-    /// both, and an array without redundancy goes on with it: the block may have no checksum any more, which says that nothing is known
-    /// of it. Where it failed to give its checksums they may be marked as lost.
+    /// The same, where members may have failed. What such a one holds in a block that was written is the old, the new,
+    /// or some of both, and an array without redundancy goes on with it: the block may have no checksum any more, which
+    /// says that nothing is known of it. Where it failed to give its checksums they may be marked as lost.
     pub(super) fn after_failures_of(self, failed: MemberSet) -> Self {
         Self { failed, ..self }
     }

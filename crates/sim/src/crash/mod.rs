@@ -1,17 +1,20 @@
 //! Every crash of every small workload, one by one.
 //!
-//! The real engine runs a [`workload`] once, over members that end one operation at a time ([`tape`]). At every boundary, the begin or end of an
-//! operation or a reply, the [`states`] that a power cut may leave are gone through: every choice of what is not flushed, and with each every
-//! tolerated set of members that is lost with it. The array that is left is judged, recovered and assembled by the real code, and held against
-//! what clients were promised by then ([`expect`]). Of some states the recovery itself is recorded, and cut off at each of its boundaries.
+//! The real engine runs a [`workload`] once, over members that end one operation at a time ([`tape`]). At every
+//! boundary, the begin or end of an operation or a reply, the [`states`] that a power cut may leave are gone through:
+//! every choice of what is not flushed, and with each every tolerated set of members that is lost with it. The array
+//! that is left is judged, recovered and assembled by the real code, and held against what clients were promised by
+//! then ([`expect`]). Of some states the recovery itself is recorded, and cut off at each of its boundaries.
 //!
 //! Members may be lost
 //! - *before*: the engine runs without them, and they come back after the crash;
 //! - *during*: the crash takes them, and they come back after the array went on without them;
-//! - *after*: parity agrees on an array that is recovered, so that it can be done without any tolerated set; see [`expect`].
+//! - *after*: parity agrees on an array that is recovered, so that it can be done without any tolerated set; see
+//!   [`expect`].
 //!
-//! Members may come, too: a new one or the one that was missing joins and is rebuilt, or a new one takes the place of one that it is copied from. The
-//! crash may take it. What it lacks afterwards the array does without, rebuilds, and does not do without again.
+//! Members may come, too: a new one or the one that was missing joins and is rebuilt, or a new one takes the place of
+//! one that it is copied from. The crash may take it. What it lacks afterwards the array does without, rebuilds, and
+//! does not do without again.
 
 mod check;
 pub mod creation;
@@ -89,8 +92,8 @@ impl fmt::Display for Failure {
         let Self { workload, boundary, choice, lost, finding } = self;
         write!(
             f,
-            "{workload}: {finding}\n  the power went at {boundary}; members {lost:?} went with it; of what was not flushed was left:\n    \
-             {choice}\n  again: cargo xtask crash --only '{workload}'"
+            "{workload}: {finding}\n  the power went at {boundary}; members {lost:?} went with it; of what was not \
+             flushed was left:\n    {choice}\n  again: cargo xtask crash --only '{workload}'"
         )
     }
 }
@@ -173,7 +176,8 @@ pub enum Finding {
     },
     /// A member of a former array lost something too soon.
     #[error(
-        "the sector at byte {offset} of member {member} was overwritten before the members were marked, or while a former array is still there"
+        "the sector at byte {offset} of member {member} was overwritten before the members were marked, or while a \
+         former array is still there"
     )]
     Overwritten {
         /// The member.
@@ -194,7 +198,8 @@ pub enum Finding {
     },
     /// A recovery that was cut off left what must not be.
     #[error(
-        "{finding}\n  after its recovery, without {lost:?} then, was cut off at {event}, leaving of what was not flushed:\n    {choice}\n  where"
+        "{finding}\n  after its recovery, without {lost:?} then, was cut off at {event}, leaving of what was not \
+         flushed:\n    {choice}\n  where"
     )]
     Nested {
         /// When.
@@ -241,7 +246,8 @@ pub(crate) enum Outlook {
     Clean,
 }
 
-/// Opens members after a power cut, recovers the array, and holds all of it against what may be there. Members of `excused` may be set aside.
+/// Opens members after a power cut, recovers the array, and holds all of it against what may be there. Members of
+/// `excused` may be set aside.
 pub(crate) fn look_after(
     shape: &Shape,
     members: &Members,

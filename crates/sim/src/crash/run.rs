@@ -1,4 +1,5 @@
-//! One run of a workload on the real engine, and what was on the members and promised to clients at each of its boundaries.
+//! One run of a workload on the real engine, and what was on the members and promised to clients at each of its
+//! boundaries.
 
 use std::path::Path;
 use std::rc::Rc;

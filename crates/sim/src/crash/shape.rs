@@ -1,4 +1,5 @@
-//! The arrays whose crashes are enumerated: the smallest of every level, each in every way of being kept consistent that suits it.
+//! The arrays whose crashes are enumerated: the smallest of every level, each in every way of being kept consistent
+//! that suits it.
 //!
 //! They hold content that nobody else writes, so that whatever is computed from a wrong parity shows.
 

@@ -1,7 +1,7 @@
 //! What a crash at a boundary may leave: every choice of what is not flushed.
 //!
-//! A sector of the log or of a superblock is chosen by itself. In the data areas the columns of a unit that one write wrote are chosen together:
-//! nothing ever mixes columns, so that what becomes of one says what becomes of each.
+//! A sector of the log or of a superblock is chosen by itself. In the data areas the columns of a unit that one write
+//! wrote are chosen together: nothing ever mixes columns, so that what becomes of one says what becomes of each.
 
 use std::collections::BTreeMap;
 
@@ -89,8 +89,9 @@ impl States {
         counts.fold(1, |count: u128, variable| count.saturating_mul(variable.deltas.len() as u128))
     }
 
-    /// Visits every choice among what is on the members that are left, with a hash of what it comes to; of more than the limit those that differ
-    /// little from nothing and from everything: by one variable or two, and every prefix of them and suffix.
+    /// Visits every choice among what is on the members that are left, with a hash of what it comes to; of more than
+    /// the limit those that differ little from nothing and from everything: by one variable or two, and every prefix of
+    /// them and suffix.
     pub(super) fn visit<E>(
         &self,
         left: MemberSet,

@@ -1,7 +1,7 @@
 //! Members that end one operation at a time, and keep what a crash at every boundary would leave.
 //!
-//! A boundary is the begin or the end of a write or a flush. A write takes effect when it ends; until then, and until a flush that was begun
-//! after it has ended, a crash may leave any of its sectors.
+//! A boundary is the begin or the end of a write or a flush. A write takes effect when it ends; until then, and until a
+//! flush that was begun after it has ended, a crash may leave any of its sectors.
 
 use std::cell::RefCell;
 use std::rc::Rc;

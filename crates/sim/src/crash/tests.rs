@@ -50,7 +50,8 @@ fn no_crash_of_the_first_workloads_leaves_what_must_not_be() {
     }
 }
 
-/// The crash takes the new member and one that knows of it, the array goes on with the old one, and that one comes back.
+/// The crash takes the new member and one that knows of it, the array goes on with the old one, and that one comes
+/// back.
 #[test]
 fn a_copy_that_has_taken_its_place_and_is_lost_with_the_power_is_known_to_who_comes_back() {
     let shapes = [Shape::new(Level::Raid1, 3, Consistency::None)];
@@ -120,12 +121,14 @@ fn every_workload_has_a_name_of_its_own_and_there_are_so_many() {
         .collect();
     names.sort_unstable();
     names.dedup();
-    // 3 caches, 2 orders, 2 preludes, 3 ends; 8 commands with FUA and without, and 4 ways between two; each of 3 members copied, at 5 times.
+    // 3 caches, 2 orders, 2 preludes, 3 ends; 8 commands with FUA and without, and 4 ways between two; each of 3
+    // members copied, at 5 times.
     assert_eq!(names.len(), 36 * (16 + 4 * 16 * 16 + 3 * 5 * 16));
     assert_eq!((workloads.len(), workloads.singles()), (names.len(), 36 * 16));
 }
 
-/// The superblock's write was torn in the slot at the head, and only the copy at the tail says so. The next write must not tear that, too.
+/// The superblock's write was torn in the slot at the head, and only the copy at the tail says so. The next write must
+/// not tear that, too.
 #[test]
 fn a_superblock_that_is_whole_at_the_tail_alone_is_never_lost() {
     let shape = Shape::new(Level::Raid1, 2, Consistency::Log);

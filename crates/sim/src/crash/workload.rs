@@ -1,5 +1,5 @@
-//! What is done to an array before the crash: one command or two, or one beside a change of who is there, everything about them spelt out in the
-//! workload's name.
+//! What is done to an array before the crash: one command or two, or one beside a change of who is there, everything
+//! about them spelt out in the workload's name.
 
 use std::fmt;
 use std::ops::Range;
@@ -19,7 +19,8 @@ pub struct Op {
     pub fua: bool,
 }
 
-/// What a command changes, in the first parity stripe. Where there are checksums it is whole blocks: read block for sector then.
+/// What a command changes, in the first parity stripe. Where there are checksums it is whole blocks: read block for
+/// sector then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpKind {
     /// One sector of a unit: the first of it.
@@ -97,8 +98,8 @@ pub struct Workload {
     pub cache: Cache,
     /// The order of completions.
     pub order: Order,
-    /// Writes before, of sectors in turn, each twice where there are many; they are flushed, and their own crashes are not looked at: they make
-    /// the log go around.
+    /// Writes before, of sectors in turn, each twice where there are many; they are flushed, and their own crashes are
+    /// not looked at: they make the log go around.
     pub prelude: u64,
     /// One or two commands.
     pub ops: Vec<Op>,
@@ -119,7 +120,8 @@ pub struct Change {
     pub kind: ChangeKind,
     /// Where.
     pub slot: MemberIndex,
-    /// After how many steps of the members the command comes; none: it comes first, and the change when it was replied to.
+    /// After how many steps of the members the command comes; none: it comes first, and the change when it was replied
+    /// to.
     pub steps: Option<u32>,
 }
 
@@ -190,8 +192,8 @@ pub(super) fn least(shape: &Shape) -> Sectors {
     if shape.integrity == Integrity::None { Sectors(1) } else { BLOCK_BYTES.whole_sectors() }
 }
 
-/// Every workload of some arrays, by number: first those of one command, then those of two, then those of one command and a change of who is there, each
-/// in an order that mixes them well. None is made before it is asked for.
+/// Every workload of some arrays, by number: first those of one command, then those of two, then those of one command
+/// and a change of who is there, each in an order that mixes them well. None is made before it is asked for.
 #[derive(Debug)]
 pub struct Workloads<'a> {
     shapes: &'a [Shape],
@@ -211,7 +213,8 @@ const PRELUDES: [u64; 2] = [0, 4];
 const BETWEEN: [Between; 4] = [Between::Beside, Between::Wait, Between::Flush, Between::FlushBeside];
 const AFTERS: [After; 3] = [After::Nothing, After::Flush, After::Close];
 
-/// Steps of the members before the command: beside the change, while it waits and is recorded, while content is made, and late in that.
+/// Steps of the members before the command: beside the change, while it waits and is recorded, while content is made,
+/// and late in that.
 const STEPS: [Option<u32>; 5] = [None, Some(0), Some(8), Some(20), Some(36)];
 
 impl<'a> Workloads<'a> {

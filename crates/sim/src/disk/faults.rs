@@ -68,10 +68,11 @@ pub struct Faults {
 
 /// How members of an array with checksums corrupt what they hold, so that checksums tell.
 ///
-/// Of one member it is either the content or the table: of a table that says nothing any more the blocks are not checked, and content that is lost
-/// together with its checksum agrees with it. A stray write stays within the area that it was meant for: one that takes a sector of the table's
-/// place leaves 127 blocks unchecked, beside the one that it should have replaced. Superblocks and bitmaps have checksums of their own and are not
-/// corrupted here. Of a log nothing says that the newest record was there.
+/// Of one member it is either the content or the table: of a table that says nothing any more the blocks are not
+/// checked, and content that is lost together with its checksum agrees with it. A stray write stays within the area
+/// that it was meant for: one that takes a sector of the table's place leaves 127 blocks unchecked, beside the one that
+/// it should have replaced. Superblocks and bitmaps have checksums of their own and are not corrupted here. Of a log
+/// nothing says that the newest record was there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Silent {
     /// Whose content.

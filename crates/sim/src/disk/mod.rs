@@ -2,11 +2,11 @@
 //!
 //! - Time passes only in [`Disk::wait`], which goes on to the next completion.
 //! - A write takes effect in one step or two, at any time before it completes; reads see the sectors that took effect.
-//! - The power can be cut at any *step*: between the issues of two operations, between two effects of one, before or after a completion.
-//!   From then on nothing moves, and [`SimDisk::leave`] says what is left.
+//! - The power can be cut at any *step*: between the issues of two operations, between two effects of one, before or
+//!   after a completion. From then on nothing moves, and [`SimDisk::leave`] says what is left.
 //!
-//! A disk is a handle: a clone is the same disk, so what becomes of the members can be seen though the engine has the disk, and after the engine
-//! is gone.
+//! A disk is a handle: a clone is the same disk, so what becomes of the members can be seen though the engine has the
+//! disk, and after the engine is gone.
 
 mod faults;
 
@@ -294,8 +294,8 @@ impl SimDisk {
         flying.chain(others).any(|member| member == slot)
     }
 
-    /// Puts a member in at a slot or the seat beyond, or takes it out with `None`; the one that was there, if nothing is in flight on it any more. What
-    /// has happened to that one is forgotten.
+    /// Puts a member in at a slot or the seat beyond, or takes it out with `None`; the one that was there, if nothing
+    /// is in flight on it any more. What has happened to that one is forgotten.
     ///
     /// # Panics
     /// When there is no such slot, or somebody [waits](SimDisk::is_busy) for operations on it.
@@ -322,7 +322,8 @@ impl SimDisk {
         world.members.replace(slot, member)
     }
 
-    /// What is left of the members after an ending, those that were gone too. Chance chooses what a power cut leaves, in one of several ways.
+    /// What is left of the members after an ending, those that were gone too. Chance chooses what a power cut leaves,
+    /// in one of several ways.
     #[must_use]
     pub fn leave(&self, ending: Ending, random: &mut Random) -> Members {
         leave(&self.world.borrow().members, ending, random)

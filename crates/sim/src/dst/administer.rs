@@ -1,7 +1,9 @@
-//! The administrator of a running array: members are given up, taken out and taken in, checked and waited for, while clients go on.
+//! The administrator of a running array: members are given up, taken out and taken in, checked and waited for, while
+//! clients go on.
 //!
-//! One change at a time, and any of them cut off by anything. What the administrator was told is held against what is found later: a member
-//! that the array has on record as given up or replaced is never taken again by itself, and one that has joined is there.
+//! One change at a time, and any of them cut off by anything. What the administrator was told is held against what is
+//! found later: a member that the array has on record as given up or replaced is never taken again by itself, and one
+//! that has joined is there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -165,7 +167,8 @@ impl Client<'_> {
         !settled.minus(self.failed()).is_empty()
     }
 
-    /// Waits for what members still have under way that were given up: until it ends they can't be exchanged. False when the power goes.
+    /// Waits for what members still have under way that were given up: until it ends they can't be exchanged. False
+    /// when the power goes.
     fn wait_for_missing(&mut self) -> Result<bool, Finding> {
         while self.engine.missing().iter().any(|slot| self.disk.is_busy(slot)) {
             if !self.turn()? || !self.wait()? {
@@ -190,7 +193,8 @@ impl Client<'_> {
     /// Notes that a member was given up.
     pub(super) fn failed_as_asked(&mut self, slot: MemberIndex) {
         self.is_changing = false;
-        // Where the member was being copied, the other one may have the place by now: it is not the one that was given up.
+        // Where the member was being copied, the other one may have the place by now: it is not the one that was given
+        // up.
         let owner = self.engine.superblock().slots[slot.index()].member;
         let is_there = !self.engine.missing().contains(slot);
         if let Some(administrator) = &mut self.administrator {

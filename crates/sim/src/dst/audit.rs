@@ -47,9 +47,9 @@ pub struct Piece<'a> {
 }
 
 impl<'a> Audit<'a> {
-    /// Reads what the members hold; `data` says where each one's data area begins, `is_made` which members have their part of a stripe, and
-    /// `is_sound` what counts of pieces of so many sectors of members.
-    /// Slots without a member are missing.
+    /// Reads what the members hold; `data` says where each one's data area begins, `is_made` which members have their
+    /// part of a stripe, and `is_sound` what counts of pieces of so many sectors of members. Slots without a member are
+    /// missing.
     ///
     /// # Panics
     /// When a member is smaller than the geometry says, or the piece does not divide a chunk.
@@ -109,7 +109,8 @@ impl<'a> Audit<'a> {
         Ok(())
     }
 
-    /// The array's content as it is read without `lost` members, beside those that are missing anyway; none when that can't be done.
+    /// The array's content as it is read without `lost` members, beside those that are missing anyway; none when that
+    /// can't be done.
     #[must_use]
     pub fn content(&self, lost: MemberSet) -> Option<Vec<Piece<'_>>> {
         let mut content = Vec::new();

@@ -425,7 +425,8 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    /// A command may fail only when more members failed than the level survives, or hold something else than was written in one place.
+    /// A command may fail only when more members failed than the level survives, or hold something else than was
+    /// written in one place.
     fn excuse(&mut self, token: u64, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
         let failed = self.failed();
         let is_refused = match *asked {
@@ -452,7 +453,8 @@ impl<'a> Client<'a> {
         if let Asked::Look { lba, len } = *asked {
             self.blind.push((lba, len));
         }
-        // A member that does not give back what is written to heal it fails, which may be one more than the level survives.
+        // A member that does not give back what is written to heal it fails, which may be one more than the level
+        // survives.
         let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
         if is_too_much(failed) || is_frozen || is_refused {
             return Ok(());

@@ -1,7 +1,9 @@
-//! Members that are copied to others, which take their places, while clients go on; with failures and power cuts at any step.
+//! Members that are copied to others, which take their places, while clients go on; with failures and power cuts at any
+//! step.
 //!
-//! What must hold: just one of both has the slot, whatever cuts the copy off, and everything that was acknowledged; once the array has on record that
-//! the other one has the place, the old one is never taken again; and where nothing goes wrong the copy comes to its end.
+//! What must hold: just one of both has the slot, whatever cuts the copy off, and everything that was acknowledged;
+//! once the array has on record that the other one has the place, the old one is never taken again; and where nothing
+//! goes wrong the copy comes to its end.
 
 use uraid_io::engine::Command;
 use uraid_io::superblock::{Integrity, Superblock};
@@ -150,8 +152,8 @@ impl Administrator {
         self.unborn = self.unborn.without(slot);
     }
 
-    /// Takes the members that are in no slot at the end of a life, of the first of which it may be that the slot is its.
-    /// Gives the slots whose members have no superblock yet that says whose they are, and rightly so.
+    /// Takes the members that are in no slot at the end of a life, of the first of which it may be that the slot is
+    /// its. Gives the slots whose members have no superblock yet that says whose they are, and rightly so.
     pub(super) fn end_copy(&mut self, left: &Members, others: Vec<Member>, struck: MemberSet) -> MemberSet {
         let copying = self.copying.take();
         let mut others = others.into_iter();
@@ -168,7 +170,8 @@ impl Administrator {
         if !is_blank(slot) || !has_failed {
             return unborn;
         }
-        // The array does without the old one, which has failed, and it is not on record yet that the other one has its place.
+        // The array does without the old one, which has failed, and it is not on record yet that the other one has its
+        // place.
         self.unsettled = self.unsettled.with(slot);
         unborn.with(slot)
     }

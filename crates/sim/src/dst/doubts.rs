@@ -1,8 +1,9 @@
-//! Which blocks members hold something else in than was written there, and what can't be had because of that: by the bytes of members, the format of
-//! checksums, and the layout's maps; nothing here asks the engine.
+//! Which blocks members hold something else in than was written there, and what can't be had because of that: by the
+//! bytes of members, the format of checksums, and the layout's maps; nothing here asks the engine.
 //!
-//! A block is sound when no corruption of it is known and its checksum on the member agrees. What was written and has no checksum on the member yet
-//! counts as unsound, so that while writes are under way a little more is excused than there is to excuse.
+//! A block is sound when no corruption of it is known and its checksum on the member agrees. What was written and has
+//! no checksum on the member yet counts as unsound, so that while writes are under way a little more is excused than
+//! there is to excuse.
 
 use uraid_io::superblock::{BLOCK_BYTES, Integrity, SUMS_IN_SECTOR, Superblock};
 use uraid_layout::repair::Repair;
@@ -41,7 +42,8 @@ impl<'a> Doubts<'a> {
         self.members.get(slot).is_some_and(|member| is_sound(member, own, sector.0 / BLOCK.0))
     }
 
-    /// Whether what a read of blocks was given an error for can't be had, of one of them at least, without `lost` members.
+    /// Whether what a read of blocks was given an error for can't be had, of one of them at least, without `lost`
+    /// members.
     pub(crate) fn excuse_read(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
             let (stripe, unit, column) = self.geometry.split(Lba(lba));
@@ -50,8 +52,8 @@ impl<'a> Doubts<'a> {
         })
     }
 
-    /// Whether more members are lost or hold something else in one of the columns that these blocks are in than the level survives, so that what has
-    /// to be written with the blocks can't be computed.
+    /// Whether more members are lost or hold something else in one of the columns that these blocks are in than the
+    /// level survives, so that what has to be written with the blocks can't be computed.
     pub(crate) fn excuse_write(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         let mut last = None;
         (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
@@ -87,8 +89,8 @@ impl<'a> Doubts<'a> {
         self.is_sound(self.geometry.member(cell), self.sector(stripe, cell, column))
     }
 
-    /// Which cells of a column can be had. Nothing is computed from a member that holds something else in one of its cells in that column, so much
-    /// does the engine promise.
+    /// Which cells of a column can be had. Nothing is computed from a member that holds something else in one of its
+    /// cells in that column, so much does the engine promise.
     fn known(&self, lost: MemberSet, stripe: StripeId, column: Sectors) -> Vec<bool> {
         let (map, slot) = (self.geometry.map(stripe), |cell| self.geometry.member(cell));
         let cells: Vec<Cell> = self.cells(stripe).collect();

@@ -1,15 +1,18 @@
-//! Deterministic runs: one seed makes an array, its clients, what fails and when the power goes, over several lives of the array.
+//! Deterministic runs: one seed makes an array, its clients, what fails and when the power goes, over several lives of
+//! the array.
 //!
-//! A life opens the array from what the last one left, recovers it, looks at all of it, and serves clients until it is closed, killed or the power
-//! goes, in the middle of recovery too. Every read, and the whole array after every recovery, is held against the [`model`]; parity and every
-//! tolerated set of missing members against the layout's maps ([`audit`]).
+//! A life opens the array from what the last one left, recovers it, looks at all of it, and serves clients until it is
+//! closed, killed or the power goes, in the middle of recovery too. Every read, and the whole array after every
+//! recovery, is held against the [`model`]; parity and every tolerated set of missing members against the layout's maps
+//! ([`audit`]).
 //!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
 //!
-//! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs ([`Silent`]). A command may then fail where more
-//! members hold something else in one place than the level survives, and only there ([`doubts`]); the array is read before members are looked at.
+//! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs ([`Silent`]). A command may
+//! then fail where more members hold something else in one place than the level survives, and only there ([`doubts`]);
+//! the array is read before members are looked at.
 
 mod administer;
 pub mod audit;
@@ -57,8 +60,8 @@ use shelf::{Found, Shelf};
 pub struct Options {
     /// The ways of keeping consistent that arrays are drawn from.
     pub ways: Vec<Consistency>,
-    /// Whether members lose, misplace and change what they were given, saying nothing. No array without checksums survives that: a run that does
-    /// not fail then shows that the checks check nothing.
+    /// Whether members lose, misplace and change what they were given, saying nothing. No array without checksums
+    /// survives that: a run that does not fail then shows that the checks check nothing.
     pub corrupts: bool,
     /// Whether members fail in every life, and the power goes soon after.
     pub is_harsh: bool,
@@ -229,7 +232,8 @@ impl Run {
         let Some(mut found) = shelf.find(&scenario.geometry, administrator.as_mut(), random, trace)? else {
             return Ok(false);
         };
-        // Damage stays until the log begins anew: of a record that several members have lost nobody can say that it was there.
+        // Damage stays until the log begins anew: of a record that several members have lost nobody can say that it was
+        // there.
         if rots && self.rotten_log.is_none() {
             self.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
             self.report.rotten.logs += u64::from(self.rotten_log.is_some());
@@ -298,7 +302,8 @@ impl Run {
         Ok(true)
     }
 
-    /// Serves clients, and has the array changed meanwhile. Where a member was rebuilt and the array was closed, all of it is looked at.
+    /// Serves clients, and has the array changed meanwhile. Where a member was rebuilt and the array was closed, all of
+    /// it is looked at.
     fn serve(&mut self, engine: Engine<SimDisk, u64>, disk: &SimDisk, weather: Weather) -> Result<End, Finding> {
         let (random, trace) = (self.random.fork(), self.trace.clone());
         let client = Client::new(engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
@@ -386,8 +391,9 @@ impl Run {
         faults
     }
 
-    /// The same with what corrupts silently, where something does. A member does not fail otherwise then, nor any where a failed write leaves
-    /// nothing known of what a block holds: a block is not checked if its checksum can't be read, or is not known.
+    /// The same with what corrupts silently, where something does. A member does not fail otherwise then, nor any where
+    /// a failed write leaves nothing known of what a block holds: a block is not checked if its checksum can't be read,
+    /// or is not known.
     fn draw_all_faults(&mut self, missing: MemberSet) -> Faults {
         let mut faults = self.draw_faults(missing);
         if let Some(silent) = self.silent {

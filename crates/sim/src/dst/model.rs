@@ -1,12 +1,14 @@
 //! What every sector of an array may hold, from the history of the commands that wrote it.
 //!
-//! Each sector has its *versions*: everything that was ever written to it and may still show. A version is *gone* once a later one has certainly
-//! replaced it. While the array runs, a version that was replied to has replaced all that were replied to before it was begun. Over a power cut,
-//! only a version that a flush or FUA made durable has. When nothing is under way and all is durable, a look at the array shows which version
-//! each sector holds, and the others are gone.
+//! Each sector has its *versions*: everything that was ever written to it and may still show. A version is *gone* once
+//! a later one has certainly replaced it. While the array runs, a version that was replied to has replaced all that
+//! were replied to before it was begun. Over a power cut, only a version that a flush or FUA made durable has. When
+//! nothing is under way and all is durable, a look at the array shows which version each sector holds, and the others
+//! are gone.
 //!
-//! A version that the array stopped with, and that was not durable, is *left*: it may be there or not. As long as no look has shown which, it
-//! replaces nothing, and no flush makes it durable that comes after: there may be nothing of it to flush.
+//! A version that the array stopped with, and that was not durable, is *left*: it may be there or not. As long as no
+//! look has shown which, it replaces nothing, and no flush makes it durable that comes after: there may be nothing of
+//! it to flush.
 //!
 //! The model knows nothing of members, stripes or parity.
 
@@ -250,7 +252,8 @@ impl Model {
         Ok(())
     }
 
-    /// Takes in what the array holds from `lba` on, with nothing under way and all of it durable: the other versions are gone.
+    /// Takes in what the array holds from `lba` on, with nothing under way and all of it durable: the other versions
+    /// are gone.
     ///
     /// # Errors
     /// The first sector that holds what it must not.

@@ -33,8 +33,8 @@ pub(super) enum Opened {
     Broken,
 }
 
-/// Opens members of an array with checksums that corrupted something, recovers it, reads all of it and then the members, and holds it against the
-/// model; members of `excused` may be set aside. Whether it had to be recovered.
+/// Opens members of an array with checksums that corrupted something, recovers it, reads all of it and then the
+/// members, and holds it against the model; members of `excused` may be set aside. Whether it had to be recovered.
 ///
 /// # Errors
 /// What must not be.
@@ -98,7 +98,8 @@ impl Run {
         Ok(Opened::Engine(Box::new(engine)))
     }
 
-    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes. What was read stays.
+    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
+    /// What was read stays.
     fn heal(&mut self, disk: &SimDisk, engine: Engine<SimDisk, u64>) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
         let (random, trace) = (self.aside.fork(), self.trace.clone());
@@ -120,7 +121,8 @@ impl Run {
         if !is_done {
             return Ok(None);
         }
-        // Of blocks without a checksum that agrees the members do not show what counts; the array is recovered, and does.
+        // Of blocks without a checksum that agrees the members do not show what counts; the array is recovered, and
+        // does.
         seen.iter().try_for_each(|(&lba, buf)| self.model.observe(lba, buf.as_ref())).map_err(Finding::WrongRead)?;
         let Scenario { geometry, superblocks, .. } = &self.scenario;
         let members = disk.members();
@@ -151,7 +153,8 @@ impl Run {
             Ok(array) => array,
             Err(error) => return self.broken(&disk, verdict, &error).map(|_| Seen::new()),
         };
-        // What nobody can know without a member, whether a write that was not answered is there, the next start may see otherwise.
+        // What nobody can know without a member, whether a write that was not answered is there, the next start may see
+        // otherwise.
         let is_same_later = is_logged && array.losses().is_empty();
         let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         let mut model = self.model.clone();
@@ -172,7 +175,8 @@ impl Run {
         Ok(if is_same_later { seen } else { Seen::new() })
     }
 
-    /// Opening may fail when the power goes, when a log has rotted, or when more members fail than the level survives beside those that are lost.
+    /// Opening may fail when the power goes, when a log has rotted, or when more members fail than the level survives
+    /// beside those that are lost.
     fn broken(&mut self, disk: &SimDisk, verdict: &Verdict, error: &RecoverError) -> Result<Opened, Finding> {
         self.trace.note(format_args!("opening failed: {error}"));
         if let RecoverError::Log(ReplayError::Lost { member, .. }) = error
@@ -186,7 +190,8 @@ impl Run {
         if is_rightful { Ok(Opened::Broken) } else { Err(Finding::Refused { error: error.to_string() }) }
     }
 
-    /// Holds the whole array against the model, and again without every set of members that it survives, and what was read before recovery.
+    /// Holds the whole array against the model, and again without every set of members that it survives, and what was
+    /// read before recovery.
     pub(super) fn look(
         &mut self,
         members: &Members,

@@ -1,8 +1,8 @@
 //! Bits that rot while nobody looks: in superblocks, write-intent bitmaps and logs, between two lives of an array.
 //!
-//! What must hold: one copy of a superblock is as good as the other; a damaged bitmap stands for bits that are all set; what a damaged log has
-//! lost is found, the member refused by name, and the array is opened without it, where it is not the only one. Of the newest record nobody can say
-//! that it was there, so it is left alone.
+//! What must hold: one copy of a superblock is as good as the other; a damaged bitmap stands for bits that are all set;
+//! what a damaged log has lost is found, the member refused by name, and the array is opened without it, where it is
+//! not the only one. Of the newest record nobody can say that it was there, so it is left alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -20,7 +20,8 @@ use crate::members::Members;
 use crate::random::Random;
 use crate::trace::Trace;
 
-/// Damages one copy of the superblock of some members, and the bitmaps of some. `settled` are the members of which all copies are whole.
+/// Damages one copy of the superblock of some members, and the bitmaps of some. `settled` are the members of which all
+/// copies are whole.
 ///
 /// # Errors
 /// When a member is another one then.
@@ -94,7 +95,8 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     if latest.iter().any(|(_, range)| range.contains(&at)) {
         return None;
     }
-    // Without the only member that is up to date there is nobody to open the array with, or those who don't know that they are not.
+    // Without the only member that is up to date there is nobody to open the array with, or those who don't know that
+    // they are not.
     if accepted.len() == 1 {
         return None;
     }

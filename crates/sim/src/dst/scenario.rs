@@ -49,7 +49,8 @@ impl Scenario {
             if one.tolerance() == 0 {
                 continue;
             }
-            // Regions are of as many stripes as make up 1 MiB, rounded up to a power of two; the last one may have fewer.
+            // Regions are of as many stripes as make up 1 MiB, rounded up to a power of two; the last one may have
+            // fewer.
             let of_region = (1_u64 << 20).div_ceil(one.stripe_sectors().bytes().0).next_power_of_two();
             let stripes = of_region * random.within(1, 2) + random.within(1, of_region);
             let of_stripe = one.used_sectors().0 / one.stripes().0;

@@ -1,4 +1,5 @@
-//! The members between two lives of an array, and what is found on opening it: in another order, incomplete, stale, cloned, foreign.
+//! The members between two lives of an array, and what is found on opening it: in another order, incomplete, stale,
+//! cloned, foreign.
 
 use std::path::PathBuf;
 
@@ -83,8 +84,8 @@ impl Shelf {
         self.excused = self.excused.with(slot);
     }
 
-    /// Takes note of what was done to the members in a life that `found` some, and to those that are left in their slots.
-    /// `was_open`: the array was opened, and relies on nothing that the members had not durably then.
+    /// Takes note of what was done to the members in a life that `found` some, and to those that are left in their
+    /// slots. `was_open`: the array was opened, and relies on nothing that the members had not durably then.
     pub(super) fn administered(&mut self, by: &Administrator, found: MemberSet, left: MemberSet, was_open: bool) {
         for slot in found.minus(left).iter() {
             self.members.replace(slot, None);
@@ -99,8 +100,8 @@ impl Shelf {
         to.copies = self.old.iter().map(|(_, copy)| copy.clone()).collect();
     }
 
-    /// Decides who of two has a slot, of which one was being copied to the other: whom the members accept. Either may be lost for a while where the other
-    /// will do.
+    /// Decides who of two has a slot, of which one was being copied to the other: whom the members accept. Either may
+    /// be lost for a while where the other will do.
     fn decide(&mut self, administrator: &mut Administrator, trace: &Trace) {
         let Some(contender) = administrator.contender.take() else { return };
         let own = contender.superblock().expect("only such contend");
@@ -236,7 +237,8 @@ impl Shelf {
             let member = administrator.loose.swap_remove(index);
             let other = self.members.replace(slot, Some(member));
             administrator.keep(other);
-            // After a kill its superblock may be one that is not durable: a power cut before the array is open takes it.
+            // After a kill its superblock may be one that is not durable: a power cut before the array is open takes
+            // it.
             self.unwritten = self.unwritten.with(slot);
         }
         Ok(())
@@ -256,7 +258,8 @@ impl Shelf {
                 }
                 Err(error) => Err(error),
             };
-            // The array may have gone on without a member that was left out, and that member knew of a failure that the array did not.
+            // The array may have gone on without a member that was left out, and that member knew of a failure that the
+            // array did not.
             let slot = split.map_err(|error| Finding::Refused { error: error.to_string() })?;
             self.members.replace(slot, None);
         }

@@ -1,4 +1,5 @@
-//! What an array is asked to be, and its requests as disk operations: the planner's own plans, without their XORs, which take no time.
+//! What an array is asked to be, and its requests as disk operations: the planner's own plans, without their XORs,
+//! which take no time.
 
 use uraid_layout::plan::{Cached, Extent, Method, MethodCounts, Plan, Planner, Queue, View};
 use uraid_layout::repair::Repair;
@@ -35,13 +36,15 @@ pub struct ArraySpec {
     pub discipline: Discipline,
     /// Whether a disk serves as one operation what came one after the other and is adjacent (Chen & Lee 3.3).
     pub merges: bool,
-    /// Whether a read's chunks are one operation where they are adjacent on a disk, as in the engine; otherwise each chunk is one.
+    /// Whether a read's chunks are one operation where they are adjacent on a disk, as in the engine; otherwise each
+    /// chunk is one.
     pub joins_reads: bool,
     /// Whether the disks turn together.
     pub spindles: Spindles,
     /// Which members are there.
     pub state: State,
-    /// A write-back cache in front of it, whose writes don't go by [`ArraySpec::phases`] and [`WriteRule::ReadAllThatIsWritten`].
+    /// A write-back cache in front of it, whose writes don't go by [`ArraySpec::phases`] and
+    /// [`WriteRule::ReadAllThatIsWritten`].
     pub cache: Option<CacheSpec>,
 }
 
@@ -61,13 +64,15 @@ pub enum WriteRule {
     /// The method with the fewest disk operations, for each parity stripe: the engine's rule, and Chen & Lee's (2.2).
     #[default]
     FewestOperations,
-    /// The method with the fewest units to read, however little of a unit is written: such a unit is not one that a reconstruct write reads, as in Chen & Lee's examples, which are
-    /// of whole units (2.2). RAID 5 with all members does so, what a cache writes out and other arrays do [`WriteRule::FewestOperations`].
+    /// The method with the fewest units to read, however little of a unit is written: such a unit is not one that a
+    /// reconstruct write reads, as in Chen & Lee's examples, which are of whole units (2.2). RAID 5 with all members
+    /// does so, what a cache writes out and other arrays do [`WriteRule::FewestOperations`].
     FewestUnits,
     /// Read-modify-write of the parity groups that are written in part.
     ReadModifyWrite,
-    /// Read-modify-write of all that is written of a parity stripe, also of groups whose data is all written, unless the whole stripe is: 2(u+q) operations, as Park & Choe
-    /// count them (50 for 16 of 18 units). Arrays with missing members do [`WriteRule::ReadModifyWrite`].
+    /// Read-modify-write of all that is written of a parity stripe, also of groups whose data is all written, unless
+    /// the whole stripe is: 2(u+q) operations, as Park & Choe count them (50 for 16 of 18 units). Arrays with missing
+    /// members do [`WriteRule::ReadModifyWrite`].
     ReadAllThatIsWritten,
     /// Always reconstruct write.
     Reconstruct,
@@ -79,7 +84,8 @@ pub enum Phases {
     /// All of the request's reads, as in the engine.
     #[default]
     Request,
-    /// The reads of their own parity stripe: whole stripes are written at once, while what is read for the partial ones at the request's ends is under way.
+    /// The reads of their own parity stripe: whole stripes are written at once, while what is read for the partial ones
+    /// at the request's ends is under way.
     Stripe,
 }
 
@@ -101,7 +107,8 @@ pub enum State {
 }
 
 impl ArraySpec {
-    /// A healthy array with the engine's and Chen & Lee's choices: fewest operations, first come first served, merging, locks.
+    /// A healthy array with the engine's and Chen & Lee's choices: fewest operations, first come first served, merging,
+    /// locks.
     #[must_use]
     pub fn new(disk: DiskSpec, disks: u8, level: Level, chunk: Bytes) -> Self {
         Self {
@@ -348,7 +355,8 @@ impl Layout {
         View { geometry: &self.geometry, repair, missing: self.missing, cached: &[], queues: &[] }
     }
 
-    /// How one extent within a parity stripe of a whole RAID 5 is written with the fewest units read; as in the planner a reconstruct write where both read as many.
+    /// How one extent within a parity stripe of a whole RAID 5 is written with the fewest units read; as in the planner
+    /// a reconstruct write where both read as many.
     fn method_of_fewest_units(&self, extents: &[Extent]) -> Option<Method> {
         let &[Extent { lba, content }] = extents else { return None };
         let end = lba.0 + content.len.0;

@@ -1,7 +1,9 @@
-//! The engine's write-back cache in front of a modelled array: the code that the engine runs decides what is taken in, joined and written out, and what is read again.
+//! The engine's write-back cache in front of a modelled array: the code that the engine runs decides what is taken in,
+//! joined and written out, and what is read again.
 //!
-//! Pages are real memory, of any content. As in the engine whole parity stripes are written through, and so is what there is no room for; what is dirty is destaged in runs
-//! of adjacent stripes, [`DESTAGES_MAX`] at a time. An answer from the cache takes [`CacheSpec::hit_us`]; the memory itself takes no time.
+//! Pages are real memory, of any content. As in the engine whole parity stripes are written through, and so is what
+//! there is no room for; what is dirty is destaged in runs of adjacent stripes, [`DESTAGES_MAX`] at a time. An answer
+//! from the cache takes [`CacheSpec::hit_us`]; the memory itself takes no time.
 
 use std::ops::Range;
 

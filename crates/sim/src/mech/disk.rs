@@ -1,8 +1,9 @@
 //! What is known of a disk: plain figures, as data sheets and papers have them, and the model that is made of them.
 //!
-//! A rotating disk is Chen & Lee's (1993, 3.1 and Table 1): seek(0) = 0, seek(x) = a*sqrt(x-1) + b*(x-1) + c for x cylinders, with a, b and c from the least, the
-//! mean and the greatest seek time; tracks of one length everywhere; spindles that turn together. A flash disk has no seek: an access takes its latency in one
-//! of several channels, and its data then goes over one interface.
+//! A rotating disk is Chen & Lee's (1993, 3.1 and Table 1): seek(0) = 0, seek(x) = a*sqrt(x-1) + b*(x-1) + c for x
+//! cylinders, with a, b and c from the least, the mean and the greatest seek time; tracks of one length everywhere;
+//! spindles that turn together. A flash disk has no seek: an access takes its latency in one of several channels, and
+//! its data then goes over one interface.
 //!
 //! ```
 //! let disk = uraid_sim::mech::DiskSpec::from_toml(r#"
@@ -63,8 +64,9 @@ pub struct Rotating {
     /// The change to the next head of a cylinder, in milliseconds.
     #[serde(default)]
     pub head_switch_ms: f64,
-    /// Whether tracks begin where the head arrives from the track before, so that a transfer goes on after the switch or seek to the next one. Otherwise
-    /// all tracks begin at one angle, and a switch that takes any time costs whole revolutions.
+    /// Whether tracks begin where the head arrives from the track before, so that a transfer goes on after the switch
+    /// or seek to the next one. Otherwise all tracks begin at one angle, and a switch that takes any time costs whole
+    /// revolutions.
     #[serde(default)]
     pub skewed: bool,
     /// What the disk's electronics take for each operation before it begins to seek, in milliseconds.
@@ -78,7 +80,8 @@ pub struct Rotating {
 pub struct Seek {
     /// To the next cylinder.
     pub minimum_ms: f64,
-    /// Between two cylinders drawn at random. Without it the time grows linearly from the least to the greatest, as Salem & Garcia-Molina (1986) have it.
+    /// Between two cylinders drawn at random. Without it the time grows linearly from the least to the greatest, as
+    /// Salem & Garcia-Molina (1986) have it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_ms: Option<f64>,
     /// From the first cylinder to the last.
@@ -204,8 +207,8 @@ impl Disk {
         }
     }
 
-    /// The mean time to move the arm between two cylinders that are drawn independently and uniformly among those that hold the first `used` sectors, in
-    /// milliseconds: the exact sum, the pairs without a move among them.
+    /// The mean time to move the arm between two cylinders that are drawn independently and uniformly among those that
+    /// hold the first `used` sectors, in milliseconds: the exact sum, the pairs without a move among them.
     #[must_use]
     pub fn mean_seek_ms(&self, used: Sectors) -> f64 {
         let Model::Rotating(platters) = &self.model else { return 0.0 };
@@ -215,8 +218,8 @@ impl Disk {
         (1..cylinders).map(|distance| share(distance) * platters.curve.at(distance)).sum::<f64>() / NS_PER_MS
     }
 
-    /// The mean positioning time: the mean seek within the first `used` sectors and half a revolution (Chen & Lee Table 1), or a read's latency, in
-    /// milliseconds.
+    /// The mean positioning time: the mean seek within the first `used` sectors and half a revolution (Chen & Lee Table
+    /// 1), or a read's latency, in milliseconds.
     #[must_use]
     pub fn positioning_ms(&self, used: Sectors) -> f64 {
         match &self.model {

@@ -1,7 +1,7 @@
 //! One disk at work: where its head is, and when an operation that begins now ends.
 //!
-//! Where spindles turn together, the clock's zero is where sector 0 of the first cylinder passes under the heads, so what is under a head follows from the clock
-//! alone; others are ahead of that by an angle of their own.
+//! Where spindles turn together, the clock's zero is where sector 0 of the first cylinder passes under the heads, so
+//! what is under a head follows from the clock alone; others are ahead of that by an angle of their own.
 
 use super::disk::{Disk, Memory, Model, Platters};
 

@@ -1,4 +1,5 @@
-//! Locks on runs of parity stripes. A request takes all of its stripes at once, in the order in which requests ask, so nobody waits for somebody who waits.
+//! Locks on runs of parity stripes. A request takes all of its stripes at once, in the order in which requests ask, so
+//! nobody waits for somebody who waits.
 
 use std::ops::Range;
 

@@ -1,7 +1,8 @@
 //! Disks that can be named.
 //!
-//! The three of Chen & Lee (1993) Table 1 and the three of Salem & Garcia-Molina (1986) are as the papers have them. Of the others the data sheets or product manuals
-//! give speed, rates, mean seek and capacity; geometry is the mean that gives these, and what is assumed is named in [`DiskSpec::source`].
+//! The three of Chen & Lee (1993) Table 1 and the three of Salem & Garcia-Molina (1986) are as the papers have them. Of
+//! the others the data sheets or product manuals give speed, rates, mean seek and capacity; geometry is the mean that
+//! gives these, and what is assumed is named in [`DiskSpec::source`].
 
 use super::disk::{DiskSpec, Flash, Mechanism, Rotating, Seek};
 
@@ -81,8 +82,8 @@ pub fn rp06() -> DiskSpec {
 /// A disk like Seagate's ST31200W (Hawk 2), 1.05 GB, 5411 rpm.
 #[must_use]
 pub fn st31200w() -> DiskSpec {
-    let source = "nominal figures of the model (5411 rpm, 2700 cylinders, 9 heads, 84 sectors a track on average, mean seek 10 ms); seeks of 1.2 and 22 ms \
-                  to the next and over all cylinders, and skew, are assumed";
+    let source = "nominal figures of the model (5411 rpm, 2700 cylinders, 9 heads, 84 sectors a track on average, mean \
+        seek 10 ms); seeks of 1.2 and 22 ms to the next and over all cylinders, and skew, are assumed";
     let seek = Seek { minimum_ms: 1.2, average_ms: Some(10.0), maximum_ms: 22.0 };
     skewed(rotating("Seagate ST31200W", source, [2700, 9, 84], 60_000.0 / 5411.0, seek), 0.9)
 }
@@ -90,8 +91,9 @@ pub fn st31200w() -> DiskSpec {
 /// Seagate Cheetah 15K.7 SAS, 600 GB, 15 000 rpm.
 #[must_use]
 pub fn cheetah_15k7() -> DiskSpec {
-    let source = "product manual 100516226: 15000 rpm, seek 3.4 ms mean and 0.2 ms to the next track for reads, 122 to 204 MB/s, 600 GB, 8 heads; \
-                  1272 sectors a track give the mean rate of 163 MB/s; the greatest seek of 7 ms and the head switch of 0.4 ms are assumed";
+    let source = "product manual 100516226: 15000 rpm, seek 3.4 ms mean and 0.2 ms to the next track for reads, 122 to \
+        204 MB/s, 600 GB, 8 heads; 1272 sectors a track give the mean rate of 163 MB/s; the greatest seek of 7 ms and \
+        the head switch of 0.4 ms are assumed";
     let seek = Seek { minimum_ms: 0.2, average_ms: Some(3.4), maximum_ms: 7.0 };
     skewed(rotating("Seagate Cheetah 15K.7", source, [115_170, 8, 1272], 4.0, seek), 0.4)
 }
@@ -99,9 +101,9 @@ pub fn cheetah_15k7() -> DiskSpec {
 /// Seagate Constellation ES SATA, 2 TB, 7200 rpm.
 #[must_use]
 pub fn constellation_es() -> DiskSpec {
-    let source = "product manual of the ST32000644NS: 7200 rpm, mean seek 8.5 ms for reads, sustained rate up to 140 MB/s, 2 TB, 8 heads; \
-                  1823 sectors a track give a mean rate of 112 MB/s; seeks of 0.6 and 18 ms to the next and over all cylinders and the head switch of 0.8 ms \
-                  are assumed";
+    let source = "product manual of the ST32000644NS: 7200 rpm, mean seek 8.5 ms for reads, sustained rate up to 140 \
+        MB/s, 2 TB, 8 heads; 1823 sectors a track give a mean rate of 112 MB/s; seeks of 0.6 and 18 ms to the next and \
+        over all cylinders and the head switch of 0.8 ms are assumed";
     let seek = Seek { minimum_ms: 0.6, average_ms: Some(8.5), maximum_ms: 18.0 };
     skewed(rotating("Seagate Constellation ES", source, [267_900, 8, 1823], 60_000.0 / 7200.0, seek), 0.8)
 }
@@ -109,16 +111,16 @@ pub fn constellation_es() -> DiskSpec {
 /// Intel DC S4500, SATA, 960 GB.
 #[must_use]
 pub fn dc_s4500() -> DiskSpec {
-    let source = "product specification of the S4500 series: random latency 110/52 us, 500/490 MB/s, 4 KB random 72000/33000 IOPS; 8 and 2 channels give \
-                  these rates to within a sixth";
+    let source = "product specification of the S4500 series: random latency 110/52 us, 500/490 MB/s, 4 KB random \
+        72000/33000 IOPS; 8 and 2 channels give these rates to within a sixth";
     flash("Intel DC S4500", source, 960.0, [110.0, 52.0], [500.0, 490.0], [8, 2])
 }
 
 /// Intel DC P4500, NVMe, 2 TB.
 #[must_use]
 pub fn dc_p4500() -> DiskSpec {
-    let source = "product guide of the 2 TB P4500: random latency 85/20 us, 3200/1050 MB/s, 4 KB random 490000/38000 IOPS; 42 and 1 channels give \
-                  these rates to within a third";
+    let source = "product guide of the 2 TB P4500: random latency 85/20 us, 3200/1050 MB/s, 4 KB random 490000/38000 \
+        IOPS; 42 and 1 channels give these rates to within a third";
     flash("Intel DC P4500", source, 2000.0, [85.0, 20.0], [3200.0, 1050.0], [42, 1])
 }
 

@@ -15,7 +15,8 @@ pub enum Discipline {
     Fcfs,
     /// The shortest seek first; of equals the one that came first.
     Sstf,
-    /// The nearest cylinder in the direction of the last move, turning where nothing is left (LOOK); within a cylinder as it came.
+    /// The nearest cylinder in the direction of the last move, turning where nothing is left (LOOK); within a cylinder
+    /// as it came.
     Elevator,
 }
 
@@ -55,7 +56,8 @@ impl Queue {
         self.waiting.push_back(waiting);
     }
 
-    /// Takes the next operation, joined with those that came directly after it and continue it where `merges`; `parts` gets whose all of them are.
+    /// Takes the next operation, joined with those that came directly after it and continue it where `merges`; `parts`
+    /// gets whose all of them are.
     #[inline]
     pub(super) fn pop(
         &mut self,

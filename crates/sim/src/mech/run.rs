@@ -5,7 +5,8 @@ use rayon::prelude::*;
 use super::Error;
 use crate::random::Random;
 
-/// The seed of a run: of one experiment's seed and the run's coordinates, so that it depends on neither order nor threads.
+/// The seed of a run: of one experiment's seed and the run's coordinates, so that it depends on neither order nor
+/// threads.
 #[must_use]
 pub fn seed_of(seed: u64, coordinates: &[u64]) -> u64 {
     coordinates.iter().fold(Random::new(seed).bits(), |seed, &coordinate| {
@@ -13,7 +14,8 @@ pub fn seed_of(seed: u64, coordinates: &[u64]) -> u64 {
     })
 }
 
-/// Does a piece of work for every point, on so many threads (0: one for each processor); results are in the points' order.
+/// Does a piece of work for every point, on so many threads (0: one for each processor); results are in the points'
+/// order.
 ///
 /// # Errors
 /// The first point's, in their order, or when the threads can't be had.

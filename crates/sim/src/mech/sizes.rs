@@ -1,8 +1,9 @@
 //! Sizes of requests: distributions over whole units of 1 KiB.
 //!
-//! Chen & Lee (3.2): exponential with a mean of 4 or 16 KB; normal with a standard deviation equal to the mean of 100, 400 or 1500 KB. Sizes are whole
-//! kilobytes of at least one, and the parameters are adjusted so that the mean that the array sees is the nominal one. What the paper leaves open
-//! (whether too small ones are drawn again or become 1 KB, whether the deviation follows the adjusted mean) is a choice here.
+//! Chen & Lee (3.2): exponential with a mean of 4 or 16 KB; normal with a standard deviation equal to the mean of 100,
+//! 400 or 1500 KB. Sizes are whole kilobytes of at least one, and the parameters are adjusted so that the mean that the
+//! array sees is the nominal one. What the paper leaves open (whether too small ones are drawn again or become 1 KB,
+//! whether the deviation follows the adjusted mean) is a choice here.
 
 use uraid_layout::{Bytes, Sectors};
 

@@ -1,8 +1,9 @@
 //! When a run has seen enough: batch means of response times, and Student's t.
 //!
-//! Response times that follow each other are not independent; means of long batches of them nearly are. There are [`BATCHES`] to twice as many batches: when
-//! there are twice as many, neighbours are joined, and batches get twice as long. A run ends when the half width of the confidence interval of the mean is
-//! within the share that the rule names (Chen & Lee 3.3: 5 % at 95 %).
+//! Response times that follow each other are not independent; means of long batches of them nearly are. There are
+//! [`BATCHES`] to twice as many batches: when there are twice as many, neighbours are joined, and batches get twice as
+//! long. A run ends when the half width of the confidence interval of the mean is within the share that the rule names
+//! (Chen & Lee 3.3: 5 % at 95 %).
 
 use super::{Error, Nanos};
 
@@ -163,8 +164,9 @@ pub fn estimate(observations: &[f64], confidence: f64) -> Estimate {
     Estimate { mean, half_width, count: observations.len() as u64 }
 }
 
-/// The quantile of Student's t with so many degrees of freedom, for probabilities from a half up to one; good to five digits up to 0.9999. From 15 degrees of
-/// freedom on by Fisher & Cornish's expansion about the normal quantile, below by bisection of the distribution function.
+/// The quantile of Student's t with so many degrees of freedom, for probabilities from a half up to one; good to five
+/// digits up to 0.9999. From 15 degrees of freedom on by Fisher & Cornish's expansion about the normal quantile, below
+/// by bisection of the distribution function.
 #[must_use]
 pub fn student_t(probability: f64, freedom: f64) -> f64 {
     if freedom < 15.0 {
@@ -212,7 +214,8 @@ fn normal_above_half(x: f64) -> f64 {
     sum * (-x * x / 2.0).exp() / (2.0 * std::f64::consts::PI).sqrt()
 }
 
-/// The probability that t is between 0 and x: Simpson's rule over x = tan(angle), which makes the range finite however heavy the tail.
+/// The probability that t is between 0 and x: Simpson's rule over x = tan(angle), which makes the range finite however
+/// heavy the tail.
 fn student_above_half(x: f64, freedom: f64) -> f64 {
     let power = f64::midpoint(freedom, 1.0);
     let scale = (ln_gamma(power) - ln_gamma(freedom / 2.0)).exp() / (freedom * std::f64::consts::PI).sqrt();

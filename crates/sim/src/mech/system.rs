@@ -1,8 +1,9 @@
 //! The event loop: requests begin, wait for locks, go to disks, and end.
 //!
-//! Events are ends of disk operations, arrivals, replies and ticks. At one time they are handled in the order in which they were made. A process's next
-//! request begins when its last one ends. Which disk is idle is looked at when an event has been handled entirely, so that a request's operations are all in their
-//! queues before the first is served, and are merged.
+//! Events are ends of disk operations, arrivals, replies and ticks. At one time they are handled in the order in which
+//! they were made. A process's next request begins when its last one ends. Which disk is idle is looked at when an
+//! event has been handled entirely, so that a request's operations are all in their queues before the first is served,
+//! and are merged.
 
 mod cached;
 mod job;
@@ -203,8 +204,8 @@ impl System {
         self.volumes[volume].pricer.geometry()
     }
 
-    /// Runs requests of a source, of which so many processes ask, from an idle system at time 0 with all heads at the first cylinder, until the rule has seen enough
-    /// or nothing is left. What was rebuilt before is rebuilt anew.
+    /// Runs requests of a source, of which so many processes ask, from an idle system at time 0 with all heads at the
+    /// first cylinder, until the rule has seen enough or nothing is left. What was rebuilt before is rebuilt anew.
     ///
     /// # Errors
     /// When a request can't be planned, or the rule makes no sense.

@@ -1,10 +1,12 @@
 //! A workload that is drawn and planned once, and run many times.
 //!
-//! The n-th request that is asked for is the same in every run, whoever asks: runs with other disks, queues or numbers of processes differ by those alone, so their
-//! ratios vary less than they do. And planning, which takes longer than serving where a request has many chunks, is done once.
+//! The n-th request that is asked for is the same in every run, whoever asks: runs with other disks, queues or numbers
+//! of processes differ by those alone, so their ratios vary less than they do. And planning, which takes longer than
+//! serving where a request has many chunks, is done once.
 //!
-//! A tape can be run on systems whose first array has the geometry, the write rule, the phases and the state that the tape was made for; what the
-//! plans depend on otherwise (how busy mirrors are, how far a rebuild is) is not known when it is made, so such arrays are refused.
+//! A tape can be run on systems whose first array has the geometry, the write rule, the phases and the state that the
+//! tape was made for; what the plans depend on otherwise (how busy mirrors are, how far a rebuild is) is not known when
+//! it is made, so such arrays are refused.
 
 use uraid_layout::{Level, Sectors};
 

@@ -1,12 +1,13 @@
 //! Recorded requests: block traces as text, and a source that plays them.
 //!
 //! - *CSV*: lines of `seconds,R or W,byte offset,bytes`; a first line that begins with a letter is skipped.
-//! - *blkparse*: its default lines, of which those of action Q (a request that was queued) with R or W in their flags count:
-//!   `8,0 1 15 0.000123 4242 Q WS 2048 + 8 [fio]`, in sectors.
-//! - *fio iolog*, version 2: `file read|write offset bytes` in bytes, without times, or version 3 with milliseconds before the file; what is not a read or a write is skipped.
+//! - *blkparse*: its default lines, of which those of action Q (a request that was queued) with R or W in their flags
+//!   count: `8,0 1 15 0.000123 4242 Q WS 2048 + 8 [fio]`, in sectors.
+//! - *fio iolog*, version 2: `file read|write offset bytes` in bytes, without times, or version 3 with milliseconds
+//!   before the file; what is not a read or a write is skipped.
 //!
-//! A request of no bytes, or of what are not whole sectors, is refused. Where in the array a request is, is for [`Replay::new`] to say: offsets beyond it are taken modulo its
-//! capacity.
+//! A request of no bytes, or of what are not whole sectors, is refused. Where in the array a request is, is for
+//! [`Replay::new`] to say: offsets beyond it are taken modulo its capacity.
 
 use uraid_layout::{Bytes, Lba, Sectors};
 
@@ -183,10 +184,13 @@ mod tests {
         let expected = [record(0, false, 4096, 8192), record(250, true, 512, 512)];
         let csv = "time,op,offset,size\n0,R,4096,8192\n\n0.25, W, 512, 512\n";
         assert_eq!(parse(csv, Format::Csv).unwrap(), expected);
-        let blkparse = "  8,0    1        1     0.000000000  4242  Q   R 8 + 16 [fio]\n  8,0    1        2     0.1  4242  C   R 8 + 16 [0]\n\
-                          8,0    1        3     0.250000000  4242  Q  WS 1 + 1 [fio]\n  8,0 1 4 0.3 4242 Q FN [fio]\nCPU0 (fio):\n Reads Queued: 1, 8KiB\n";
+        let blkparse = "  8,0    1        1     0.000000000  4242  Q   R 8 + 16 [fio]\n  8,0    1        2     0.1  \
+            4242  C   R 8 + 16 [0]\n\
+                          8,0    1        3     0.250000000  4242  Q  WS 1 + 1 [fio]\n  8,0 1 4 0.3 4242 Q FN \
+                          [fio]\nCPU0 (fio):\n Reads Queued: 1, 8KiB\n";
         assert_eq!(parse(blkparse, Format::Blkparse).unwrap(), expected);
-        let third = "fio version 3 iolog\n0 /dev/x add\n0 /dev/x open\n0 /dev/x read 4096 8192\n250 /dev/x write 512 512\n251 /dev/x close\n";
+        let third = "fio version 3 iolog\n0 /dev/x add\n0 /dev/x open\n0 /dev/x read 4096 8192\n250 /dev/x write 512 \
+            512\n251 /dev/x close\n";
         assert_eq!(parse(third, Format::Iolog).unwrap(), expected);
         let second = "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x read 4096 8192\n/dev/x close\n";
         assert_eq!(parse(second, Format::Iolog).unwrap(), expected[..1]);

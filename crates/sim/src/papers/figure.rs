@@ -1,7 +1,7 @@
 //! Figures: curves over axes that may be logarithmic, and their drawing as SVG.
 //!
-//! Text is left to the viewer's fonts; none are looked for here. A logarithmic axis is drawn as a linear one of the exponents, so that one way of
-//! drawing serves all.
+//! Text is left to the viewer's fonts; none are looked for here. A logarithmic axis is drawn as a linear one of the
+//! exponents, so that one way of drawing serves all.
 
 use std::ops::Range;
 

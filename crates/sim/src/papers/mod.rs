@@ -1,8 +1,8 @@
 //! The papers' published results, computed again: a named command for each table and figure.
 //!
-//! A [`Paper`] is a list of [`Item`]s; running one gives a [`Report`], which has the paper's values beside those found, says which of
-//! the paper's statements hold, and names every choice that the paper leaves open. Nothing is fitted to single numbers. All of it is a function of
-//! [`Settings`]; whoever prints and stores reports is elsewhere.
+//! A [`Paper`] is a list of [`Item`]s; running one gives a [`Report`], which has the paper's values beside those found,
+//! says which of the paper's statements hold, and names every choice that the paper leaves open. Nothing is fitted to
+//! single numbers. All of it is a function of [`Settings`]; whoever prints and stores reports is elsewhere.
 
 pub mod chen_lee;
 pub mod figure;

@@ -1,4 +1,5 @@
-//! Reports as text for a terminal, as Markdown for documents and as CSV for programs. As JSON they are what serde makes of them.
+//! Reports as text for a terminal, as Markdown for documents and as CSV for programs. As JSON they are what serde makes
+//! of them.
 
 use std::fmt::Write;
 
@@ -45,7 +46,8 @@ pub fn markdown(report: &Report, link: impl Fn(&str) -> String) -> String {
     out
 }
 
-/// Every number of some reports, one a line: `report,kind,name,row,column,value,paper`. A figure's rows are its series and its columns are x.
+/// Every number of some reports, one a line: `report,kind,name,row,column,value,paper`. A figure's rows are its series
+/// and its columns are x.
 #[must_use]
 pub fn csv(reports: &[Report]) -> String {
     let mut out = String::from("report,kind,name,row,column,value,paper\n");
@@ -172,7 +174,9 @@ mod tests {
 
     #[test]
     fn a_terminal_gets_columns() {
-        let wanted = "paper table1: A table\n\nValues, ms\n  disk     a, b                    c\n  one      0.21 (0.20, +5.0 %)     yes\n  another  66 (70, -4.0 points)    3.0\n\nWhat the paper says\n  check     wanted  got\n  it grows  yes     no   DOES NOT HOLD\n\nFree choice: left open\n";
+        let wanted = "paper table1: A table\n\nValues, ms\n  disk     a, b                    c\n  one      0.21 \
+            (0.20, +5.0 %)     yes\n  another  66 (70, -4.0 points)    3.0\n\nWhat the paper says\n  check     wanted  \
+            got\n  it grows  yes     no   DOES NOT HOLD\n\nFree choice: left open\n";
         let squeeze = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
         let got = text(&example());
         assert_eq!(squeeze(&got), squeeze(wanted));

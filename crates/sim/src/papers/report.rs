@@ -1,6 +1,7 @@
 //! What a reproduction found: tables of measured values beside the paper's, checks, notes and figures.
 //!
-//! A report is plain data; [`render`](super::render) writes it for terminals, documents and programs. Nothing here knows a paper or a disk.
+//! A report is plain data; [`render`](super::render) writes it for terminals, documents and programs. Nothing here
+//! knows a paper or a disk.
 
 use serde::Serialize;
 

@@ -1,4 +1,5 @@
-//! Xyratex, RAID Chunk Size (2008): by how much IOPS change when the chunk shrinks from 64 to 16 KB, for the workloads of its Enterprise Storage Group.
+//! Xyratex, RAID Chunk Size (2008): by how much IOPS change when the chunk shrinks from 64 to 16 KB, for the workloads
+//! of its Enterprise Storage Group.
 
 use uraid_layout::{Bytes, Level, Rotation};
 
@@ -26,7 +27,8 @@ enum Place {
     Sequential,
 }
 
-/// A workload, and the change in per cent that the paper has on the RS-5402, RS-5412 and 2730, with SAS and with SATA disks.
+/// A workload, and the change in per cent that the paper has on the RS-5402, RS-5412 and 2730, with SAS and with SATA
+/// disks.
 struct Workload {
     name: &'static str,
     kinds: &'static [Kind],
@@ -64,7 +66,8 @@ use Place::{Random, Sequential};
 
 #[rustfmt::skip]
 const WORKLOADS: [Workload; 10] = [
-    Workload { name: "4K OLTP", kinds: &[(8, 100.0, 0.67, Random)], sas: [-11.0, -13.0, -5.0], sata: [-10.0, -10.0, -7.0] },
+    Workload { name: "4K OLTP", kinds: &[(8, 100.0, 0.67, Random)],
+               sas: [-11.0, -13.0, -5.0], sata: [-10.0, -10.0, -7.0] },
     Workload {
         name: "File Server",
         kinds: &[(1, 10.0, 0.8, Random), (2, 5.0, 0.8, Random), (4, 5.0, 0.8, Random), (8, 60.0, 0.8, Random),
@@ -73,21 +76,28 @@ const WORKLOADS: [Workload; 10] = [
     },
     Workload {
         name: "Web Server",
-        kinds: &[(1, 22.0, 1.0, Random), (2, 15.0, 1.0, Random), (4, 8.0, 1.0, Random), (8, 23.0, 1.0, Random), (16, 15.0, 1.0, Random),
-                 (32, 2.0, 1.0, Random), (64, 6.0, 1.0, Random), (128, 7.0, 1.0, Random), (256, 1.0, 1.0, Random), (1024, 1.0, 1.0, Random)],
+        kinds: &[(1, 22.0, 1.0, Random), (2, 15.0, 1.0, Random), (4, 8.0, 1.0, Random), (8, 23.0, 1.0, Random),
+                 (16, 15.0, 1.0, Random), (32, 2.0, 1.0, Random), (64, 6.0, 1.0, Random),
+                 (128, 7.0, 1.0, Random), (256, 1.0, 1.0, Random), (1024, 1.0, 1.0, Random)],
         sas: [-20.0, -20.0, -20.0], sata: [-22.0, -21.0, -23.0],
     },
-    Workload { name: "4K random read", kinds: &[(8, 100.0, 1.0, Random)], sas: [-10.0, -10.0, -10.0], sata: [-12.0, -10.0, -11.0] },
-    Workload { name: "4K random write", kinds: &[(8, 100.0, 0.0, Random)], sas: [-15.0, -9.0, 2.0], sata: [-13.0, -11.0, -3.0] },
-    Workload { name: "512K sequential write", kinds: &[(1024, 100.0, 0.0, Sequential)], sas: [-37.0, -37.0, -51.0], sata: [-82.0, -58.0, 13.0] },
-    Workload { name: "512K sequential read", kinds: &[(1024, 100.0, 1.0, Sequential)], sas: [-21.0, -21.0, -11.0], sata: [-10.0, -10.0, -1.0] },
-    Workload { name: "Media Server", kinds: &[(64, 100.0, 1.0, Sequential)], sas: [-26.0, -26.0, -35.0], sata: [-15.0, -16.0, -32.0] },
+    Workload { name: "4K random read", kinds: &[(8, 100.0, 1.0, Random)],
+               sas: [-10.0, -10.0, -10.0], sata: [-12.0, -10.0, -11.0] },
+    Workload { name: "4K random write", kinds: &[(8, 100.0, 0.0, Random)],
+               sas: [-15.0, -9.0, 2.0], sata: [-13.0, -11.0, -3.0] },
+    Workload { name: "512K sequential write", kinds: &[(1024, 100.0, 0.0, Sequential)],
+               sas: [-37.0, -37.0, -51.0], sata: [-82.0, -58.0, 13.0] },
+    Workload { name: "512K sequential read", kinds: &[(1024, 100.0, 1.0, Sequential)],
+               sas: [-21.0, -21.0, -11.0], sata: [-10.0, -10.0, -1.0] },
+    Workload { name: "Media Server", kinds: &[(64, 100.0, 1.0, Sequential)],
+               sas: [-26.0, -26.0, -35.0], sata: [-15.0, -16.0, -32.0] },
     Workload {
         name: "Exchange data",
         kinds: &[(8, 90.0, 0.73, Random), (8, 7.0, 1.0, Sequential), (8, 3.0, 0.0, Sequential)],
         sas: [-10.0, -10.0, -5.0], sata: [-10.0, -8.0, -19.0],
     },
-    Workload { name: "Exchange logs", kinds: &[(128, 100.0, 0.0, Sequential)], sas: [-41.0, -42.0, -33.0], sata: [-49.0, -76.0, -43.0] },
+    Workload { name: "Exchange logs", kinds: &[(128, 100.0, 0.0, Sequential)],
+               sas: [-41.0, -42.0, -33.0], sata: [-49.0, -76.0, -43.0] },
 ];
 
 fn esg(settings: &Settings) -> Report {
@@ -185,28 +195,40 @@ fn component((sectors, weight, reads, place): Kind, choices: Choices) -> Result<
 
 fn explain(report: &mut Report) {
     report.method(
-        "RAID 5 of 5+1, 16 requests at a time, disks like a 15 000 rpm SAS and a 7200 rpm SATA one, 0.1 ms a command. The paper's columns are three controllers; its first is beside.",
+        "RAID 5 of 5+1, 16 requests at a time, disks like a 15 000 rpm SAS and a 7200 rpm SATA one, 0.1 ms a command. \
+         The paper's columns are three controllers; its first is beside.",
     );
     report.method(format!(
-        "The cache is the engine's: its code decides what is taken in, joined and written out, and that whole stripes go through. It holds {} MiB, an answer from it takes {HIT_US} us, and it \
+        "The cache is the engine's: its code decides what is taken in, joined and written out, and that whole stripes \
+         go through. It holds {} MiB, an answer from it takes {HIT_US} us, and it \
          is filled twice before a run counts.",
         CACHE_FULL.0 >> 20
     ));
     report.choice(
-        "Write commands are coalesced, within a stripe and over several; reads are not: \"for each stripe read\" the drives get requests of their own, so each chunk that a read needs is a \
-         command, also where chunks are adjacent on a disk. The paper does not say so more clearly than that, and the sign of one row rests on it: joined, as the engine has them, sequential \
-         reads of 512 KB lose nothing, and the web server loses a little less.",
+        "Write commands are coalesced, within a stripe and over several; reads are not: \"for each stripe read\" the \
+         drives get requests of their own, so each chunk that a read needs is a command, also where chunks are \
+         adjacent on a disk. The paper does not say so more clearly than that, and the sign of one row rests on it: \
+         joined, as the engine has them, sequential reads of 512 KB lose nothing, and the web server loses a little \
+         less.",
     );
     report.choice(
-        "The controllers' caches hold 1 GB. Sequential writes of 64 KB depend on how much the cache holds: when it is nearly full, stripes are written before they are whole. From 16 to 64 MiB \
+        "The controllers' caches hold 1 GB. Sequential writes of 64 KB depend on how much the cache holds: when it is \
+         nearly full, stripes are written before they are whole. From 16 to 64 MiB \
          Exchange logs changed by anything from -49 % to +37 %; random requests hardly depend on it.",
     );
-    report.choice("The time of a command is not in the paper; without any a disk goes on from one chunk to the next without losing a turn, and sequential reads lose nothing.");
-    report.choice("Requests begin at any sector, as the load generator has them unless told otherwise; at multiples of 4 KB few requests cross a chunk, and small random ones do not change.");
+    report.choice(
+        "The time of a command is not in the paper; without any a disk goes on from one chunk to the next \
+        without losing a turn, and sequential reads lose nothing.",
+    );
+    report.choice(
+        "Requests begin at any sector, as the load generator has them unless told otherwise; at multiples of \
+        4 KB few requests cross a chunk, and small random ones do not change.",
+    );
     let failed: Vec<String> = report.failed().map(|check| check.what.trim_end_matches(": less").to_owned()).collect();
     if !failed.is_empty() {
         report.miss(format!(
-            "{}. The paper ascribes its drops to coalescing and the cache of its controllers, which are not the engine's.",
+            "{}. The paper ascribes its drops to coalescing and the cache of its controllers, which are not the \
+             engine's.",
             failed.join("; ")
         ));
     }

@@ -144,7 +144,8 @@ impl Array {
         Ok(Life { engine, disk })
     }
 
-    /// Opens and recovers it and goes on with `then`, with the power going after so many steps; whether all was over before.
+    /// Opens and recovers it and goes on with `then`, with the power going after so many steps; whether all was over
+    /// before.
     pub(super) fn cut_off(
         &self,
         steps: u64,

@@ -63,7 +63,8 @@ pub(super) fn a_member_that_does_not_take_what_heals_it_is_failed() -> Result<()
     if life.missing().contains(place.member) { Ok(()) } else { Err("it counts as healed".into()) }
 }
 
-/// A write was lost, together with its checksum. What the member holds is sound, and its neighbour can't be computed of it.
+/// A write was lost, together with its checksum. What the member holds is sound, and its neighbour can't be computed of
+/// it.
 pub(super) fn what_is_computed_of_stale_content_is_not_given_out() -> Result<(), String> {
     let before = checked(4)?;
     let [first, second] = [0, 1].map(|block| before.place(block));

@@ -1,4 +1,5 @@
-//! Scenes: what must come of one thing that goes wrong at one place. Chance seldom leads there, or what is promised shows only when one looks for it.
+//! Scenes: what must come of one thing that goes wrong at one place. Chance seldom leads there, or what is promised
+//! shows only when one looks for it.
 
 mod array;
 mod checksums;

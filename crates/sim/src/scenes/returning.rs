@@ -101,7 +101,8 @@ pub(super) fn what_lacks_too_many_members_is_only_read() -> Result<(), String> {
     }
 }
 
-/// The power goes when a block is in the log and nowhere else. One member does not come back at once, so that the log is done again without it.
+/// The power goes when a block is in the log and nowhere else. One member does not come back at once, so that the log
+/// is done again without it.
 pub(super) fn a_member_gets_what_the_log_did_again_without_it() -> Result<(), String> {
     let mut array = Array::new(Level::Raid1, 2, Consistency::Log, Integrity::None, 4).with_written(0..4, 1)?;
     let mut life = array.open(Opening::Recovered)?;

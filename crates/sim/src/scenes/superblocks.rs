@@ -52,8 +52,8 @@ fn went_back(before: &[Superblock], members: &Members) -> Result<Option<MemberIn
     Ok(pairs.filter(|(before, after)| version(after) < version(before)).map(|(own, _)| own.slot).next())
 }
 
-/// One copy of each superblock is damaged, and the power goes at any step of opening: no superblock is lost. Once the array is open, any copy may be
-/// damaged again.
+/// One copy of each superblock is damaged, and the power goes at any step of opening: no superblock is lost. Once the
+/// array is open, any copy may be damaged again.
 pub(super) fn a_damaged_copy_of_a_superblock_is_made_good() -> Result<(), String> {
     for (copy, is_even) in (0..3).flat_map(|copy| [(copy, false), (copy, true)]) {
         let mut array = closed(is_even)?;

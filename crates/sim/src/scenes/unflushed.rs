@@ -50,8 +50,8 @@ pub(super) fn content_that_a_failed_flush_left_is_written_again() -> Result<(), 
     Ok(())
 }
 
-/// A round of superblock writes reached all members, and their flushes failed. Whatever the power leaves of the next start,
-/// no member is so far behind that it does not count.
+/// A round of superblock writes reached all members, and their flushes failed. Whatever the power leaves of the next
+/// start, no member is so far behind that it does not count.
 pub(super) fn a_superblock_that_a_failed_flush_left_is_durable_before_the_next() -> Result<(), String> {
     let mut cuts = 0;
     for (level, count, consistency) in [(Level::Raid0, 2, Consistency::None), (RAID5, 3, Consistency::Log)] {

@@ -192,7 +192,8 @@ impl<'a> Client<'a> {
         Err(Finding::Stuck)
     }
 
-    /// A command may fail only when more members did than the level survives, or hold something else than was written in one place.
+    /// A command may fail only when more members did than the level survives, or hold something else than was written
+    /// in one place.
     fn excuse(&mut self, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
         let Shape { geometry, members, .. } = self.shape;
         let failed = self.engine.missing().union(self.disk.struck());

@@ -1,12 +1,13 @@
-//! One fault at a time, everywhere: every operation of a workload, on every member, fails in every way, once or from then on.
+//! One fault at a time, everywhere: every operation of a workload, on every member, fails in every way, once or from
+//! then on.
 //!
-//! What must hold: no read returns what it must not; a command fails only when more members failed than the level survives; and whatever a flush
-//! or FUA made durable is there after a power cut. Operations that never end have no deadline: their command is not replied to, and the array
-//! goes on without them only after the next start.
+//! What must hold: no read returns what it must not; a command fails only when more members failed than the level
+//! survives; and whatever a flush or FUA made durable is there after a power cut. Operations that never end have no
+//! deadline: their command is not replied to, and the array goes on without them only after the next start.
 //!
-//! What corrupts silently is tried on arrays with checksums, at operations on what these tell of: a member corrupts its content or its table from
-//! then on, not both; see [`Silent`](crate::disk::Silent). A command may then fail only where more members hold something else in one place than
-//! the level survives.
+//! What corrupts silently is tried on arrays with checksums, at operations on what these tell of: a member corrupts its
+//! content or its table from then on, not both; see [`Silent`](crate::disk::Silent). A command may then fail only where
+//! more members hold something else in one place than the level survives.
 
 mod client;
 
@@ -184,8 +185,8 @@ impl fmt::Display for Counts {
         let Self { cases, struck, failed, unreadable, repaired, hung, unopened, recoveries, refused } = self;
         write!(
             f,
-            "{cases} cases, of which the fault struck in {struck}: {failed} commands rightly failed, {unreadable} of them for want of sound blocks, \
-             {repaired} pieces were repaired, {hung} arrays hung, {unopened} did not \
+            "{cases} cases, of which the fault struck in {struck}: {failed} commands rightly failed, {unreadable} of \
+             them for want of sound blocks, {repaired} pieces were repaired, {hung} arrays hung, {unopened} did not \
              open; after power cuts {recoveries} were recovered and {refused} rightly refused"
         )
     }

@@ -21,8 +21,8 @@ const OPCODES: [u8; 6] = [
     opcode::Fsync::CODE,
 ];
 
-/// Lets so many of the kernel's threads work for the ring at once, so that operations which hang on one member do not keep the others' from being
-/// begun. A kernel before 5.15 has its own limit.
+/// Lets so many of the kernel's threads work for the ring at once, so that operations which hang on one member do not
+/// keep the others' from being begun. A kernel before 5.15 has its own limit.
 pub(super) fn allow_workers(ring: &IoUring, count: usize) {
     let mut most = [u32::try_from(count).unwrap_or(u32::MAX), 0];
     if let Err(error) = ring.submitter().register_iowq_max_workers(&mut most) {

@@ -111,7 +111,8 @@ impl Slot {
             }
             (OpKind::Flush, _) => Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
         };
-        // The kernel begins an operation on the thread that hands it over, and such a file system does not give that back.
+        // The kernel begins an operation on the thread that hands it over, and such a file system does not give that
+        // back.
         if self.may_stall { entry.flags(Flags::ASYNC) } else { entry }
     }
 
@@ -143,7 +144,8 @@ impl Slot {
         i32::try_from(done).expect("a small transfer")
     }
 
-    /// Whether the kernel's answer says that its file system has no room for what the operation brings, which somebody waits for.
+    /// Whether the kernel's answer says that its file system has no room for what the operation brings, which somebody
+    /// waits for.
     pub(super) fn lacks_room(&self, answer: i32) -> bool {
         let is_write = self.op().is_some_and(|op| matches!(op.kind, OpKind::Write | OpKind::Zero { .. }));
         is_write && !self.is_abandoned && matches!(-answer, libc::ENOSPC | libc::EDQUOT)

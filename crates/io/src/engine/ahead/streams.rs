@@ -1,11 +1,12 @@
 //! Which reads follow each other, and how far ahead of them to read.
 //!
-//! A read that begins where another ended continues its stream, and from then on the stream has a window: [`FIRST`] at the beginning, twice as
-//! much each time that half of it is read, up to a largest one. While a stream has a window, reads may come a little out of order. A read that
-//! continues none begins a stream without a window: random reads cost a look at this table and nothing else.
+//! A read that begins where another ended continues its stream, and from then on the stream has a window: [`FIRST`] at
+//! the beginning, twice as much each time that half of it is read, up to a largest one. While a stream has a window,
+//! reads may come a little out of order. A read that continues none begins a stream without a window: random reads cost
+//! a look at this table and nothing else.
 //!
-//! The table is small and fixed. Streams that have a window and were read lately are the last to leave it, so that random reads do not drive
-//! them out.
+//! The table is small and fixed. Streams that have a window and were read lately are the last to leave it, so that
+//! random reads do not drive them out.
 
 use std::ops::Range;
 

@@ -38,8 +38,8 @@ pub(crate) struct Intents {
 }
 
 impl Intents {
-    /// Of the array that a superblock describes; none without bitmaps, or without anything that they could be for. `seals` are what a bitmap on
-    /// the members may belong to.
+    /// Of the array that a superblock describes; none without bitmaps, or without anything that they could be for.
+    /// `seals` are what a bitmap on the members may belong to.
     pub(crate) fn new(superblock: &Superblock, disk: &MemDisk, seals: &[Seal]) -> Option<Self> {
         let geometry = Geometry::new(superblock.spec).expect("a test's geometry");
         let regions = Regions::new(&geometry);
@@ -75,8 +75,9 @@ impl Intents {
         seal.map_or(vec![0; 4096], |seal| bits.encode(seal, 0).as_ref().to_vec())
     }
 
-    /// Asserts that the bits of written ranges of members' data are set on those that are `active`, whatever a power cut leaves; where there is a log, those of all that was
-    /// written since some member lacks something. Which bits count is for `seals` to say.
+    /// Asserts that the bits of written ranges of members' data are set on those that are `active`, whatever a power
+    /// cut leaves; where there is a log, those of all that was written since some member lacks something. Which bits
+    /// count is for `seals` to say.
     pub(crate) fn assert_set<'a>(
         &mut self,
         active: &[MemberIndex],

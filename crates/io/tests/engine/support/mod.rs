@@ -1,5 +1,5 @@
-//! Arrays in memory for the engine's tests: members that are watched, a model of what every sector may hold, and an encoder
-//! that says what the members must hold.
+//! Arrays in memory for the engine's tests: members that are watched, a model of what every sector may hold, and an
+//! encoder that says what the members must hold.
 
 pub(crate) mod intents;
 pub(crate) mod model;

@@ -69,8 +69,8 @@ impl Model {
         (pending.lba..pending.lba + pending.len).flat_map(|lba| content(pending.number, lba)).collect()
     }
 
-    /// Asserts that a read that was submitted at `since` and is over now returned sectors that it may have seen: each of one
-    /// version, none that a later one had replaced for sure before the read began.
+    /// Asserts that a read that was submitted at `since` and is over now returned sectors that it may have seen: each
+    /// of one version, none that a later one had replaced for sure before the read began.
     pub(crate) fn assert_read(&self, lba: usize, bytes: &[u8], since: u64, context: &str) {
         for (lba, sector) in (lba..).zip(bytes.chunks_exact(SECTOR)) {
             let history = &self.sectors[lba];

@@ -1,5 +1,5 @@
-//! A disk that keeps account of what is durable on its members, and stops a test at once where the engine writes data that a
-//! crash could make wrong.
+//! A disk that keeps account of what is durable on its members, and stops a test at once where the engine writes data
+//! that a crash could make wrong.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -166,8 +166,8 @@ impl Watch {
         &self.image[member.index()].as_ref().expect("the member is present")[..len]
     }
 
-    /// The members as a power cut may leave them: of what is not durable, each sector of data as it was or as it is, and any version of the
-    /// bitmap. What is under way has not begun to reach them.
+    /// The members as a power cut may leave them: of what is not durable, each sector of data as it was or as it is,
+    /// and any version of the bitmap. What is under way has not begun to reach them.
     pub(crate) fn cut(&self, random: &mut Random) -> Vec<Option<Vec<u8>>> {
         let start = size(self.areas.data.offset);
         let mut members = Vec::new();
@@ -291,7 +291,8 @@ impl Watch {
         intents.assert_set(&active, &seals, written.iter().map(|(member, range)| (*member, range)));
     }
 
-    /// Before any data is written that somebody relies on, every member that counts says durably that writes are under way.
+    /// Before any data is written that somebody relies on, every member that counts says durably that writes are under
+    /// way.
     fn assert_marked(&self, op: &DiskOp) {
         let newest = self.newest();
         if newest.slots.get(op.member.index()).is_none_or(|record| record.state.is_rebuilding()) {

@@ -1,4 +1,5 @@
-//! A connection that is never idle beside others, and what a connection asks of the system and of memory for each request.
+//! A connection that is never idle beside others, and what a connection asks of the system and of memory for each
+//! request.
 
 use std::{cell::Cell, pin::Pin};
 
@@ -108,8 +109,8 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
 const BLOCK_BYTES: u32 = 4096;
 const BATCH: u32 = 32;
 
-/// System calls of the front end for a batch that arrives at once: a receive and one that finds nothing more, a send, and the export's
-/// turn. The wait for the next event is one more.
+/// System calls of the front end for a batch that arrives at once: a receive and one that finds nothing more, a send,
+/// and the export's turn. The wait for the next event is one more.
 const CALLS_PER_BATCH: u32 = 4;
 
 #[test]

@@ -164,7 +164,8 @@ proptest! {
             let cookie = index as u8;
             let request = read(cookie.into(), *length);
             if index % 7 == 3 {
-                let command = Command::BlockStatus { span: Span { offset_bytes: 0, length_bytes: *length }, one: false };
+                let command = Command::BlockStatus { span: Span { offset_bytes: 0, length_bytes: *length },
+                    one: false };
                 let extent = Extent { length_bytes: *length, hole: false, zero: true };
                 outbox.admit(&Request { command, ..request }).unwrap().done(Ok(Payload::Extents(vec![extent])));
                 expected.extend(b"\x66\x8e\x33\xef\0\x01\0\x05\0\0\0\0\0\0\0");

@@ -10,7 +10,8 @@ use super::job::Kind;
 use super::{Drive, Event, System, Volume, index_u32};
 
 impl System {
-    /// Gives the cache a client's job, if its array has one; whether the answer is under way and nothing is left for the disks.
+    /// Gives the cache a client's job, if its array has one; whether the answer is under way and nothing is left for
+    /// the disks.
     pub(super) fn ask_cache(&mut self, job: u32) -> bool {
         let at = self.jobs.at_mut(job);
         let Request { volume, is_write, lba, len } = at.request;
@@ -33,7 +34,8 @@ impl System {
         is_answered
     }
 
-    /// The disk operations of a client's job or of destaging, with what is in memory; nothing where the array has no cache.
+    /// The disk operations of a client's job or of destaging, with what is in memory; nothing where the array has no
+    /// cache.
     pub(super) fn price_cached(&mut self, job: u32) -> Result<bool, Error> {
         let at = self.jobs.at_mut(job);
         let Request { volume, is_write, .. } = at.request;

@@ -34,7 +34,8 @@ fn requests_take_the_operations_that_the_papers_count() {
     assert_eq!(served(&modify, true, 0, 4 * 16), (0, 5), "of a whole stripe nothing is read whatever the rule");
     let reconstruct = ArraySpec { write_rule: WriteRule::Reconstruct, ..raid5 };
     assert_eq!(served(&reconstruct, true, 0, 16), (3, 2));
-    // Half of two units of four: the rest of both is read to reconstruct, two operations more than where units are written whole.
+    // Half of two units of four: the rest of both is read to reconstruct, two operations more than where units are
+    // written whole.
     let units = ArraySpec { write_rule: WriteRule::FewestUnits, ..modify.clone() };
     assert_eq!(served(&ArraySpec { write_rule: WriteRule::FewestOperations, ..modify }, true, 8, 16), (3, 3));
     assert_eq!(served(&units, true, 8, 16), (4, 3));
@@ -52,8 +53,8 @@ fn requests_take_the_operations_that_the_papers_count() {
     assert_eq!(served(&apart, false, 0, 8 * 16), (8, 0), "each unit is an operation");
     assert_eq!(served(&apart, false, 8, 7 * 16), (8, 0), "of two a half is read");
     assert_eq!(served(&ArraySpec { joins_reads: true, ..apart }, false, 0, 8 * 16), (6, 0));
-    // The papers' example: 16 of RM2's 18 data units (N = 9, M = 3) reconstruct in 27 operations of units, or read-modify-write in 50; a disk's
-    // units of one stripe are adjacent, so that disks serve fewer.
+    // The papers' example: 16 of RM2's 18 data units (N = 9, M = 3) reconstruct in 27 operations of units, or
+    // read-modify-write in 50; a disk's units of one stripe are adjacent, so that disks serve fewer.
     let rm2 = lightnings(9, RM2, Bytes(8192));
     let modify = ArraySpec { write_rule: WriteRule::ReadAllThatIsWritten, ..rm2.clone() };
     let sectors = |array: &ArraySpec| run_list(array, List::of(true, &[(0, 16 * 16)]), 1).sectors / 16;
@@ -130,24 +131,29 @@ fn every_planned_operation_is_served_once() {
 
 #[test]
 fn a_write_begins_when_its_reads_have_ended() {
-    // The sectors of data and parity pass under the heads at one time. They are read in one revolution and written in the next, again and again.
+    // The sectors of data and parity pass under the heads at one time. They are read in one revolution and written in
+    // the next, again and again.
     let array = ArraySpec::new(round_disk(), 3, RAID5, Bytes(5120));
     let outcome = run_list(&array, List::of(true, &[(0, 1); 10]), 1);
-    // The first is read from 0 to 1 ms and written from 10 to 11, the next is read from 20 to 21 and written from 30 to 31, and so on.
+    // The first is read from 0 to 1 ms and written from 10 to 11, the next is read from 20 to 21 and written from 30 to
+    // 31, and so on.
     assert_eq!(outcome.end, Nanos(191_000_000));
 }
 
 #[test]
 fn whole_stripes_don_t_wait_for_the_reads_of_others() {
-    // A whole stripe and one sector of the next. Disk 2 has P0 in row 0 and data unit 2 in row 1; parity of stripe 1 is on disk 1.
+    // A whole stripe and one sector of the next. Disk 2 has P0 in row 0 and data unit 2 in row 1; parity of stripe 1 is
+    // on disk 1.
     let array = ArraySpec::new(round_disk(), 3, RAID5, Bytes(5120));
     let whole = run_list(&array, List::of(true, &[(0, 21)]), 1);
     let by_stripe = ArraySpec { phases: Phases::Stripe, ..array };
     let parts = run_list(&by_stripe, List::of(true, &[(0, 21)]), 1);
     assert_eq!(whole.sectors, parts.sectors);
-    // Sectors 10 of two disks are read from 0 ms to 1 ms. Then the two disks write 11 sectors from sector 0, which passes at 10 ms.
+    // Sectors 10 of two disks are read from 0 ms to 1 ms. Then the two disks write 11 sectors from sector 0, which
+    // passes at 10 ms.
     assert_eq!(whole.end, Nanos(21_000_000));
-    // By stripe the first ten sectors are written from 0 ms on, sector 10 is read at 10 ms (track 1 begins where track 0 ends), and written a revolution later.
+    // By stripe the first ten sectors are written from 0 ms on, sector 10 is read at 10 ms (track 1 begins where track
+    // 0 ends), and written a revolution later.
     assert_eq!(parts.end, Nanos(21_000_000));
     assert!(parts.served > whole.served);
 }
@@ -162,7 +168,8 @@ fn writers_of_a_parity_stripe_wait_for_each_other() {
     let unlocked = ArraySpec { locks: false, ..array };
     let free = run_list(&unlocked, List::of(true, &[(0, 1), (5, 1)]), 2);
     assert_eq!((free.lock_waits, free.sectors), (0, same.sectors));
-    // Together the two are read at 0 and 5 ms and written a revolution later; one after the other the second is read at 15 ms and written at 25.
+    // Together the two are read at 0 and 5 ms and written a revolution later; one after the other the second is read at
+    // 15 ms and written at 25.
     assert_eq!((free.end, same.end), (Nanos(16_000_000), Nanos(26_000_000)));
 }
 
@@ -194,7 +201,8 @@ fn what_is_rebuilt_is_read_like_the_rest() {
         ..lightnings(5, RAID5, Bytes(8192))
     };
     let rebuild = run_list(&array, List::new(Vec::new()), 0);
-    // Reads of the lost unit of the first stripe, one after the other for longer than the rebuild takes: at first of four disks, then of one.
+    // Reads of the lost unit of the first stripe, one after the other for longer than the rebuild takes: at first of
+    // four disks, then of one.
     let reads = 400;
     let outcome = run_list(&array, List::of(false, &vec![(0, 16); reads]), 1);
     assert_eq!(outcome.stripes_rebuilt, 10);

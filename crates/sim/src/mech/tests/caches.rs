@@ -48,7 +48,8 @@ fn what_is_in_memory_is_not_read() {
     let read = List::of(false, &[(16, 8), (0, 32), (4000, 8)]).requests;
     let array = ArraySpec { disk: fixed_disk(), ..cached(5, 16 << 10) };
     let outcome = run_list(&array, List::new([write, read].concat()), 1);
-    // The rest of the second is read around what is in memory: two operations of 16 and 8 sectors, and the third is read.
+    // The rest of the second is read around what is in memory: two operations of 16 and 8 sectors, and the third is
+    // read.
     let reads_for_destage = 2;
     assert_eq!(outcome.served - outcome.writes_served - reads_for_destage, 3);
     assert_eq!(outcome.sectors, 16 + 8 + 8 + 4 * 8);

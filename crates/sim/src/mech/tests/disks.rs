@@ -14,7 +14,8 @@ const USED: Sectors = Sectors(300 * 1024 * 2);
 
 #[test]
 fn the_seek_curve_is_the_papers() {
-    // Chen & Lee, Table 1 and the seek curve of their simulator: seek(x) = a*sqrt(x-1) + b*(x-1) + c with these coefficients.
+    // Chen & Lee, Table 1 and the seek curve of their simulator: seek(x) = a*sqrt(x-1) + b*(x-1) + c with these
+    // coefficients.
     let table = [
         (presets::lightning(), 0.459_869, 0.009_308_0, 2.0),
         (presets::elite3(), 0.230_875, 0.003_413_3, 1.7),
@@ -48,7 +49,8 @@ fn effective_times_are_those_of_the_papers_table_1() {
 
 #[test]
 fn throughputs_of_one_disk_are_those_that_the_paper_names() {
-    // Chen & Lee 2.1, Elite3: 0.03 MB/s by sectors, 1.79 by tracks, 4.16 by cylinders, with the true mean seek of 11 ms.
+    // Chen & Lee 2.1, Elite3: 0.03 MB/s by sectors, 1.79 by tracks, 4.16 by cylinders, with the true mean seek of 11
+    // ms.
     let positioning = 11.0 + 11.1 / 2.0;
     for (sectors, printed) in [(1, 0.03), (99, 1.79), (21 * 99, 4.16)] {
         let spec = ArraySpec2::whole(presets::elite3(), sectors);
@@ -113,7 +115,8 @@ fn a_stream_passes_at_the_rate_of_the_tracks() {
     if let super::super::disk::Mechanism::Rotating(figures) = &mut skewed.mechanism {
         (figures.skewed, figures.head_switch_ms) = (true, 0.5);
     }
-    // A cylinder's 40 sectors: four revolutions and, unskewed, one to come back to sector 0; skewed, three switches and a seek.
+    // A cylinder's 40 sectors: four revolutions and, unskewed, one to come back to sector 0; skewed, three switches and
+    // a seek.
     for (spec, cylinder_ms) in [(round_disk(), 50.0), (skewed, 40.0 + 1.5 + 2.0)] {
         let requests: Vec<(u64, u64)> = (0..40 * 10).map(|index| (index * 10, 10)).collect();
         let outcome = run_list(&alone(spec), List::of(false, &requests), 1);
@@ -125,7 +128,8 @@ fn a_stream_passes_at_the_rate_of_the_tracks() {
 
 #[test]
 fn the_clock_says_which_sector_is_under_the_head() {
-    // At time 0 sector 0 comes; sector 7 of the same track passes from 7 to 8 ms; sector 3 was missed then and passes at 13 ms.
+    // At time 0 sector 0 comes; sector 7 of the same track passes from 7 to 8 ms; sector 3 was missed then and passes
+    // at 13 ms.
     let outcome = run_list(&alone(round_disk()), List::of(false, &[(7, 1), (3, 1)]), 1);
     assert_eq!(outcome.end, Nanos(14_000_000));
     // One cylinder on: the seek ends at 2 ms; sector 1 of it comes at 11 ms, sector 2 would have come at 2 ms.
@@ -210,7 +214,8 @@ fn toml_of(spec: &DiskSpec) -> String {
         super::super::disk::Mechanism::Rotating(d) => {
             let mean = d.seek.average_ms.map_or(String::new(), |mean| format!("average_ms = {mean:?}, "));
             format!(
-                "[mechanism.rotating]\ncylinders = {}\ntracks_per_cylinder = {}\nsectors_per_track = {}\nrevolution_ms = {:?}\n\
+                "[mechanism.rotating]\ncylinders = {}\ntracks_per_cylinder = {}\nsectors_per_track = {}\nrevolution_ms \
+                 = {:?}\n\
                  seek = {{ minimum_ms = {:?}, {mean}maximum_ms = {:?} }}\nhead_switch_ms = {:?}\nskewed = {}\n",
                 d.cylinders,
                 d.tracks_per_cylinder,
@@ -223,7 +228,8 @@ fn toml_of(spec: &DiskSpec) -> String {
             )
         }
         super::super::disk::Mechanism::Flash(d) => format!(
-            "[mechanism.flash]\ncapacity_gb = {:?}\nread_us = {:?}\nwrite_us = {:?}\nread_mb_s = {:?}\nwrite_mb_s = {:?}\nread_channels = {}\n\
+            "[mechanism.flash]\ncapacity_gb = {:?}\nread_us = {:?}\nwrite_us = {:?}\nread_mb_s = {:?}\nwrite_mb_s = \
+             {:?}\nread_channels = {}\n\
              write_channels = {}\n",
             d.capacity_gb, d.read_us, d.write_us, d.read_mb_s, d.write_mb_s, d.read_channels, d.write_channels
         ),
@@ -233,7 +239,8 @@ fn toml_of(spec: &DiskSpec) -> String {
 
 #[test]
 fn figures_that_make_no_sense_are_named() {
-    let good = "name = 'x'\n[mechanism.rotating]\ncylinders = 10\ntracks_per_cylinder = 1\nsectors_per_track = 10\nrevolution_ms = 10\n\
+    let good = "name = 'x'\n[mechanism.rotating]\ncylinders = 10\ntracks_per_cylinder = 1\nsectors_per_track = \
+        10\nrevolution_ms = 10\n\
                 seek = { minimum_ms = 1.0, average_ms = 2.0, maximum_ms = 4.0 }\n";
     DiskSpec::from_toml(good).unwrap();
     for (from, to, named) in [

@@ -32,8 +32,8 @@ fn an_interval_of_few_observations_is_students() {
 
 #[test]
 fn runs_end_when_the_interval_is_narrow_enough() {
-    // Exponential: the deviation is the mean, so 5 % at 95 % takes (1.96/0.05)^2 = 1537 independent observations, give or take what the deviation of
-    // twenty batches is off by.
+    // Exponential: the deviation is the mean, so 5 % at 95 % takes (1.96/0.05)^2 = 1537 independent observations, give
+    // or take what the deviation of twenty batches is off by.
     let rule = StopRule { warm_up: 100, requests_min: 20, ..StopRule::default() };
     let (mut counts, mut misses) = (Vec::new(), 0);
     for seed in 0..200 {
@@ -91,8 +91,8 @@ fn an_exponential_size_is_geometric_and_a_normal_one_is_cut() {
     for (count, share) in counts.into_iter().zip([0.25, 0.1875, 0.140_625, 0.105_468_75]) {
         assert_near(f64::from(count) / 1e5, share, 0.03);
     }
-    // A normal cut at zero with deviation = mean has 1.2876 times the mean: phi(1)/Phi(1) = 0.24197/0.84134. So half of what is drawn is below
-    // m + m*z with Phi(z) = 1 - 0.84134/2, z = 0.1993, and m = 1500/1.2876.
+    // A normal cut at zero with deviation = mean has 1.2876 times the mean: phi(1)/Phi(1) = 0.24197/0.84134. So half of
+    // what is drawn is below m + m*z with Phi(z) = 1 - 0.84134/2, z = 0.1993, and m = 1500/1.2876.
     let sizes = Sizes::new(Shape::Normal, Bytes(1500 * UNIT.0), Choices::default()).unwrap();
     let mut draws: Vec<u64> = (0..40_001).map(|_| sizes.draw(&mut random).0 / 2).collect();
     draws.sort_unstable();

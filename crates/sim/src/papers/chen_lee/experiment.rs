@@ -1,4 +1,5 @@
-//! The simulations that all tables and figures of the paper are read from: throughput by striping unit, concurrency and request size, of reads and of writes.
+//! The simulations that all tables and figures of the paper are read from: throughput by striping unit, concurrency and
+//! request size, of reads and of writes.
 
 use std::collections::BTreeMap;
 
@@ -23,7 +24,8 @@ pub struct Open {
     pub sizes: Choices,
     /// What a write's second half waits for.
     pub phases: Phases,
-    /// Whether cylinders are skewed, so that a transfer that crosses to the next one goes on after its seek; otherwise it waits for sector 0 to come around.
+    /// Whether cylinders are skewed, so that a transfer that crosses to the next one goes on after its seek; otherwise
+    /// it waits for sector 0 to come around.
     pub skewed: bool,
     /// In which order disks serve.
     pub discipline: Discipline,
@@ -34,7 +36,8 @@ pub struct Open {
 }
 
 impl Default for Open {
-    /// Parity stripes don't wait for each other; tracks and cylinders begin at one angle, and disks serve as it comes, as is the plainest reading of 3.1.
+    /// Parity stripes don't wait for each other; tracks and cylinders begin at one angle, and disks serve as it comes,
+    /// as is the plainest reading of 3.1.
     fn default() -> Self {
         Self {
             sizes: Choices::default(),
@@ -109,8 +112,9 @@ struct Point {
 
 /// Runs a plan, and gives what it found for each disk.
 ///
-/// The n-th request of a distribution and direction is the same in all runs, for all have an array of one size. So curves differ from each other by what is varied, and less by
-/// chance; and what is planned for one disk and concurrency serves for all.
+/// The n-th request of a distribution and direction is the same in all runs, for all have an array of one size. So
+/// curves differ from each other by what is varied, and less by chance; and what is planned for one disk and
+/// concurrency serves for all.
 ///
 /// # Errors
 /// When an array of the plan can't be had.

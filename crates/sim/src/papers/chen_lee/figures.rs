@@ -204,8 +204,9 @@ pub(super) fn fig7(settings: &Settings) -> Report {
     report.method("Units and runs as in table 2, at concurrencies 1, 2, 4, 10 and 20.");
     if report.failed().next().is_some() {
         report.miss(
-            "Best units are measured ones, and a unit that divides the Lightning's track (24 KB) or is a multiple of it does better than its neighbours, because tracks begin at one angle: \
-             Z goes in steps of that. For any mix it is a step above the paper's up to 17 disks, as in table 2.",
+            "Best units are measured ones, and a unit that divides the Lightning's track (24 KB) or is a multiple of \
+             it does better than its neighbours, because tracks begin at one angle: Z goes in steps of that. For any \
+             mix it is a step above the paper's up to 17 disks, as in table 2.",
         );
     }
     let names = ["Z_r", "Z_w", "Z_rw"];

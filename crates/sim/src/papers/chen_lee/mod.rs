@@ -1,4 +1,5 @@
-//! Chen & Lee, Striping in a RAID Level 5 Disk Array (1993): table 2, figures 2 to 7, and every sentence about them that can be checked.
+//! Chen & Lee, Striping in a RAID Level 5 Disk Array (1993): table 2, figures 2 to 7, and every sentence about them
+//! that can be checked.
 //!
 //! All of it is read from one [`experiment`]; [`rules`] are what the paper makes of throughputs.
 
@@ -102,7 +103,8 @@ fn plan(settings: &Settings, disks: Vec<DiskSpec>, members: u8) -> Plan {
     Plan { disks, members, units, concurrencies, open: Open::default(), stop, seed: settings.seed }
 }
 
-/// Every KB or two where the best units are, and coarser on to 1 MB: throughput is smooth there over the unit's logarithm.
+/// Every KB or two where the best units are, and coarser on to 1 MB: throughput is smooth there over the unit's
+/// logarithm.
 fn full_units() -> Vec<u64> {
     let fine = (1..=10).chain((12..=32).step_by(2));
     fine.chain([36, 40, 44, 48, 56, 64, 80, 96, 112, 128, 160, 192, 256, 384, 512, 1024]).collect()
@@ -203,8 +205,9 @@ fn notes(report: &mut Report, plan: &Plan, measured: &[Measured]) {
     let operations: u64 = measured.iter().map(|measured| measured.operations).sum();
     let imprecise: u64 = measured.iter().map(|measured| measured.imprecise).sum();
     report.method(format!(
-        "{:.0} million disk operations; runs end when the mean response time is known to {:.0} % at 95 %, after at least {} requests ({imprecise} did not get there). Striping units: \
-         {} from {} KB to {} KB; concurrencies {:?}. The n-th request is the same in all runs of a distribution.",
+        "{:.0} million disk operations; runs end when the mean response time is known to {:.0} % at 95 %, after at \
+         least {} requests ({imprecise} did not get there). Striping units: {} from {} KB to {} KB; concurrencies \
+         {:?}. The n-th request is the same in all runs of a distribution.",
         operations as f64 / 1e6,
         plan.stop.precision * 100.0,
         plan.stop.requests_min,
@@ -214,21 +217,27 @@ fn notes(report: &mut Report, plan: &Plan, measured: &[Measured]) {
         plan.concurrencies
     ));
     report.method(
-        "The best units are measured ones. A range goes from the smallest to the largest unit that is good enough, with straight lines over the unit's logarithm between measured ones; \
-         the line of S starts at half a KB at concurrency 1 and has the least slope that reaches all ranges.",
+        "The best units are measured ones. A range goes from the smallest to the largest unit that is good enough, \
+         with straight lines over the unit's logarithm between measured ones; the line of S starts at half a KB at \
+         concurrency 1 and has the least slope that reaches all ranges.",
     );
     report.choice(
-        "Sizes below 1 KB are drawn again and the deviation follows the adjusted mean; the writes of a parity stripe wait for its own reads alone; no skew, so that a transfer that crosses a \
-         cylinder waits for sector 0; first come, first served. `chen-lee choices` shows what others change.",
+        "Sizes below 1 KB are drawn again and the deviation follows the adjusted mean; the writes of a parity stripe \
+         wait for its own reads alone; no skew, so that a transfer that crosses a cylinder waits for sector 0; first \
+         come, first served. `chen-lee choices` shows what others change.",
     );
     if report.failed().next().is_some() {
         report.miss(
-            "Reads agree with the paper. For writes small units are not as far ahead here: for the paper's best units and guarantees, writes at concurrency 1 would have to fall to about 73 % of \
-             their maximum at 6 KB and 60 % at 16 KB; here they fall to about 83 % and 68 %. So the unit that guarantees most to writes is larger, and with it the one for any mix, which \
-             the track of 24 KB attracts; at the paper's own units the guarantees are met within a few points. Its simulator may have made partial stripes dearer: with reconstruct writes alone \
-             Z_w is half of the paper's, with the fewest operations a third to a half above it (`chen-lee choices`). Of what the text leaves open (order of phases, which sizes there are, skew, \
-             queueing, and whether a unit that is written in part counts as one to read) nothing accounts for it: what is missing at concurrency 1 is about the time in which one unit \
-             passes the head, for each request of 100 KB (4 ms at 8 KB, 8 ms at 16 KB).",
+            "Reads agree with the paper. For writes small units are not as far ahead here: for the paper's best units \
+             and guarantees, writes at concurrency 1 would have to fall to about 73 % of their maximum at 6 KB and 60 \
+             % at 16 KB; here they fall to about 83 % and 68 %. So the unit that guarantees most to writes is larger, \
+             and with it the one for any mix, which the track of 24 KB attracts; at the paper's own units the \
+             guarantees are met within a few points. Its simulator may have made partial stripes dearer: with \
+             reconstruct writes alone Z_w is half of the paper's, with the fewest operations a third to a half above \
+             it (`chen-lee choices`). Of what the text leaves open (order of phases, which sizes there are, skew, \
+             queueing, and whether a unit that is written in part counts as one to read) nothing accounts for it: what \
+             is missing at concurrency 1 is about the time in which one unit passes the head, for each request of 100 \
+             KB (4 ms at 8 KB, 8 ms at 16 KB).",
         );
     }
 }

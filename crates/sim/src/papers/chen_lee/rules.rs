@@ -1,6 +1,8 @@
-//! What the paper makes of throughputs: shares of the maximum, the unit that guarantees most, and the coefficients S and Z.
+//! What the paper makes of throughputs: shares of the maximum, the unit that guarantees most, and the coefficients S
+//! and Z.
 //!
-//! The best units are measured ones. The ends of ranges are finer than the grid: between measured units curves are straight over the logarithm of the unit.
+//! The best units are measured ones. The ends of ranges are finer than the grid: between measured units curves are
+//! straight over the logarithm of the unit.
 
 use super::experiment::{Direction, Measured, Workload};
 
@@ -78,7 +80,8 @@ pub fn guarantee(scores: &[(f64, f64)], unit: u64) -> Option<f64> {
     of_grid(scores).into_iter().find(|&(other, _)| (other / unit as f64 - 1.0).abs() < 1e-9).map(|(_, score)| score)
 }
 
-/// For each concurrency the smallest and the largest unit that guarantee so much whatever the request size; just the best where even that does not.
+/// For each concurrency the smallest and the largest unit that guarantee so much whatever the request size; just the
+/// best where even that does not.
 #[must_use]
 pub fn ranges(measured: &Measured, direction: Direction, threshold: f64) -> Vec<Range> {
     let mut concurrencies: Vec<usize> = measured.curves.keys().map(|workload| workload.concurrency).collect();
@@ -97,7 +100,8 @@ pub fn ranges(measured: &Measured, direction: Direction, threshold: f64) -> Vec<
     concurrencies.into_iter().map(range).collect()
 }
 
-/// The least slope of a line from half a KB at concurrency 1 that reaches the range of every other concurrency, in KB; and whether it stays within all of them.
+/// The least slope of a line from half a KB at concurrency 1 that reaches the range of every other concurrency, in KB;
+/// and whether it stays within all of them.
 #[must_use]
 pub fn slope(ranges: &[Range]) -> (f64, bool) {
     let more = |range: &Range| (range.concurrency - 1) as f64;

@@ -39,7 +39,8 @@ const CLUSTER: Bytes = Bytes(56 << 10);
 const PROCESSES: usize = 12;
 
 impl Reading {
-    /// As the machine's file system does: a block for the inode, then clusters of 7 blocks of 8 KB, one after the other.
+    /// As the machine's file system does: a block for the inode, then clusters of 7 blocks of 8 KB, one after the
+    /// other.
     pub(super) const OPENED: Self = Self { cluster: Some(CLUSTER), opens: true, spindles: Spindles::Apart };
 
     /// Other ways to read: with other clusters or none, with and without opening.

@@ -1,4 +1,5 @@
-//! Hauser, Berman & Thoma, Is the Bang Worth the Buck? (1996): Table I from what they measured and from a simulation, and Table II.
+//! Hauser, Berman & Thoma, Is the Bang Worth the Buck? (1996): Table I from what they measured and from a simulation,
+//! and Table II.
 
 mod files;
 #[cfg(test)]
@@ -75,7 +76,8 @@ const fn row(
     Configuration { name, unit_kib, level, disks, volumes, retrieval, additional, bang }
 }
 
-/// Table II: configuration, Bang, thousands of dollars for a gigabyte, Bang for those; and what the gigabyte's price is made of.
+/// Table II: configuration, Bang, thousands of dollars for a gigabyte, Bang for those; and what the gigabyte's price is
+/// made of.
 #[rustfmt::skip]
 const TABLE_2: [(&str, f64, f64, f64, [f64; 2]); 4] = [
     ("3-disk RAID 0+1", 1.152, 3.442, 0.335, [26.733, 7.767]),
@@ -118,8 +120,8 @@ fn table2(_: &Settings) -> Report {
     }
     report.tables.push(table);
     report.choice(
-        "The paper's 1.545 K$ for a gigabyte of simple volumes needs $24,000 for the hardware; the text says approximately $20,000, which gives 1.287 and \
-         0.820 Bang for it. The table's price is taken.",
+        "The paper's 1.545 K$ for a gigabyte of simple volumes needs $24,000 for the hardware; the text says \
+         approximately $20,000, which gives 1.287 and 0.820 Bang for it. The table's price is taken.",
     );
     report
 }
@@ -210,8 +212,9 @@ fn compare(report: &mut Report, found: &[Retrieval]) {
     }
     report.tables.push(table);
     report.choice(
-        "How the machine reads a file is not in the paper, but that the time to open it counts. It is taken to be what its file system does: a block of 8 KB \
-         for the inode, anywhere in the volume, then clusters of 7 blocks, each when the one before is there. The last table has other ways.",
+        "How the machine reads a file is not in the paper, but that the time to open it counts. It is taken to be what \
+         its file system does: a block of 8 KB for the inode, anywhere in the volume, then clusters of 7 blocks, each \
+         when the one before is there. The last table has other ways.",
     );
     check_trends(report, found, &bangs);
     let points = TABLE_1.iter().zip(&bangs).map(|(row, bang)| (row.bang, *bang)).collect();
@@ -267,14 +270,16 @@ fn check_trends(report: &mut Report, found: &[Retrieval], bangs: &[f64]) {
 fn conclude(report: &mut Report) {
     let failed: Vec<String> = report.failed().map(|check| check.what.clone()).collect();
     report.method(
-        "Only disks take time. Each process reads whole files one after the other, placed anywhere in a volume that is full; ART is the mean with one process, AAT \
-         the slope of the mean over 1 to 12 processes, by linear regression. Files are 50 to 275 KB in ten sizes, equally often.",
+        "Only disks take time. Each process reads whole files one after the other, placed anywhere in a volume that is \
+         full; ART is the mean with one process, AAT the slope of the mean over 1 to 12 processes, by linear \
+         regression. Files are 50 to 275 KB in ten sizes, equally often.",
     );
     if !failed.is_empty() {
         report.miss(format!(
-            "{}. RAID 5 reads slower than RAID 0 in the paper, for no reason that its disks give: nothing but data is read. It was done by the machine's volume \
-             manager. Measured times of one process are twice a disk's: opening the file, the file system's blocks, the bus and the array's controller take the \
-             rest, and none of them is known. They are the same for all configurations of a disk-only model.",
+            "{}. RAID 5 reads slower than RAID 0 in the paper, for no reason that its disks give: nothing but data is \
+             read. It was done by the machine's volume manager. Measured times of one process are twice a disk's: \
+             opening the file, the file system's blocks, the bus and the array's controller take the rest, and none of \
+             them is known. They are the same for all configurations of a disk-only model.",
             failed.join("; ")
         ));
     }

@@ -85,7 +85,10 @@ fn table2(_: &Settings) -> Report {
         table.row(name, found.iter().zip(paper).map(|(found, paper)| Cell::beside(*found, paper, 3)).collect());
     }
     report.tables.push(table);
-    report.method("A small request is one unit, a large one a whole parity stripe; throughput is data units for each disk operation, of which RAID 0 does one.");
+    report.method(
+        "A small request is one unit, a large one a whole parity stripe; throughput is data units for each \
+        disk operation, of which RAID 0 does one.",
+    );
     report
 }
 
@@ -194,13 +197,18 @@ fn check_best(report: &mut Report, scored: &[Vec<(u64, f64)>]) {
 
 fn choices(report: &mut Report) {
     report.method(
-        "IBM 0661 disks with six disks' worth of data: RAID 0 of 6, RAID 5 of 7, RM2 of 9 with M = 3; exp4KB, exp16KB, norm400KB and norm1.5MB, uniform. A unit's score is \
-         its least share of a workload's greatest throughput over all units.",
+        "IBM 0661 disks with six disks' worth of data: RAID 0 of 6, RAID 5 of 7, RM2 of 9 with M = 3; exp4KB, exp16KB, \
+         norm400KB and norm1.5MB, uniform. A unit's score is its least share of a workload's greatest throughput over \
+         all units.",
     );
-    report.choice("The numbers of processes are not in the text: 1, 2, 4, 8, 16 and 32 count here; the last table of table3 has other sets.");
     report.choice(
-        "DASim's rule for writes is not in the text. Parity groups that are written in part are read, modified and written here; other rows have a reading of all that is \
-         written of a partial parity stripe, which gives the text's 50 operations for 16 of 18 units, and the engine's rule of fewest operations.",
+        "The numbers of processes are not in the text: 1, 2, 4, 8, 16 and 32 count here; the last table of \
+        table3 has other sets.",
+    );
+    report.choice(
+        "DASim's rule for writes is not in the text. Parity groups that are written in part are read, modified and \
+         written here; other rows have a reading of all that is written of a partial parity stripe, which gives the \
+         text's 50 operations for 16 of 18 units, and the engine's rule of fewest operations.",
     );
 }
 
@@ -208,9 +216,11 @@ fn misses(report: &mut Report) {
     let failed: Vec<String> = report.failed().map(|check| check.what.clone()).collect();
     if !failed.is_empty() {
         report.miss(format!(
-            "{}. With reads and writes mixed, requests of all sizes share the disks, and the best unit moves evenly from that for reads to that for writes; in the paper it \
-             jumps to 8 KB as soon as there are writes. Its account rests on rotations that large read-modify-writes lose, which depends on how DASim orders the reads and \
-             writes of a request's parity stripes. Other orders were tried (one parity stripe after the other; whole stripes read, too) and gave larger units, not 8 KB.",
+            "{}. With reads and writes mixed, requests of all sizes share the disks, and the best unit moves evenly \
+             from that for reads to that for writes; in the paper it jumps to 8 KB as soon as there are writes. Its \
+             account rests on rotations that large read-modify-writes lose, which depends on how DASim orders the \
+             reads and writes of a request's parity stripes. Other orders were tried (one parity stripe after the \
+             other; whole stripes read, too) and gave larger units, not 8 KB.",
             failed.join("; ")
         ));
     }
@@ -320,11 +330,16 @@ fn table4(settings: &Settings) -> Report {
     report.tables.push(table);
     if report.failed().next().is_some() {
         report.miss(
-            "In simulation small units are best for large writes alone: requests of 400 KB then hold more whole parity stripes, of which nothing has to be read. The paper's optimum \
-             needs each parity stripe to be read and written on its own, with the rotation between that a track of M units saves; DASim's order of operations is not in the text.",
+            "In simulation small units are best for large writes alone: requests of 400 KB then hold more whole parity \
+             stripes, of which nothing has to be read. The paper's optimum needs each parity stripe to be read and \
+             written on its own, with the rotation between that a track of M units saves; DASim's order of operations \
+             is not in the text.",
         );
     }
-    report.method("Writes of norm400KB, 8 processes; units in steps of half a kilobyte about the rule's, (18, 6) and (24, 8) with the search seeds.");
+    report.method(
+        "Writes of norm400KB, 8 processes; units in steps of half a kilobyte about the rule's, (18, 6) and \
+        (24, 8) with the search seeds.",
+    );
     report
 }
 

@@ -10,7 +10,8 @@ fn table_2_is_what_the_planner_plans() {
     assert_eq!((report.checks.len(), report.failed().count()), (15, 0), "{:#?}", report.checks);
 }
 
-/// Table 3: 64 KB for reads alone, 8 KB for writes alone. Runs end when they are within 5 %, and 32 KB is nearer to 64 than that.
+/// Table 3: 64 KB for reads alone, 8 KB for writes alone. Runs end when they are within 5 %, and 32 KB is nearer to 64
+/// than that.
 #[test]
 fn rm2s_best_powers_of_two_are_the_papers() {
     let found = search(&RM2, &[1.0, 0.0], &REDUCED).expect("the paper's arrays can be had");

@@ -1,4 +1,5 @@
-//! Salem & Garcia-Molina, Disk Striping (1986): figures 4a to 4d, 5a, 5b and 6, and every sentence about them that can be checked.
+//! Salem & Garcia-Molina, Disk Striping (1986): figures 4a to 4d, 5a, 5b and 6, and every sentence about them that can
+//! be checked.
 
 mod model;
 #[cfg(test)]
@@ -113,9 +114,9 @@ fn effectiveness_report(what: &str, title: &str, rows_are: &str, curves: &[(Stri
 
 fn note_space(report: &mut Report) {
     report.choice(format!(
-        "The size of the task data space of section 4 is not in the text. A whole drive's worth ({} MB on the RA81) makes its numbers come out; with \
-         section 5's 10^8 bytes they do not: see the second table. Data of more than one drive's capacity makes that drive's seeks no longer than its \
-         longest.",
+        "The size of the task data space of section 4 is not in the text. A whole drive's worth ({} MB on the RA81) \
+         makes its numbers come out; with section 5's 10^8 bytes they do not: see the second table. Data of more than \
+         one drive's capacity makes that drive's seeks no longer than its longest.",
         RA81.capacity().0 / 1_000_000
     ));
 }
@@ -207,8 +208,8 @@ fn fig4c(_: &Settings) -> Report {
         is_no_slower,
     );
     report.method(
-        "With ordered blocks striping has no long seeks left to shorten, and every disk's rotation to wait for: its effectiveness is below zero \
-         though each request takes less time.",
+        "With ordered blocks striping has no long seeks left to shorten, and every disk's rotation to wait for: its \
+         effectiveness is below zero though each request takes less time.",
     );
     note_space(&mut report);
     report
@@ -239,8 +240,8 @@ fn fig4d(_: &Settings) -> Report {
         );
     }
     report.choice(
-        "The data space is each drive's own capacity; so it holds with 10^8 bytes. An RA81's capacity is more than one RA80 or RP06 can hold, and the \
-         first disks then save nothing of the seeks.",
+        "The data space is each drive's own capacity; so it holds with 10^8 bytes. An RA81's capacity is more than one \
+         RA80 or RP06 can hold, and the first disks then save nothing of the seeks.",
     );
     report
 }
@@ -283,11 +284,14 @@ fn fig5a(_: &Settings) -> Report {
     let always = [FILE, LARGER_FILE].map(|file| first(file, 128));
     report.check("128 KB: they do with one disk", "from n = 1", shown(always[0]), always == [Some(1); 2]);
     report.choice(format!(
-        "Table 5 has a file of 10^8 bytes, Figure 6's \"present day\" curve one of 2*10^8. With the former the disks outrace the processor {} with 64 KB: \
-         what the text says of 64 KB is true of the latter, all else of both.",
+        "Table 5 has a file of 10^8 bytes, Figure 6's \"present day\" curve one of 2*10^8. With the former the disks \
+         outrace the processor {} with 64 KB: what the text says of 64 KB is true of the latter, all else of both.",
         shown(now)
     ));
-    report.method("The data space is the file. Blocks are the powers of two from 512 bytes to half the buffer, of which the best is taken.");
+    report.method(
+        "The data space is the file. Blocks are the powers of two from 512 bytes to half the buffer, of \
+        which the best is taken.",
+    );
     report
 }
 
@@ -370,7 +374,8 @@ fn fig6(_: &Settings) -> Report {
         low >= 10.0 && high < 75.0,
     );
     report.method(
-        "Five disks are the fewest that hold 2 GB, so the curve begins there; what it is compared with is one RA81 that seeks over all its cylinders.",
+        "Five disks are the fewest that hold 2 GB, so the curve begins there; what it is compared with is one RA81 \
+         that seeks over all its cylinders.",
     );
     report
 }

@@ -1,7 +1,8 @@
-//! Salem & Garcia-Molina's model of the service time of striped disks, and of a task that processes a file (Disk Striping, 1986).
+//! Salem & Garcia-Molina's model of the service time of striped disks, and of a task that processes a file (Disk
+//! Striping, 1986).
 //!
-//! The text version of the paper has lost its formulas; these are derived from its words and checked against its numbers. Time is in milliseconds.
-//! There are no queues and nothing is random: expected values only.
+//! The text version of the paper has lost its formulas; these are derived from its words and checked against its
+//! numbers. Time is in milliseconds. There are no queues and nothing is random: expected values only.
 
 use uraid_layout::Bytes;
 
@@ -218,7 +219,8 @@ mod tests {
             let plain = RA81.service(Bytes(block), disks, space, PLAIN);
             assert!((plain.rotation_ms - wanted).abs() < 0.1, "{disks} disks: {wanted}");
             let share = (block as f64 / f64::from(disks) / (52.0 * 512.0)).min(1.0);
-            // A head within the piece starts at once, and reads its beginning last, a revolution after it began; any other waits for the beginning.
+            // A head within the piece starts at once, and reads its beginning last, a revolution after it began; any
+            // other waits for the beginning.
             let wait = |random: &mut Random| {
                 let ahead = unit(random);
                 if ahead > 1.0 - share { 1.0 - share } else { ahead }

@@ -42,7 +42,8 @@ fn section_4_has_the_numbers_of_the_text() {
 fn a_task_that_the_processor_bounds_gains_nothing_more() {
     let by_buffer = report("fig5a");
     assert_eq!(row(&by_buffer, 0, "128 KB"), [0.0; 10]);
-    // 32.8 ms to process a block of 32 KB, and 39 to read it from one disk: seek 10.0, rotation 8.3, transfer 20.5, processor 0.1.
+    // 32.8 ms to process a block of 32 KB, and 39 to read it from one disk: seek 10.0, rotation 8.3, transfer 20.5,
+    // processor 0.1.
     let (processing, reading) =
         (32.768, 7.0 + 43.0 * (1e8 / 372_736.0 / 3.0 - 1.0) / 1256.0 + 25.0 / 3.0 + 64.0 / 52.0 * 50.0 / 3.0 + 0.11);
     let capped = 100.0 * (reading - processing) / reading;

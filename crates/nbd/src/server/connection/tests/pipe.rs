@@ -1,7 +1,7 @@
 //! A client on a socket that counts, and tells the memory of requests' data from other memory.
 //!
-//! What is received elsewhere than into its buffer has to be copied there, and what is sent from elsewhere was copied out of it: those
-//! bytes are the copies that the server does. What the sockets copy in the kernel is not counted.
+//! What is received elsewhere than into its buffer has to be copied there, and what is sent from elsewhere was copied
+//! out of it: those bytes are the copies that the server does. What the sockets copy in the kernel is not counted.
 
 use std::{cell::RefCell, io::IoSlice, ops::Range, pin::Pin, task::Waker};
 
