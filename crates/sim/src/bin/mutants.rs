@@ -193,6 +193,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
                 "superblock::store::",
                 "opening::",
                 "intent::",
+                "log::",
                 "recovery::",
                 "sectors::",
                 "sums::",
