@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::process::Signal;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 use uraid_tests::array::Array;
 use uraid_tests::binary::command;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
@@ -72,32 +73,46 @@ fn switch(trigger: &Path, is_on: bool) {
 }
 
 /// A file system that can be filled up.
-struct Tmpfs(PathBuf);
+struct Tmpfs {
+    mount_point: PathBuf,
+    /// Where that is; it goes last.
+    _place: TempDir,
+}
 
 impl Tmpfs {
-    fn new(path: PathBuf) -> Self {
-        fs::create_dir(&path).unwrap();
-        let _ = client("mount", ["-t", "tmpfs", "-o", "size=64m", "none", path.to_str().unwrap()]).success();
-        Self(path)
+    fn new() -> Self {
+        let place = tempfile::tempdir().unwrap();
+        let mount_point = place.path().join("small");
+        fs::create_dir(&mount_point).unwrap();
+        let _ = client("mount", ["-t", "tmpfs", "-o", "size=64m", "none", mount_point.to_str().unwrap()]).success();
+        Self { mount_point, _place: place }
     }
 
     /// Leaves no room.
     fn fill(&self) {
-        let mut filler = fs::File::create(self.0.join("filler")).unwrap();
+        let mut filler = fs::File::create(self.mount_point.join("filler")).unwrap();
         let full = std::io::copy(&mut std::io::repeat(7), &mut filler).unwrap_err();
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     }
 
     /// Makes room again.
     fn make_room(&self) {
-        fs::remove_file(self.0.join("filler")).unwrap();
+        fs::remove_file(self.mount_point.join("filler")).unwrap();
     }
 }
 
 impl Drop for Tmpfs {
     fn drop(&mut self) {
-        let _ = client("umount", [Path::new("--lazy"), &self.0]);
+        let _ = client("umount", [Path::new("--lazy"), &self.mount_point]);
     }
+}
+
+/// An array whose members have no room yet for what is written.
+fn on_small_tmpfs(shape: &Shape) -> (Tmpfs, Array) {
+    let tmpfs = Tmpfs::new();
+    let array = Array::planned_in(shape, &tmpfs.mount_point);
+    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    (tmpfs, array)
 }
 
 /// An array full of random bytes that is served from its members' files, some of them behind FUSE, and what it holds.
@@ -160,10 +175,7 @@ fn ask_for(mut client: Client, command: Command, offset: u64, length: u32, data:
 
 #[test]
 fn clients_that_wait_for_room_are_seen_and_a_stop_does_not_lose_what_they_wrote() {
-    let place = tempfile::tempdir().unwrap();
-    let tmpfs = Tmpfs::new(place.path().join("small"));
-    let array = Array::planned_in(&shape::raid0_of_4(), &tmpfs.0);
-    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    let (tmpfs, array) = on_small_tmpfs(&shape::raid0_of_4());
     let (events, hook) = Events::new(&array);
     let server = Server::start_members(
         &array,
@@ -207,10 +219,7 @@ fn clients_that_wait_for_room_are_seen_and_a_stop_does_not_lose_what_they_wrote(
 /// A stop that has to wait for room says so, and the array is stopped when there was some.
 #[test]
 fn a_stop_that_waits_for_room_says_what_it_waits_for() {
-    let place = tempfile::tempdir().unwrap();
-    let tmpfs = Tmpfs::new(place.path().join("small"));
-    let array = Array::planned_in(&shape::raid0_of_4(), &tmpfs.0);
-    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    let (tmpfs, array) = on_small_tmpfs(&shape::raid0_of_4());
     let (events, hook) = Events::new(&array);
     let server =
         Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap(), "--cache-size", "64M"]);
@@ -241,10 +250,7 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
 /// What an array did not finish is finished when there is room, and no member is given up for want of it.
 #[test]
 fn a_start_waits_for_room() {
-    let place = tempfile::tempdir().unwrap();
-    let tmpfs = Tmpfs::new(place.path().join("small"));
-    let array = Array::planned_in(&shape::raid5_of_3(), &tmpfs.0);
-    let _ = array.run_create(MEMBER_BYTES, &["--sparse", "--force"]).success();
+    let (tmpfs, array) = on_small_tmpfs(&shape::raid5_of_3());
     let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
     let image = Random::new(6).bytes(HALF_STRIPE);
     server.connect().write(0, &image);
@@ -261,7 +267,7 @@ fn a_start_waits_for_room() {
         let starting = Running::start(command);
         // That is after the deadline.
         let waiting = log.find(|line| line.contains("waiting for ")).unwrap();
-        assert!(waiting.contains(tmpfs.0.to_str().unwrap()), "{waiting}");
+        assert!(waiting.contains(tmpfs.mount_point.to_str().unwrap()), "{waiting}");
         starting.signal(Signal::TERM);
         let _ = starting.finish(CLIENT_TIME_MAX).success();
     }

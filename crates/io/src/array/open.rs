@@ -91,9 +91,9 @@ pub enum OpenError {
     },
     /// The array was not stopped cleanly and is not whole.
     #[error(
-        "the array was not stopped cleanly, \
-         and {}{}",
-        unsound(missing, rebuilding, *is_mirrored), asides(set_aside)
+        "the array was not stopped cleanly, and {}{}",
+        unsound(missing, rebuilding, *is_mirrored),
+        asides(set_aside)
     )]
     DirtyDegraded {
         /// Who is missing.

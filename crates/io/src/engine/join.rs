@@ -76,9 +76,7 @@ impl<T> Barrier<T> {
     pub(super) fn is_switch(&self) -> bool {
         matches!(*self.change, Change::Switch { .. })
     }
-}
 
-impl<T> Barrier<T> {
     /// The slot whose member has failed while it was being copied, and in which the other one joins.
     pub(super) fn promotes(&self) -> Option<MemberIndex> {
         matches!(*self.change, Change::Promote(_)).then(|| self.change.slot())

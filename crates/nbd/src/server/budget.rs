@@ -124,10 +124,8 @@ impl Budget {
 
     /// Whether a connection may have common bytes, and those that wait are not before it.
     fn has_room(&self, account: &Rc<Account>, bytes: u64) -> bool {
-        let is_before = |waiting: &Rc<Account>| waiting.common_bytes.get() == 0;
-        let is_next =
-            self.waiting.borrow().iter().find(|other| is_before(other)).is_none_or(|other| Rc::ptr_eq(other, account));
-        is_next && self.fits(account, bytes)
+        let waiting = self.waiting.borrow();
+        first_without(&waiting).is_none_or(|first| Rc::ptr_eq(first, account)) && self.fits(account, bytes)
     }
 
     fn fits(&self, account: &Account, bytes: u64) -> bool {
@@ -158,7 +156,7 @@ impl Budget {
     fn wake_next(&self) {
         let waiting = self.waiting.borrow();
         let fits = |account: &&Rc<Account>| account.wanted_bytes.get().is_some_and(|bytes| self.fits(account, bytes));
-        let next = match waiting.iter().find(|account| account.common_bytes.get() == 0) {
+        let next = match first_without(&waiting) {
             Some(first) => Some(first).filter(fits),
             None => waiting.iter().find(fits),
         };
@@ -193,6 +191,11 @@ impl Budget {
         }
         !waiting.is_empty()
     }
+}
+
+/// The first connection in line that holds no common bytes: it comes before all others.
+fn first_without(waiting: &VecDeque<Rc<Account>>) -> Option<&Rc<Account>> {
+    waiting.iter().find(|account| account.common_bytes.get() == 0)
 }
 
 impl Account {
