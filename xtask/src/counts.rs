@@ -2,10 +2,11 @@
 //!
 //! The programs print it as their last line: `counted: ` and a flat JSON object of numbers and lists of names.
 
+use std::fmt;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Map, Value};
 
 use crate::project::{command_line, eprint_step};
@@ -16,10 +17,26 @@ pub(crate) type Counts = Map<String, Value>;
 /// What that line begins with.
 const MARK: &str = "counted: ";
 
+/// A program that failed, which is what a check does that finds something.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    /// What it counted until then.
+    pub(crate) counts: Counts,
+    status: ExitStatus,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the check failed ({})", self.status)
+    }
+}
+
+impl std::error::Error for Failed {}
+
 /// Runs a program whose output goes on to standard output, and returns what it counted.
 ///
 /// # Errors
-/// When it can't start, fails, or says nothing of what it counted.
+/// When it can't start, fails ([`Failed`]), or says nothing of what it counted.
 pub(crate) fn run(command: &mut Command) -> anyhow::Result<Counts> {
     let line = command_line(command);
     eprint_step(&line);
@@ -31,11 +48,10 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<Counts> {
         counted = printed.strip_prefix(MARK).map(str::to_owned).or(counted);
     }
     let status = child.wait().with_context(|| format!("waiting for `{line}`"))?;
-    if !status.success() {
-        bail!("`{line}` failed ({status})");
-    }
-    let counted = counted.with_context(|| format!("`{line}` does not say what it counted"))?;
-    serde_json::from_str(&counted).with_context(|| format!("`{line}` counted {counted}, which is no JSON object"))
+    let counts = counted.with_context(|| format!("`{line}` does not say what it counted")).and_then(|counted| {
+        serde_json::from_str(&counted).with_context(|| format!("`{line}` counted {counted}, which is no JSON object"))
+    });
+    if status.success() { counts } else { Err(Failed { counts: counts.unwrap_or_default(), status }.into()) }
 }
 
 #[expect(clippy::print_stdout, reason = "what the program printed")]
@@ -60,7 +76,11 @@ mod tests {
 
     #[test]
     fn failures_and_silence_are_errors() {
-        assert!(sh(r#"echo 'counted: {"runs": 3}'; exit 1"#).unwrap_err().to_string().contains("failed"));
+        let found = sh(r#"echo 'counted: {"runs": 3}'; exit 1"#).unwrap_err();
+        assert_eq!(found.downcast_ref::<Failed>().unwrap().counts["runs"], 3);
+        let killed = sh("kill -9 $$").unwrap_err();
+        assert!(killed.downcast_ref::<Failed>().unwrap().counts.is_empty());
+        assert!(killed.to_string().contains("signal: 9"), "{killed}");
         assert!(sh("echo hello").unwrap_err().to_string().contains("does not say"));
         assert!(sh("echo 'counted: 3'").unwrap_err().to_string().contains("no JSON object"));
     }

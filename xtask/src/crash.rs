@@ -4,7 +4,7 @@
 //! again.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use clap::Args;
@@ -21,6 +21,9 @@ pub(crate) struct Options {
     /// Stop after so many hours instead
     #[arg(long, value_name = "H", value_parser = hours, conflicts_with = "states")]
     hours: Option<Duration>,
+    /// Begin with workloads that follow from this number
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    draw: u64,
     /// Only arrays of these levels
     #[arg(long, value_name = "LEVEL", value_parser = ["0", "1", "10", "5", "rm2-m2", "rm2-m3"])]
     level: Vec<String>,
@@ -33,14 +36,15 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// So many states.
-    pub(crate) fn states(states: u64) -> Self {
-        Self { states, hours: None, level: Vec::new(), only: None, threads: None }
+    /// So many states of workloads that are drawn.
+    pub(crate) fn states(states: u64, draw: u64) -> Self {
+        Self { states, hours: None, draw, level: Vec::new(), only: None, threads: None }
     }
 
-    /// As many as there is time for.
+    /// As many as there is time for, of other workloads each time.
     pub(crate) fn until(time: Duration) -> Self {
-        Self { hours: Some(time), ..Self::states(0) }
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self { hours: Some(time), ..Self::states(0, now.as_secs()) }
     }
 }
 
@@ -48,7 +52,7 @@ impl Options {
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     let threads = options.threads.map_or_else(|| thread::available_parallelism().map(usize::from), Ok);
     let threads = threads.context("the number of cores is not known: give --threads")?;
-    let mut arguments = vec![format!("threads={threads}")];
+    let mut arguments = vec![format!("threads={threads}"), format!("draw={}", options.draw)];
     match options.hours {
         Some(hours) => arguments.push(format!("seconds={}", hours.as_secs())),
         None => arguments.push(format!("states={}", options.states)),

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use clap::Args;
 
-use crate::counts::Counts;
+use crate::counts::{Counts, Failed};
 use crate::project::{Project, eprint_step};
 use crate::reliability::{self, Row};
 use crate::{crash, fuzz, kills, mutants, sim, sweep, vm};
@@ -59,7 +59,10 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         let begun = Instant::now();
         let (counts, failure) = match (piece.run)(project, time) {
             Ok(counts) => (counts, None),
-            Err(error) => (Counts::new(), Some(format!("{error:#}"))),
+            Err(error) => (
+                error.downcast_ref::<Failed>().map(|failed| failed.counts.clone()).unwrap_or_default(),
+                Some(format!("{error:#}")),
+            ),
         };
         let seconds = begun.elapsed().as_secs();
         if let Some(failure) = &failure {

@@ -99,9 +99,9 @@ impl Row {
         let wrong: Vec<String> =
             self.counts.iter().filter(|(name, _)| is_wrong(name)).map(|(_, value)| say(value)).collect();
         let wrong = match &self.failure {
-            Some(failure) => failure.lines().next().unwrap_or_default().replace('|', "/"),
+            Some(failure) if wrong.is_empty() => failure.lines().next().unwrap_or_default().replace('|', "/"),
             None if wrong.is_empty() => "0".to_owned(),
-            None => wrong.join(", "),
+            _ => wrong.join(", "),
         };
         let (piece, commit) = (&self.piece, &self.commit[..self.commit.len().min(12)]);
         format!("| {piece} | {commit} | {} | {wrong} | {} min |", counted.join(", "), self.seconds.div_ceil(60))
@@ -164,6 +164,8 @@ mod tests {
         assert_eq!(counted.line(), "| sim | 0123456789ab | 12 in recovery, 1,038,300 runs | 0 | 2 min |");
         let alive = row(&json!({ "planted": 3, "alive": ["A", "B"] }), None);
         assert!(alive.line().contains("| 3 planted | 2: A, B |"), "{}", alive.line());
+        let found = row(&json!({ "alive": ["A"] }), Some("the check failed"));
+        assert!(found.line().contains("| 1: A |"), "{}", found.line());
         let failed = row(&json!({}), Some("seed 3 | failed\nmore"));
         assert!(failed.line().contains("| seed 3 / failed |"), "{}", failed.line());
     }

@@ -1,4 +1,4 @@
-//! `uraid-crash [states=N] [seconds=S] [threads=T] [level=L]... [only=WORKLOAD]`: goes through crashes of small
+//! `uraid-crash [states=N] [seconds=S] [threads=T] [draw=N] [level=L]... [only=WORKLOAD]`: goes through crashes of small
 //! workloads until so many states were checked, or so long, or all of it. `cargo xtask crash` calls it.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
@@ -20,6 +20,8 @@ struct Arguments {
     states: u64,
     time: Duration,
     threads: usize,
+    /// Decides with which workload each shape begins.
+    draw: u64,
     levels: Vec<String>,
     only: Option<String>,
 }
@@ -96,7 +98,8 @@ fn last_line(rows: &[Row], created: Row, all: usize, is_wrong: bool, elapsed: Du
 }
 
 fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed = Arguments { states: u64::MAX, time: Duration::MAX, threads: 1, levels: Vec::new(), only: None };
+    let (states, time, levels) = (u64::MAX, Duration::MAX, Vec::new());
+    let mut parsed = Arguments { states, time, threads: 1, draw: 0, levels, only: None };
     for argument in arguments {
         let Some((key, value)) = argument.split_once('=') else { return Err(argument) };
         let number = || value.parse::<u64>().map_err(|_| argument.clone());
@@ -104,6 +107,7 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
             "states" => parsed.states = number()?,
             "seconds" => parsed.time = Duration::from_secs(number()?),
             "threads" => parsed.threads = usize::try_from(number()?.clamp(1, 1024)).map_err(|_| argument.clone())?,
+            "draw" => parsed.draw = number()?,
             "level" => parsed.levels.push(value.into()),
             "only" => parsed.only = Some(value.into()),
             _ => return Err(argument),
@@ -125,8 +129,9 @@ fn create(creations: &[Creation]) -> (Row, Option<Failure>) {
     (row, None)
 }
 
-/// Works on the workloads until the first that fails: those of a shape in their order, and the shapes in turn, with
-/// members that come and without, so that those with many states in each workload leave time for the others.
+/// Works on the workloads until the first that fails: those of a shape in their order, from one that is drawn on and
+/// around, and the shapes in turn, with members that come and without, so that those with many states in each workload
+/// leave time for the others.
 fn run(
     arguments: &Arguments,
     shapes: &[Shape],
@@ -141,6 +146,9 @@ fn run(
     for &number in numbers {
         let place = workloads.place(number).expect("the numbers are of workloads");
         queues[row(place)].push_back(number);
+    }
+    for queue in queues.iter_mut().filter(|queue| !queue.is_empty()) {
+        queue.rotate_left((arguments.draw % queue.len() as u64) as usize);
     }
     let queues = Mutex::new((queues, vec![0_u64; 2 * shapes.len()]));
     let next = || {
