@@ -210,8 +210,8 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
     pub(crate) reactors: u8,
     /// File or device that takes the place of a member that fails; may be given several times, and to several servers:
-    /// who needs it first gets it. It must be there and hold nothing. Once taken it is a member, and the same command
-    /// line serves the array again
+    /// who needs it first gets it. It is taken if it is there by then, large enough, and empty (see `uraid create
+    /// --force`). Once taken it is a member, and the same command line serves the array again
     #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
     pub(crate) spares: Vec<PathBuf>,
     /// Compare what the members hold when so much has passed since that was last done: a number of days (d), weeks (w),

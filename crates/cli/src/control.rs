@@ -44,6 +44,8 @@ pub(crate) struct Control {
     /// Held while a member is given up, taken out or taken in.
     changing: Mutex<()>,
     scrubs: scrub::Followed,
+    /// A spare that did not answer has.
+    spare_answers: Notify,
     /// How closing the array ended.
     ended: watch::Sender<Option<Result<(), String>>>,
     door: Door,
@@ -69,6 +71,7 @@ impl Control {
             stop: Notify::new(),
             changing: Mutex::new(()),
             scrubs: scrub::Followed::default(),
+            spare_answers: Notify::new(),
             ended,
             door: Door::default(),
         }

@@ -4,13 +4,17 @@
 //! and what is found on it under that lock, decide who gets it. What holds anything is not taken, whoever named it.
 
 use std::path::{PathBuf, absolute};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use uraid_io::array::{self, Array, Ignored, JoinError, Look};
+use uraid_io::array::{self, Array, JoinError, Look, Patience};
 use uraid_io::member::MemberError;
 use uuid::Uuid;
 
 use crate::args::Misuse;
+
+/// How long a spare may take to say what it holds before the array is served, or another spare is taken.
+pub(crate) const SPARE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,12 +24,19 @@ pub(crate) struct Spare {
     pub(crate) problem: Option<String>,
     /// It failed, and is not tried again.
     pub(crate) is_given_up: bool,
+    /// It did not answer, and is not tried before it has.
+    pub(crate) is_silent: bool,
 }
 
 impl Spare {
     /// One that can be taken, as far as is known.
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, problem: None, is_given_up: false }
+        Self { path, problem: None, is_given_up: false, is_silent: false }
+    }
+
+    /// Whether it may be tried.
+    pub(crate) fn is_worth_trying(&self) -> bool {
+        !self.is_given_up && !self.is_silent
     }
 
     /// Whether nothing is known that speaks against it.
@@ -34,51 +45,53 @@ impl Spare {
     }
 }
 
-/// Tells those of `spares` that are members of the array of `members` by now from those that are not: once taken, a
-/// spare is a member, and the same command line serves the array again.
+/// Refuses a spare that is named twice, or as a member, too.
 ///
 /// # Errors
-/// When a spare is named twice, or as a member, too.
-pub(crate) fn sort(members: &[Look], spares: Vec<Look>) -> Result<(Vec<PathBuf>, Vec<Look>), Misuse> {
-    for (index, Look { path, .. }) in spares.iter().enumerate() {
-        if members.iter().chain(&spares[..index]).any(|other| other.path == *path) {
+/// When there is one.
+pub(crate) fn ensure_once(members: &[Look], spares: &[PathBuf]) -> Result<(), Misuse> {
+    for (index, path) in spares.iter().enumerate() {
+        if spares[..index].contains(path) || members.iter().any(|member| member.path == *path) {
             return Err(Misuse(format!("{}: name it once, as a member or a spare", path.display())));
         }
     }
+    Ok(())
+}
+
+/// Tells those of `spares` that are members of the array of `members` by now from those that are not: once taken, a
+/// spare is a member, and the same command line serves the array again.
+pub(crate) fn sort(members: &[Look], spares: Vec<Look>) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let ours = members.iter().find_map(array_of);
     let (taken, spares): (Vec<Look>, Vec<Look>) =
         spares.into_iter().partition(|look| ours.is_some() && array_of(look) == ours);
-    Ok((members.iter().chain(&taken).map(|look| look.path.clone()).collect(), spares))
+    let paths = |looks: Vec<Look>| looks.into_iter().map(|look| look.path).collect();
+    (paths(taken), paths(spares))
 }
 
-/// Looks at the spares of an array that is about to be served, and warns of those that could not be taken now.
+/// Looks at the spares of an array that is about to be served, and warns of those that could not be taken now. None
+/// keeps the array from being served, whatever it is or does.
 ///
 /// # Errors
-/// When one never can.
-pub(crate) fn at_start(array: &Array, spares: Vec<Look>) -> Result<Vec<Spare>> {
+/// When no spare is of any use to the array.
+pub(crate) fn at_start(array: &Array, spares: Vec<PathBuf>, tick: impl FnMut() + 'static) -> Result<Vec<Spare>> {
     ensure!(
         spares.is_empty() || array.geometry.tolerance() > 0,
         Misuse(
             "RAID 0 survives no failure, so there is nothing that a spare could take over: leave --spare out".into()
         )
     );
-    let look = |Look { path, found }: Look| {
-        let path = absolute(path)?;
-        let checked = match found {
-            Err(Ignored::Member(silent @ MemberError::Silent { .. })) => Err(silent.into()),
-            _ => array::check(&path, &array.superblock),
-        };
-        let problem = match checked {
-            Ok(()) => None,
-            Err(error @ (JoinError::TooSmall { .. } | JoinError::SectorSize { .. })) => return Err(error.into()),
-            Err(error) => {
-                tracing::warn!("a spare can't be taken as it is: {error}");
-                Some(error.to_string())
-            }
-        };
-        Ok(Spare { problem, ..Spare::new(path) })
+    let paths = spares.into_iter().map(absolute).collect::<std::io::Result<Vec<_>>>()?;
+    let checked = array::check_all(&paths, &array.superblock, &mut Patience::new(Some(SPARE_TIME_MAX), tick))?;
+    let look = |(path, checked): (PathBuf, Result<(), JoinError>)| {
+        let mut spare = Spare::new(path);
+        if let Err(error) = checked {
+            tracing::warn!("a spare can't be taken as it is: {error}");
+            spare.is_silent = matches!(error, JoinError::Member(MemberError::Silent { .. }));
+            spare.problem = Some(error.to_string());
+        }
+        spare
     };
-    spares.into_iter().map(look).collect()
+    Ok(paths.into_iter().zip(checked).map(look).collect())
 }
 
 /// Whose member a file or device says that it is.

@@ -23,6 +23,7 @@ use crate::superblock::SECTOR_SIZES;
 
 pub use create::Allocation;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
+pub use lock::Wait;
 
 /// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device
 /// gives.
@@ -243,10 +244,18 @@ impl Member {
     /// # Errors
     /// When the path leads to no regular file or block device, or it can't be opened, or it is in use.
     pub fn open(path: &Path, access: Access) -> Result<Self, MemberError> {
+        Self::open_waiting(path, access, Wait::Briefly)
+    }
+
+    /// As [`Member::open`], and waits for others as it is told.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn open_waiting(path: &Path, access: Access, wait: Wait) -> Result<Self, MemberError> {
         let id = FileId::of(path)?;
-        let (file, is_direct) = lock::patiently(|| open_direct(path, access), std::thread::sleep)?;
+        let (file, is_direct) = lock::patiently(|| open_direct(path, access), wait, std::thread::sleep)?;
         // The file stays open meanwhile: closing a device that was open for writing has udev look at it once more.
-        lock::patiently(|| lock::take(&file, path, access), std::thread::sleep)?;
+        lock::patiently(|| lock::take(&file, path, access), wait, std::thread::sleep)?;
         let fail = |action| move |source| MemberError::Io { path: path.into(), action, source };
         let metadata = file.metadata().map_err(fail("examine it"))?;
         let is_device = metadata.file_type().is_block_device();

@@ -9,7 +9,7 @@ use uraid_io::array::{Array, CreateOptions, JoinError, JoinOptions, OpenOptions,
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Disk, UringDisk};
 use uraid_io::engine::{Command, Engine, EngineError, Joining};
-use uraid_io::member::{Access, Allocation, Member};
+use uraid_io::member::{Access, Allocation, Member, Wait};
 use uraid_io::superblock::{Areas, Consistency, Epoch, Integrity, SlotState, Superblock, UnixSeconds};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
@@ -86,7 +86,8 @@ fn take_in(engine: &mut FileEngine, (member, joining): (Member, Joining)) {
     }
 }
 
-const OPTIONS: JoinOptions = JoinOptions { size: Some(SIZE), allocation: Allocation::Sparse, force: false };
+const OPTIONS: JoinOptions =
+    JoinOptions { size: Some(SIZE), allocation: Allocation::Sparse, force: false, wait: Wait::Briefly };
 
 #[test]
 fn a_new_member_takes_the_place_of_one_that_was_given_up() {

@@ -203,15 +203,33 @@ fn spares_are_added_and_taken_back() {
 }
 
 #[test]
-fn spares_that_never_can_be_are_refused() {
-    let [array, striped] = [shape::raid5_of_3(), shape::raid0_of_4()].map(|shape| Array::create(&shape));
+fn a_spare_that_is_too_small_keeps_nobody_from_being_served() {
+    let array = Array::create(&shape::raid5_of_3());
     let [small, large] =
         [("small", MEMBER_BYTES / 2), ("large", MEMBER_BYTES)].map(|(name, size)| blank(&array, name, size));
+    let (server, events) = served(&array, &[&small, &large], &[]);
+    let is_refused =
+        |spare: &Value| spare["path"] == text(&small) && spare["problem"].as_str().unwrap().contains("room");
+    let now = spares(&array);
+    assert!(is_refused(&now[0]) && now[1] == json!({ "path": text(&large), "problem": null }), "{now:?}");
+    let screen = ask(&array, &["status"]).success().text();
+    assert!(screen.contains("which can't be taken: ") && screen.contains("has room for"), "{screen}");
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = events.until("recovered");
+    assert_eq!(status(&array)["members"][1]["path"], text(&large));
+    let now = spares(&array);
+    assert!(now.len() == 1 && is_refused(&now[0]), "{now:?}");
+    let _ = server.stop();
+}
+
+#[test]
+fn spares_that_can_be_of_no_use_are_refused() {
+    let [array, striped] = [shape::raid5_of_3(), shape::raid0_of_4()].map(|shape| Array::create(&shape));
+    let large = blank(&array, "large", MEMBER_BYTES);
     let refused = |array: &Array, options: &[&str], code: i32, named: &str| {
         let output = Server::try_start(array, array.members(), options).err().unwrap().code_is(code);
         assert!(output.stderr.contains(named), "{options:?}: {}", output.stderr);
     };
-    refused(&array, &["--spare", text(&small)], 1, "room");
     refused(&array, &["--spare", text(&large), "--reactors", "2"], 2, "one reactor");
     refused(&array, &["--spare", text(&large), "--read-only"], 2, "--read-only");
     refused(&array, &["--spare", text(&large), "--spare", text(&large)], 2, "once");

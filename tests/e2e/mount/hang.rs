@@ -11,7 +11,8 @@ use uraid_tests::run::{CLIENT_TIME_MAX, Running};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
-use super::super::control::status;
+use super::super::control::scrub::Events;
+use super::super::control::{ask, status};
 use super::fuse::{Before, Fuse};
 use super::logged;
 
@@ -107,6 +108,36 @@ fn a_member_that_hangs_when_it_was_written_keeps_nobody() {
     assert_same(&client.read(0, image.len()), &image, "without the member that hangs");
     client.disconnect();
     array.fail();
+    let _ = server.stop();
+}
+
+#[test]
+fn a_spare_that_hangs_keeps_nobody() {
+    let array = Array::create(&shape::raid5_of_3());
+    let disk = array.path("disk");
+    File::create(&disk).unwrap().set_len(shape::MEMBER_BYTES as u64).unwrap();
+    let fuse = Fuse::on(array.path("spare"), &disk, shape::MEMBER_BYTES, &Before::default());
+    fuse.hang(true);
+    let (events, hook) = Events::new(&array);
+    let path = fuse.file().to_str().unwrap();
+    // Longer than the start may take.
+    let options = ["--spare", path, "--write-deadline", "10m", "--on-event", hook.to_str().unwrap()];
+    let server = Server::start_members(&array, array.members(), &options);
+    let image = Random::new(5).bytes(array.expected_size());
+    write_export(server.uri(), &image);
+    let problem = || status(&array)["spares"][0]["problem"].as_str().unwrap().to_owned();
+    assert!(problem().contains("did not say what it holds"), "{}", problem());
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = events.until("degraded");
+    // Members can be asked for meanwhile.
+    let refusal = ask(&array, &["remove", "0"]).code_is(1).stderr;
+    assert!(refusal.contains("fail it first"), "{refusal}");
+
+    fuse.hang(false);
+    let told = events.until("recovered");
+    assert_eq!(told, ["spare-taken", "rebuild-started", "rebuild-finished"]);
+    assert_eq!(status(&array)["members"][1]["path"], path);
+    assert_same(&read_export(server.uri()), &image, "on the spare");
     let _ = server.stop();
 }
 

@@ -10,7 +10,7 @@ use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES};
 
-use crate::control::ask;
+use crate::control::{ask, status};
 
 /// A file as a device; taken down when dropped.
 struct Loop {
@@ -55,10 +55,12 @@ fn larger_sectors_than_the_arrays_are_refused_before_anything_is_written() {
     assert_eq!(array.examine()["sector_size"], 512);
     let (file, large) = blank(&array, "large", "4096");
     let is_blank = || fs::read(&file).unwrap().iter().all(|&byte| byte == 0);
-    let refusal = Server::refused(&array, array.members(), &["--spare", large.path()]).stderr;
-    assert!(refusal.contains("sectors of 4096 bytes"), "{refusal}");
 
-    let server = Server::start(&array);
+    // As a spare it keeps nobody from being served.
+    let server = Server::start_members(&array, array.members(), &["--spare", large.path()]);
+    let problem = status(&array)["spares"][0]["problem"].as_str().unwrap().to_owned();
+    assert!(problem.contains("sectors of 4096 bytes"), "{problem}");
+    let _ = ask(&array, &["remove", large.path()]).success();
     let image = Random::new(5).bytes(array.expected_size());
     write_export(server.uri(), &image);
     for words in

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use uraid_io::array::JoinOptions;
-use uraid_io::member::Allocation;
+use uraid_io::member::{Allocation, Wait};
 use uraid_layout::{Bytes, MemberIndex};
 
 use super::Control;
@@ -78,5 +78,5 @@ impl Control {
 }
 
 fn options(force: bool, size: Option<u64>) -> JoinOptions {
-    JoinOptions { size: size.map(Bytes), allocation: Allocation::Full, force }
+    JoinOptions { size: size.map(Bytes), allocation: Allocation::Full, force, wait: Wait::Briefly }
 }

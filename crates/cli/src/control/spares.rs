@@ -2,24 +2,25 @@
 //!
 //! One at a time, in the order in which they were named. A spare that was taken is a member, whatever becomes of it;
 //! one that could not be taken for what it is now (held by somebody, not there, full of something) is looked at again
-//! later, and one that failed while it was made ready never is. So every spare is written at most once, and a member
-//! that can't be rebuilt makes no endless loop.
+//! later, one that hangs when it has answered, and one that failed while it was made ready never is. So every spare is
+//! written at most once, and a member that can't be rebuilt makes no endless loop.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use tokio::task::spawn_blocking;
+use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
+use tokio::time::timeout;
 use uraid_io::array::{self, JoinError, JoinOptions};
-use uraid_io::member::Allocation;
+use uraid_io::member::{Allocation, MemberError, Wait};
 use uraid_layout::MemberIndex;
 
 use super::Control;
 use super::protocol::Added;
 use crate::about::Member;
 use crate::events::Event;
-use crate::spares::Spare;
+use crate::spares::{SPARE_TIME_MAX, Spare};
 
 /// How long to wait before spares that could not be taken are looked at again: twice as long each time.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
@@ -37,12 +38,20 @@ enum Outcome {
 impl Control {
     /// Has spares take the places of members that are missing or fail, for ever.
     pub(crate) async fn keep_whole(self: Rc<Self>) {
+        let silent: Vec<PathBuf> =
+            self.about.spares.borrow().iter().filter(|spare| spare.is_silent).map(|spare| spare.path.clone()).collect();
+        for path in silent {
+            let (truth, spare) = (self.reactor.superblock(), path.clone());
+            let look = spawn_blocking(move || array::check(&spare, &truth));
+            spawn_local(Rc::clone(&self).hear(path, look));
+        }
         let mut pause = PAUSE_MIN;
         loop {
             let outcome = self.fill_slots().await;
             let Some(watcher) = self.reactor.watcher() else { return };
             tokio::select! {
                 () = watcher.changed() => pause = PAUSE_MIN,
+                () = self.spare_answers.notified() => {}
                 () = tokio::time::sleep(pause), if outcome == Outcome::Open => pause = PAUSE_MAX.min(2 * pause),
             }
         }
@@ -74,7 +83,7 @@ impl Control {
     }
 
     /// Fills the slots that have no member, as far as there are spares.
-    async fn fill_slots(&self) -> Outcome {
+    async fn fill_slots(self: &Rc<Self>) -> Outcome {
         let _alone = self.changing.lock().await;
         for slot in self.reactor.vacancies().iter() {
             if !self.may_be_filled() || self.reactor.ensure_can_join().is_err() {
@@ -88,14 +97,14 @@ impl Control {
     }
 
     fn may_be_filled(&self) -> bool {
-        self.about.spares.borrow().iter().any(|spare| !spare.is_given_up)
+        self.about.spares.borrow().iter().any(Spare::is_worth_trying)
     }
 
     /// Has the first spare that can take a slot; false: there is none now.
-    async fn fill(&self, slot: MemberIndex) -> bool {
+    async fn fill(self: &Rc<Self>, slot: MemberIndex) -> bool {
         let paths: Vec<PathBuf> = {
             let spares = self.about.spares.borrow();
-            spares.iter().filter(|spare| !spare.is_given_up).map(|spare| spare.path.clone()).collect()
+            spares.iter().filter(|spare| spare.is_worth_trying()).map(|spare| spare.path.clone()).collect()
         };
         for path in paths {
             match self.take_spare(&path, slot).await {
@@ -106,8 +115,10 @@ impl Control {
         false
     }
 
-    async fn take_spare(&self, path: &Path, slot: MemberIndex) -> Result<()> {
-        let options = JoinOptions { size: None, allocation: Allocation::Full, force: false };
+    async fn take_spare(self: &Rc<Self>, path: &Path, slot: MemberIndex) -> Result<()> {
+        self.rouse(path).await?;
+        // Whoever it is that uses it, the next spare will do.
+        let options = JoinOptions { size: None, allocation: Allocation::Full, force: false, wait: Wait::Never };
         let prepared = self.reactor.prepare_new(path.into(), options, slot).await?;
         self.about.spares.borrow_mut().retain(|spare| spare.path != path);
         let taken = Member { uuid: prepared.uuid(), path: Some(path.into()) };
@@ -120,6 +131,35 @@ impl Control {
             self.about.spares.borrow_mut().push(Spare::new(path.into()));
         }
         joined
+    }
+
+    /// Refuses what hangs: it may take as long as it likes to answer, and nobody waits for it.
+    async fn rouse(self: &Rc<Self>, path: &Path) -> Result<()> {
+        let (truth, spare) = (self.reactor.superblock(), path.to_owned());
+        let mut look = spawn_blocking(move || array::check(&spare, &truth));
+        if timeout(SPARE_TIME_MAX, &mut look).await.is_ok() {
+            return Ok(());
+        }
+        if let Some(spare) = self.about.spares.borrow_mut().iter_mut().find(|spare| spare.path == path) {
+            spare.is_silent = true;
+        }
+        spawn_local(Rc::clone(self).hear(path.to_owned(), look));
+        let (path, action) = (path.to_owned(), "say what it holds");
+        Err(JoinError::from(MemberError::Silent { path, action, deadline: SPARE_TIME_MAX }).into())
+    }
+
+    /// Waits for a spare to answer; it may be tried then.
+    async fn hear(self: Rc<Self>, path: PathBuf, look: JoinHandle<Result<(), JoinError>>) {
+        let Ok(checked) = look.await else { return };
+        if let Some(spare) = self.about.spares.borrow_mut().iter_mut().find(|spare| spare.path == path) {
+            spare.is_silent = false;
+            spare.problem = None;
+        }
+        match checked {
+            Ok(()) => tracing::info!(spare = %path.display(), "a spare that did not answer can be taken now"),
+            Err(error) => self.note_problem(&path, &error.into()),
+        }
+        self.spare_answers.notify_one();
     }
 
     fn note_problem(&self, path: &Path, error: &anyhow::Error) {

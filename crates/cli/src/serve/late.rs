@@ -16,10 +16,11 @@ use crate::terminal::list;
 /// How long the first who is missing may take before anything is said.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
-/// Waits until all members are there that the array had when it was last used, but no longer than `time`; whether they
-/// are. About every 100 ms it calls `tick`.
+/// Waits until all members are there that the array had when it was last used, spares that were taken among them, but
+/// no longer than `time`. About every 100 ms it calls `tick`.
 pub(super) fn wait(
-    paths: &[PathBuf],
+    members: &[PathBuf],
+    spares: &[PathBuf],
     wanted: Option<&Wanted>,
     time: Duration,
     notifier: &Notifier,
@@ -29,7 +30,11 @@ pub(super) fn wait(
     loop {
         let left = time.saturating_sub(began.elapsed());
         // What hangs counts as not there; the others are asked again only when it has answered.
-        let looks = look(paths, &mut Patience::new(Some(left), tick.clone()))?;
+        let look = |paths: &[PathBuf]| look(paths, &mut Patience::new(Some(left), tick.clone()));
+        let mut looks = look(members)?;
+        if lacking(&looks, wanted).is_some() {
+            looks.extend(look(spares)?);
+        }
         let Some(lacking) = lacking(&looks, wanted) else { return Ok(()) };
         if began.elapsed() >= time {
             tracing::warn!("{lacking} not there after {}: not waiting any longer", seconds(time));
@@ -48,7 +53,7 @@ pub(super) fn wait(
 
 /// Who is missing that the array had when it was last used, and the verb; none: nobody, or nobody whose coming would
 /// help.
-fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String> {
+pub(super) fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut ids = Vec::new();
     let found = looks.iter().filter_map(|look| Some((&look.path, look.found.as_ref().ok()?)));

@@ -41,17 +41,22 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     let tick = extend(notifier);
     let wanted = wanted(args);
     if let Some(time) = args.wait_for_members {
-        let paths = [args.members.as_slice(), &args.spares].concat();
-        late::wait(&paths, wanted.as_ref(), time, notifier, tick.clone())?;
+        late::wait(&args.members, &args.spares, wanted.as_ref(), time, notifier, tick.clone())?;
     }
     let most = args.patience.write_deadline.0;
     let mut patience = Patience::new(most.filter(|_| args.degraded), tick.clone());
     let members = members(look(&args.members, &mut patience)?, wanted.as_ref())?;
-    let spares = look(&args.spares, &mut Patience::new(most, tick))?;
-    let (members, spares) = spares::sort(&members, spares)?;
+    spares::ensure_once(&members, &args.spares)?;
+    // Where nobody is missing, no spare has anybody's place, and none is waited for.
+    let (taken, spares) = if late::lacking(&members, None).is_none() {
+        (Vec::new(), args.spares.clone())
+    } else {
+        spares::sort(&members, look(&args.spares, &mut Patience::new(most, tick.clone()))?)
+    };
+    let members = members.into_iter().map(|look| look.path).chain(taken).collect();
     let array = open(members, args, &mut patience)?;
     warn(&array)?;
-    let spares = spares::at_start(&array, spares)?;
+    let spares = spares::at_start(&array, spares, tick)?;
     Ok(Started { array, spares })
 }
 

@@ -6,6 +6,7 @@
 //! first. So whatever cuts this off, no member is of an array that does not know it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use thiserror::Error;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
@@ -13,9 +14,10 @@ use uuid::Uuid;
 
 use super::create::zero;
 use super::sectors::too_large;
+use super::wait::Patience;
 use crate::Error;
 use crate::engine::Joining;
-use crate::member::{Access, Allocation, Member, MemberError};
+use crate::member::{Access, Allocation, Member, MemberError, Wait};
 use crate::signature::{self, Signature};
 use crate::superblock::{self, Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock, SuperblockError};
 
@@ -28,6 +30,8 @@ pub struct JoinOptions {
     pub allocation: Allocation,
     /// Overwrite what the member holds.
     pub force: bool,
+    /// Whether to wait for whoever uses it.
+    pub wait: Wait,
 }
 
 /// Why a member can't join. Nothing has been written then, unless it says so.
@@ -202,8 +206,25 @@ pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Resu
     }
 }
 
-/// Whether [`join`] would make a new member of what is at `path`, without `force`. Writes nothing and holds nothing, so
-/// it may be otherwise by then.
+/// Whether [`join`] would make new members of what is at these paths, without `force`; those that hang can't be. Writes
+/// nothing and holds nothing, so it may be otherwise by then.
+///
+/// # Errors
+/// When there is no thread to be had.
+pub fn check_all(
+    paths: &[PathBuf],
+    truth: &Superblock,
+    patience: &mut Patience,
+) -> Result<Vec<Result<(), JoinError>>, MemberError> {
+    let steps = paths.iter().cloned().map(|path| {
+        let truth = truth.clone();
+        (path.clone(), move || check(&path, &truth))
+    });
+    let checked = patience.each("say what it holds", Duration::ZERO, steps)?;
+    Ok(checked.into_iter().map(|checked| checked.unwrap_or_else(|silent| Err(silent.into()))).collect())
+}
+
+/// As [`check_all`], of one, which may take as long as it likes.
 ///
 /// # Errors
 /// See [`JoinError`].
@@ -275,7 +296,8 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
 
 /// The member at `path`, held, or the size of the file that is to be made there.
 fn find(path: &Path, options: JoinOptions, truth: &Superblock) -> Result<(Option<Member>, Bytes), JoinError> {
-    let found = path.symlink_metadata().is_ok().then(|| Member::open(path, Access::ReadWrite)).transpose()?;
+    let open = || Member::open_waiting(path, Access::ReadWrite, options.wait);
+    let found = path.symlink_metadata().is_ok().then(open).transpose()?;
     found.iter().try_for_each(|member| refuse_sectors(member, truth))?;
     let size = match (&found, options.size) {
         (Some(member), _) => member.size(),

@@ -32,7 +32,7 @@ pub use create::{CreateError, CreateOptions, create};
 pub use gather::{Look, look};
 pub use grow::GrowError;
 pub use initialise::{Content, format};
-pub use join::{JoinError, JoinOptions, check, join, make_spare, rejoin, returning};
+pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoin, returning};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use losses::Loss;
 pub use open::{Array, Follower, Named, OpenError, OpenOptions, candidates, check_presence};

@@ -26,6 +26,15 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
 const WAIT_STEP: Duration = Duration::from_millis(20);
 
+/// Whether to wait for whoever uses a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Another one will do as well.
+    Never,
+    /// For as long as it may be a probe, or what is left of a process that has ended.
+    Briefly,
+}
+
 /// Takes the lock, or says who holds it; tries once.
 pub(super) fn take(file: &File, path: &Path, access: Access) -> Result<(), MemberError> {
     let operation = match access {
@@ -48,6 +57,7 @@ pub(super) fn take(file: &File, path: &Path, access: Access) -> Result<(), Membe
 /// Tries until it succeeds, or somebody has used the member for so long that it is no probe. Pauses between attempts.
 pub(super) fn patiently<T>(
     mut attempt: impl FnMut() -> Result<T, MemberError>,
+    wait: Wait,
     mut pause: impl FnMut(Duration),
 ) -> Result<T, MemberError> {
     let mut waited = Duration::ZERO;
@@ -61,7 +71,7 @@ pub(super) fn patiently<T>(
             MemberError::Locked { .. } | MemberError::Busy { .. } => PROBE_WAIT_MAX,
             _ => return Err(error),
         };
-        if waited >= most {
+        if wait == Wait::Never || waited >= most {
             return Err(error);
         }
         pause(WAIT_STEP);
@@ -121,7 +131,7 @@ mod tests {
             pauses += 1;
             prober.take_if(|_| pauses == 3);
         };
-        patiently(|| take(&file, &path, Access::ReadWrite), pause).unwrap();
+        patiently(|| take(&file, &path, Access::ReadWrite), Wait::Briefly, pause).unwrap();
         assert_eq!(pauses, 3);
     }
 
@@ -133,15 +143,18 @@ mod tests {
         take(&user, &path, Access::ReadWrite).unwrap();
         let file = File::open(&path).unwrap();
         let mut waited = Duration::ZERO;
-        let refused = patiently(|| take(&file, &path, Access::ReadOnly), |step| waited += step).unwrap_err();
+        let refused = patiently(|| take(&file, &path, Access::ReadOnly), Wait::Briefly, |step| waited += step);
+        let refused = refused.unwrap_err();
         assert!(matches!(refused, MemberError::Locked { holder: Some(pid), .. } if pid == std::process::id()));
         assert_eq!(waited, Duration::from_secs(2));
+        let refused = patiently(|| take(&file, &path, Access::ReadWrite), Wait::Never, |_| panic!("not waited for"));
+        assert!(matches!(refused.unwrap_err(), MemberError::Locked { .. }));
         let mut attempts = 0;
         let busy = || -> Result<(), MemberError> {
             attempts += 1;
             Err(if attempts < 5 { MemberError::Busy { path: path.clone() } } else { io_error(&path) })
         };
-        let refused = patiently(busy, drop).unwrap_err();
+        let refused = patiently(busy, Wait::Briefly, drop).unwrap_err();
         assert!(matches!(refused, MemberError::Io { .. }), "other errors are final: {refused}");
         assert_eq!(attempts, 5);
     }
