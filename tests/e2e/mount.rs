@@ -13,6 +13,7 @@ use std::fs::{self, File};
 use std::io::{BufRead as _, BufReader, Read as _, Seek as _};
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::mpsc::channel;
 use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -29,12 +30,17 @@ fn logged(array: &Array, options: &[&str]) -> (Command, impl Iterator<Item = Str
     let log = array.path("log");
     let _ = fs::remove_file(&log);
     mkfifoat(CWD, &log, Mode::RUSR | Mode::WUSR).unwrap();
-    // Open for writing too, so that opening it waits for nobody.
-    let reader = File::options().read(true).write(true).open(&log).unwrap();
+    let (sender, lines) = channel();
+    let fifo = log.clone();
+    // Opening it waits for the server. Nobody else has it open for writing, so that it ends with the server.
+    std::thread::spawn(move || {
+        let reader = BufReader::new(File::open(fifo).unwrap());
+        reader.lines().map_while(Result::ok).for_each(|line| drop(sender.send(line)));
+    });
     let server = Server::command(array, array.members(), options);
     let mut command = Command::new("bash");
     command.args(["-c", "exec \"$@\" 2>\"$0\""]).arg(&log).arg(server.get_program()).args(server.get_args());
-    (command, BufReader::new(reader).lines().map_while(Result::ok))
+    (command, lines.into_iter())
 }
 
 /// An export as a loop device, on a mount point of its own; taken down again when dropped.
@@ -107,6 +113,15 @@ fn until_mounted(path: &Path) {
         let patience = Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap() + 1, tv_nsec: 0 };
         let _ = poll(&mut [PollFd::new(&mounts, PollFlags::PRI)], Some(&patience)).unwrap();
     }
+}
+
+#[test]
+fn a_log_ends_with_its_server() {
+    let array = Array::planned(&shape::raid1_of_2());
+    let (command, mut log) = logged(&array, &[]);
+    let _ = Running::start(command).finish(CLIENT_TIME_MAX).code_is(1);
+    assert!(log.next().is_some_and(|line| line.contains("No such file")));
+    assert_eq!(log.next(), None);
 }
 
 #[test]
