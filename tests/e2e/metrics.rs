@@ -7,7 +7,7 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde_json::Value;
 use uraid_tests::array::Array;
@@ -191,6 +191,33 @@ fn the_cache_is_seen_from_outside() {
     let _ = watched.server.stop();
 }
 
+/// A client announces data and does not send it: there has to be room for that, and room is made when it goes.
+#[test]
+fn the_memory_of_requests_is_seen_from_outside() {
+    let array = Array::create(&shape::raid5_of_3());
+    let watched = Watched::start(&array, &["--request-memory", "16M"]);
+    let used_until = |awaited: f64| {
+        let deadline = Instant::now() + ANSWER_TIME_MAX;
+        loop {
+            let page = watched.page();
+            assert_eq!(page.value("uraid_request_memory_size_bytes", &[]), f64::from(16 << 20));
+            let used = page.value("uraid_request_memory_used_bytes", &[]);
+            if used == awaited {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{used} bytes are used, not {awaited}");
+        }
+    };
+    used_until(0.0);
+    let mut client = watched.server.connect();
+    let _ = client.submit(Command::Write, 0, 1 << 20, &[]).unwrap();
+    used_until(f64::from(1 << 20));
+    let _ = client.submit(Command::Read, 0, 4096, &[]);
+    drop(client);
+    used_until(0.0);
+    let _ = watched.server.stop();
+}
+
 #[test]
 fn who_the_array_is_and_how_it_stands() {
     let array = Array::planned(&shape::raid10_of_4());
@@ -211,7 +238,8 @@ fn who_the_array_is_and_how_it_stands() {
             .map(|name| page.value(name, &[]))
     };
     assert_eq!(standing(&page), [4.0, 0.0, 1.0, 0.0]);
-    assert_eq!(page.value("uraid_array_size_bytes", &[]), array.expected_size() as f64);
+    let array_size = array.expected_size() as f64;
+    assert_eq!(page.value("uraid_array_size_bytes", &[]), array_size);
     let _ = watched.server.stop();
     array.remove(&[1]);
     let watched = Watched::start_members(&array, &array.without(&[1]), &["--degraded"]);
@@ -219,6 +247,13 @@ fn who_the_array_is_and_how_it_stands() {
     assert_eq!(standing(&page), [4.0, 1.0, 0.0, 0.0], "the copy of what is missing must not fail, too");
     assert_eq!(page.value("uraid_member_present", &[("member", "1")]), 0.0);
     assert_eq!(page.value("uraid_member_present", &[("member", "0")]), 1.0);
+    assert_eq!(page.value("uraid_array_unreadable_bytes", &[]), 0.0);
+    let _ = watched.server.stop();
+    // With both mirrors half of it is gone.
+    array.remove(&[0]);
+    let options = ["--degraded", "--force", "--read-only"];
+    let watched = Watched::start_members(&array, &array.without(&[0, 1]), &options);
+    assert_eq!(watched.page().value("uraid_array_unreadable_bytes", &[]), array_size / 2.0);
     let _ = watched.server.stop();
 }
 

@@ -97,6 +97,7 @@ impl Fleet {
     pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
         let Self { keeper, limits, dispatcher, incoming, steps, followers, mut ended } = self;
         let server = Server::new(Rc::clone(&keeper), limits)?;
+        keeper.count_request_memory(server.request_memory());
         let mut ring = keeper.spawn();
         let work = async {
             let ((), answered) = tokio::join!(dispatcher.run(listener, shutdown), server.serve_incoming(incoming));
@@ -144,6 +145,7 @@ impl Beginning {
         let limits = settings.limits(address.bands.shards().count());
         let reactor = Rc::new(Reactor::new(follower.into_engine()?, info, settings, Some(address))?);
         let server = Server::new(Rc::clone(&reactor), limits)?;
+        reactor.count_request_memory(server.request_memory());
         let mut ring = reactor.spawn();
         steps.wait().await;
         let work = async {

@@ -92,6 +92,9 @@ fn array(text: &mut Text, facts: &Facts, about: &About) {
     text.gauge("uraid_array_spares", "Spares that nothing is known to speak against.").sample(&[], ready);
     text.gauge("uraid_array_frozen", "1 when more members failed than the level survives: every request is refused.")
         .sample(&[], u8::from(facts.condition.is_frozen));
+    let unreadable = about.salvage.as_ref().map_or(0, |salvage| salvage.unreadable_bytes);
+    text.gauge("uraid_array_unreadable_bytes", "What can't be read, as more members are gone than the level survives.")
+        .sample(&[], unreadable);
     let state = facts.condition.state();
     let mut health = text.gauge("uraid_array_health", "1 for the worst that is true of the array, 0 for the others.");
     HealthState::ALL.iter().for_each(|other| health.sample(&[("state", other.name())], u8::from(*other == state)));
@@ -109,6 +112,9 @@ fn requests(text: &mut Text, facts: &Facts) {
     with_bytes().for_each(|(kind, served)| bytes.sample(&[("command", asked_name(kind))], served.bytes));
     let mut errors = text.counter("uraid_request_errors_total", "Requests that were answered with an error.");
     served().for_each(|(kind, served)| errors.sample(&[("command", asked_name(kind))], served.errors));
+    let Fill { used, limit } = facts.requests;
+    text.gauge("uraid_request_memory_size_bytes", "Memory that requests in flight may take.").sample(&[], limit);
+    text.gauge("uraid_request_memory_used_bytes", "Memory that requests in flight take.").sample(&[], used);
 }
 
 fn stripes(text: &mut Text, counters: &Counters) {

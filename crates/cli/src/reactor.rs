@@ -31,7 +31,7 @@ use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
-use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, Span};
+use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, RequestMemory, Span};
 
 use crate::control::protocol::Traffic;
 use crate::events::Watcher;
@@ -111,6 +111,8 @@ pub(crate) struct Reactor {
     deleted: RefCell<Vec<Open>>,
     /// Members that are slow beside the others, as the keeper finds.
     lagging: Cell<MemberSet>,
+    /// What requests of its clients take, once it has any.
+    request_memory: OnceCell<RequestMemory>,
     last_resort: LastResort,
     meter: Rc<Meter>,
     /// The other reactors, if there are any.
@@ -173,6 +175,7 @@ impl Reactor {
             watcher: OnceCell::new(),
             deleted: RefCell::default(),
             lagging: Cell::default(),
+            request_memory: OnceCell::new(),
             last_resort: settings.last_resort,
             meter: Rc::default(),
             peers: address.map(|address| Peers::new(address, standing)),

@@ -217,6 +217,7 @@ impl Service {
         }
         let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None)?);
         let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
+        reactor.count_request_memory(server.request_memory());
         Ok(Self::One(reactor, server))
     }
 

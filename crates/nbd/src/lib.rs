@@ -24,5 +24,6 @@ mod uri;
 pub use error::{Error, NbdError};
 pub use export::{BlockSizes, Command, Export, ExportInfo, Extent, Payload, Span};
 pub use server::{
-    Connections, Dispatcher, Endpoint, Incoming, Limits, Listener, ReplySlot, Server, UnixSocket, descriptors_needed,
+    Connections, Dispatcher, Endpoint, Incoming, Limits, Listener, ReplySlot, RequestMemory, Server, UnixSocket,
+    descriptors_needed,
 };

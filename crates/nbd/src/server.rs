@@ -32,6 +32,7 @@ pub use socket::UnixSocket;
 
 use crate::{Error, Export};
 use budget::Budget;
+pub use budget::RequestMemory;
 use connection::serve_connection;
 use door::Door;
 use places::Place;
@@ -94,6 +95,11 @@ impl<E: Export> Server<E> {
     pub fn new(export: Rc<E>, limits: Limits) -> Result<Self, Error> {
         export.info().validate()?;
         Ok(Self { export, limits, budget: Budget::new(&limits), open: Connections::default() })
+    }
+
+    /// How much memory requests in flight take.
+    pub fn request_memory(&self) -> RequestMemory {
+        RequestMemory::of(&self.budget)
     }
 
     /// The connections that [`Server::serve`] accepts.

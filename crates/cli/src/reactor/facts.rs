@@ -10,7 +10,7 @@ use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
 use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun};
 use uraid_layout::{Bytes, Geometry, Sectors};
-use uraid_nbd::Command;
+use uraid_nbd::{Command, RequestMemory};
 
 use super::Reactor;
 use super::meter::ServedByKind;
@@ -29,6 +29,8 @@ pub(crate) struct Facts {
     pub(crate) counters: Counters,
     pub(crate) traffic: Traffic,
     pub(crate) served: ServedByKind,
+    /// Memory of requests in flight.
+    pub(crate) requests: Fill,
     pub(crate) latencies: Latencies,
     pub(crate) condition: Condition,
     /// How long members have had something that somebody waits for, by slot.
@@ -56,6 +58,11 @@ pub(crate) struct CacheUse {
 }
 
 impl Reactor {
+    /// Says how much memory its clients' requests take from now on.
+    pub(crate) fn count_request_memory(&self, memory: RequestMemory) {
+        assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
+    }
+
     /// How all reactors are; this one is the keeper, or the only one.
     pub(crate) async fn all_facts(&self) -> Result<Facts> {
         let mut facts = self.facts();
@@ -156,6 +163,10 @@ impl Reactor {
             counters: engine.counters().clone(),
             traffic: self.traffic.get(),
             served: self.meter.served(),
+            requests: self.request_memory.get().map_or(Fill::default(), |memory| Fill {
+                used: Bytes(memory.used_bytes()),
+                limit: Bytes(memory.limit_bytes()),
+            }),
             latencies: engine.disk().latencies().clone(),
             condition: Condition::of(&engine, self.deleted(), self.lagging.get(), self.last_resort),
             waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
@@ -215,6 +226,7 @@ impl Facts {
         self.condition = self.condition.with(&other.condition);
         self.waits.iter_mut().zip(&other.waits).for_each(|(waits, &other)| *waits = (*waits).max(other));
         self.has_unwritten |= other.has_unwritten;
+        self.requests = sum(Some(self.requests), Some(other.requests)).expect("both are known");
         self.cache = sum(self.cache, other.cache);
         if let (Some(one), Some(other)) = (&mut self.cache_use, &other.cache_use) {
             one.add(other);

@@ -8,7 +8,7 @@ use crate::cache::Cache;
 use crate::disk::Disk;
 
 /// How much of something bounded is in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fill {
     /// What is in use.
     pub used: Bytes,

@@ -33,10 +33,33 @@ pub(super) struct Budget {
     own_bytes_max: u64,
     common_bytes_max: u64,
     common_bytes: Cell<u64>,
+    /// Common or not.
+    held_bytes: Cell<u64>,
+    all_bytes_max: u64,
     /// Connections that wait for common bytes, in the order in which they asked.
     waiting: RefCell<VecDeque<Rc<Account>>>,
     accounts: RefCell<Vec<Rc<Account>>>,
     contended: Notify,
+}
+
+/// How much memory requests in flight take, of all connections of one server together.
+#[derive(Debug, Clone)]
+pub struct RequestMemory(Rc<Budget>);
+
+impl RequestMemory {
+    pub(super) fn of(budget: &Rc<Budget>) -> Self {
+        Self(Rc::clone(budget))
+    }
+
+    /// What they take now.
+    pub fn used_bytes(&self) -> u64 {
+        self.0.held_bytes.get()
+    }
+
+    /// What they may take: see [`Limits::bytes_in_flight_all_max`].
+    pub fn limit_bytes(&self) -> u64 {
+        self.0.all_bytes_max
+    }
 }
 
 /// What one connection holds, and how to wake its task.
@@ -81,6 +104,8 @@ impl Budget {
             own_bytes_max: half / (limits.connections_max.max(1) as u64),
             common_bytes_max: half,
             common_bytes: Cell::new(0),
+            held_bytes: Cell::new(0),
+            all_bytes_max: limits.bytes_in_flight_all_max,
             waiting: RefCell::default(),
             accounts: RefCell::default(),
             contended: Notify::new(),
@@ -106,11 +131,13 @@ impl Budget {
     pub(super) fn charge(&self, account: &Rc<Account>, bytes: u64) -> Option<Charge> {
         if bytes == 0 || account.own_bytes.get() + bytes <= self.own_bytes_max {
             account.own_bytes.update(|own| own + bytes);
+            self.held_bytes.update(|held| held + bytes);
             self.stop_waiting(account);
             return Some(Charge::Own(bytes));
         }
         if self.has_room(account, bytes) {
             self.common_bytes.update(|common| common + bytes);
+            self.held_bytes.update(|held| held + bytes);
             account.common_bytes.update(|held| held + bytes);
             self.stop_waiting(account);
             return Some(Charge::Common(bytes));
@@ -135,6 +162,8 @@ impl Budget {
     }
 
     pub(super) fn discharge(&self, account: &Account, charge: Charge) {
+        let (Charge::Own(bytes) | Charge::Common(bytes)) = charge;
+        self.held_bytes.update(|held| held - bytes);
         match charge {
             Charge::Own(bytes) => account.own_bytes.update(|own| own - bytes),
             Charge::Common(bytes) => {
