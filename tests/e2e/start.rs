@@ -130,9 +130,13 @@ fn reads_what_is_left(shape: &Shape) {
             "{}",
             shape.name
         );
+        for words in [&["scrub", "start"][..], &["scrub", "start", "--wait"]] {
+            let refusal = ask(&array, words).code_is(1).stderr;
+            assert!(refusal.contains("nothing can be compared"), "{}: {refusal}", shape.name);
+        }
         let _ = ask(&array, &["stop"]).success();
         let told = server.end().stderr;
-        assert!(told.contains("only what is left is served"), "{}: {told}", shape.name);
+        assert!(told.contains("only what is left is served") && !told.contains("scrub"), "{}: {told}", shape.name);
     }
     assert!(contents(&present) == before, "{}: nothing is written", shape.name);
 }

@@ -79,6 +79,11 @@ impl Condition {
         self.missing.union(self.rebuilding)
     }
 
+    /// Whether more members are gone than the level survives, and the rest is read.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.troubles.is_partial || self.last_resort.is_partial
+    }
+
     /// The worst that is true.
     pub(crate) fn state(&self) -> HealthState {
         let Troubles { stalled, roomless, failing, is_partial, .. } = self.troubles;

@@ -60,9 +60,15 @@ impl Control {
             protocol::ScrubMode::Repair => ScrubMode::Repair,
             protocol::ScrubMode::RepairSuspects => ScrubMode::RepairSuspects,
         };
-        let is_running = self.reactor.all_facts().await?.scrub.is_some_and(|status| status.is_running);
-        if is_running {
+        let facts = self.reactor.all_facts().await?;
+        if facts.scrub.is_some_and(|status| status.is_running) {
             bail!("a scrub is running already: see `uraid scrub status`, or stop it first");
+        }
+        if facts.condition.is_partial() {
+            bail!(
+                "more members are gone than the level survives, and nothing can be compared: copy off what is left, and \
+                 make a new array of it"
+            );
         }
         self.begin(whole(mode))?;
         self.scrub().await.map(|report| report.scrub)
