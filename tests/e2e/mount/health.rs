@@ -269,7 +269,7 @@ fn a_start_waits_for_room() {
         let waiting = log.find(|line| line.contains("waiting for ")).unwrap();
         assert!(waiting.contains(tmpfs.mount_point.to_str().unwrap()), "{waiting}");
         starting.signal(Signal::TERM);
-        let _ = starting.finish(CLIENT_TIME_MAX).success();
+        let _ = starting.finish(CLIENT_TIME_MAX).code_is(128 + Signal::TERM.as_raw());
     }
     let (command, mut log) = logged(&array, &[]);
     let starting = std::thread::spawn({

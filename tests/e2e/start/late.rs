@@ -93,7 +93,7 @@ fn a_server_that_waits_for_members_obeys_signals() {
         let waiting = next(&manager, "STATUS=");
         assert!(waiting.contains("members are not there"), "{waiting}");
         running.signal(signal);
-        let told = running.finish(PATIENCE).success().stderr;
+        let told = running.finish(PATIENCE).code_is(128 + signal.as_raw()).stderr;
         assert!(told.contains("not serving the array"), "{told}");
     }
 }

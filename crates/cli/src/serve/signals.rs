@@ -12,6 +12,9 @@ use anyhow::{Context as _, Result};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Notify;
 
+/// What shells add to the number of the signal that ended a program.
+const SIGNALLED: i32 = 128;
+
 /// Hears signals on a thread of its own, to the end of the process.
 pub(crate) struct Signals(Arc<Shared>);
 
@@ -26,7 +29,7 @@ impl Signals {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
             let _context = runtime.enter();
-            [("SIGINT", signal(SignalKind::interrupt())?), ("SIGTERM", signal(SignalKind::terminate())?)]
+            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]
         };
         let shared = Arc::new(Shared { is_served: Mutex::new(false), asked: Notify::new() });
         let own = Arc::clone(&shared);
@@ -46,18 +49,18 @@ impl Signals {
     }
 }
 
-async fn hear(signals: [(&str, Signal); 2], shared: &Shared) {
-    let [(interrupt, mut interrupts), (terminate, mut terminates)] = signals;
+async fn hear(signals: [Signal; 2], shared: &Shared) {
+    let [mut interrupts, mut terminates] = signals;
     loop {
-        let name = tokio::select! {
-            _ = interrupts.recv() => interrupt,
-            _ = terminates.recv() => terminate,
+        let (name, number) = tokio::select! {
+            _ = interrupts.recv() => ("SIGINT", SignalKind::interrupt().as_raw_value()),
+            _ = terminates.recv() => ("SIGTERM", SignalKind::terminate().as_raw_value()),
         };
         let is_served = shared.is_served.lock().expect("a panic ends the process");
         if !*is_served {
             // Nobody is left to tell where standard error is closed.
             let _ = writeln!(stderr(), "uraid: {name}: not serving the array; the next start goes on from here");
-            process::exit(0);
+            process::exit(SIGNALLED + number);
         }
         shared.asked.notify_one();
     }
