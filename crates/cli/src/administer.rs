@@ -11,7 +11,7 @@ use uuid::Uuid;
 use crate::args::{AddArgs, MemberArgs, RateArgs, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, StopArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{
-    Added, Certainty, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status,
+    Added, Certainty, Lost, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status, Stopped,
 };
 use crate::health::words;
 use crate::status;
@@ -28,11 +28,16 @@ pub(crate) fn stop(args: &StopArgs) -> Result<()> {
     let before: Result<Status> = Client::connect(&args.server.socket)?.ask(&Request::Status {});
     let mut client = Client::connect(&args.server.socket)?;
     let request = Request::Stop { force: args.force };
-    let _: Value = client.ask_at_length(&request, SOON, || {
+    let Stopped { lost } = client.ask_at_length(&request, SOON, || {
         // Whoever has closed standard error does not want to know.
         let _ = writeln!(io::stderr(), "{}", waiting(before.ok().as_ref()));
     })?;
-    print(format_args!("stopped"))
+    print(format_args!("stopped"))?;
+    for Lost { slot, path } in lost {
+        let path = path.map_or_else(String::new, |path| format!(" ({path})"));
+        print(format_args!("member {slot}{path} failed meanwhile: the array goes on without it"))?;
+    }
+    Ok(())
 }
 
 /// What a stop waits for, as far as was known when it began.

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow, bail};
 use tokio::sync::{Mutex, Notify, watch};
 use uraid_io::disk::OpName;
 use uraid_io::engine::CacheMode;
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::Connections;
 
 use crate::about::About;
@@ -27,7 +27,7 @@ use crate::args::Misuse;
 use crate::health::{Condition, slots};
 use crate::logging;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Answer, Fill, Latency, Member, MemberState, Rebuild, Replace, Request, Spare, Status};
+use protocol::{Answer, Fill, Latency, Lost, Member, MemberState, Rebuild, Replace, Request, Spare, Status, Stopped};
 
 pub(crate) use serve::serve;
 
@@ -47,7 +47,7 @@ pub(crate) struct Control {
     /// A spare that did not answer has.
     spare_answers: Notify,
     /// How closing the array ended.
-    ended: watch::Sender<Option<Result<(), String>>>,
+    ended: watch::Sender<Option<Result<Vec<Lost>, String>>>,
     door: Door,
 }
 
@@ -91,8 +91,11 @@ impl Control {
     }
 
     /// Tells those who wait for it how the array was stopped.
-    pub(crate) async fn end(&self, result: &Result<()>) {
-        let said = result.as_ref().copied().map_err(crate::chain);
+    /// `lost` are the members that were given up meanwhile.
+    pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet) {
+        let path = |slot| self.about.path(slot).map(|path| path.display().to_string());
+        let lost = || lost.iter().map(|slot| Lost { slot: slot.0, path: path(slot) }).collect();
+        let said = result.as_ref().map(|()| lost()).map_err(crate::chain);
         self.ended.send_replace(Some(said));
         // A peer that does not read its reply does not keep the server.
         let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
@@ -109,8 +112,8 @@ impl Control {
                 self.stop.notify_one();
                 let mut ended = self.ended.subscribe();
                 let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
-                said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
-                Ok(Answer::Done {})
+                let lost = said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
+                Ok(Answer::Stopped(Stopped { lost }))
             }
             Request::Fail { member } => self.fail(&member).await.map(|()| Answer::Done {}),
             Request::Remove { member } => self.remove(&member).await.map(|()| Answer::Done {}),

@@ -274,6 +274,13 @@ impl Reactor {
     /// Flushes and marks the members clean; blocks. Nothing else may be in flight. Members that do not answer are given
     /// up on the way; one that the array can't do without ends the attempt.
     pub(crate) fn close(&self) -> Result<()> {
+        let closed = self.wind_up();
+        // Who has failed meanwhile is still known by its path.
+        self.look();
+        closed
+    }
+
+    fn wind_up(&self) -> Result<()> {
         let mut engine = self.engine.borrow_mut();
         let mut replies = Vec::new();
         engine.wind_down();

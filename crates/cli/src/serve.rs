@@ -4,6 +4,7 @@ mod late;
 mod signals;
 mod start;
 
+use std::cell::Cell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use rustix::process::{Resource, getrlimit};
 use tokio::task::{LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket, descriptors_needed};
 
 use crate::about::About;
@@ -170,18 +171,21 @@ async fn serve(
     if !args.read_only && reactors == 1 {
         spawn_local(Rc::clone(&control).keep_whole());
     }
+    let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
         tokio::select! {
             () = control.stopped() => {}
             () = signals.heard() => {}
         }
         notifier.stopping();
+        known.set(reactor.vacancies());
         spawn_local(say_what_stops(Rc::clone(&reactor)));
         Box::pin(control.end_scrub()).await;
     };
     let served = service.serve(listener, stop).await;
     let closed = served
         .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
+    let lost = reactor.vacancies().minus(known.get());
     // Whoever waits for the end may serve the array again at once, though this process has still to tell the program.
     reactor.release();
     if let Some(exporting) = exporting {
@@ -189,7 +193,7 @@ async fn serve(
         let _ = exporting.await;
     }
     control.close_door().await;
-    control.end(&closed).await;
+    control.end(&closed, lost).await;
     reactor.watcher().into_iter().for_each(Watcher::end);
     drop(summing);
     closed

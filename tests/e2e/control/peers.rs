@@ -80,7 +80,7 @@ fn these_bytes_get_those() {
     peer.send(&STATUS[7..]);
     assert!(peer.line().starts_with("{\"result\""));
     peer.send(b"{\"command\":\"stop\"}\n");
-    assert_eq!(peer.line(), "{\"result\":{}}\n");
+    assert_eq!(peer.line(), "{\"result\":{\"lost\":[]}}\n");
     let _ = server.end().success();
 }
 

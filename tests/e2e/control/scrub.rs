@@ -42,14 +42,28 @@ impl Events {
     /// Waits for an event; gives those before it.
     #[track_caller]
     pub(crate) fn until(&self, awaited: &str) -> Vec<String> {
+        self.lines_until(awaited).into_iter().map(|[event, _]| event).collect()
+    }
+
+    /// Waits for an event; gives the members that those before it of this name are about.
+    #[track_caller]
+    pub(crate) fn members_until(&self, awaited: &str, name: &str) -> Vec<String> {
+        let lines = self.lines_until(awaited).into_iter();
+        lines.filter(|[event, _]| event == name).map(|[_, member]| member).collect()
+    }
+
+    /// Waits for an event; gives those before it, and whom they are about.
+    #[track_caller]
+    fn lines_until(&self, awaited: &str) -> Vec<[String; 2]> {
         let mut events = Vec::new();
         loop {
             let line = self.0.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("{awaited} comes after {events:?}"));
-            let event = line.split('|').next().unwrap_or_default().to_owned();
+            let mut words = line.split('|').map(str::to_owned);
+            let [event, _, member] = [(); 3].map(|()| words.next().unwrap_or_default());
             if event == awaited {
                 return events;
             }
-            events.push(event);
+            events.push([event, member]);
         }
     }
 }

@@ -73,7 +73,7 @@ fn a_start_says_what_it_waits_for_and_obeys_signals() {
         let waiting = log.find(|line| line.contains("waiting for")).unwrap();
         assert!(waiting.contains(array.fuse.file().to_str().unwrap()), "{waiting}");
         running.signal(Signal::TERM);
-        let _ = running.finish(CLIENT_TIME_MAX).success();
+        let _ = running.finish(CLIENT_TIME_MAX).code_is(128 + Signal::TERM.as_raw());
     }
 }
 
@@ -109,6 +109,28 @@ fn a_member_that_hangs_when_it_was_written_keeps_nobody() {
     client.disconnect();
     array.fail();
     let _ = server.stop();
+}
+
+/// Everybody who hears of it is told which member it is.
+#[test]
+fn a_member_that_hangs_when_the_server_stops_is_named() {
+    let mut array = Array5::create();
+    let (events, hook) = Events::new(&array.array);
+    let options = ["--write-deadline", "1s", "--on-event", hook.to_str().unwrap()];
+    let server = Server::start_members(&array.array, array.array.members(), &options);
+    let mut client = server.connect();
+    client.write(0, &[7; 4096]);
+    client.disconnect();
+    array.hang_flushes();
+    let path = array.fuse.file().to_str().unwrap().to_owned();
+    let stopped = ask(&array.array, &["stop"]);
+    let told = events.members_until("stopped", "member-failed");
+    // Until then the kernel keeps the remains of the process.
+    array.fail();
+    let _ = server.end().success();
+    let said = stopped.success().text();
+    assert!(said.contains(&format!("member 1 ({path}) failed meanwhile")), "{said}");
+    assert_eq!(told, [path]);
 }
 
 #[test]

@@ -97,7 +97,22 @@ pub(crate) enum Answer {
     ScrubReport(ScrubReport),
     Added(Added),
     Replaced(Replaced),
+    Stopped(Stopped),
     Done {},
+}
+
+/// The array was stopped.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Stopped {
+    /// Members that were given up meanwhile.
+    pub(crate) lost: Vec<Lost>,
+}
+
+/// A member that the array does without now.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Lost {
+    pub(crate) slot: u8,
+    pub(crate) path: Option<String>,
 }
 
 /// How an array is that is being served. Counts are since the server was started.
