@@ -25,6 +25,8 @@ const SIGNATURES: &[(&str, &[Part])] = &[
     ("swap", &[(4096 - 10, b"SWAPSPACE2")]),
     ("MBR", &[(446, &[0x80, 0, 2, 0, 0x83, 0, 2, 0, 0, 8, 0, 0, 0, 8, 0, 0]), (510, &[0x55, 0xaa])]),
     ("GPT", &[(512, b"EFI PART\x00\x00\x01\x00")]),
+    ("text", &[(0, b"Dear diary,\n")]),
+    ("data at the end", &[(MEMBER_BYTES - 4, b"data")]),
 ];
 
 #[test]

@@ -44,6 +44,13 @@ fn deleted_members_are_seen_and_a_stop_does_not_lose_the_array() {
         let screen = ask(&array, &["status"]).success().text();
         assert!(screen.contains("deleted, and what") && screen.contains("copy what the array holds"), "{screen}");
         assert_same(&read_export(server.uri()), &image, "it can still be copied");
+        let new = array.path("new");
+        for words in [&["add"][..], &["replace", "1"]].iter().filter(|_| reactors != "1") {
+            let words = [*words, &[new.to_str().unwrap(), "--size", "16M"]].concat();
+            let refusal = ask(&array, &words).code_is(1).stderr;
+            assert!(refusal.contains("copy its content first"), "what would lose the array is not advised: {refusal}");
+            assert!(!refusal.contains("--reactors 1"), "{refusal}");
+        }
         let refusal = ask(&array, &["stop"]).code_is(1).stderr;
         assert!(refusal.contains("--force"), "{refusal}");
         let _ = ask(&array, &["stop", "--force"]).success();

@@ -161,7 +161,8 @@ pub(crate) struct CreateArgs {
     /// The array's name
     #[arg(long, default_value = "", value_name = "NAME")]
     pub(crate) name: String,
-    /// Overwrite members that hold something already
+    /// Overwrite members that hold something already: a format that is known by its signature, or anything but zeros in
+    /// the first or the last 4 MiB
     #[arg(long)]
     pub(crate) force: bool,
     /// Print what was made as JSON
@@ -316,7 +317,7 @@ pub(crate) struct MemberArgs {
 pub(crate) struct AddArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Make a new member of it, whatever it holds
+    /// Make a new member of it, whatever it holds; else it has to be empty: zeros in the first and the last 4 MiB
     #[arg(long)]
     pub(crate) force: bool,
     /// Size of a file that does not exist yet
@@ -336,7 +337,7 @@ pub(crate) struct AddArgs {
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Make a new member of NEW, whatever it holds
+    /// Make a new member of NEW, whatever it holds; else it has to be empty: zeros in the first and the last 4 MiB
     #[arg(long)]
     pub(crate) force: bool,
     /// Size of a file that does not exist yet

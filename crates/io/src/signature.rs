@@ -2,7 +2,8 @@
 //!
 //! A table of magic bytes at fixed places from the start or the end, taken from each format's documentation, and
 //! functions for the few formats whose place depends on the size. Detection errs on the side of finding something: a
-//! false alarm costs a `--force`, a miss costs data. It does not prove that what it names is sound.
+//! false alarm costs a `--force`, a miss costs data. It does not prove that what it names is sound. What no table knows
+//! is data all the same: only what reads as zeros at both ends is empty.
 
 use std::fmt;
 
@@ -22,6 +23,47 @@ pub struct Signature {
 /// Bytes read at each end: up to and including the first label of a ZFS device, and the last place of an md superblock.
 const HEAD_BYTES: u64 = 256 << 10;
 const TAIL_BYTES: u64 = 160 << 10;
+
+/// What holds nothing reads as zeros in so much at its start, and at its end. It is a sample: nobody waits for a whole
+/// disk to be read, and whoever wants a disk to count as empty can make it so quickly.
+pub const ENDS: Bytes = Bytes(4 << 20);
+
+/// What is read at once.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// Member files may end with less than this, which can't be written directly and is not looked at.
+const STEP_BYTES: u64 = 4096;
+
+/// Both ends of a file or device of `size` bytes, which may meet: where they begin, and their lengths.
+#[must_use]
+pub fn ends(size: Bytes) -> [(Bytes, Bytes); 2] {
+    let size = size.0 / STEP_BYTES * STEP_BYTES;
+    let head = size.min(ENDS.0);
+    let tail = size.saturating_sub(ENDS.0).max(head);
+    [(Bytes(0), Bytes(head)), (Bytes(tail), Bytes(size - tail))]
+}
+
+/// Looks for a known format, as [`detect`], or for anything that is not zero in either of the [`ends`].
+///
+/// # Errors
+/// What `read_at` reports.
+pub fn find<E>(
+    size: Bytes,
+    mut read_at: impl FnMut(Bytes, Bytes) -> Result<Vec<u8>, E>,
+) -> Result<Option<Signature>, E> {
+    if let Some(known) = detect(size, &mut read_at)? {
+        return Ok(Some(known));
+    }
+    for (Bytes(start), Bytes(len)) in ends(size) {
+        for at in (start..start + len).step_by(1 << 20) {
+            let bytes = read_at(Bytes(at), Bytes(PIECE_BYTES.min(start + len - at)))?;
+            if let Some(place) = bytes.iter().position(|&byte| byte != 0) {
+                return Ok(Some(Signature { name: "data", offset: Bytes(at + place as u64) }));
+            }
+        }
+    }
+    Ok(None)
+}
 
 /// Looks for a known format on a file or device of `size` bytes; `read_at` reads at most the given length from an
 /// offset, less where the file ends.
@@ -207,6 +249,26 @@ mod tests {
         for size in [0, 1, 511, 512, 4096, 65536, SIZE] {
             assert_eq!(find(&vec![0; size]), None);
             assert_eq!(find(&vec![0xff; size]), None);
+        }
+    }
+
+    #[test]
+    fn what_nobody_knows_is_data_at_either_end() {
+        let size = 3 * (4 << 20) + 100;
+        let found = |offset: usize| {
+            let mut bytes = vec![0; size];
+            bytes[offset] = 1;
+            let read = |at: Bytes, len: Bytes| -> Result<Vec<u8>, Infallible> {
+                let start = usize::try_from(at.0).unwrap();
+                Ok(bytes[start..start + usize::try_from(len.0).unwrap()].to_vec())
+            };
+            super::find(Bytes(size as u64), read).unwrap().map(|found| (found.name, found.offset.0))
+        };
+        for offset in [0, 1, (4 << 20) - 1, 2 * (4 << 20), size - 101] {
+            assert_eq!(found(offset), Some(("data", offset as u64)));
+        }
+        for offset in [4 << 20, 2 * (4 << 20) - 4097, size - 1] {
+            assert_eq!(found(offset), None, "{offset} is not looked at");
         }
     }
 

@@ -1,5 +1,6 @@
 //! Spares that take the places of members that fail, of one array and of several.
 
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -219,6 +220,51 @@ fn a_spare_that_is_too_small_keeps_nobody_from_being_served() {
     assert_eq!(status(&array)["members"][1]["path"], text(&large));
     let now = spares(&array);
     assert!(now.len() == 1 && is_refused(&now[0]), "{now:?}");
+    let _ = server.stop();
+}
+
+/// What no table of formats knows is data all the same.
+#[test]
+fn what_holds_anything_at_all_is_not_taken() {
+    let array = Array::create(&shape::raid5_of_3());
+    let [head, tail, forced] = ["head", "tail", "forced"].map(|name| blank(&array, name, MEMBER_BYTES));
+    for (file, at) in [(&head, 0), (&tail, MEMBER_BYTES - 1), (&forced, MEMBER_BYTES / 2)] {
+        std::fs::File::options().write(true).open(file).unwrap().write_all_at(b"x", at as u64).unwrap();
+    }
+    let (server, events) = served(&array, &[&head, &tail], &[]);
+    for spare in spares(&array) {
+        assert!(spare["problem"].as_str().unwrap().contains("holds data (at byte"), "{spare}");
+    }
+    refusal(&array, &["replace", "1", text(&head)], "holds data (at byte");
+    let _ = ask(&array, &["fail", "1"]).success();
+    assert_eq!(events.until("degraded"), ["member-failed"]);
+    for file in [&head, &tail] {
+        refusal(&array, &["add", text(file)], "use --force");
+        assert!(std::fs::read(file).unwrap().contains(&b'x'), "it is not written");
+        let _ = ask(&array, &["remove", text(file)]).success();
+    }
+    // What was given up comes back with what it holds, and what is empty at both ends is a new member.
+    let _ = ask(&array, &["add", text(&array.members()[1])]).success();
+    let _ = events.until("recovered");
+    let _ = ask(&array, &["replace", "0", text(&forced)]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let _ = ask(&array, &["add", "--force", text(&head)]).success();
+    let _ = ask(&array, &["fail", "2"]).success();
+    let _ = events.until("spare-taken");
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+}
+
+/// What is refused leaves nothing behind.
+#[test]
+fn a_file_that_was_to_be_made_for_a_refused_member_is_not_there() {
+    let array = Array::create(&shape::raid5_of_3());
+    let new = array.path("new");
+    let server = Server::start_members(&array, &array.without(&[1]), &["--degraded", "--read-only"]);
+    for words in [&["add"][..], &["replace", "1"], &["replace", "0"]] {
+        refusal(&array, &[words, &[text(&new), "--size", "16M"]].concat(), "only");
+        assert!(!new.exists(), "{words:?}");
+    }
     let _ = server.stop();
 }
 

@@ -57,7 +57,7 @@ fn the_mode_of_an_array_in_use_can_be_changed() {
 fn what_can_not_be_configured_says_why_and_is_left_alone() {
     let array = Array::create(&shape::raid5_of_3());
     let degraded = configure(&array, &[1], "none").code_is(1);
-    assert!(degraded.stderr.contains("missing"), "{}", degraded.stderr);
+    assert!(degraded.stderr.contains("member 1 is missing"), "{}", degraded.stderr);
     let server = Server::start(&array);
     let busy = configure(&array, &[], "none").code_is(1);
     assert!(busy.stderr.contains(&server.pid().to_string()), "who uses it: {}", busy.stderr);

@@ -5,9 +5,11 @@ use std::time::{Duration, Instant};
 
 use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, assert_same, read_export};
+use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::{Load, ask, filled, of_member, path, refuse};
+use crate::control::status;
 
 /// A region of the write-intent bitmap of an array of this size.
 const REGION: usize = 1 << 20;
@@ -56,6 +58,39 @@ fn a_mirror_that_returns_is_copied_where_it_was_written() {
     Content::read(&array).assert_holds(&model, "both mirrors");
 }
 
+/// It has only its own word for it that the array went on without it.
+#[test]
+fn a_mirror_that_was_given_up_does_not_start_alone() {
+    let (array, server, events, mut model) = filled(&shape::raid1_of_2());
+    wait_for_quiet(&array);
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = events.until("degraded");
+    let data = Random::new(31).bytes(4096);
+    let mut client = server.connect();
+    client.write(0, &data);
+    client.disconnect();
+    model[..data.len()].copy_from_slice(&data);
+    let _ = server.stop();
+
+    let alone = array.without(&[0]);
+    for options in [&["--degraded"][..], &["--degraded", "--force"]] {
+        let refusal = Server::refused(&array, &alone, options).stderr;
+        assert!(refusal.contains("--accept-stale"), "{options:?}: {refusal}");
+    }
+    let last_resort = ["--degraded", "--read-only", "--force", "--accept-stale", "1"];
+    let server = Server::start_members(&array, &alone, &last_resort);
+    let health = status(&array)["health"].clone();
+    assert_eq!((&health["state"], &health["salvage"]["doubtful_bytes"]), (&"salvage".into(), &model.len().into()));
+    let _ = server.stop();
+
+    // Beside the other it returns as before.
+    let server = Server::start_members(&array, array.members(), &["--degraded"]);
+    let _ = ask(&array, &["add", path(&array, 1)]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+    Content::read(&array).assert_holds(&model, "both mirrors");
+}
+
 /// The same while clients write: what they write meanwhile is on both.
 #[test]
 fn a_mirror_returns_under_load() {
@@ -87,7 +122,8 @@ fn what_has_no_superblock_does_not_return() {
     member.write_all_at(&vec![0; 128 << 10], size - (128 << 10)).unwrap();
     drop(member);
     let before = of_member(&array, 0, "read_bytes");
-    let _ = ask(&array, &["add", path(&array, 1)]).success();
+    refuse(&array, &["add", path(&array, 1)], "holds data");
+    let _ = ask(&array, &["add", "--force", path(&array, 1)]).success();
     let _ = events.until("recovered");
     let read = of_member(&array, 0, "read_bytes") - before;
     assert!(read >= array.expected_size() as u64, "all of it is made: {read} bytes");

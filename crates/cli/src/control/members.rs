@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use uraid_io::array::JoinOptions;
 use uraid_io::member::{Allocation, Wait};
 use uraid_layout::{Bytes, MemberIndex};
 
 use super::Control;
 use super::protocol::{Added, Replaced};
+use crate::health::Condition;
 
 impl Control {
     pub(super) async fn fail(&self, name: &str) -> Result<()> {
@@ -19,7 +20,10 @@ impl Control {
                 return self.reactor.stop_replacing();
             }
         }
-        self.reactor.fail_member(self.about.find(name)?).await
+        let slot = self.about.find(name)?;
+        self.reactor.fail_member(slot).await?;
+        self.reactor.disown(slot).await;
+        Ok(())
     }
 
     pub(super) async fn remove(&self, name: &str) -> Result<()> {
@@ -36,12 +40,14 @@ impl Control {
     /// Takes a member in, or makes a spare where none is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
         let _alone = self.changing.lock().await;
+        self.ensure_alone().await?;
         self.take_in(path, force, size, None).await
     }
 
     pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
         let _alone = self.changing.lock().await;
         let slot = self.about.find(name)?;
+        self.ensure_alone().await?;
         if self.reactor.vacancies().contains(slot)
             && let Added { slot: Some(slot), uuid: Some(uuid) } =
                 self.take_in(path.clone(), force, size, Some(slot)).await?
@@ -51,6 +57,17 @@ impl Control {
         let replaced = self.reactor.replace(slot, path.clone(), options(force, size)).await;
         let uuid = replaced.with_context(|| format!("{} can't take the place of {name}", path.display()))?;
         Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
+    }
+
+    /// Refuses what only an array can do that one reactor serves, and does not advise what would lose the array.
+    async fn ensure_alone(&self) -> Result<()> {
+        let Err(refusal) = self.reactor.ensure_alone() else { return Ok(()) };
+        let Some(deleted) = self.reactor.find_deleted().await else { return Err(refusal) };
+        let condition = Condition { deleted, ..self.reactor.all_facts().await?.condition };
+        match condition.loss(&self.about.geometry, 0, false) {
+            Some(loss) => bail!("several reactors serve the array, which take no members in; do not stop them: {loss}"),
+            None => Err(refusal),
+        }
     }
 
     /// Takes a member in, a new one in this slot, or in the first one without a member; a spare where there is none.

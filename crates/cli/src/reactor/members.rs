@@ -8,9 +8,9 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::oneshot;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
-use uraid_io::array::{JoinError, JoinOptions, join, rejoin};
+use uraid_io::array::{JoinError, JoinOptions, disown, join, rejoin, unmake};
 use uraid_io::disk::UringDisk;
-use uraid_io::engine::{Command, Engine, EngineError, Joining, Replacement};
+use uraid_io::engine::{Command, Engine, Joining, Replacement};
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock::{self, Superblock};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
@@ -22,6 +22,9 @@ use crate::health::Condition;
 
 /// How often members' files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a member that is given up may take to be told so.
+const DISOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A member that was in a slot when somebody looked.
 #[derive(Debug)]
@@ -35,12 +38,19 @@ pub(super) struct Open {
 pub(crate) struct Prepared {
     member: Member,
     joining: Joining,
+    /// Its file was made for it, and goes where it does not join.
+    is_made: bool,
 }
 
 impl Prepared {
     /// The slot that it is for.
     pub(crate) fn slot(&self) -> MemberIndex {
         self.joining.superblock.slot
+    }
+
+    /// Its file, where that was made for it.
+    fn made(&self) -> Option<PathBuf> {
+        self.is_made.then(|| self.member.path().to_owned())
     }
 
     /// Who it is.
@@ -53,6 +63,22 @@ impl Reactor {
     /// Gives a member up; ready when that is on record.
     pub(crate) async fn fail_member(&self, member: MemberIndex) -> Result<()> {
         self.command(Command::Fail { member }).await
+    }
+
+    /// Has a member that was given up say so itself, if it can be written: alone it would take itself for all that is
+    /// left of the array. It may hang, and is waited for no longer than others would be.
+    pub(crate) async fn disown(&self, slot: MemberIndex) {
+        let member = self.engine.borrow().disk().members().get(slot.index()).cloned().flatten();
+        let Some(member) = member else { return };
+        let truth = self.superblock();
+        let path = member.path().to_owned();
+        match timeout(DISOWN_TIME_MAX, spawn_blocking(move || disown(&member, &truth))).await {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::warn!("a member that was given up does not know of it: {error}"),
+            Ok(Err(_)) | Err(_) => {
+                tracing::warn!(path = %path.display(), "a member that was given up does not know of it: it hangs");
+            }
+        }
     }
 
     /// Lets go of a member that the array does without already.
@@ -77,11 +103,10 @@ impl Reactor {
         self.engine.borrow().missing()
     }
 
-    /// Refuses what only an array can do that one reactor serves, and that is not frozen.
+    /// Refuses what only an array can do that one reactor serves, and that is neither frozen nor read only.
     pub(crate) fn ensure_can_join(&self) -> Result<()> {
         self.ensure_alone()?;
-        ensure!(!self.engine.borrow().is_frozen(), EngineError::Frozen);
-        Ok(())
+        Ok(self.engine.borrow().check_changes()?)
     }
 
     /// What the members that are there have on record.
@@ -100,7 +125,7 @@ impl Reactor {
         self.ensure_can_join()?;
         let slot = slot.or_else(|| self.vacancies().iter().next()).context("no member is missing")?;
         let truth = self.superblock();
-        prepare(move || {
+        prepare(path.clone(), move || {
             let returns = !options.force && path.exists() && {
                 let member = Member::open(&path, Access::Inspect)?;
                 superblock::load(&member).is_ok_and(|own| own.array == truth.array)
@@ -114,16 +139,21 @@ impl Reactor {
     pub(crate) async fn prepare_new(&self, path: PathBuf, options: JoinOptions, slot: MemberIndex) -> Result<Prepared> {
         self.ensure_can_join()?;
         let truth = self.superblock();
-        prepare(move || join(&path, options, &truth, slot)).await
+        prepare(path.clone(), move || join(&path, options, &truth, slot)).await
     }
 
     /// Takes a member in, which is rebuilt from then on; ready when that is on record.
     pub(crate) async fn join(&self, prepared: Prepared) -> Result<()> {
         let slot = prepared.slot();
+        let made = prepared.made();
         {
             let mut engine = self.engine.borrow_mut();
-            ensure!(engine.missing().contains(slot), "slot {slot} has a member");
+            if !engine.missing().contains(slot) {
+                made.as_deref().into_iter().for_each(unmake);
+                bail!("slot {slot} has a member");
+            }
             if engine.disk_mut().put(slot, Some(Arc::new(prepared.member))).is_err() {
+                made.as_deref().into_iter().for_each(unmake);
                 bail!(
                     "operations on the member that was in slot {slot} are still under way; try again when they \
                      have ended"
@@ -138,6 +168,7 @@ impl Reactor {
         if joined.is_err() && engine.missing().contains(slot) {
             // It keeps nothing that an array relies on; where operations are under way it goes with the server.
             let _ = engine.disk_mut().put(slot, None);
+            made.as_deref().into_iter().for_each(unmake);
         }
         drop(engine);
         self.tell_members();
@@ -153,7 +184,9 @@ impl Reactor {
             engine.seat().context("there is no room for it")?
         };
         let truth = self.superblock();
-        let Prepared { member, joining } = prepare(move || join(&path, options, &truth, slot)).await?;
+        let prepared = prepare(path.clone(), move || join(&path, options, &truth, slot)).await?;
+        let made = prepared.made();
+        let Prepared { member, joining, .. } = prepared;
         let uuid = joining.superblock.member;
         self.begins_replacing.set(true);
         let put = self.engine.borrow_mut().disk_mut().put(seat, Some(Arc::new(member)));
@@ -168,6 +201,9 @@ impl Reactor {
         };
         self.begins_replacing.set(false);
         self.turn();
+        if begun.is_err() {
+            made.as_deref().into_iter().for_each(unmake);
+        }
         begun.map(|()| uuid)
     }
 
@@ -260,7 +296,8 @@ impl Reactor {
         self.turn();
     }
 
-    fn ensure_alone(&self) -> Result<()> {
+    /// Refuses what only an array can do that one reactor serves.
+    pub(crate) fn ensure_alone(&self) -> Result<()> {
         ensure!(
             self.peers.is_none(),
             "members are taken out and in where one reactor serves the array; serve it with --reactors 1"
@@ -314,7 +351,13 @@ fn deleted(engine: &Engine<UringDisk, Token>) -> impl FnOnce() -> Vec<Open> + Se
 }
 
 /// Makes a member ready on a thread that may block.
-async fn prepare(work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static) -> Result<Prepared> {
-    let (member, joining) = spawn_blocking(work).await.context("the member could not be prepared")??;
-    Ok(Prepared { member, joining })
+async fn prepare(
+    path: PathBuf,
+    work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static,
+) -> Result<Prepared> {
+    let work = move || {
+        let is_made = path.symlink_metadata().is_err();
+        work().map(|(member, joining)| Prepared { member, joining, is_made })
+    };
+    Ok(spawn_blocking(work).await.context("the member could not be prepared")??)
 }

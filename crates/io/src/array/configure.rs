@@ -7,6 +7,7 @@
 use thiserror::Error;
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet};
 
+use super::are;
 use super::assemble::{Assembled, bitmap, flush, perform, superblock_writes};
 use super::create::stripe_on_member;
 use super::open::Array;
@@ -21,8 +22,8 @@ use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, Superbl
 pub enum ConfigureError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to \
-         be replaced first"
+        "{} missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first",
+        are(*missing)
     )]
     NotWhole {
         /// Their slots.

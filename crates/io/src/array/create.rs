@@ -120,8 +120,8 @@ pub enum CreateError {
     },
     /// A member holds something.
     #[error(
-        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to \
-         overwrite it",
+        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it, or empty it first: \
+         only zeros in its first and its last 4 MiB count as nothing",
         path = path.display()
     )]
     InUse {
@@ -255,7 +255,7 @@ fn find<'a>(paths: &'a [PathBuf], options: &CreateOptions, log_min: Bytes) -> Re
             return Err(MemberError::SameFile { first: path.clone(), second: path.clone() }.into());
         }
         if let Some(member) = member.as_ref().filter(|_| !options.force) {
-            let signature = signature::detect(member.size(), |offset, len| member.peek(offset, len))?;
+            let signature = signature::find(member.size(), |offset, len| member.peek(offset, len))?;
             if let Some(signature) = signature {
                 let (what, offset) = (signature.name, signature.offset);
                 return Err(CreateError::InUse { path: path.clone(), what, offset });

@@ -11,6 +11,7 @@ use uraid_layout::{
     Bytes, DiskSector, Geometry, GeometryError, Level, Location, MemberIndex, MemberSet, Placement, Sectors,
 };
 
+use super::are;
 use super::assemble::{Assembled, flush, perform, superblock_writes};
 use super::open::Array;
 use crate::Error;
@@ -29,8 +30,8 @@ const STEP: Bytes = Bytes(1 << 20);
 pub enum GrowError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "members {missing} are missing or not rebuilt yet: name all members of the array; one that has failed has to \
-         be replaced first"
+        "{} missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first",
+        are(*missing)
     )]
     NotWhole {
         /// Their slots.

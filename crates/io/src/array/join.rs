@@ -19,7 +19,9 @@ use crate::Error;
 use crate::engine::Joining;
 use crate::member::{Access, Allocation, Member, MemberError, Wait};
 use crate::signature::{self, Signature};
-use crate::superblock::{self, Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock, SuperblockError};
+use crate::superblock::{
+    self, Area, Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock, SuperblockError,
+};
 
 /// How a member may be prepared.
 #[derive(Clone, Copy, Debug)]
@@ -51,8 +53,8 @@ pub enum JoinError {
     },
     /// It holds something.
     #[error(
-        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to \
-         overwrite it",
+        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it, or empty it first: \
+         only zeros in its first and its last 4 MiB count as nothing",
         path = path.display()
     )]
     InUse {
@@ -175,15 +177,17 @@ pub fn join(
         refuse_content(member)?;
     }
     let areas = areas(path, size, truth)?;
+    let is_new = found.is_none();
     let member = match found {
         Some(member) => member,
         None => make(path, size, options, truth)?,
     };
-    superblock::erase(&member)?;
-    for area in [areas.bitmap, areas.log, areas.sums] {
-        zero(&member, area)?;
+    if let Err(error) = clear(&member, &areas) {
+        if is_new {
+            unmake(path);
+        }
+        return Err(error);
     }
-    member.sync()?;
     let own = own(truth, Uuid::new_v4(), slot, areas, Sequence(0));
     Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4() }))
 }
@@ -197,7 +201,13 @@ pub fn make_spare(path: &Path, options: JoinOptions, truth: &Superblock) -> Resu
     let (found, size) = find(path, options, truth)?;
     areas(path, size, truth)?;
     match found {
-        Some(member) if options.force => Ok(superblock::erase(&member)?),
+        Some(member) if options.force => {
+            superblock::erase(&member)?;
+            for (offset, size) in signature::ends(member.size()) {
+                zero(&member, Area { offset, size })?;
+            }
+            Ok(member.sync()?)
+        }
         Some(member) => refuse_content(&member),
         None => {
             make(path, size, options, truth)?;
@@ -311,12 +321,26 @@ fn find(path: &Path, options: JoinOptions, truth: &Superblock) -> Result<(Option
 fn make(path: &Path, size: Bytes, options: JoinOptions, truth: &Superblock) -> Result<Member, JoinError> {
     let member = Member::create(path, size, options.allocation)?;
     if let Err(refused) = refuse_sectors(&member, truth) {
-        if let Err(error) = std::fs::remove_file(path) {
-            tracing::warn!(path = %path.display(), %error, "a new member file is left behind");
-        }
+        unmake(path);
         return Err(refused);
     }
     Ok(member)
+}
+
+/// Removes the file of a new member that does not join.
+pub fn unmake(path: &Path) {
+    if let Err(error) = std::fs::remove_file(path) {
+        tracing::warn!(path = %path.display(), %error, "a new member file is left behind");
+    }
+}
+
+/// Leaves nothing on a member that is to join that could be taken for something of the array.
+fn clear(member: &Member, areas: &Areas) -> Result<(), JoinError> {
+    superblock::erase(member)?;
+    for area in [areas.bitmap, areas.log, areas.sums] {
+        zero(member, area)?;
+    }
+    Ok(member.sync()?)
 }
 
 /// Refuses a member that can't be written in pieces as small as the array's sectors.
@@ -329,7 +353,7 @@ fn refuse_sectors(member: &Member, truth: &Superblock) -> Result<(), JoinError> 
 
 /// Refuses to overwrite what a member holds.
 fn refuse_content(member: &Member) -> Result<(), JoinError> {
-    match signature::detect(member.size(), |offset, len| member.peek(offset, len))? {
+    match signature::find(member.size(), |offset, len| member.peek(offset, len))? {
         Some(Signature { name, offset }) => Err(JoinError::InUse { path: member.path().into(), what: name, offset }),
         None => Ok(()),
     }

@@ -9,6 +9,7 @@
 mod assemble;
 mod configure;
 mod create;
+mod disown;
 mod gather;
 mod grow;
 mod initialise;
@@ -26,13 +27,16 @@ mod stale;
 mod tables;
 mod wait;
 
+use uraid_layout::MemberSet;
+
 pub use assemble::Assembled;
 pub use configure::ConfigureError;
 pub use create::{CreateError, CreateOptions, create};
+pub use disown::disown;
 pub use gather::{Look, look};
 pub use grow::GrowError;
 pub use initialise::{Content, format};
-pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoin, returning};
+pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoin, returning, unmake};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use losses::Loss;
 pub use open::{Array, Follower, Named, OpenError, OpenOptions, candidates, check_presence};
@@ -41,3 +45,11 @@ pub use recover::RecoverError;
 pub use select::{Ignored, Wanted, select};
 pub use stale::{Stale, StaleError};
 pub use wait::Patience;
+
+/// Members, and the verb: `member 1 is`, `members 1 and 3 are`.
+fn are(members: MemberSet) -> String {
+    match members.len() {
+        1 => format!("member {members} is"),
+        _ => format!("members {members} are"),
+    }
+}

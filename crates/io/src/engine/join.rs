@@ -146,7 +146,11 @@ impl<D: Disk, T> Engine<D, T> {
         Ok(())
     }
 
-    pub(super) fn check_changes(&self) -> Result<(), EngineError> {
+    /// Whether it can be changed who is there.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`]; [`EngineError::ReadOnly`].
+    pub fn check_changes(&self) -> Result<(), EngineError> {
         if self.is_frozen {
             return Err(EngineError::Frozen);
         }
