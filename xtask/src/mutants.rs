@@ -38,8 +38,18 @@ impl Options {
 /// Plants each bug; an error when nobody notices one.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts> {
     let tests = engine_tests(project)?.into_iter().map(|program| format!("tests={program}"));
-    let arguments =
-        ["run", "--quiet", "--release", "--package", "uraid-sim", "--features", "mutants", "--bin", "mutants", "--"];
+    let arguments = [
+        "run",
+        "--quiet",
+        "--profile=search",
+        "--package",
+        "uraid-sim",
+        "--features",
+        "mutants",
+        "--bin",
+        "mutants",
+        "--",
+    ];
     let mut command = project.cargo(&arguments);
     command.args([format!("seeds={}", options.seeds), format!("states={}", options.states)]).args(tests);
     command.args(options.sample.iter().map(|sample| format!("sample={sample}")));
@@ -48,8 +58,18 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
 
 /// Builds the engine's own tests, in which bugs can be planted too: the programs.
 fn engine_tests(project: &Project) -> anyhow::Result<Vec<String>> {
-    let arguments =
-        ["test", "--quiet", "--release", "--package", "uraid-io", "--features", "mutants", "--lib", "--test", "engine"];
+    let arguments = [
+        "test",
+        "--quiet",
+        "--profile=search",
+        "--package",
+        "uraid-io",
+        "--features",
+        "mutants",
+        "--lib",
+        "--test",
+        "engine",
+    ];
     let mut command = project.cargo(&arguments);
     eprint_step("building the engine's tests");
     let printed = output(command.args(["--no-run", "--message-format", "json"]))?;

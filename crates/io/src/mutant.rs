@@ -167,6 +167,7 @@ mutants! {
     LoneCopyCounts: "a copy of the superblock counts though the newer one may be among those that can't be read",
     HealInDoubt: "content is healed from parity that may be wrong",
     StallUnseen: "who keeps somebody waiting is not told",
+    WriteNeedsAll: "a write fails where something can't be read that it could do without",
     LossUnseen: "who failed what nobody could make good is not told",
     FreezerUnseen: "whose failure froze the array is not told",
     FormerOverwritten: "a former array loses content before it loses its superblocks",

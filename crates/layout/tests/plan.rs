@@ -5,7 +5,7 @@ mod bench;
 
 use bench::{Bench, CHUNK, SECTOR, any_geometry, encode, geometry, rm2, small_geometries, tolerated};
 use proptest::prelude::*;
-use uraid_layout::plan::{Buffer, Extent, Method, Queue, Request, View, check, interpret};
+use uraid_layout::plan::{Buffer, Extent, Method, Plan, PlanError, Planner, Queue, Request, View, check, interpret};
 use uraid_layout::{
     Cell, DiskSector, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Rotation, Sectors, StripeId,
 };
@@ -58,6 +58,100 @@ fn a_member_that_only_failed_a_read_is_still_written() {
             }
         }
     }
+}
+
+/// RAID 5 gives back one unit of a row. Modifying parity needs what is written and parity to be readable, or the one of
+/// them that is not to be given back; reconstructing it needs the same of the rest.
+#[test]
+fn a_write_takes_the_method_that_can_read_what_it_needs() {
+    let geometry = geometry(Level::Raid5 { rotation: Rotation::LeftSymmetric }, 5, 5);
+    let mut counts = [0, 0];
+    for failed in sets(&geometry, 5) {
+        for units in 1..4_u64 {
+            for first in 0..=4 - units {
+                let map = geometry.map(StripeId(0));
+                let holder = |unit| geometry.locate(Lba(unit * CHUNK)).member;
+                let written: MemberSet = (first..first + units).map(holder).collect();
+                let parity = geometry.member(map.groups()[0].parity);
+                let is_there = |needed: MemberSet| {
+                    let lost = failed.minus(failed.minus(needed));
+                    lost.is_empty() || failed.len() == 1
+                };
+                let others = geometry.all_members().minus(written.with(parity));
+                let is_possible = is_there(written.with(parity)) || is_there(others);
+                let mut bench = Bench::unreadable(&geometry, failed);
+                let extents = [Extent::request(Lba(first * CHUNK), Sectors(units * CHUNK))];
+                let planned = Planner::new().write(&mut Plan::default(), &bench.view(), &extents);
+                assert_eq!(planned.is_ok(), is_possible, "{units} units from {first} without {failed}: {planned:?}");
+                counts[usize::from(is_possible)] += 1;
+                if is_possible {
+                    bench.write_all(&extents, None);
+                } else {
+                    assert_eq!(planned, Err(PlanError::Unreadable { stripe: StripeId(0) }));
+                }
+            }
+        }
+    }
+    assert!(counts.iter().all(|&count| count > 50), "{counts:?}");
+}
+
+/// Whatever level and however many members can't be read: a write that has a plan is right, and one has none where
+/// neither method has.
+#[test]
+fn a_write_without_too_many_members_is_right_or_has_no_plan() {
+    let mut counts = [0, 0];
+    for geometry in small_geometries() {
+        for failed in sets(&geometry, 4) {
+            for (start, len) in [(0, 1), (3, 8), (6, 12), (8, 8), (1, geometry.stripe_sectors().0 - 2)] {
+                let len = len.min(geometry.capacity().0 - start);
+                let extents = [Extent::request(Lba(start), Sectors(len))];
+                let mut bench = Bench::unreadable(&geometry, failed);
+                let by = |method| Planner::new().write_by(&mut Plan::default(), &bench.view(), &extents, method);
+                let by_one = by(Method::ReadModifyWrite).is_ok() || by(Method::Reconstruct).is_ok();
+                let planned = Planner::new().write(&mut Plan::default(), &bench.view(), &extents).is_ok();
+                assert!(planned || !by_one, "{start}..+{len} without {failed}");
+                counts[usize::from(planned)] += 1;
+                if planned {
+                    bench.write_all(&extents, None);
+                }
+            }
+        }
+    }
+    assert!(counts.iter().all(|&count| count > 500), "{counts:?}");
+}
+
+/// What is read and rebuilt where not everything can be had is right, or has no plan.
+#[test]
+fn a_read_without_too_many_members_is_right_or_has_no_plan() {
+    let mut counts = [0, 0];
+    for geometry in small_geometries() {
+        for failed in sets(&geometry, 4) {
+            for (start, len) in [(0, 1), (3, 8), (8, 8), (1, geometry.stripe_sectors().0 - 2)] {
+                let len = len.min(geometry.capacity().0 - start);
+                let mut bench = Bench::unreadable(&geometry, failed);
+                let has = |lba| {
+                    let (stripe, unit, _) = geometry.split(Lba(lba));
+                    bench.repair.has(&geometry, stripe, geometry.map(stripe).cell(unit))
+                };
+                let is_possible = (start..start + len).all(has);
+                let extents = [Extent::request(Lba(start), Sectors(len))];
+                let planned = Planner::new().read(&mut Plan::default(), &bench.view(), &extents);
+                // A mirror's copies are read without asking which of them is the first.
+                assert!(planned.is_ok() || !is_possible, "{start}..+{len} without {failed}: {planned:?}");
+                counts[usize::from(planned.is_ok())] += 1;
+                if planned.is_ok() {
+                    bench.read(start, len);
+                }
+            }
+        }
+    }
+    assert!(counts.iter().all(|&count| count > 500), "{counts:?}");
+}
+
+/// All sets of at most so many members.
+fn sets(geometry: &Geometry, most: u32) -> Vec<MemberSet> {
+    let all = (0..1_u32 << geometry.members()).filter(|set| set.count_ones() <= most);
+    all.map(|set| (0..32).filter(|member| set >> member & 1 == 1).map(MemberIndex).collect()).collect()
 }
 
 #[test]

@@ -329,17 +329,20 @@ impl<T> Job<T> {
         if self.detour.is_some() {
             last.clone_from(&self.detour);
         } else if needed != lost || !base.is_total() {
-            // What is enough for this part is not for another's.
-            let partial = self.partial_detour(geometry, needed).ok_or_else(|| self.unreadable_error())?;
-            self.detour = Some(Rc::new(partial));
+            if matches!(self.work, Work::Scrub { .. }) || self.work.is_write() && planted!(WriteNeedsAll) {
+                return Err(self.unreadable_error());
+            }
+            // What is enough for this part is not for another's: a mirror's copy may be on a member that is there, and
+            // a write may not need what can't be had. The planner finds out.
+            self.detour = Some(Rc::new(Repair::partial(geometry, needed)));
         }
         Ok(())
     }
 
-    /// How to read this part though others are lost with these members: a mirror's copy may be on one that is there.
-    fn partial_detour(&self, geometry: &Geometry, without: MemberSet) -> Option<Repair> {
+    /// Whether this part can be read though others are lost with these members.
+    fn can_read_without(&self, geometry: &Geometry, without: MemberSet) -> bool {
         let detour = Repair::partial(geometry, without);
-        let is_whole = match self.work {
+        match self.work {
             Work::Read => (self.at.0..self.at.0 + self.len.0).all(|lba| {
                 let (stripe, unit, _) = geometry.split(Lba(lba));
                 detour.has(geometry, stripe, geometry.map(stripe).cell(unit))
@@ -349,8 +352,7 @@ impl<T> Job<T> {
                 cells_of(geometry, stripe, member).all(|cell| detour.has(geometry, stripe, cell))
             }
             _ => false,
-        };
-        is_whole.then_some(detour)
+        }
     }
 
     /// Whether what one more member holds can be computed from the others.
@@ -364,7 +366,7 @@ impl<T> Job<T> {
     pub(super) fn has_to_believe(&self, geometry: &Geometry, lost: MemberSet, at: Location) -> bool {
         let (without, needed) = (lost.with(at.member), self.unreadable.union(lost).with(at.member));
         let gives_all = |without| Repair::new(geometry, without).is_ok();
-        if gives_all(needed) || self.partial_detour(geometry, needed).is_some() {
+        if gives_all(needed) || self.can_read_without(geometry, needed) {
             return false;
         }
         let gives_block = |(stripe, cell, _)| Repair::partial(geometry, without).has(geometry, stripe, cell);

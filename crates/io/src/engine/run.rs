@@ -3,7 +3,7 @@
 //! [`Engine::advance`] runs a job until it has to wait; what it waits for puts it back into the ready queue. Stages
 //! decide; [`super::transfer`] turns the plan into disk operations.
 
-use uraid_layout::plan::{Buffer, Extent, View};
+use uraid_layout::plan::{Buffer, Extent, PlanError, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
@@ -305,7 +305,10 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
             Work::SaveRebuild | Work::Fail { .. } | Work::Join { .. } => unreachable!("it has no plan"),
         };
-        planned.map_err(EngineError::Plan)?;
+        planned.map_err(|error| match error {
+            PlanError::Unreadable { .. } => job.unreadable_error(),
+            error => EngineError::Plan(error),
+        })?;
         self.counters.planned(plan.methods());
         Ok(())
     }

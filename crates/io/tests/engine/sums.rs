@@ -200,6 +200,53 @@ fn beyond_what_is_survived_only_the_blocks_concerned_are_errors() {
     }
 }
 
+/// Two units of a row hold something wrong, which is more than the level survives. A write to a third changes parity by
+/// what it changes itself and needs neither, written through or out of the cache; one to those two fails.
+#[test]
+fn what_is_wrong_beside_a_write_does_not_fail_it() {
+    let shape = small(RAID5, 4).checked();
+    for is_cached in [false, true] {
+        for slots in [[0, 1], [1, 3], [2, 3], [0, 2]] {
+            let (mut engine, mut content) = filled(shape);
+            run(&mut engine, Command::Close).expect("closed");
+            let data = size(shape.superblocks()[0].areas.data.offset);
+            let members = (0..4).map(|slot| {
+                let mut member = engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec).expect("present");
+                // The first block of the first row.
+                member[data] ^= u8::from(slots.contains(&slot));
+                Some(member)
+            });
+            let reopened = shape.reopened(members.collect(), Order::Fifo);
+            let (mut engine, _pool) = with_cache(reopened, is_cached.then_some((CacheMode::WriteBack, 1024)));
+            let geometry = shape.geometry();
+            let lbas = (0..geometry.capacity().0).step_by(8).filter(|&lba| geometry.locate(Lba(lba)).sector.0 == 0);
+            let (wrong, intact): (Vec<u64>, Vec<u64>) =
+                lbas.partition(|&lba| slots.contains(&geometry.locate(Lba(lba)).member.0));
+            let is_parity_wrong = wrong.len() < 2;
+            for lba in intact {
+                let new = noise(100 + lba, 8);
+                let result = write(&mut engine, lba, &new).and_then(|()| run(&mut engine, Command::Flush));
+                if is_parity_wrong {
+                    // Nothing says what parity is to become: it needs itself, or the other unit that is wrong.
+                    let error = result.expect_err("what is wrong is needed");
+                    assert!(matches!(error, EngineError::Unreadable { .. } | EngineError::NotDestaged), "{error}");
+                    break;
+                }
+                result.unwrap_or_else(|error| panic!("{slots:?}, cached: {is_cached}: {error}"));
+                content[size(Sectors(lba).bytes())..][..BLOCK].copy_from_slice(&new);
+            }
+            if is_parity_wrong {
+                continue;
+            }
+            run(&mut engine, Command::Close).expect("closed");
+            for &slot in &slots {
+                engine.disk_mut().data_mut(MemberIndex(slot))[0] ^= 1;
+            }
+            assert_encoded(&engine, &content, "what was wrong is as it was");
+        }
+    }
+}
+
 /// On RAID 0 nothing can be made good, and nothing wrong is given out.
 #[test]
 fn without_redundancy_wrong_content_is_an_error() {

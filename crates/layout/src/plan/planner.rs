@@ -80,6 +80,12 @@ pub enum PlanError {
         /// The array's size.
         capacity: Sectors,
     },
+    /// Something that the plan needs is neither on a member that can be read nor determined by those that can.
+    #[error("parity stripe {stripe} has content that can't be read and is needed")]
+    Unreadable {
+        /// The parity stripe.
+        stripe: StripeId,
+    },
 }
 
 /// Makes plans; see the module.
@@ -114,7 +120,8 @@ impl Planner {
     /// Plans the read of extents into the request buffer. They are ascending and disjoint.
     ///
     /// # Errors
-    /// [`PlanError::OutOfRange`].
+    /// [`PlanError::OutOfRange`]; [`PlanError::Unreadable`] where the view's repair does not bring every cell back and
+    /// one of those is asked for. As with writes, the plan is of no use then.
     ///
     /// # Panics
     /// When extents overlap or are out of order, or one's content is not to go to the request buffer.
@@ -128,7 +135,8 @@ impl Planner {
             let is_direct = view.cached_of(part[0].stripe).is_empty();
             if !(is_direct && part.iter().all(|range| direct(view, range, out))) {
                 out.reads.truncate(before);
-                grid.read(plan, view, part, out);
+                let stripe = part[0].stripe;
+                grid.read(plan, view, part, out).ok_or(PlanError::Unreadable { stripe })?;
             }
         }
         out.finish(plan);
@@ -136,10 +144,12 @@ impl Planner {
     }
 
     /// Plans the write of extents, ascending and disjoint, by the method with the fewest disk operations (ties: the
-    /// fewest sectors moved), chosen for each parity stripe; returns the last stripe's.
+    /// fewest sectors moved), chosen for each parity stripe; returns the last stripe's. Where the view's repair does not
+    /// bring every cell back, a method that needs such a cell is not chosen.
     ///
     /// # Errors
-    /// [`PlanError::OutOfRange`].
+    /// [`PlanError::OutOfRange`]; [`PlanError::Unreadable`] where both methods need a cell that can't be had. The plan
+    /// is of no use then.
     ///
     /// # Panics
     /// When extents overlap or are out of order, or one's content is in the plan's own working memory.
@@ -151,7 +161,7 @@ impl Planner {
     /// models arrays that choose otherwise.
     ///
     /// # Errors
-    /// [`PlanError::OutOfRange`].
+    /// [`PlanError::OutOfRange`]; [`PlanError::Unreadable`] where this method needs a cell that can't be had.
     ///
     /// # Panics
     /// As [`Planner::write`].
@@ -170,7 +180,7 @@ impl Planner {
     /// the array does not use are left out. [`Plan::recovered`] says where each cell's content is before it is written.
     ///
     /// # Errors
-    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
+    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist; [`PlanError::Unreadable`].
     ///
     /// # Panics
     /// When a cell is on a member that can be read, or can't be written.
@@ -195,7 +205,7 @@ impl Planner {
     /// Cells that the array does not use are left out.
     ///
     /// # Errors
-    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist.
+    /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist; [`PlanError::Unreadable`].
     pub fn copy(
         &mut self,
         plan: &mut Plan,
@@ -207,9 +217,9 @@ impl Planner {
         check_columns(view.geometry, stripe, start, len)?;
         self.clear(plan);
         let cells = cells.into_iter().filter(|&cell| view.geometry.uses(stripe, cell));
-        self.grid.rebuild(plan, view, stripe, cells, (start, len), &mut self.out);
+        let planned = self.grid.rebuild(plan, view, stripe, cells, (start, len), &mut self.out);
         self.out.finish(plan);
-        Ok(())
+        planned.ok_or(PlanError::Unreadable { stripe })
     }
 
     /// Plans the comparison of a stripe's units, in the columns `start..+len` of each chunk: every cell that can be
@@ -245,7 +255,8 @@ impl Planner {
         let Self { ranges, grid, out } = self;
         let mut last = Method::Full;
         for part in ranges.chunk_by(|a, b| a.stripe == b.stripe) {
-            last = grid.write(plan, view, part, method, out);
+            let stripe = part[0].stripe;
+            last = grid.write(plan, view, part, method, out).ok_or(PlanError::Unreadable { stripe })?;
             plan.methods.add(last);
         }
         out.finish(plan);

@@ -67,6 +67,8 @@ struct Needs {
     reads: Vec<(Cell, usize)>,
     /// In an order in which they can be done.
     recoveries: Vec<(Cell, GroupId, usize)>,
+    /// Whether something was asked for that can't be had.
+    is_unmet: bool,
 }
 
 /// The stripe being planned.
@@ -93,16 +95,22 @@ impl Stripe<'_> {
         self.view.missing.contains(self.view.geometry.member(cell))
     }
 
-    /// The group that gives a lost cell back.
-    fn recovery(&self, cell: Cell) -> GroupId {
+    /// The group that gives a lost cell back; none when the cell can't be had.
+    fn recovery(&self, cell: Cell) -> Option<GroupId> {
         let index = self.view.geometry.map_index(self.id);
-        self.view.repair.step_for(index, cell).expect("a lost cell has a repair step").group
+        self.view.repair.step_for(index, cell).map(|step| step.group)
     }
 }
 
 impl Grid {
-    /// Plans the read of ranges of which some are on missing members or in memory.
-    pub(super) fn read(&mut self, plan: &mut Plan, view: &View<'_>, part: &[UnitRange], out: &mut Output) {
+    /// Plans the read of ranges of which some are on missing members or in memory; none when some can't be had.
+    pub(super) fn read(
+        &mut self,
+        plan: &mut Plan,
+        view: &View<'_>,
+        part: &[UnitRange],
+        out: &mut Output,
+    ) -> Option<()> {
         let stripe = self.start(view, part);
         // What a member has is read to where it is wanted, and serves the recoveries from there.
         for range in part {
@@ -129,10 +137,10 @@ impl Grid {
                 }
             }
         }
-        self.fetch(plan, &stripe, out);
+        self.fetch(plan, &stripe, out)
     }
 
-    /// Plans the write of ranges and of the parity that covers them.
+    /// Plans the write of ranges and of the parity that covers them; none when the parity can't be computed.
     pub(super) fn write(
         &mut self,
         plan: &mut Plan,
@@ -140,7 +148,7 @@ impl Grid {
         part: &[UnitRange],
         method: Option<Method>,
         out: &mut Output,
-    ) -> Method {
+    ) -> Option<Method> {
         let stripe = self.start(view, part);
         for range in part {
             let cell = stripe.map.cell(range.unit);
@@ -154,7 +162,7 @@ impl Grid {
             Some(method) => self.ask_for(&stripe, method),
             None => self.choose(&stripe),
         };
-        self.fetch(plan, &stripe, out);
+        self.fetch(plan, &stripe, out)?;
         self.compute_parity(plan, &stripe, method);
         for cell in 0..stripe.map.cells() {
             let cell = Cell(u16::try_from(cell).expect("a stripe has fewer than 65536 cells"));
@@ -167,10 +175,10 @@ impl Grid {
                 }
             }
         }
-        method
+        Some(method)
     }
 
-    /// Plans the computation of lost cells in the columns `start..+len`, and their writes.
+    /// Plans the computation of lost cells in the columns `start..+len`, and their writes; none when one can't be had.
     pub(super) fn rebuild(
         &mut self,
         plan: &mut Plan,
@@ -179,19 +187,20 @@ impl Grid {
         cells: impl Iterator<Item = Cell>,
         (start, len): (Sectors, Sectors),
         out: &mut Output,
-    ) {
+    ) -> Option<()> {
         let stripe = self.start_columns(view, id, (start, len));
         self.wanted.clear();
         for cell in cells {
             self.ask(&stripe, cell, 0);
             self.wanted.push(cell);
         }
-        self.fetch(plan, &stripe, out);
+        self.fetch(plan, &stripe, out)?;
         for index in 0..self.wanted.len() {
             let cell = self.wanted[index];
             let slice = self.content(cell, 0);
             out.write(view, id, cell, start.0, slice);
         }
+        Some(())
     }
 
     /// Plans the reads of all cells in the columns `start..+len`, and the XOR of each group.
@@ -210,7 +219,7 @@ impl Grid {
                 self.ask(&stripe, cell, 0);
             }
         }
-        self.fetch(plan, &stripe, out);
+        self.fetch(plan, &stripe, out).expect("only what can be read was asked for");
         for (group, equation) in stripe.map.groups().iter().enumerate() {
             if !stripe.is_whole(equation) {
                 continue;
@@ -329,17 +338,17 @@ impl Grid {
         }
     }
 
-    /// Asks for what the cheaper method needs.
+    /// Asks for what the cheaper of the methods needs that are possible.
     fn choose(&mut self, stripe: &Stripe<'_>) -> Method {
         if !self.update.contains(&Update::Partial) {
             self.needs.clear();
             return Method::Full;
         }
         self.ask_for(stripe, Method::ReadModifyWrite);
-        let modify = self.cost(stripe);
+        let (is_modify_unmet, modify) = (self.needs.is_unmet, self.cost(stripe));
         self.forget();
         self.ask_for(stripe, Method::Reconstruct);
-        if self.cost(stripe) <= modify {
+        if (self.needs.is_unmet, self.cost(stripe)) <= (is_modify_unmet, modify) {
             return Method::Reconstruct;
         }
         self.forget();
@@ -391,8 +400,11 @@ impl Grid {
             self.needs.reads.push((cell, band));
             return;
         }
+        let Some(group) = stripe.recovery(cell) else {
+            self.needs.is_unmet = true;
+            return;
+        };
         *self.old_at(cell, band) = Old::Recover { wanted: None };
-        let group = stripe.recovery(cell);
         for source in stripe.map.group(group).cells().filter(|&source| source != cell) {
             self.ask(stripe, source, band);
         }
@@ -420,8 +432,11 @@ impl Grid {
         self.needs.reads.sort_unstable_by_key(|&(cell, band)| (geometry.member(cell), geometry.row(cell), band));
     }
 
-    /// Plans the reads and recoveries that were asked for.
-    fn fetch(&mut self, plan: &mut Plan, stripe: &Stripe<'_>, out: &mut Output) {
+    /// Plans the reads and recoveries that were asked for; none when something can't be had.
+    fn fetch(&mut self, plan: &mut Plan, stripe: &Stripe<'_>, out: &mut Output) -> Option<()> {
+        if self.needs.is_unmet {
+            return None;
+        }
         self.sort_reads(stripe);
         for index in 0..self.needs.reads.len() {
             let (cell, band) = self.needs.reads[index];
@@ -446,6 +461,7 @@ impl Grid {
             plan.recovered.push(Recovered { member, sector, content: target });
             *self.old_at(cell, band) = Old::At(target);
         }
+        Some(())
     }
 
     /// The old content's place, once its read or recovery is planned.
@@ -511,6 +527,7 @@ impl Needs {
     fn clear(&mut self) {
         self.reads.clear();
         self.recoveries.clear();
+        self.is_unmet = false;
     }
 }
 

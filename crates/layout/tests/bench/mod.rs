@@ -131,6 +131,12 @@ impl<'a> Bench<'a> {
         Self::new(geometry, failed, failed)
     }
 
+    /// An array of which some members can't be read, however many, and all can be written.
+    pub(crate) fn unreadable(geometry: &'a Geometry, failed: MemberSet) -> Self {
+        let repair = Repair::partial(geometry, failed);
+        Self { repair, ..Self::healthy(geometry) }
+    }
+
     pub(crate) fn healthy(geometry: &'a Geometry) -> Self {
         Self::degraded(geometry, MemberSet::EMPTY)
     }

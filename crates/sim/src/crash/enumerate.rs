@@ -96,6 +96,8 @@ struct Place<'a> {
     /// What is on the members that are lost, when they come back.
     current: Vec<Option<Image>>,
     missing: MemberSet,
+    /// Who was missing when the workload began.
+    absent: MemberSet,
     /// Members that are missing and may be back after the crash, with what they hold then.
     away: Vec<(MemberSet, Vec<Option<Image>>)>,
     /// Who has failed by then, or is about to.
@@ -165,6 +167,7 @@ impl<'a> Enumeration<'a> {
                 states: States::new(shape, members),
                 current: current(members),
                 missing: workload.missing.minus(joining),
+                absent: workload.missing,
                 // Whoever was away before has what there was then.
                 away: vec![(workload.missing, current(&shape.members))],
                 failing: workload.failing.iter().map(|failing| failing.member).collect(),
@@ -312,7 +315,8 @@ impl<'a> Enumeration<'a> {
         }
         // Whoever returns may be the only one to say that a copy has taken a place. Nothing was written since that the
         // copy lacks, or the array has marked its members before, and who returns is the stale one. So the old member
-        // may be set aside then, where the copy stays away; where it returns, one of both has the slot.
+        // may be set aside then, where the copy stays away; where it returns, one of both has the slot, and who was
+        // missing when it came may be on its record as failed, which nobody contradicts who has not been written since.
         let left = accepted.union(returned);
         let given = Given { left, returned: returned.union(switched), joining: MemberSet::EMPTY, forced: false };
         self.check_returned(place, &images, given, counts)?;
@@ -320,7 +324,7 @@ impl<'a> Enumeration<'a> {
             return Ok(());
         }
         images.extend(switched.iter().map(|slot| place.current[slot.index()].clone()));
-        self.check_returned(place, &images, Given { returned, ..given }, counts)
+        self.check_returned(place, &images, Given { returned: returned.union(place.absent), ..given }, counts)
     }
 
     fn check_returned(
