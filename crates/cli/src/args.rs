@@ -56,7 +56,7 @@ pub(crate) enum Command {
     Status(StatusArgs),
     /// Change settings of an array that is being served, until it is stopped
     Set(SetArgs),
-    /// Give a member of an array up that is being served
+    /// Give a member of an array up that is being served; it is told so itself, too, where it can be written
     Fail(MemberArgs),
     /// Let go of a member that has failed, or of a spare, while the array is being served
     Remove(MemberArgs),

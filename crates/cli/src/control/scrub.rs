@@ -66,8 +66,8 @@ impl Control {
         }
         if facts.condition.is_partial() {
             bail!(
-                "more members are gone than the level survives, and nothing can be compared: copy off what is left, and \
-                 make a new array of it"
+                "more members are gone than the level survives, and nothing can be compared: copy off what is left, \
+                 and make a new array of it"
             );
         }
         self.begin(whole(mode))?;
