@@ -6,7 +6,7 @@ use uraid_io::engine::{Command, MemberCounters, Reply};
 use uraid_io::superblock::Consistency;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
-use crate::support::{RAID5, Shape, TestEngine, buf, noise, rm2, run, run_all, small};
+use crate::support::{CHUNK, RAID5, Shape, TestEngine, block, buf, noise, recovered, rm2, run, run_all, small};
 
 fn logged(level: Level, members: u8) -> TestEngine {
     let shape = Shape { consistency: Consistency::Log, ..small(level, members) };
@@ -199,4 +199,52 @@ fn what_is_replied_to_and_not_in_place_is_bounded() {
     assert_eq!(tokens(&turn(&mut engine)).len(), 256);
     let_go(&mut engine, OpName::Flush);
     assert_eq!(tokens(&turn(&mut engine)).len(), 44);
+}
+
+/// A write that is not in place keeps what was logged after it from being trimmed, until the log has no room. Then all of
+/// it is trimmed at once, and what comes next may not take its places before the members durably hold a mark that says
+/// so: torn, it would leave the older of two writes of a block to be done again, without the newer one.
+#[test]
+fn a_place_in_the_log_is_used_again_when_the_mark_is_durable() {
+    let shape = Shape { consistency: Consistency::Log, chunk: 4 * CHUNK, ..small(Level::Raid1, 2) };
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    let stripe = engine.geometry().stripe_sectors().0;
+    // The log has 16 blocks, and a write of a block takes two: the eighth takes the last ones.
+    for seed in 0..7 {
+        run(&mut engine, durable(0, seed)).expect("written");
+    }
+    engine.disk_mut().hold_next_data(MemberIndex(0));
+    let waits = (2 * stripe, noise(50, 8));
+    engine.submit(0, Command::Write { lba: Lba(waits.0), buf: buf(&waits.1), fua: false });
+    assert_eq!(tokens(&turn(&mut engine)), [0]);
+    assert_eq!(engine.disk().held(), 1, "it is logged and not in place");
+    // From the log's start on: a block twice, then others until there is no room.
+    let mut expected = vec![(0, noise(6, 8)), waits];
+    let rewritten = 3 * stripe;
+    for (lba, seed) in [(rewritten, 60), (rewritten, 61)].into_iter().chain((4..8).map(|at| (at * stripe, at))) {
+        engine.submit(lba, plain(lba, seed));
+        assert_eq!(tokens(&turn(&mut engine)), [lba]);
+        expected.retain(|(other, _)| *other != lba);
+        expected.push((lba, noise(seed, 8)));
+    }
+    let large = noise(70, stripe);
+    engine.submit(1, Command::Write { lba: Lba(8 * stripe), buf: buf(&large), fua: false });
+    assert_eq!(tokens(&turn(&mut engine)), [], "there is no room for it");
+    hold(&mut engine, OpName::Write);
+    engine.disk_mut().let_go(MemberIndex(0), OpName::Write);
+    engine.disk_mut().hold(MemberIndex(0), OpName::Write);
+    let (mut replies, mut torn) = (Vec::new(), 0);
+    while replies.is_empty() {
+        replies = tokens(&turn(&mut engine));
+        assert!(engine.disk().held() > 0 || !replies.is_empty(), "it waits for nothing else");
+        torn += 1;
+        let mut after = recovered(&shape, engine.disk().torn());
+        for (lba, content) in &expected {
+            assert!(block(&mut after, *lba).expect("read") == *content, "sector {lba} after {torn} rounds");
+        }
+        let_go(&mut engine, OpName::Write);
+        hold(&mut engine, OpName::Write);
+    }
+    assert_eq!(replies, [1]);
+    assert!(torn > 1, "a mark comes before it");
 }

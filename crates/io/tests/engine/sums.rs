@@ -2,20 +2,15 @@
 //! nothing is left it is an error for the blocks concerned, never wrong data.
 
 use rustix::io::Errno;
-use uraid_io::array::{Assembled, Candidate, judge};
-use uraid_io::buf::Buf;
-use uraid_io::disk::{Disk, Fault, MemDisk, OpName, Order};
+use uraid_io::disk::{Disk, Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError};
-use uraid_io::member::Access;
-use uraid_io::superblock;
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Group;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
-use uuid::Uuid;
 
 use crate::support::{
-    CHUNK, RAID5, Shape, TestEngine, assert_encoded, buf, encoded, noise, read, rm2, run, shapes, size, small,
-    tolerated, with_cache, write,
+    CHUNK, RAID5, Shape, TestEngine, assert_encoded, block, buf, encoded, noise, read, recovered, rm2, run, shapes,
+    size, small, tolerated, with_cache, write,
 };
 
 const BLOCK: usize = 4096;
@@ -35,14 +30,7 @@ fn redundant() -> impl Iterator<Item = Shape> {
 /// Reads every block alone.
 fn blocks<D: Disk>(engine: &mut Engine<D, u64>) -> Vec<Result<Vec<u8>, EngineError>> {
     let capacity = engine.geometry().capacity().0;
-    let mut replies = Vec::new();
-    let mut read = |lba| {
-        engine.submit(lba, Command::Read { lba: Lba(lba), buf: Buf::zeroed(Bytes(BLOCK as u64)) });
-        engine.turn(&mut replies).expect("memory does not break");
-        let reply = replies.pop().expect("a reply");
-        reply.result.map(|buf| buf.expect("a read's buffer comes back").as_ref().to_vec())
-    };
-    (0..capacity).step_by(8).map(&mut read).collect()
+    (0..capacity).step_by(8).map(|lba| block(engine, lba)).collect()
 }
 
 fn assert_content(engine: &mut TestEngine, content: &[u8], context: &str) {
@@ -686,24 +674,4 @@ fn a_crash_between_content_and_checksums_is_made_good() {
         }
     }
     assert!(crashes > 300, "only {crashes}");
-}
-
-/// The array as it is found after a kill.
-fn recovered(shape: &Shape, members: Vec<Option<Vec<u8>>>) -> Engine<MemDisk, u64> {
-    let member_size = shape.superblocks()[0].areas.member_size;
-    let positions = superblock::positions(member_size).expect("large enough");
-    let candidates: Vec<Candidate> = members
-        .iter()
-        .flatten()
-        .map(|bytes| {
-            let copies = positions.map(|at| superblock::decode(&bytes[size(at)..][..4096]));
-            Candidate { path: "member".into(), superblock: superblock::newest(copies).expect("a superblock") }
-        })
-        .collect();
-    let verdict = judge(&candidates).expect("they belong together");
-    let disk = MemDisk::new(members, Order::Fifo);
-    let assembled =
-        Assembled::new(disk, &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(7)).expect("assembled");
-    let assembled = assembled.recover(|_| ()).expect("recovered");
-    assembled.into_engine().expect("an engine")
 }

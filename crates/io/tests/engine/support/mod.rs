@@ -6,10 +6,12 @@ pub(crate) mod model;
 pub(crate) mod shards;
 pub(crate) mod watch;
 
+use uraid_io::array::{Assembled, Candidate, judge};
 use uraid_io::buf::{Buf, Pool};
-use uraid_io::disk::{MemDisk, Order};
+use uraid_io::disk::{Disk, MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Record, Reply};
-use uraid_io::superblock::{Areas, Consistency, Integrity, Superblock, encode};
+use uraid_io::member::Access;
+use uraid_io::superblock::{self, Areas, Consistency, Integrity, Superblock, encode};
 use uraid_layout::stripe::Role;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
@@ -228,6 +230,15 @@ pub(crate) fn read(engine: &mut TestEngine, lba: u64, sectors: u64) -> Result<Ve
     Ok(reply.expect("a read's buffer comes back").as_ref().to_vec())
 }
 
+/// Reads a block of 4096 bytes.
+pub(crate) fn block<D: Disk>(engine: &mut Engine<D, u64>, lba: u64) -> Result<Vec<u8>, EngineError> {
+    let mut replies = Vec::new();
+    engine.submit(lba, Command::Read { lba: Lba(lba), buf: Buf::zeroed(Bytes(4096)) });
+    engine.turn(&mut replies).expect("memory does not break");
+    let reply = replies.pop().expect("a reply");
+    reply.result.map(|buf| buf.expect("a read's buffer comes back").as_ref().to_vec())
+}
+
 /// What every member's data area holds when the array holds `content`.
 pub(crate) fn encoded(geometry: &Geometry, content: &[u8]) -> Vec<Vec<u8>> {
     let chunk = size(geometry.chunk().bytes());
@@ -283,4 +294,24 @@ pub(crate) fn assert_encoded(engine: &TestEngine, content: &[u8], context: &str)
         let differs = data.iter().zip(&expected[member.index()]).position(|(a, b)| a != b);
         assert_eq!(differs, None, "{context}: member {member} differs from the encoder's at that byte of its data");
     }
+}
+
+/// The array as it is found after a kill.
+pub(crate) fn recovered(shape: &Shape, members: Vec<Option<Vec<u8>>>) -> Engine<MemDisk, u64> {
+    let member_size = shape.superblocks()[0].areas.member_size;
+    let positions = superblock::positions(member_size).expect("large enough");
+    let candidates: Vec<Candidate> = members
+        .iter()
+        .flatten()
+        .map(|bytes| {
+            let copies = positions.map(|at| superblock::decode(&bytes[size(at)..][..4096]));
+            Candidate { path: "member".into(), superblock: superblock::newest(copies).expect("a superblock") }
+        })
+        .collect();
+    let verdict = judge(&candidates).expect("they belong together");
+    let disk = MemDisk::new(members, Order::Fifo);
+    let assembled =
+        Assembled::new(disk, &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(7)).expect("assembled");
+    let assembled = assembled.recover(|_| ()).expect("recovered");
+    assembled.into_engine().expect("an engine")
 }

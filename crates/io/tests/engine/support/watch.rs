@@ -56,6 +56,8 @@ pub(crate) struct Watch {
     pub(crate) allows_late: bool,
     /// Operations that are not begun until [`Watch::let_go`].
     on_hold: Vec<(MemberIndex, OpName)>,
+    /// Members whose next write of data is held, and no other.
+    on_hold_once: MemberSet,
     roomless: MemberSet,
     held: Vec<DiskOp>,
     /// Operations that are held on a member whose place another has.
@@ -85,6 +87,7 @@ impl Watch {
             stating: Vec::new(),
             allows_late: false,
             on_hold: Vec::new(),
+            on_hold_once: MemberSet::EMPTY,
             roomless: MemberSet::EMPTY,
             held: Vec::new(),
             elsewhere: Vec::new(),
@@ -111,6 +114,24 @@ impl Watch {
     /// Begins no more operations of this kind on a member until they are let go.
     pub(crate) fn hold(&mut self, member: MemberIndex, name: OpName) {
         self.on_hold.push((member, name));
+    }
+
+    /// Does not begin the next write of data to a member until it is let go.
+    pub(crate) fn hold_next_data(&mut self, member: MemberIndex) {
+        self.on_hold_once = self.on_hold_once.with(member);
+    }
+
+    /// The members as they are when of every write that is held all but its first block has come.
+    pub(crate) fn torn(&self) -> Vec<Option<Vec<u8>>> {
+        let members = (0..self.durable.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("few")));
+        let mut members: Vec<_> = members.map(|member| self.inner.member(member).map(<[u8]>::to_vec)).collect();
+        for op in self.held.iter().filter(|op| op.kind == OpKind::Write) {
+            let bytes: Vec<u8> = op.segments.iter().flat_map(|segment| segment.bytes().to_vec()).collect();
+            let (start, first) = (size(op.offset), 4096.min(bytes.len()));
+            let member = members[op.member.index()].as_mut().expect("a member that is written is present");
+            member[start + first..][..bytes.len() - first].copy_from_slice(&bytes[first..]);
+        }
+        members
     }
 
     /// Begins what was held of this kind on a member.
@@ -342,7 +363,11 @@ impl Disk for Watch {
             }
             _ => {}
         }
-        if self.on_hold.contains(&(op.member, op.kind.name())) {
+        let is_next = is_data && op.kind == OpKind::Write && self.on_hold_once.contains(op.member);
+        if is_next {
+            self.on_hold_once = self.on_hold_once.without(op.member);
+        }
+        if is_next || self.on_hold.contains(&(op.member, op.kind.name())) {
             return self.held.push(op);
         }
         self.inner.submit(op);
