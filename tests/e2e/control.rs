@@ -35,6 +35,17 @@ pub(crate) fn status(array: &Array) -> Value {
     ask(array, &["status", "--json"]).success().json()
 }
 
+/// The value of a metric, as the page has its line.
+#[track_caller]
+pub(crate) fn metric(address: &str, line: &str) -> Option<String> {
+    use std::io::{Read as _, Write as _};
+    let mut stream = std::net::TcpStream::connect(address.trim_end_matches("/metrics")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page.lines().find_map(|found| found.strip_prefix(line)).map(|value| value.trim().to_owned())
+}
+
 /// Looks until the status is as it should be.
 #[track_caller]
 pub(crate) fn until(array: &Array, what: &str, is_so: impl Fn(&Value) -> bool) -> Value {
@@ -76,7 +87,7 @@ fn status_is_what_the_array_is_and_has_done() {
             status["health"],
             serde_json::json!({
                 "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": [],
-                    "salvage": null
+                    "unwritten": null, "salvage": null
             })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
@@ -116,7 +127,7 @@ fn degraded_arrays_say_what_they_survive() {
         let status = status(&array);
         let health = serde_json::json!({
             "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [],
-                "held_up": [], "salvage": null
+                "held_up": [], "unwritten": null, "salvage": null
         });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {

@@ -3,10 +3,15 @@
 use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 
+use serde_json::json;
 use uraid_tests::array::{Array, Content};
-use uraid_tests::image::{Random, read_export, write_export};
+use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::nbd::Command;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES};
+
+use crate::control::scrub::Events;
+use crate::control::{ask, metric, status, until};
 
 const BLOCK: usize = 4096;
 
@@ -81,6 +86,82 @@ fn content_is_there_without_a_member_and_after_a_kill() {
     let server = Server::start_members(&array, &array.without(&[0]), &["--degraded"]);
     assert!(read_export(server.uri()) == image, "without a member");
     let _ = server.stop();
+}
+
+/// Two blocks of a row are rotten, and a client writes one of them: no parity can be computed for it, so every flush
+/// fails until the whole stripe is written. Everybody is told which bytes it is, and what helps.
+#[test]
+fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
+    for reactors in ["1", "2"] {
+        let array = Array::planned(&shape::raid5_of_5_left_symmetric());
+        let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
+        let mut image = Random::new(11).bytes(array.expected_size());
+        let server = Server::start(&array);
+        write_export(server.uri(), &image);
+        let _ = server.stop();
+        // Left-symmetric, of five: the units of stripe 0 are on members 0 to 3.
+        let said = array.examine();
+        for slot in [0, 1] {
+            let file = OpenOptions::new().write(true).open(&array.members()[slot]).unwrap();
+            file.write_all_at(&[7; BLOCK], said["members"][slot]["data_offset"].as_u64().unwrap()).unwrap();
+        }
+        let (events, hook) = Events::new(&array);
+        let options = ["--on-event", hook.to_str().unwrap(), "--metrics", "0", "--reactors", reactors];
+        let server = Server::start_members(&array, array.members(), &options);
+        let address = server.line_after("metrics at http://");
+        let before = status(&array)["health"].clone();
+        assert_eq!((&before["state"], &before["unwritten"]), (&json!("whole"), &json!(null)));
+        let stripe = 4 * array.shape.chunk_bytes();
+        let mut put = |client: &mut uraid_tests::nbd::Client, offset: usize, seed| {
+            let new = Random::new(seed).bytes(BLOCK);
+            client.write(offset, &new);
+            image[offset..offset + BLOCK].copy_from_slice(&new);
+        };
+        let flush = |client: &mut uraid_tests::nbd::Client| client.call(Command::Flush, 0, 0, &[]).error;
+        let [mut one, mut other] = [server.connect(), server.connect()];
+        put(&mut one, 0, 12);
+        assert_eq!(flush(&mut one), rustix::io::Errno::IO.raw_os_error() as u32);
+        let now = until(&array, "nobody says so", |now| now["health"]["state"] == "failing");
+        let member = |slot: usize| json!({"slot": slot, "path": array.members()[slot].to_str().unwrap()});
+        let unwritten = json!({
+            "bytes": BLOCK, "blocks": [[0, BLOCK / 512]], "stripe_blocks": [[0, stripe / 512]],
+            "unreadable": [member(0), member(1)], "unwritable": []
+        });
+        assert_eq!(now["health"]["unwritten"], unwritten);
+        assert_eq!(now["health"]["troubles"], json!([]), "replacing members would not help");
+        let screen = ask(&array, &["status"]).success().text();
+        let helps = format!("when all of bytes 0 to {stripe} were written");
+        for part in ["failing: every flush fails", "bytes 0 to 4096 of the array", "can't be read there", &helps] {
+            assert!(screen.contains(part), "{part}: {screen}");
+        }
+        let _ = events.until("flush-failing");
+        assert_eq!(events.until("failing"), [""; 0], "once");
+        assert_eq!(metric(&address, "uraid_unwritten_bytes").as_deref(), Some("4096"));
+        let range = "uraid_unwritten_range_bytes{start=\"0\",end=\"4096\"}";
+        assert_eq!(metric(&address, range).as_deref(), Some("4096"));
+        // A flush covers everybody's writes.
+        put(&mut other, 8 * stripe, 13);
+        assert_ne!(flush(&mut other), 0);
+        let refusal = ask(&array, &["stop"]).code_is(1).stderr;
+        for part in [&format!("write all of bytes 0 to {stripe}, or mend"), "in memory alone", "--force"] {
+            assert!(refusal.contains(part), "{part}: {refusal}");
+        }
+        assert_same(&other.read(0, BLOCK), &image[..BLOCK], "it is read from memory");
+        one.write(0, &image[..stripe]);
+        one.flush();
+        other.flush();
+        assert_eq!(events.until("flush-recovered"), [""; 0], "no more of it");
+        let _ = events.until("recovered");
+        assert_eq!(status(&array)["health"], before);
+        assert_eq!(metric(&address, "uraid_unwritten_bytes").as_deref(), Some("0"));
+        assert_same(&read_export(server.uri()), &image, "all of it");
+        let _ = ask(&array, &["stop"]).success();
+        let log = server.end().success().stderr;
+        let why = "8 sectors of them can't be written out, sectors 0..+8: members 0 and 1 can't be read there";
+        for part in ["flush-failing", "every flush fails, for 4 KiB", why] {
+            assert!(log.contains(part), "{part}: {log}");
+        }
+    }
 }
 
 /// Checksums without a log would not survive a kill.

@@ -253,9 +253,9 @@ pub(crate) struct WatchArgs {
     /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and each MEMBER that it is about;
     /// URAID_HEALTH in its environment says in words how the array is. EVENT is started, stopped, member-failed,
     /// member-deleted, member-failing, member-no-room, member-stalled, member-lagging, member-missing, degraded,
-    /// stalled, failing, salvage, frozen, rebuild-stuck, replace-stuck, spare-taken, rebuild-started, rebuild-finished,
-    /// replace-started, replace-finished, replace-stopped, replace-rebuilding, recovered, scrub-mismatch,
-    /// scrub-finished or scrub-incomplete
+    /// stalled, failing, salvage, frozen, flush-failing, flush-recovered, rebuild-stuck, replace-stuck, spare-taken,
+    /// rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, replace-rebuilding,
+    /// recovered, scrub-mismatch, scrub-finished or scrub-incomplete
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) on_event: Option<PathBuf>,
     /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can

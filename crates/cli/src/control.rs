@@ -147,7 +147,7 @@ impl Control {
         let facts = self.reactor.all_facts().await.context("stop it with --force all the same")?;
         let unwritten_bytes = facts.cache.map_or(0, |fill| fill.used.0);
         let condition = deleted.map_or(facts.condition, |deleted| Condition { deleted, ..facts.condition });
-        match condition.loss(&self.about.geometry, unwritten_bytes, facts.has_unwritten) {
+        match condition.loss(&self.about.geometry, unwritten_bytes) {
             None => Ok(()),
             Some(loss) => bail!("{loss}; or stop it with --force, and lose that"),
         }

@@ -19,6 +19,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tokio::sync::Notify;
+use uraid_io::cache::Unwritten;
 use uraid_io::engine::Stuck;
 use uraid_layout::{MemberIndex, MemberSet};
 
@@ -64,6 +65,10 @@ pub(crate) enum Event {
     Salvage,
     /// More members failed than the level survives, these last.
     Frozen(MemberSet),
+    /// Flushes fail: something that was acknowledged can't be written out, and these members are why.
+    FlushFailing(MemberSet),
+    /// All of it was written out, or something else in its place.
+    FlushRecovered,
     /// A rebuild can't go on: these members can't be read.
     RebuildStuck(MemberSet),
     /// A copy can't go on.
@@ -143,6 +148,8 @@ impl Event {
             Self::Failing => "failing",
             Self::Salvage => "salvage",
             Self::Frozen(_) => "frozen",
+            Self::FlushFailing(_) => "flush-failing",
+            Self::FlushRecovered => "flush-recovered",
             Self::RebuildStuck(_) => "rebuild-stuck",
             Self::ReplaceStuck(_) => "replace-stuck",
             Self::SpareTaken(_) => "spare-taken",
@@ -164,7 +171,10 @@ impl Event {
     /// Whom it is about.
     fn members(self) -> MemberSet {
         match self {
-            Self::Frozen(members) | Self::RebuildStuck(members) | Self::ReplaceStuck(members) => members,
+            Self::Frozen(members)
+            | Self::FlushFailing(members)
+            | Self::RebuildStuck(members)
+            | Self::ReplaceStuck(members) => members,
             Self::MemberFailed(member)
             | Self::MemberDeleted(member)
             | Self::MemberFailing(member)
@@ -223,8 +233,16 @@ impl Event {
             Self::MemberStalled(slot) => {
                 tracing::error!(event, array, %slot, member, "a member does not answer, and is waited for");
             }
-            Self::Frozen(_) | Self::Salvage | Self::Failing | Self::RebuildStuck(_) | Self::ReplaceStuck(_) => {
+            Self::Frozen(_)
+            | Self::Salvage
+            | Self::Failing
+            | Self::FlushFailing(_)
+            | Self::RebuildStuck(_)
+            | Self::ReplaceStuck(_) => {
                 tracing::error!(event, array, member, "the array is {health}");
+            }
+            Self::FlushRecovered => {
+                tracing::info!(event, array, "everything that clients have written can be written out again");
             }
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
@@ -284,6 +302,13 @@ impl Condition {
         }
         if let Some(stuck) = now.replace_stuck.filter(|_| stripe(self.replace_stuck) != stripe(now.replace_stuck)) {
             events.push(Event::ReplaceStuck(stuck.unreadable));
+        }
+        match (self.unwritten, now.unwritten) {
+            (None, Some(Unwritten { cause, .. })) => {
+                events.push(Event::FlushFailing(cause.unreadable.union(cause.unwritable)));
+            }
+            (Some(_), None) => events.push(Event::FlushRecovered),
+            _ => {}
         }
         let (before, state) = (self.state(), now.state());
         match state {
@@ -509,9 +534,10 @@ fn wait(mut child: Child, until: Instant) -> std::io::Result<bool> {
 mod tests {
     use std::os::unix::fs::PermissionsExt as _;
 
+    use uraid_io::cache::Cause;
     use uraid_io::engine::Troubles;
     use uraid_io::superblock::UnixSeconds;
-    use uraid_layout::{Bytes, Geometry, Level, Rotation, Sectors, Spec, StripeId};
+    use uraid_layout::{Bytes, Geometry, Lba, Level, Rotation, Sectors, Spec, StripeId};
     use uuid::Uuid;
 
     use super::*;
@@ -595,7 +621,14 @@ mod tests {
         let stuck = Stuck { stripe: StripeId(4), start: Sectors(0), len: Sectors(8), unreadable: set(2) };
         let held_up = Condition { rebuild_stuck: Some(stuck), rebuilding: set(1), ..whole };
         let rebuilding = Condition { rebuild_stuck: None, ..held_up };
-        let cases: [(Condition, Condition, &[Event]); 9] = [
+        let some = |len: u64| {
+            let cause = Cause { unreadable: set(1), unwritable: set(2) };
+            Condition { unwritten: Some(Unwritten::new(Sectors(len), cause, [Lba(0)..Lba(len)])), ..whole }
+        };
+        let cases: [(Condition, Condition, &[Event]); 12] = [
+            (whole, some(8), &[Event::FlushFailing(set(1).union(set(2))), Event::Failing]),
+            (some(8), some(16), &[]),
+            (some(8), whole, &[Event::FlushRecovered, Event::Recovered]),
             (whole, stalled, &[Event::MemberStalled(one), Event::Stalled]),
             (whole, roomless, &[Event::MemberNoRoom(two), Event::Stalled]),
             (stalled, roomless, &[Event::MemberNoRoom(two)]),

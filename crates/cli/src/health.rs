@@ -1,15 +1,19 @@
 //! How an array is. One value says it, made from what engines, disks and members' files tell; status and `wait`, JSON,
 //! metrics, events and the service manager say it each in their way.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use uraid_io::cache::Unwritten;
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Engine, Stuck, Troubles, survives};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 
 use crate::about::About;
-use crate::control::protocol::{Ailing, Health, HealthState, HeldUp, OutOfDate, Salvage, Trouble, Unreadable, Work};
+use crate::control::protocol::{
+    self, Ailing, Health, HealthState, HeldUp, Named, OutOfDate, Salvage, Trouble, Unreadable, Work,
+};
 use crate::reactor::LastResort;
 use crate::terminal::{duration, list, size};
 
@@ -27,6 +31,8 @@ pub(crate) struct Condition {
     pub(crate) last_resort: LastResort,
     pub(crate) troubles: Troubles,
     pub(crate) is_frozen: bool,
+    /// What could not be written out: flushes fail.
+    pub(crate) unwritten: Option<Unwritten>,
     /// What holds up a rebuild, and a copy.
     pub(crate) rebuild_stuck: Option<Stuck>,
     pub(crate) replace_stuck: Option<Stuck>,
@@ -56,6 +62,7 @@ impl Condition {
             last_resort,
             troubles: engine.troubles(),
             is_frozen: engine.is_frozen(),
+            unwritten: engine.unwritten(),
             rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
             replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
             replacing: replacement.map(|replacement| replacement.slot),
@@ -70,6 +77,10 @@ impl Condition {
             slow: self.slow.union(other.slow),
             troubles: self.troubles.union(other.troubles),
             is_frozen: self.is_frozen || other.is_frozen,
+            unwritten: match (self.unwritten, other.unwritten) {
+                (Some(one), Some(other)) => Some(one.union(other)),
+                (one, other) => one.or(other),
+            },
             ..self
         }
     }
@@ -90,7 +101,7 @@ impl Condition {
         match () {
             () if self.is_frozen => HealthState::Frozen,
             () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
-            () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if !failing.union(self.deleted).is_empty() || self.unwritten.is_some() => HealthState::Failing,
             () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
             () if !self.lost().is_empty() => HealthState::Degraded,
             () => HealthState::Whole,
@@ -134,7 +145,6 @@ impl Condition {
                 path: path(member),
                 member_sector: sector.0,
             };
-            let blocks = |lbas: std::ops::Range<Lba>| [lbas.start.0, lbas.end.0];
             HeldUp {
                 work,
                 slots: slots(members),
@@ -144,6 +154,16 @@ impl Condition {
                 blocks: stuck.lbas(geometry, lost).into_iter().map(blocks).collect(),
                 stripe_blocks: blocks(stuck.stripe_lbas(geometry)),
             }
+        };
+        let named = |members: MemberSet| {
+            members.iter().map(|member| Named { slot: member.0, path: path(member) }).collect::<Vec<_>>()
+        };
+        let unwritten = |unwritten: Unwritten| protocol::Unwritten {
+            bytes: unwritten.len.bytes().0,
+            blocks: unwritten.ranges().map(blocks).collect(),
+            stripe_blocks: stripes(&about.geometry, unwritten.ranges()),
+            unreadable: named(unwritten.cause.unreadable),
+            unwritable: named(unwritten.cause.unwritable),
         };
         let replacing = self.replacing.into_iter().collect();
         let rebuild = self.rebuild_stuck.map(|stuck| held_up(Work::Rebuild, self.rebuilding, self.lost(), stuck));
@@ -156,13 +176,14 @@ impl Condition {
             rebuilding: slots(self.rebuilding),
             troubles: Trouble::ALL.into_iter().flat_map(ailing).collect(),
             held_up: rebuild.into_iter().chain(replace).collect(),
+            unwritten: self.unwritten.map(unwritten),
             salvage: about.salvage.clone(),
         }
     }
 
     /// What a stop would lose, and what can be done about it; none: nothing. `unwritten_bytes` is what clients have
-    /// written and is in memory alone, `has_failed` whether writing some of it failed when that was tried last.
-    pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64, has_failed: bool) -> Option<String> {
+    /// written and is in memory alone.
+    pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64) -> Option<String> {
         let survives = |members: MemberSet| Repair::new(geometry, self.lost().union(members)).is_ok();
         if !self.deleted.is_empty() && !survives(self.deleted) {
             let members = self.deleted;
@@ -178,15 +199,53 @@ impl Condition {
         }
         let late = self.troubles.stalled.union(self.troubles.roomless);
         let is_held_up = !late.is_empty() && !survives(late);
-        (unwritten_bytes > 0 && !self.is_frozen && (has_failed || is_held_up)).then(|| {
-            let (size, why) =
-                (size(unwritten_bytes), if is_held_up { "do not take it now" } else { "failed to take it" });
-            format!(
-                "{size} that clients have written are in memory alone, and members {why}: mend them first; `uraid \
-                status` says which"
-            )
-        })
+        if unwritten_bytes == 0 || self.is_frozen {
+            return None;
+        }
+        let size = size(unwritten_bytes);
+        let alone = |why: &str| Some(format!("{size} that clients have written are in memory alone, and {why}"));
+        match self.unwritten {
+            _ if is_held_up => alone("members do not take it now: mend them first; `uraid status` says which"),
+            Some(unwritten) => {
+                let stripes: Vec<String> = stripes(geometry, unwritten.ranges()).iter().map(bytes).collect();
+                alone(&format!(
+                    "some of that can't be written out: write all of bytes {}{}, or mend the members, and flush; \
+                     `uraid status` says why",
+                    list(&stripes),
+                    if is_all_told(&unwritten) { "" } else { " and more" },
+                ))
+            }
+            None => None,
+        }
     }
+}
+
+/// Whether all of it is in the ranges that are told.
+fn is_all_told(unwritten: &Unwritten) -> bool {
+    unwritten.ranges().map(|range| range.end.0 - range.start.0).sum::<u64>() == unwritten.len.0
+}
+
+/// The array's sectors in the parity stripes of ranges that ascend, each from and up to.
+fn stripes(geometry: &Geometry, ranges: impl Iterator<Item = Range<Lba>>) -> Vec<[u64; 2]> {
+    let (stripe, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
+    let mut all: Vec<[u64; 2]> = Vec::new();
+    for Range { start, end } in ranges {
+        let [start, end] = [start.0 / stripe * stripe, end.0.next_multiple_of(stripe).min(capacity)];
+        match all.last_mut() {
+            Some([_, last]) if *last >= start => *last = end,
+            _ => all.push([start, end]),
+        }
+    }
+    all
+}
+
+fn blocks(lbas: Range<Lba>) -> [u64; 2] {
+    [lbas.start.0, lbas.end.0]
+}
+
+/// `0 to 4096`, of sectors from and up to.
+fn bytes([start, end]: &[u64; 2]) -> String {
+    format!("{} to {}", start * 512, end * 512)
 }
 
 /// The slots of members.
@@ -311,7 +370,38 @@ fn causes(health: &Health) -> Vec<String> {
         )),
     }
     causes.extend(health.held_up.iter().map(held_up));
+    causes.extend(health.unwritten.as_ref().map(unwritten));
     causes
+}
+
+/// What makes flushes fail, and what helps, in one sentence.
+fn unwritten(unwritten: &protocol::Unwritten) -> String {
+    let protocol::Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable } = unwritten;
+    let told: u64 = blocks.iter().map(|[start, end]| (end - start) * 512).sum();
+    let more = if told < *all { " and more" } else { "" };
+    let [blocks, stripe_blocks] =
+        [blocks, stripe_blocks].map(|ranges| list(&ranges.iter().map(bytes).collect::<Vec<_>>()));
+    let members = |members: &[Named], what: &str| {
+        let name = |Named { slot, path }: &Named| {
+            path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
+        };
+        let names: Vec<String> = members.iter().map(name).collect();
+        match names.len() {
+            0 => None,
+            1 => Some(format!("member {} {what}", names[0])),
+            _ => Some(format!("members {} {what}", list(&names))),
+        }
+    };
+    let why = [members(unreadable, "can't be read there"), members(unwritable, "can't be written there")];
+    let why: Vec<String> = why.into_iter().flatten().collect();
+    let because = if why.is_empty() { String::new() } else { format!(": {}", list(&why)) };
+    let helps = if unwritable.is_empty() { "can be read there" } else { "take it" };
+    format!(
+        "every flush fails, for {} that clients have written can't be written out, bytes {blocks}{more} of the \
+         array{because}; reads give it from memory. The next flush succeeds when all of bytes {stripe_blocks}{more} \
+         were written, or when the members {helps}",
+        size(*all)
+    )
 }
 
 /// What holds up a rebuild or a copy, in one sentence.
@@ -329,7 +419,6 @@ pub(crate) fn held_up(held: &HeldUp) -> String {
         })
         .collect();
     let because = if unread.is_empty() { String::new() } else { format!(": {}", list(&unread)) };
-    let bytes = |[start, end]: &[u64; 2]| format!("{} to {}", start * 512, end * 512);
     let ranges: Vec<String> = blocks.iter().map(bytes).collect();
     let lost = if ranges.is_empty() {
         "no content is lost by that".to_owned()

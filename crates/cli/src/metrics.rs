@@ -7,14 +7,16 @@ mod http;
 mod text;
 
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::rc::Rc;
 
 use anyhow::{Context, Result};
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
+use uraid_io::cache::Unwritten;
 use uraid_io::disk::OpName;
 use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
-use uraid_layout::MemberIndex;
+use uraid_layout::{MemberIndex, Sectors};
 
 use crate::about::About;
 use crate::control::protocol::{HealthState, Trouble, Work};
@@ -69,6 +71,7 @@ fn page(facts: &Facts, about: &About) -> String {
     logs(&mut text, &facts.logs);
     rebuilds(&mut text, facts);
     stuck(&mut text, facts, about);
+    unwritten(&mut text, facts);
     scrubs(&mut text, facts);
     text.finish()
 }
@@ -305,6 +308,27 @@ fn stuck(text: &mut Text, facts: &Facts, about: &About) {
         if !is_stuck {
             stuck.sample(&[("work", name)], 0);
         }
+    }
+}
+
+fn unwritten(text: &mut Text, facts: &Facts) {
+    let unwritten = facts.condition.unwritten;
+    let bytes = unwritten.map_or(0, |unwritten| unwritten.len.bytes().0);
+    text.gauge(
+        "uraid_unwritten_bytes",
+        "What clients have written and can't be written out; more than 0: flushes fail.",
+    )
+    .sample(&[], bytes);
+    let mut ranges = text.gauge(
+        "uraid_unwritten_range_bytes",
+        "The first ranges of that; the labels say which bytes of the array, from and up to. 0 without labels: none.",
+    );
+    if unwritten.is_none() {
+        ranges.sample(&[], 0);
+    }
+    for Range { start, end } in unwritten.iter().flat_map(Unwritten::ranges) {
+        let labels = [start, end].map(|lba| Sectors(lba.0).bytes().to_string());
+        ranges.sample(&[("start", &labels[0]), ("end", &labels[1])], Sectors(end.0 - start.0).bytes());
     }
 }
 

@@ -22,7 +22,7 @@ use uraid_tests::shape::{self, Shape};
 use super::fuse::Fuse;
 use super::logged;
 use crate::control::scrub::Events;
-use crate::control::{PATIENCE, ask, status, until};
+use crate::control::{PATIENCE, ask, metric, status, until};
 
 const MEMBER_BYTES: usize = 6 << 20;
 
@@ -154,16 +154,6 @@ fn in_trouble(status: &Value, trouble: &str) -> Vec<u64> {
     let members = status["members"].as_array().unwrap().iter().filter(has);
     assert_eq!(members.map(|member| member["slot"].as_u64().unwrap()).collect::<Vec<_>>(), of_array, "{status:#}");
     of_array
-}
-
-/// The value of a metric, as the page has its line.
-fn metric(address: &str, line: &str) -> Option<String> {
-    use std::io::{Read as _, Write as _};
-    let mut stream = std::net::TcpStream::connect(address.trim_end_matches("/metrics")).unwrap();
-    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
-    let mut page = String::new();
-    stream.read_to_string(&mut page).unwrap();
-    page.lines().find_map(|found| found.strip_prefix(line)).map(|value| value.trim().to_owned())
 }
 
 /// A client that is asked for something and waits for its reply on a thread of its own.

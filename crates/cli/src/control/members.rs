@@ -64,7 +64,7 @@ impl Control {
         let Err(refusal) = self.reactor.ensure_alone() else { return Ok(()) };
         let Some(deleted) = self.reactor.find_deleted().await else { return Err(refusal) };
         let condition = Condition { deleted, ..self.reactor.all_facts().await?.condition };
-        match condition.loss(&self.about.geometry, 0, false) {
+        match condition.loss(&self.about.geometry, 0) {
             Some(loss) => bail!("several reactors serve the array, which take no members in; do not stop them: {loss}"),
             None => Err(refusal),
         }

@@ -264,6 +264,9 @@ pub(crate) struct Health {
     pub(crate) troubles: Vec<Ailing>,
     /// Rebuilds and copies that can't go on.
     pub(crate) held_up: Vec<HeldUp>,
+    /// What clients have written and can't be written out: flushes fail.
+    #[serde(default)]
+    pub(crate) unwritten: Option<Unwritten>,
     /// The array is only read for what is left of it.
     #[serde(default)]
     pub(crate) salvage: Option<Salvage>,
@@ -344,6 +347,28 @@ pub(crate) struct HeldUp {
     pub(crate) blocks: Vec<[u64; 2]>,
     /// The array's sectors in the stripe: writing all of them at once mends it.
     pub(crate) stripe_blocks: [u64; 2],
+}
+
+/// Content in memory that could not be written out when that was tried last.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Unwritten {
+    /// All of it.
+    pub(crate) bytes: u64,
+    /// The first of it: the array's sectors, each from and up to.
+    pub(crate) blocks: Vec<[u64; 2]>,
+    /// The array's sectors in the parity stripes of those: writing all of them reads nothing.
+    pub(crate) stripe_blocks: Vec<[u64; 2]>,
+    /// Who can't be read for it.
+    pub(crate) unreadable: Vec<Named>,
+    /// Who can't be written.
+    pub(crate) unwritable: Vec<Named>,
+}
+
+/// A member.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Named {
+    pub(crate) slot: u8,
+    pub(crate) path: Option<String>,
 }
 
 /// What is held up.

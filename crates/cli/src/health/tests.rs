@@ -1,5 +1,6 @@
 //! What an array's health is, and how it is said.
 
+use uraid_io::cache::Cause;
 use uraid_layout::{Bytes, Level, Rotation, Sectors, Spec};
 
 use super::*;
@@ -10,7 +11,7 @@ fn members(slots: &[u8]) -> MemberSet {
 
 fn health(state: HealthState, survives: usize) -> Health {
     let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    Health { state, survives, missing, rebuilding, troubles, held_up, salvage: None }
+    Health { state, survives, missing, rebuilding, troubles, held_up, unwritten: None, salvage: None }
 }
 
 fn ailing(slot: u8, trouble: Trouble, waits_ms: Option<u64>) -> Ailing {
@@ -111,6 +112,38 @@ fn what_holds_up_a_rebuild_is_said_with_its_place() {
 }
 
 #[test]
+fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
+    let named = |slot: u8| Named { slot, path: Some(format!("/srv/d{slot}")) };
+    let one = protocol::Unwritten {
+        bytes: 4096,
+        blocks: vec![[1664, 1672]],
+        stripe_blocks: vec![[1536, 1920]],
+        unreadable: vec![named(0), named(3)],
+        unwritable: vec![],
+    };
+    let said = |unwritten| words(&Health { unwritten: Some(unwritten), ..health(HealthState::Failing, 0) });
+    assert_eq!(
+        said(one.clone()),
+        "failing: every flush fails, for 4 KiB that clients have written can't be written out, bytes 851968 to 856064 \
+         of the array: members 0 (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory. The next \
+         flush succeeds when all of bytes 786432 to 983040 were written, or when the members can be read there"
+    );
+    let many = protocol::Unwritten {
+        bytes: 1 << 20,
+        blocks: vec![[0, 8], [384, 392]],
+        stripe_blocks: vec![[0, 768]],
+        unreadable: vec![],
+        unwritable: vec![Named { path: None, ..named(2) }],
+    };
+    assert_eq!(
+        said(many),
+        "failing: every flush fails, for 1 MiB that clients have written can't be written out, bytes 0 to 4096 and \
+         196608 to 200704 and more of the array: member 2 can't be written there; reads give it from memory. The next \
+         flush succeeds when all of bytes 0 to 393216 and more were written, or when the members take it"
+    );
+}
+
+#[test]
 fn the_worst_is_the_state() {
     let degraded = Condition { missing: members(&[1]), ..Condition::default() };
     let troubles = |troubles| Condition { troubles, ..degraded };
@@ -126,6 +159,10 @@ fn the_worst_is_the_state() {
         (troubles(roomless), HealthState::Stalled),
         (troubles(failing), HealthState::Failing),
         (Condition { deleted: members(&[2]), ..troubles(stalled) }, HealthState::Failing),
+        (
+            Condition { unwritten: Some(Unwritten::new(Sectors(8), Cause::default(), [])), ..degraded },
+            HealthState::Failing,
+        ),
         (troubles(Troubles { is_partial: true, ..failing }), HealthState::Salvage),
         (
             Condition { last_resort: LastResort { stale: members(&[2]), is_partial: false }, ..degraded },
@@ -148,18 +185,27 @@ fn a_stop_loses_what_nobody_has_afterwards() {
     let spec = Spec { level, members: 4, chunk: Bytes(64 << 10), member_size: Sectors(1 << 16) };
     let geometry = Geometry::new(spec).expect("an array");
     let whole = Condition::default();
-    let loss = |condition: Condition, bytes, has_failed| condition.loss(&geometry, bytes, has_failed).is_some();
-    assert!(!loss(whole, 1 << 20, false));
-    assert!(loss(whole, 4096, true) && !loss(whole, 0, true), "what could not be written is lost");
+    let loss = |condition: Condition, bytes| condition.loss(&geometry, bytes).is_some();
+    assert!(!loss(whole, 1 << 20));
+    // Of stripes of 3 x 128 sectors the second.
+    let unwritten = Unwritten::new(Sectors(8), Cause::default(), [Lba(400)..Lba(408)]);
+    let stuck = Condition { unwritten: Some(unwritten), ..whole };
+    assert!(!loss(stuck, 0));
+    let text = stuck.loss(&geometry, 8192).expect("what could not be written is lost");
+    assert!(text.contains("8 KiB that clients have written are in memory alone"), "{text}");
+    assert!(text.contains("write all of bytes 196608 to 393216, or mend the members, and flush"), "{text}");
+    let more = Unwritten::new(Sectors(16), Cause::default(), unwritten.ranges());
+    let text = Condition { unwritten: Some(more), ..whole }.loss(&geometry, 8192).expect("the same");
+    assert!(text.contains("to 393216 and more, or "), "{text}");
     // One of four is spared, two are not.
     let deleted = |slots| Condition { deleted: members(slots), ..whole };
-    assert!(!loss(deleted(&[1]), 0, false) && loss(deleted(&[1, 2]), 0, false));
-    assert!(loss(Condition { missing: members(&[0]), ..deleted(&[1]) }, 0, false));
+    assert!(!loss(deleted(&[1]), 0) && loss(deleted(&[1, 2]), 0));
+    assert!(loss(Condition { missing: members(&[0]), ..deleted(&[1]) }, 0));
     let late = |stalled, roomless| {
         let troubles = Troubles { stalled: members(stalled), roomless: members(roomless), ..Troubles::default() };
         Condition { troubles, ..whole }
     };
-    assert!(loss(late(&[1], &[2]), 4096, false) && !loss(late(&[1], &[2]), 0, false));
-    assert!(!loss(late(&[1], &[]), 4096, false), "it is given up");
-    assert!(!loss(Condition { is_frozen: true, ..late(&[1], &[2]) }, 4096, false), "that is lost already");
+    assert!(loss(late(&[1], &[2]), 4096) && !loss(late(&[1], &[2]), 0));
+    assert!(!loss(late(&[1], &[]), 4096), "it is given up");
+    assert!(!loss(Condition { is_frozen: true, ..late(&[1], &[2]) }, 4096), "that is lost already");
 }

@@ -35,8 +35,6 @@ pub(crate) struct Facts {
     pub(crate) condition: Condition,
     /// How long members have had something that somebody waits for, by slot.
     pub(crate) waits: Vec<Option<Duration>>,
-    /// Content that was replied to could not be written.
-    pub(crate) has_unwritten: bool,
     pub(crate) cache_mode: Option<CacheMode>,
     pub(crate) cache: Option<Fill>,
     pub(crate) cache_use: Option<CacheUse>,
@@ -170,7 +168,6 @@ impl Reactor {
             latencies: engine.disk().latencies().clone(),
             condition: Condition::of(&engine, self.deleted(), self.lagging.get(), self.last_resort),
             waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
-            has_unwritten: engine.has_unwritten(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
             cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
@@ -225,7 +222,6 @@ impl Facts {
         self.traffic = self.traffic.plus(other.traffic);
         self.condition = self.condition.with(&other.condition);
         self.waits.iter_mut().zip(&other.waits).for_each(|(waits, &other)| *waits = (*waits).max(other));
-        self.has_unwritten |= other.has_unwritten;
         self.requests = sum(Some(self.requests), Some(other.requests)).expect("both are known");
         self.cache = sum(self.cache, other.cache);
         if let (Some(one), Some(other)) = (&mut self.cache_use, &other.cache_use) {

@@ -104,7 +104,7 @@ impl Peers {
         }
         let said = &mut conditions[self.shard.index()];
         if std::mem::replace(said, own) != own {
-            self.outboxes.post(KEEPER, Message::Condition { from: self.shard, condition: own });
+            self.outboxes.post(KEEPER, Message::Condition { from: self.shard, condition: Box::new(own) });
         }
         own
     }
@@ -241,7 +241,7 @@ impl Reactor {
             }
             Message::Ask { ask: Ask::Settle(region), .. } => engine().settle_for(region),
             Message::Ask { ask: Ask::Freeze(by), .. } => engine().freeze(by),
-            Message::Condition { from, condition } => peers.conditions.borrow_mut()[from.index()] = condition,
+            Message::Condition { from, condition } => peers.conditions.borrow_mut()[from.index()] = *condition,
             Message::Standing(standing) => engine().learn(standing),
             Message::Synced { members, failed } => engine().synced(members, failed),
             Message::Intended { region } => engine().intended(region),

@@ -38,7 +38,7 @@ pub(super) enum Message {
     /// To the keeper.
     Ask { from: Shard, ask: Ask },
     /// To the keeper, when it has changed: how the array is for the one that sends it.
-    Condition { from: Shard, condition: Condition },
+    Condition { from: Shard, condition: Box<Condition> },
     /// From the keeper, when it has changed.
     Standing(Standing),
     /// From the keeper: the end of [`Ask::Flush`].

@@ -38,7 +38,7 @@ fn latency(micros: &[u64]) -> Latency {
 
 fn health(state: HealthState, survives: usize) -> Health {
     let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    Health { state, survives, missing, rebuilding, troubles, held_up, salvage: None }
+    Health { state, survives, missing, rebuilding, troubles, held_up, unwritten: None, salvage: None }
 }
 
 fn status() -> Status {

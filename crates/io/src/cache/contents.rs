@@ -55,6 +55,11 @@ impl Contents {
         self.flight.is_some()
     }
 
+    /// Whether what flies for this job is tried again, by itself.
+    pub(super) fn is_second(&self) -> bool {
+        self.flight.is_some_and(|flight| flight.is_second)
+    }
+
     /// Whether what flies for this job stays in memory.
     #[must_use]
     pub fn keeps(&self) -> bool {

@@ -20,6 +20,7 @@ use uraid_layout::{Sectors, StripeId};
 
 use super::page::PAGE_BYTES;
 use super::stripes::{Alone, Slot, Stripes};
+use super::unwritten::{Cause, Parts};
 use super::{Cache, Shape};
 
 /// The time between two ticks.
@@ -61,6 +62,7 @@ pub(super) struct Policy {
     flights: Vec<u64>,
     /// Stripes whose destaging failed.
     stuck: Vec<StripeId>,
+    pub(super) unwritten: Parts,
     /// Everything that was dirty before is to be written.
     drain: Option<Mark>,
     /// The parity stripes that one run may have.
@@ -80,6 +82,7 @@ impl Policy {
             batch: Vec::new(),
             flights: Vec::new(),
             stuck: Vec::new(),
+            unwritten: Parts::default(),
             drain: None,
             run_max: u64::MAX,
             is_above_low: false,
@@ -99,7 +102,9 @@ impl Policy {
         if before < whole && stripe.dirty == whole && !stripe.is_scheduled {
             self.whole.push_back(stripe.id);
         }
-        if stripe.since.is_none() && !stripe.is_stuck {
+        if stripe.is_stuck {
+            self.unwritten.resize(stripe.id, stripe.dirty);
+        } else if stripe.since.is_none() {
             stripes.enlist(slot, self.sequence, self.ticks);
             self.sequence += 1;
         }
@@ -124,7 +129,7 @@ impl Policy {
         if !is_second && !stripes.at(slot).is_stuck {
             stripes.delist(slot);
             stripes.enlist_first(slot, UNLISTED, self.ticks);
-            stripes.get(slot).alone = Some(Alone::default());
+            (stripes.get(slot).alone, stripes.get(slot).cause) = (Some(Alone::default()), Cause::default());
             return;
         }
         match &mut stripes.get(slot).alone {
@@ -142,6 +147,7 @@ impl Policy {
         if !std::mem::replace(&mut stripe.is_stuck, true) {
             self.stuck.push(stripe.id);
         }
+        self.unwritten.note(stripe.id, stripe.dirty, stripe.cause);
     }
 
     fn is_wanted(&self, since: u64, tick: u64) -> bool {
@@ -181,11 +187,11 @@ impl Cache {
         let failed = first.filter(|stripe| stripe.alone.is_some_and(|alone| alone.has_failed));
         for id in failed.map(|stripe| stripe.id).collect::<Vec<_>>() {
             let slot = self.stripes.find(id).expect("it is in the list");
-            self.stripes.get(slot).alone = Some(Alone::default());
+            (self.stripes.get(slot).alone, self.stripes.get(slot).cause) = (Some(Alone::default()), Cause::default());
         }
         for id in std::mem::take(&mut self.policy.stuck) {
             let Some(slot) = self.stripes.find(id).filter(|&slot| self.stripes.at(slot).is_stuck) else { continue };
-            self.stripes.get(slot).is_stuck = false;
+            (self.stripes.get(slot).is_stuck, self.stripes.get(slot).cause) = (false, Cause::default());
             if self.stripes.at(slot).dirty > 0 && self.stripes.at(slot).since.is_none() {
                 self.stripes.enlist_first(slot, UNLISTED, self.policy.ticks);
                 self.stripes.get(slot).alone = Some(Alone::default());
@@ -327,5 +333,6 @@ impl Policy {
         let is_whole = stripe.dirty == whole && !stripe.is_scheduled && !stripe.is_stuck && stripe.alone.is_none();
         assert!(!is_whole || self.whole.contains(&stripe.id), "a whole stripe goes first: {stripe:?}");
         assert!(!stripe.is_stuck || self.stuck.contains(&stripe.id), "a stuck stripe is tried again: {stripe:?}");
+        self.unwritten.assert_known(stripe);
     }
 }

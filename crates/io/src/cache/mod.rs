@@ -21,6 +21,7 @@ mod contents;
 mod destage;
 mod page;
 mod stripes;
+mod unwritten;
 
 use std::ops::Range;
 
@@ -34,6 +35,7 @@ pub use destage::{Mark, TICK};
 use destage::{Policy, UNLISTED};
 use page::{Layer, Mask, PAGE_BYTES, PAGE_SECTORS, Page, bytes_of, cut};
 use stripes::{Alone, Entry, Slot, Stripes};
+pub use unwritten::{Cause, RANGES_MAX, Unwritten};
 
 /// Stripes that one search for memory looks at.
 const LOOKS_MAX: usize = 64;
@@ -361,6 +363,9 @@ impl Cache {
                 cut(&mut page.dirty, mask);
                 page.flying = Some(layer);
             });
+            if self.stripes.at(slot).is_stuck {
+                self.policy.unwritten.resize(piece.stripe, self.stripes.at(slot).dirty);
+            }
             if self.stripes.at(slot).dirty == 0 {
                 self.stripes.delist(slot);
                 let stripe = self.stripes.get(slot);
@@ -422,6 +427,9 @@ impl Cache {
                 }
             }
         }
+        if is_written {
+            self.note_written(contents);
+        }
         contents.clear();
         true
     }
@@ -429,6 +437,7 @@ impl Cache {
     /// Notes that what flies for a job is durable in the log: flushes need not wait for it to land.
     pub fn committed(&mut self, contents: &mut Contents) {
         self.policy.landed(contents.take_since());
+        self.note_written(contents);
     }
 
     /// Forgets what the members held of a stripe: its parity is computed anew.

@@ -7,6 +7,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use uraid_layout::StripeId;
 
+use super::unwritten::Cause;
+
 /// A parity stripe's place in the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(u32);
@@ -53,6 +55,8 @@ pub(super) struct Stripe {
     pub(super) is_whole: bool,
     /// Destaging it failed; it waits for the next flush.
     pub(super) is_stuck: bool,
+    /// Why it failed, since it was tried from the start.
+    pub(super) cause: Cause,
     /// It failed before, and goes out in runs of its own, one for each column.
     pub(super) alone: Option<Alone>,
     /// It was used since the last look for memory.
@@ -212,6 +216,7 @@ impl Stripe {
             is_scheduled: false,
             is_whole: false,
             is_stuck: false,
+            cause: Cause::default(),
             alone: None,
             is_warm: true,
             older: None,

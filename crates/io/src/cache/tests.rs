@@ -38,6 +38,12 @@ fn assert_consistent(cache: &Cache) {
         used.extend(stripe.entries.iter().map(|entry| entry.page()));
         cache.policy.assert_known(stripe, cache.shape.sectors_of(stripe.id));
     }
+    for stripe in cache.policy.unwritten.stripes() {
+        let slot = cache.stripes.find(stripe).expect("what could not be written is in memory");
+        let mut pages = cache.stripes.at(slot).entries.iter().map(|entry| &cache.pages.slots[entry.page()]);
+        assert!(pages.any(Page::is_pinned), "it was written, or something else in its place: {stripe:?}");
+    }
+    assert_eq!(cache.unwritten().is_some(), cache.policy.unwritten.stripes().next().is_some());
     assert_eq!((cache.pinned, cache.clean), (pinned, clean), "pinned and clean pages");
     assert!(cache.pages.free.iter().all(|&page| cache.pages.slots[page].is_empty()));
     used.extend(&cache.pages.free);

@@ -13,7 +13,7 @@ use uraid_layout::{Bytes, Lba, Sectors, StripeId};
 use super::job::{Job, JobId, Stage, Work};
 use super::run::Step;
 use super::{Engine, EngineError};
-use crate::cache::{Cache, Mark};
+use crate::cache::{Cache, Cause, Mark};
 use crate::disk::Disk;
 
 /// What destaging begins in one turn: about as long as a batch of clients' commands takes.
@@ -100,10 +100,14 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Ends what a job made fly, and wakes the flushes that waited for it. False: nothing flew.
-    pub(super) fn settle(&mut self, id: JobId, is_written: bool) -> bool {
+    pub(super) fn settle(&mut self, id: JobId, error: Option<&EngineError>) -> bool {
         let Self { cache, geometry, jobs, .. } = self;
         let Some(cache) = cache else { return false };
-        let has_flown = cache.settle(geometry, &mut jobs.slot(id).contents, is_written);
+        let contents = &mut jobs.slot(id).contents;
+        if let Some(error) = error {
+            cache.blame(contents, cause(error));
+        }
+        let has_flown = cache.settle(geometry, contents, error.is_none());
         self.wake_drained();
         has_flown
     }
@@ -166,6 +170,20 @@ impl<D: Disk, T> Engine<D, T> {
             self.drainers.push((id, mark));
             return Step::Wait(Stage::Draining(mark));
         }
-        if cache.is_stuck() { Step::Fail(EngineError::NotDestaged) } else { Step::To(Stage::Flush) }
+        match cache.unwritten().filter(|_| cache.is_stuck()) {
+            Some(unwritten) => Step::Fail(EngineError::NotDestaged { unwritten: Box::new(unwritten) }),
+            None => Step::To(Stage::Flush),
+        }
+    }
+}
+
+/// Who is to blame for an error.
+fn cause(error: &EngineError) -> Cause {
+    match error {
+        &EngineError::Unreadable { members, .. } => Cause { unreadable: members, ..Cause::default() },
+        &EngineError::WriteFailed { members }
+        | &EngineError::FlushFailed { members }
+        | &EngineError::LogFailed { members } => Cause { unwritable: members, ..Cause::default() },
+        _ => Cause::default(),
     }
 }

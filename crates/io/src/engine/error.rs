@@ -5,6 +5,8 @@ use uraid_layout::plan::PlanError;
 use uraid_layout::repair::Unrecoverable;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
+use crate::cache::Unwritten;
+
 /// Why a command failed, or why there is no engine.
 #[derive(Debug, Error)]
 pub enum EngineError {
@@ -74,10 +76,13 @@ pub enum EngineError {
     },
     /// Content of writes that were replied to could not be written.
     #[error(
-        "content of earlier writes could not be written to the members; it is still in memory, and the next flush \
+        "a flush covers every write that was acknowledged, and {unwritten}; reads give it from memory, and each flush \
          tries again"
     )]
-    NotDestaged,
+    NotDestaged {
+        /// Which, and why.
+        unwritten: Box<Unwritten>,
+    },
     /// The log of some member failed, and the level has nowhere else to keep what it covers.
     #[error(
         "{} failed to log a write, and this level keeps the data nowhere else; the write was not done",
@@ -177,6 +182,6 @@ pub enum EngineError {
 }
 
 /// `member 1`, `members 1 and 2`.
-fn named(members: MemberSet) -> String {
+pub(crate) fn named(members: MemberSet) -> String {
     format!("{} {members}", if members.len() == 1 { "member" } else { "members" })
 }

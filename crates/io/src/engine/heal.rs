@@ -97,9 +97,13 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Counts what a job found and could not do without.
     pub(super) fn give_up_on(&mut self, id: JobId) {
+        let is_kept = self.jobs.job(id).work == Work::Destage;
         for Damage { member, .. } in std::mem::take(&mut self.jobs.job(id).damage) {
             self.counters.unrepairable(member);
-            self.troubled.note_lost(MemberSet::EMPTY.with(member));
+            // What could not be written out is told of by itself for as long as that lasts: it is still in memory.
+            if !is_kept {
+                self.troubled.note_lost(MemberSet::EMPTY.with(member));
+            }
         }
     }
 

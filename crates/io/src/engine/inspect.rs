@@ -4,7 +4,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 
 use super::{CacheMode, Engine};
-use crate::cache::Cache;
+use crate::cache::{Cache, Unwritten};
 use crate::disk::Disk;
 
 /// How much of something bounded is in use.
@@ -41,9 +41,10 @@ impl<D: Disk, T> Engine<D, T> {
         survives(&self.geometry, self.record.lost())
     }
 
-    /// Whether content that was replied to could not be written when that was tried last; the next flush tries again.
-    pub fn has_unwritten(&self) -> bool {
-        self.cache.as_ref().is_some_and(Cache::is_stuck)
+    /// Content that was replied to and could not be written when that was tried last: flushes fail until it is. The
+    /// next one tries again.
+    pub fn unwritten(&self) -> Option<Unwritten> {
+        self.cache.as_ref().and_then(Cache::unwritten)
     }
 
     /// When a write is replied to; none without a cache.

@@ -51,6 +51,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sec
 pub use counters::{Counters, MemberCounters, ScrubCounters};
 pub use deadline::Deadlines;
 pub use error::EngineError;
+pub(crate) use error::named;
 pub use inspect::{Fill, survives};
 pub use join::Joining;
 pub use rebuild::Progress;

@@ -588,7 +588,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     fn part_done(&mut self, id: JobId) -> Step {
         self.leave_log(id);
-        self.settle(id, true);
+        self.settle(id, None);
         self.drop_scratch(id);
         self.leave_pages(id);
         self.unlock(id);
@@ -615,7 +615,7 @@ impl<D: Disk, T> Engine<D, T> {
         self.leave_log(id);
         let mut has_flown = false;
         if error.is_some() {
-            has_flown = self.settle(id, false);
+            has_flown = self.settle(id, error.as_ref());
             self.give_up_on(id);
         }
         self.leave(id);

@@ -1,6 +1,7 @@
 //! What the cache saves, counted, and what it never loses.
 
 use uraid_io::buf::{Buf, Pool};
+use uraid_io::cache::{Cause, RANGES_MAX};
 use uraid_io::disk::{Disk as _, Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, EngineError, Reply};
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors};
@@ -279,7 +280,7 @@ fn a_flush_waits_for_what_replaces_content_that_failed() {
     let fault = Fault { member: MemberIndex(0), name: OpName::Write, after: 0, count: 2, errno: rustix::io::Errno::IO };
     engine.disk_mut().inner.fail(fault);
     let result = run(&mut engine, Command::Flush);
-    assert!(matches!(result, Err(EngineError::NotDestaged)), "{result:?}");
+    assert!(matches!(result, Err(EngineError::NotDestaged { .. })), "{result:?}");
     assert!(read(&mut engine, 0, 8).expect("still there") == noise(1, 8));
     hold_writes(&mut engine);
     engine.submit(1, Command::Write { lba: Lba(0), buf: buf(&noise(2, 8)), fua: true });
@@ -294,6 +295,34 @@ fn a_flush_waits_for_what_replaces_content_that_failed() {
     assert!(durable_content(&engine)[..4096] == noise(2, 8));
 }
 
+/// However much can't be written out, its first ranges are told, and how much it is.
+#[test]
+fn of_what_cannot_be_written_out_the_first_ranges_are_told() {
+    let (mut engine, _pool) = writing_back(small(Level::Raid0, 4), 1024);
+    // The members are marked dirty with it.
+    write(&mut engine, 40, &noise(9, 1)).expect("acknowledged");
+    flush(&mut engine);
+    let fault =
+        Fault { member: MemberIndex(0), name: OpName::Write, after: 0, count: u64::MAX, errno: rustix::io::Errno::IO };
+    engine.disk_mut().inner.fail(fault);
+    // Of each stripe the first unit is on member 0.
+    let lbas: Vec<u64> = (0..8).flat_map(|stripe| [0, 2, 4, 6].map(|at| stripe * 32 + at)).collect();
+    for &lba in &lbas {
+        write(&mut engine, lba, &noise(lba, 1)).expect("acknowledged");
+    }
+    let error = run(&mut engine, Command::Flush).expect_err("nothing of it can be written").to_string();
+    let told = engine.unwritten().expect("a flush has failed");
+    let first: Vec<_> = lbas[..RANGES_MAX].iter().map(|&lba| Lba(lba)..Lba(lba + 1)).collect();
+    assert_eq!((told.len, told.ranges().collect()), (Sectors(32), first));
+    assert_eq!(told.cause, Cause { unreadable: MemberSet::EMPTY, unwritable: MemberSet::EMPTY.with(MemberIndex(0)) });
+    for part in ["32 sectors", "sectors 0..+1, 2..+1, ", "102..+1 and others: member 0 can't be written"] {
+        assert!(error.contains(part), "{part}: {error}");
+    }
+    engine.disk_mut().inner.clear_faults();
+    flush(&mut engine);
+    assert_eq!(engine.unwritten(), None);
+}
+
 /// Content that could not be written stays, is told of by each flush, and is written as soon as that works.
 #[test]
 fn content_that_cannot_be_written_stays_until_it_can() {
@@ -306,7 +335,7 @@ fn content_that_cannot_be_written_stays_until_it_can() {
     engine.disk_mut().inner.fail(fault);
     for _ in 0..3 {
         let result = run(&mut engine, Command::Flush);
-        assert!(matches!(result, Err(EngineError::NotDestaged)), "{result:?}");
+        assert!(matches!(result, Err(EngineError::NotDestaged { .. })), "{result:?}");
         for lba in [0, 32, 64, 96] {
             assert!(read(&mut engine, lba, 8).expect("still there") == noise(lba, 8), "sector {lba}");
         }

@@ -2,6 +2,7 @@
 //! nothing is left it is an error for the blocks concerned, never wrong data.
 
 use rustix::io::Errno;
+use uraid_io::cache::Cause;
 use uraid_io::disk::{Disk, Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError};
 use uraid_layout::repair::Repair;
@@ -217,7 +218,10 @@ fn what_is_wrong_beside_a_write_does_not_fail_it() {
                 if is_parity_wrong {
                     // Nothing says what parity is to become: it needs itself, or the other unit that is wrong.
                     let error = result.expect_err("what is wrong is needed");
-                    assert!(matches!(error, EngineError::Unreadable { .. } | EngineError::NotDestaged), "{error}");
+                    assert!(
+                        matches!(error, EngineError::Unreadable { .. } | EngineError::NotDestaged { .. }),
+                        "{error}"
+                    );
                     break;
                 }
                 result.unwrap_or_else(|error| panic!("{slots:?}, cached: {is_cached}: {error}"));
@@ -232,6 +236,67 @@ fn what_is_wrong_beside_a_write_does_not_fail_it() {
             }
             assert_encoded(&engine, &content, "what was wrong is as it was");
         }
+    }
+}
+
+/// What a flush can't write out, as two blocks of its row hold something wrong, is told until the members can be read
+/// again, or something else takes its place that needs neither. Nobody else's member is failing meanwhile or afterwards.
+#[test]
+fn what_a_flush_cannot_write_out_is_told_until_it_can_be() {
+    type Mend = fn(&mut TestEngine, &[u8]);
+    let mends: [Mend; 3] = [
+        |engine, stripe| write(engine, 0, stripe).expect("written, and nothing is read"),
+        |engine, stripe| {
+            for (lba, block) in (0..).step_by(8).zip(stripe.chunks(BLOCK)) {
+                write(engine, lba, block).expect("acknowledged");
+            }
+        },
+        |engine, _| [0, 1].into_iter().for_each(|slot| engine.disk_mut().data_mut(MemberIndex(slot))[7] ^= 1),
+    ];
+    for (number, mend) in mends.into_iter().enumerate() {
+        let (engine, mut content) = filled(small(RAID5, 4));
+        let (mut engine, _pool) = with_cache(engine, Some((CacheMode::WriteBack, 1024)));
+        assert_eq!(engine.unwritten(), None);
+        let at = [0, 8, 16, 24].map(|lba| engine.geometry().locate(Lba(lba)).member.0);
+        assert_eq!(at, [0, 1, 2, 3], "the first three are of one row, the other one is of the next");
+        [0, 1].into_iter().for_each(|slot| engine.disk_mut().data_mut(MemberIndex(slot))[7] ^= 1);
+        let mut put = |engine: &mut TestEngine, lba: u64, seed| {
+            let new = noise(seed, 8);
+            write(engine, lba, &new).expect("acknowledged");
+            content[size(Sectors(lba).bytes())..][..BLOCK].copy_from_slice(&new);
+        };
+        put(&mut engine, 8, 50);
+        assert_eq!(engine.unwritten(), None, "nobody has tried yet");
+        let told = |engine: &mut TestEngine, ranges: &[(u64, u64)]| {
+            let error = run(engine, Command::Flush).expect_err("it covers what can't be written");
+            let EngineError::NotDestaged { unwritten } = error else { panic!("{error}") };
+            assert_eq!(engine.unwritten(), Some(*unwritten));
+            let lbas: Vec<_> = ranges.iter().map(|&(start, end)| Lba(start)..Lba(end)).collect();
+            assert_eq!(unwritten.ranges().collect::<Vec<_>>(), lbas);
+            assert_eq!(unwritten.len, Sectors(ranges.iter().map(|(start, end)| end - start).sum()));
+            let both = [0, 1].map(MemberIndex).into_iter().collect();
+            assert_eq!(unwritten.cause, Cause { unreadable: both, unwritable: MemberSet::EMPTY });
+        };
+        told(&mut engine, &[(8, 16)]);
+        // Another client's write elsewhere is written, and its flush fails all the same.
+        put(&mut engine, 24, 51);
+        told(&mut engine, &[(8, 16)]);
+        // Whatever else is dirty of that row waits with it.
+        put(&mut engine, 16, 52);
+        told(&mut engine, &[(8, 24)]);
+        assert!(read(&mut engine, 8, 16).expect("it is in memory") == content[8 * 512..24 * 512]);
+        engine.submit(7, Command::Flush);
+        let mut replies = Vec::new();
+        while replies.is_empty() {
+            assert_eq!(engine.unwritten().map(|unwritten| unwritten.len), Some(Sectors(16)), "also while it is tried");
+            engine.turn(&mut replies).expect("memory does not break");
+        }
+        mend(&mut engine, &content[..24 * 512]);
+        run(&mut engine, Command::Flush).unwrap_or_else(|error| panic!("mended, {number}: {error}"));
+        assert_eq!((engine.unwritten(), engine.troubles().failing), (None, MemberSet::EMPTY), "mended, {number}");
+        assert_content(&mut engine, &content, "mended");
+        run(&mut engine, Command::Close).expect("closed");
+        assert_encoded(&engine, &content, "mended");
     }
 }
 
