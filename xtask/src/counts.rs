@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::io::{BufRead as _, BufReader};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, Stdio};
 
 use anyhow::Context as _;
 use serde_json::{Map, Value};
@@ -17,17 +17,17 @@ pub(crate) type Counts = Map<String, Value>;
 /// What that line begins with.
 const MARK: &str = "counted: ";
 
-/// A program that failed, which is what a check does that finds something.
+/// A check that found something.
 #[derive(Debug)]
 pub(crate) struct Failed {
     /// What it counted until then.
     pub(crate) counts: Counts,
-    status: ExitStatus,
+    pub(crate) reason: String,
 }
 
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the check failed ({})", self.status)
+        f.write_str(&self.reason)
     }
 }
 
@@ -51,7 +51,10 @@ pub(crate) fn run(command: &mut Command) -> anyhow::Result<Counts> {
     let counts = counted.with_context(|| format!("`{line}` does not say what it counted")).and_then(|counted| {
         serde_json::from_str(&counted).with_context(|| format!("`{line}` counted {counted}, which is no JSON object"))
     });
-    if status.success() { counts } else { Err(Failed { counts: counts.unwrap_or_default(), status }.into()) }
+    if status.success() {
+        return counts;
+    }
+    Err(Failed { counts: counts.unwrap_or_default(), reason: format!("the check failed ({status})") }.into())
 }
 
 #[expect(clippy::print_stdout, reason = "what the program printed")]

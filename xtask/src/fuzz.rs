@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use clap::Args;
 
-use crate::counts::Counts;
+use crate::counts::{Counts, Failed};
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
 
@@ -74,7 +74,9 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
         }
     }
     if !failed.is_empty() {
-        bail!("fuzzing found something: {}; the inputs are in {DIRECTORY}/artifacts", failed.join(", "));
+        let failed = failed.join(", ");
+        let reason = format!("fuzzing found something: {failed}; the inputs are in {DIRECTORY}/artifacts");
+        return Err(Failed { counts, reason }.into());
     }
     Ok(counts)
 }

@@ -5,7 +5,6 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-use anyhow::bail;
 use clap::Args;
 use uraid_tests::kills::{Counts, Cycle};
 use uraid_tests::run::is_installed;
@@ -77,10 +76,11 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<counts
             Ok(done) => counts = [counts, done].into_iter().sum(),
             Err(failure) => {
                 let levels: String = options.level.iter().map(|level| format!(" --level {level}")).collect();
-                bail!(
+                let reason = format!(
                     "{failure}\nafter {counts}\nrepeat it with `cargo xtask kills --seed {seed}{levels}`; only how \
                      processes interleave is not repeated"
                 );
+                return Err(counts::Failed { counts: by_name(&counts), reason }.into());
             }
         }
         if said.elapsed() >= SAY_EVERY {
