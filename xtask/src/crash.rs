@@ -60,7 +60,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     arguments.extend(options.level.iter().map(|level| format!("level={level}")));
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
     let mut command =
-        project.cargo(&["run", "--quiet", "--profile=search", "--package", "uraid-sim", "--bin", "uraid-crash", "--"]);
+        project.cargo(&["run", "--quiet", "--profile=checked", "--package", "uraid-sim", "--bin", "uraid-crash", "--"]);
     counts::run(command.args(arguments))
 }
 

@@ -41,7 +41,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     let arguments = [
         "run",
         "--quiet",
-        "--profile=search",
+        "--profile=checked",
         "--package",
         "uraid-sim",
         "--features",
@@ -61,7 +61,7 @@ fn engine_tests(project: &Project) -> anyhow::Result<Vec<String>> {
     let arguments = [
         "test",
         "--quiet",
-        "--profile=search",
+        "--profile=checked",
         "--package",
         "uraid-io",
         "--features",

@@ -43,6 +43,6 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     arguments.extend(options.only.iter().map(|only| format!("only={only}")));
     arguments.extend(options.sample.iter().map(|sample| format!("sample={sample}")));
     let mut command =
-        project.cargo(&["run", "--quiet", "--profile=search", "--package", "uraid-sim", "--bin", "uraid-sweep", "--"]);
+        project.cargo(&["run", "--quiet", "--profile=checked", "--package", "uraid-sim", "--bin", "uraid-sweep", "--"]);
     counts::run(command.args(arguments))
 }

@@ -1,4 +1,6 @@
-//! `cargo xtask test`: the packages that the tests need, the release binary, then every test of the workspace.
+//! `cargo xtask test`: the packages that the tests need, the binary, then every test of the workspace.
+//!
+//! All of it is built once, with the profile that searches for bugs use, too.
 //!
 //! A program that is missing is a failure that names its package. Only what takes root and devices is left out where
 //! they are not there, and that is said.
@@ -29,10 +31,10 @@ pub(crate) struct Options {
 /// The end-to-end tests mostly wait: for servers, clients and deadlines. They run beside all others, which compute.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     packages::ensure(packages::TESTS, !options.no_install)?;
-    run_program(&mut project.cargo(&["build", "--release", "--package", "uraid"]))?;
+    run_program(&mut project.cargo(&["build", "--profile=checked", "--package", "uraid"]))?;
     let metadata = project.metadata()?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
-    let uraid = Path::new(target).join("release/uraid");
+    let uraid = Path::new(target).join("checked/uraid");
     let (end_to_end, others): (Vec<Binary>, Vec<Binary>) =
         binaries(project)?.into_iter().partition(|binary| binary.package.ends_with("tests"));
     let left_out = why_not_mount();
@@ -60,7 +62,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         let beside: Vec<String> = beside.join().expect("starting a program does not panic");
         failed.into_iter().chain(beside).collect()
     });
-    let mut documentation = project.cargo(&["test", "--workspace", "--doc", "--no-fail-fast", "--"]);
+    let mut documentation =
+        project.cargo(&["test", "--workspace", "--doc", "--profile=checked", "--no-fail-fast", "--"]);
     if let Err(error) = run_program(documentation.args(&options.filter)) {
         failed.push(format!("{error:#}"));
     }
@@ -107,8 +110,9 @@ impl Binary {
 
 /// Builds all tests of the workspace: their binaries, in the order in which cargo names them.
 fn binaries(project: &Project) -> anyhow::Result<Vec<Binary>> {
-    let mut command =
-        project.cargo(&["test", "--workspace", "--no-run", "--message-format", "json-render-diagnostics"]);
+    let arguments =
+        ["test", "--workspace", "--profile=checked", "--no-run", "--message-format", "json-render-diagnostics"];
+    let mut command = project.cargo(&arguments);
     eprint_step("building the tests");
     let messages = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
     ensure!(messages.status.success(), "building the tests failed");
