@@ -31,7 +31,7 @@ pub(crate) struct Options {
 /// The end-to-end tests mostly wait: for servers, clients and deadlines. They run beside all others, which compute.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     packages::ensure(packages::TESTS, !options.no_install)?;
-    run_program(&mut project.cargo(&["build", "--profile=checked", "--package", "uraid"]))?;
+    run_program(&mut project.cargo(&["build", "--workspace", "--profile=checked", "--bin", "uraid"]))?;
     let metadata = project.metadata()?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
     let uraid = Path::new(target).join("checked/uraid");
