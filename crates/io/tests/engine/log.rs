@@ -201,9 +201,9 @@ fn what_is_replied_to_and_not_in_place_is_bounded() {
     assert_eq!(tokens(&turn(&mut engine)).len(), 44);
 }
 
-/// A write that is not in place keeps what was logged after it from being trimmed, until the log has no room. Then all of
-/// it is trimmed at once, and what comes next may not take its places before the members durably hold a mark that says
-/// so: torn, it would leave the older of two writes of a block to be done again, without the newer one.
+/// A write that is not in place keeps what was logged after it from being trimmed, until the log has no room. Then all
+/// of it is trimmed at once, and what comes next may not take its places before the members durably hold a mark that
+/// says so: torn, it would leave the older of two writes of a block to be done again, without the newer one.
 #[test]
 fn a_place_in_the_log_is_used_again_when_the_mark_is_durable() {
     let shape = Shape { consistency: Consistency::Log, chunk: 4 * CHUNK, ..small(Level::Raid1, 2) };

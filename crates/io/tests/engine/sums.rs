@@ -240,7 +240,8 @@ fn what_is_wrong_beside_a_write_does_not_fail_it() {
 }
 
 /// What a flush can't write out, as two blocks of its row hold something wrong, is told until the members can be read
-/// again, or something else takes its place that needs neither. Nobody else's member is failing meanwhile or afterwards.
+/// again, or something else takes its place that needs neither. Nobody else's member is failing meanwhile or
+/// afterwards.
 #[test]
 fn what_a_flush_cannot_write_out_is_told_until_it_can_be() {
     type Mend = fn(&mut TestEngine, &[u8]);

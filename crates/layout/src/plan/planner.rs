@@ -144,8 +144,8 @@ impl Planner {
     }
 
     /// Plans the write of extents, ascending and disjoint, by the method with the fewest disk operations (ties: the
-    /// fewest sectors moved), chosen for each parity stripe; returns the last stripe's. Where the view's repair does not
-    /// bring every cell back, a method that needs such a cell is not chosen.
+    /// fewest sectors moved), chosen for each parity stripe; returns the last stripe's. Where the view's repair does
+    /// not bring every cell back, a method that needs such a cell is not chosen.
     ///
     /// # Errors
     /// [`PlanError::OutOfRange`]; [`PlanError::Unreadable`] where both methods need a cell that can't be had. The plan

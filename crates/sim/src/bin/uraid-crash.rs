@@ -1,5 +1,5 @@
-//! `uraid-crash [states=N] [seconds=S] [threads=T] [draw=N] [level=L]... [only=WORKLOAD]`: goes through crashes of small
-//! workloads until so many states were checked, or so long, or all of it. `cargo xtask crash` calls it.
+//! `uraid-crash [states=N] [seconds=S] [threads=T] [draw=N] [level=L]... [only=WORKLOAD]`: goes through crashes of
+//! small workloads until so many states were checked, or so long, or all of it. `cargo xtask crash` calls it.
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
