@@ -1,8 +1,8 @@
 //! `cargo xtask ci`: the one list of what continuous integration runs. `.ci/run` calls it.
 //!
-//! Some steps draw from what no single run can finish: seeds, faults, planted bugs, kills. What they draw follows from
-//! the commit, so that every commit tries something new and whoever checks it out can repeat it. Seeds that failed once
-//! run every time.
+//! Some steps draw from what no single run can finish: seeds, crashes, faults, planted bugs, kills. What they draw
+//! follows from the commit, so that every commit tries something new and whoever checks it out can repeat it. Seeds that
+//! failed once run every time.
 
 use std::time::{Duration, Instant};
 
@@ -21,7 +21,7 @@ const STEPS: &[Step] = &[
     ("seeds that failed once", |project, _| sim::failed_once(project)),
     ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 1500)))),
     ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 1500)))),
-    ("crash points", |project, _| done(crash::run(project, &crash::Options::states(1_000_000, 0)))),
+    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(1_000_000, draw)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
     ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 2)))),
     ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(30, draw)))),

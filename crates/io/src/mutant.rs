@@ -130,6 +130,7 @@ mutants! {
     WatermarkUnflushed: "the watermark goes on record before what it covers is flushed",
     ResumeLater: "a rebuild goes on one stripe after the watermark on record",
     WatermarkKept: "the watermark is kept when another member joins",
+    JoinsAtOnce: "a member that joins is written beside the others",
     LogKeptAtJoin: "a join goes on with the log's run",
     BarrierSkipped: "a join does not wait until nothing is under way",
     JoinUnrecorded: "a join is replied to before it is on record",

@@ -4,6 +4,9 @@
 //! with the next epoch and flushes them, one round at a time; a job that relies on the record asks for it and waits. A
 //! member that can't be written in a round is handed to the engine as failed, and the next round says so.
 //!
+//! A round that takes a member in writes it last, once the others durably say that it belongs to them: the newest
+//! superblock counts, and a member that has nothing of the array's yet must not have it alone.
+//!
 //! The record of one of several engines may be a follower: it writes nothing, says what it wants to the one that does,
 //! and is told what is durable.
 //!
@@ -45,7 +48,7 @@ pub(super) struct Rebuilding {
     pub(super) is_whole: bool,
 }
 
-/// A round of superblock writes.
+/// A round of superblock writes: it goes through the last two twice where it takes members in.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Phase {
     Idle,
@@ -61,6 +64,10 @@ pub struct Record {
     durable: State,
     wanted: State,
     phase: Phase,
+    /// Whom the round writes and flushes now.
+    step: MemberSet,
+    /// Whom it writes and flushes after them.
+    later: MemberSet,
     pending: u32,
     failed: MemberSet,
     /// Jobs between their first demand for the dirty mark and the end of their writes.
@@ -113,6 +120,8 @@ impl Record {
             wanted,
             superblocks,
             phase: Phase::Idle,
+            step: MemberSet::EMPTY,
+            later: MemberSet::EMPTY,
             pending: 0,
             failed: MemberSet::EMPTY,
             writers: 0,
@@ -433,8 +442,9 @@ impl Record {
             Phase::Idle if self.durable == self.wanted => {}
             Phase::Idle => {
                 self.wanted.scrub = self.scrub;
-                self.phase = Phase::Writing(self.wanted.clone());
-                self.write_superblocks(&mut submit);
+                self.later = self.joining();
+                self.step = self.present().minus(self.later);
+                self.write_superblocks(self.wanted.clone(), submit);
             }
             Phase::Writing(state) if planted!(RoundUnflushed) => {
                 self.durable = state;
@@ -442,14 +452,19 @@ impl Record {
             }
             Phase::Writing(state) => {
                 self.phase = Phase::Flushing(state);
-                for member in self.present().iter() {
+                for member in self.step_members().iter() {
                     self.pending += 1;
                     submit(operation(member, OpKind::Flush, Bytes(0), smallvec![]));
                 }
             }
             Phase::Flushing(state) => {
-                self.durable = state;
-                self.run(submit);
+                self.step = std::mem::take(&mut self.later);
+                if self.step_members().is_empty() {
+                    self.durable = state;
+                    self.run(submit);
+                } else {
+                    self.write_superblocks(state, submit);
+                }
             }
         }
     }
@@ -496,11 +511,21 @@ impl Record {
         MemberSet::all(self.superblocks.len()).minus(self.wanted.missing)
     }
 
-    fn write_superblocks(&mut self, submit: &mut impl FnMut(DiskOp)) {
-        let present = self.present();
-        for member in present.iter() {
+    /// The members that the next round takes in: on record the array does without them.
+    fn joining(&self) -> MemberSet {
+        if planted!(JoinsAtOnce) { MemberSet::EMPTY } else { self.durable.missing.minus(self.wanted.missing) }
+    }
+
+    /// The members that are written and flushed now.
+    fn step_members(&self) -> MemberSet {
+        self.step.minus(self.wanted.missing)
+    }
+
+    /// Begins a step of a round that puts a state on record.
+    fn write_superblocks(&mut self, state: State, mut submit: impl FnMut(DiskOp)) {
+        for member in self.step_members().iter() {
             let superblock = self.superblocks[member.index()].as_mut().expect("a present member has a superblock");
-            advance(superblock, &self.wanted);
+            advance(superblock, &state);
             let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
             block.as_mut().copy_from_slice(&encode(superblock));
             for position in superblock.write_positions() {
@@ -509,6 +534,7 @@ impl Record {
                 submit(operation(member, OpKind::Write, position, smallvec![lease]));
             }
         }
+        self.phase = Phase::Writing(state);
     }
 }
 

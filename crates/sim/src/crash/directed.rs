@@ -1,12 +1,12 @@
 //! Crashes that few workloads come to, looked for where they are: a member fails while commands are under way, the log
-//! has gone around, the program is killed and the power goes while the array is opened again, and members that were
-//! lost come back after a recovery that was cut off.
+//! has gone around, the program is killed and the power goes while the array is opened again, members that were lost
+//! come back after a recovery that was cut off, and a member that just joined does.
 
 use uraid_io::superblock::Consistency;
 use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};
 
 use super::shape::Shape;
-use super::workload::{After, Between, Cache, Failing, Op, OpKind, Order, Workload};
+use super::workload::{After, Between, Cache, Change, ChangeKind, Failing, Op, OpKind, Order, Workload};
 use super::{Counts, Enumeration, Failure, Grain, Options};
 
 /// States of one workload at most.
@@ -24,6 +24,7 @@ pub fn shapes() -> Vec<Shape> {
         Shape::new(Level::Raid1, 2, Consistency::Bitmap),
         // Its records are of two blocks, and one of both stripes has three.
         Shape::with_log(Level::Raid1, 2, 2),
+        Shape::new(Level::Raid1, 3, Consistency::Log),
     ]
 }
 
@@ -41,6 +42,7 @@ pub fn workloads() -> Vec<(Workload, Options)> {
         all.extend(returns(shape).map(|workload| (workload, Options { nested_every: 1 << 2, ..coarse })));
     }
     all.extend(around(3).map(|workload| (workload, fine)));
+    all.extend([join(4), copy(0)].map(|workload| (workload, Options { nested_every: 1, ..coarse })));
     all
 }
 
@@ -99,6 +101,24 @@ fn around(shape: usize) -> impl Iterator<Item = Workload> {
 /// Recoveries are cut off.
 fn returns(shape: usize) -> impl Iterator<Item = Workload> {
     [OpKind::Stripe, OpKind::Sector(0)].into_iter().map(move |kind| base(shape, &[kind]))
+}
+
+/// A member joins after a write that only the log has, and is lost with the power as soon as it says that it belongs to
+/// the array; it returns after a recovery of the others that was cut off.
+fn join(shape: usize) -> Workload {
+    let slot = MemberIndex(2);
+    let missing = MemberSet::EMPTY.with(MemberIndex(1)).with(slot);
+    let change = Some(Change { kind: ChangeKind::Join, slot, steps: None });
+    let write = base(shape, &[OpKind::Stripe]);
+    Workload { missing, cache: Cache::Back, prelude: 4, after: After::Close, change, ..write }
+}
+
+/// A copy takes a member's place, and is lost with the power as soon as it says so; it returns after a recovery of the
+/// others that was cut off.
+fn copy(shape: usize) -> Workload {
+    let change = Some(Change { kind: ChangeKind::Copy, slot: MemberIndex(1), steps: Some(8) });
+    let write = base(shape, &[OpKind::Stripe, OpKind::Sector(0)]);
+    Workload { cache: Cache::Back, prelude: 4, after: After::Close, change, ..write }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::check::{Given, Outcome, admit, check, rebuild, recover};
 use super::expect::Expect;
 use super::run::{Boundary, boundaries};
 use super::shape::Shape;
-use super::states::{Grain, Limit, States, mix};
+use super::states::{Grain, Limit, States, hash_of, mix};
 use super::tape::Tape;
 use super::workload::{ChangeKind, Order, Workload};
 use super::{Counts, Failure, Finding};
@@ -118,6 +118,14 @@ struct Way<'a> {
 }
 
 impl Place<'_> {
+    /// A hash of what some members hold.
+    fn hash_of(&self, members: MemberSet, images: &[Option<Image>]) -> u64 {
+        members.iter().fold(0, |hash, member| {
+            let image = images.get(member.index()).and_then(Option::as_ref);
+            hash ^ mix(hash_of(self.shape, member, image) ^ u64::from(member.0))
+        })
+    }
+
     /// The slot of which the array that goes on has the old member, while the one that it was copied to has said that
     /// it is its.
     fn switched(&self, images: &[Option<Image>], accepted: MemberSet) -> MemberSet {
@@ -224,8 +232,10 @@ impl<'a> Enumeration<'a> {
             ways.push(Way { given, back: *back, images: Some(images) });
         }
         for Way { given, back, images } in ways {
-            let variant = images.map_or(0, |images| u64::from(std::ptr::eq(images, &raw const place.away[0].1)));
             let left = given.left;
+            // The same state is another where who may come back holds other content.
+            let gone = all.minus(missing).minus(left).union(joining);
+            let variant = place.hash_of(back, images.unwrap_or(&place.current)) ^ place.hash_of(gone, &place.current);
             let Options { choices_max, nested_choices_max, .. } = self.options;
             let limit = match place.depth {
                 0 => Limit { choices_max, grain: self.options.grain },
@@ -235,7 +245,7 @@ impl<'a> Enumeration<'a> {
             place.states.visit(left.minus(back), limit, |choice, hash| {
                 counts.generated += 1;
                 let bits = left.iter().fold(0_u64, |bits, member| bits | 1 << member.0);
-                // The same state is another where members may come back with other content, or may be done without.
+                // Nor is it the same where members may be done without.
                 let excused = place.failing.iter().fold(variant, |bits, member| bits ^ 2 << member.0);
                 let place_hash = mix(bits << 8 ^ place.index as u64) ^ excused.wrapping_mul(0x9E37_79B9);
                 let key = mix(hash ^ mix(place.expect.hash ^ place_hash));
@@ -251,6 +261,7 @@ impl<'a> Enumeration<'a> {
                 self.states.fetch_add(u64::from(is_new), Ordering::Relaxed);
                 counts.nested += u64::from(is_new && place.depth > 0);
                 let mut found = place.states.images(choice, left.minus(back));
+                found.resize(found.len().max(images.map_or(0, Vec::len)), None);
                 back.iter()
                     .for_each(|member| found[member.index()] = images.and_then(|all| all[member.index()].clone()));
                 self.check(place, found, given, is_cut_off, counts).map_err(|finding| {
@@ -371,7 +382,11 @@ impl<'a> Enumeration<'a> {
         }
         // Whom the first crash took may be back after the second.
         let lost = missing.minus(place.missing);
-        let away = vec![(lost, place.current.clone()), (lost, place.states.images(&place.states.nothing(), lost))];
+        let mut away = vec![(lost, place.current.clone()), (lost, place.states.images(&place.states.nothing(), lost))];
+        // So may the copy of a member that it was to take the place of.
+        let unused = |seat: &MemberIndex| !admitted.sources.contains(&Some(*seat));
+        let copy = place.joining.minus(place.shape.geometry.all_members()).iter().filter(unused).collect();
+        away.push((copy, place.current.clone()));
         for (event, members) in tape.take() {
             if self.is_over() {
                 break;

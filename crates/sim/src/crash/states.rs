@@ -69,16 +69,7 @@ impl States {
         let slots = (0..members.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("at most 64 members")));
         let durable: Vec<Option<Image>> =
             slots.clone().map(|slot| members.get(slot).map(|member| member.durable().clone())).collect();
-        let hash = |slot: MemberIndex| {
-            let image = durable[slot.index()].as_ref()?;
-            let base = shape.base(slot);
-            let differences = image.differences(base);
-            Some(
-                differences
-                    .fold(0, |hash, offset| hash ^ delta(slot, offset, base.sector(offset), image.sector(offset))),
-            )
-        };
-        let hashes = slots.map(|slot| hash(slot).unwrap_or(0)).collect();
+        let hashes = slots.map(|slot| hash_of(shape, slot, durable[slot.index()].as_ref())).collect();
         let variables = variables(shape, members);
         Self { durable, hashes, variables }
     }
@@ -240,6 +231,14 @@ fn variables(shape: &Shape, members: &Members) -> Vec<Variable> {
         (!variable.options.is_empty()).then_some(variable)
     };
     grouped.into_iter().filter_map(variable).collect()
+}
+
+/// A hash of what a member holds; 0 where it holds what it did before anything happened, or nothing.
+pub(super) fn hash_of(shape: &Shape, slot: MemberIndex, image: Option<&Image>) -> u64 {
+    let Some(image) = image else { return 0 };
+    let base = shape.base(slot);
+    let deltas = image.differences(base).map(|at| delta(slot, at, base.sector(at), image.sector(at)));
+    deltas.fold(0, |hash, delta| hash ^ delta)
 }
 
 /// What replacing a sector's content changes of a state's hash.
