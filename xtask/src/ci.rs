@@ -1,8 +1,8 @@
 //! `cargo xtask ci`: the one list of what continuous integration runs. `.ci/run` calls it.
 //!
 //! Some steps draw from what no single run can finish: seeds, crashes, faults, planted bugs, kills. What they draw
-//! follows from the commit, so that every commit tries something new and whoever checks it out can repeat it. Seeds that
-//! failed once run every time.
+//! follows from the commit, so that every commit tries something new and whoever checks it out can repeat it. Seeds
+//! that failed once run every time.
 
 use std::time::{Duration, Instant};
 

@@ -233,9 +233,9 @@ impl<'a> Enumeration<'a> {
         }
         for Way { given, back, images } in ways {
             let left = given.left;
-            // The same state is another where who may come back holds other content.
-            let gone = all.minus(missing).minus(left).union(joining);
-            let variant = place.hash_of(back, images.unwrap_or(&place.current)) ^ place.hash_of(gone, &place.current);
+            // The same state is another where who may come back holds other content: who was away, or has just come.
+            let come = place.hash_of(joining.minus(left), &place.current);
+            let variant = place.hash_of(back, images.unwrap_or(&place.current)) ^ come;
             let Options { choices_max, nested_choices_max, .. } = self.options;
             let limit = match place.depth {
                 0 => Limit { choices_max, grain: self.options.grain },

@@ -354,7 +354,7 @@ impl Run {
             for slot in administrator.end_copy(&left, others, failed).iter() {
                 left.replace(slot, None);
             }
-            self.shelf.administered(administrator, found.members.present(), left.present(), was_open);
+            self.shelf.administered(administrator, struck, found.members.present(), left.present(), was_open);
             self.report.changes =
                 administrator.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
         }

@@ -85,13 +85,23 @@ impl Shelf {
     }
 
     /// Takes note of what was done to the members in a life that `found` some, and to those that are left in their
-    /// slots. `was_open`: the array was opened, and relies on nothing that the members had not durably then.
-    pub(super) fn administered(&mut self, by: &Administrator, found: MemberSet, left: MemberSet, was_open: bool) {
+    /// slots. Of these faults `struck` some: whoever joined in that life may have lost the superblock with
+    /// which it did. `was_open`: the array was opened, and relies on nothing that the members had not durably
+    /// then.
+    pub(super) fn administered(
+        &mut self,
+        by: &Administrator,
+        struck: MemberSet,
+        found: MemberSet,
+        left: MemberSet,
+        was_open: bool,
+    ) {
         for slot in found.minus(left).iter() {
             self.members.replace(slot, None);
         }
         self.excused = self.excused.minus(by.settled).union(by.unsettled);
-        self.unwritten = if was_open { by.unsettled } else { self.unwritten.union(by.unsettled) };
+        let unwritten = by.unsettled.union(by.settled.minus(by.settled.minus(struck)));
+        self.unwritten = if was_open { unwritten } else { self.unwritten.union(unwritten) };
     }
 
     /// Hands the administrator the members that are not part of the array now.
