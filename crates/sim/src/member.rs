@@ -5,7 +5,8 @@
 //! reordered and torn. A flush makes durable what had completed when the flush was begun, and nothing else: a write
 //! that is still under way may be there after a power cut, or not, for as long as it has not completed.
 
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -83,8 +84,33 @@ pub fn superblock_of(image: &Image) -> Result<Superblock, SuperblockError> {
     newest(positions.map(|position| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
         image.read(position, &mut bytes);
-        decode(&bytes)
+        DECODED.with_borrow_mut(|decoded| decoded.decode(&bytes))
     }))
+}
+
+/// Superblocks that were decoded already: whoever looks at many states of the same members finds the same few.
+#[derive(Default)]
+struct Decoded(HashMap<u32, ([u8; SUPERBLOCK_BYTES], Superblock)>);
+
+thread_local! {
+    static DECODED: RefCell<Decoded> = RefCell::default();
+}
+
+/// It begins anew with more than this.
+const DECODED_MAX: usize = 1024;
+
+impl Decoded {
+    fn decode(&mut self, bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Superblock, SuperblockError> {
+        let hash = crc32fast::hash(bytes);
+        match self.0.get(&hash) {
+            Some((known, superblock)) if known == bytes => return Ok(superblock.clone()),
+            _ if self.0.len() >= DECODED_MAX => self.0.clear(),
+            _ => {}
+        }
+        let superblock = decode(bytes)?;
+        self.0.insert(hash, (*bytes, superblock.clone()));
+        Ok(superblock)
+    }
 }
 
 /// What becomes of the part of a write that ends without having taken effect.

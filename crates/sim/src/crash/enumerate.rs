@@ -129,6 +129,9 @@ impl Place<'_> {
     /// The slot of which the array that goes on has the old member, while the one that it was copied to has said that
     /// it is its.
     fn switched(&self, images: &[Option<Image>], accepted: MemberSet) -> MemberSet {
+        if self.joining.minus(self.shape.geometry.all_members()).is_empty() {
+            return MemberSet::EMPTY;
+        }
         let owner = |image: Option<&Image>| Some(superblock_of(image?).ok()?.member);
         let is_switched = |slot: &MemberIndex| {
             let copy = owner(self.current[slot.index()].as_ref());
