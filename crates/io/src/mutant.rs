@@ -123,6 +123,7 @@ mutants! {
     MismatchIgnored: "content counts though its checksum is another",
     ComputedUnverified: "what is computed of others counts though its checksum is another",
     MembersUnasked: "what is computed is not compared with what its member holds",
+    UnwrittenUntold: "what could not be written out is not taken note of",
     DestagedWhole: "what failed together is not tried column by column",
     SumsDamagedCount: "damaged checksums count",
     HealDropped: "what was found damaged is not healed",

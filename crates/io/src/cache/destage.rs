@@ -147,7 +147,9 @@ impl Policy {
         if !std::mem::replace(&mut stripe.is_stuck, true) {
             self.stuck.push(stripe.id);
         }
-        self.unwritten.note(stripe.id, stripe.dirty, stripe.cause);
+        if !planted!(UnwrittenUntold) {
+            self.unwritten.note(stripe.id, stripe.dirty, stripe.cause);
+        }
     }
 
     fn is_wanted(&self, since: u64, tick: u64) -> bool {
