@@ -456,6 +456,7 @@ impl Record {
                     self.pending += 1;
                     submit(operation(member, OpKind::Flush, Bytes(0), smallvec![]));
                 }
+                self.skip_empty_step(submit);
             }
             Phase::Flushing(state) => {
                 self.step = std::mem::take(&mut self.later);
@@ -535,6 +536,14 @@ impl Record {
             }
         }
         self.phase = Phase::Writing(state);
+        self.skip_empty_step(submit);
+    }
+
+    /// Goes on at once where a step has nobody left, whose end would be waited for.
+    fn skip_empty_step(&mut self, submit: impl FnMut(DiskOp)) {
+        if self.pending == 0 {
+            self.run(submit);
+        }
     }
 }
 
