@@ -145,8 +145,8 @@ fn the_cache_mode_can_be_changed() {
     for reactors in ["1", "2"] {
         let array = Array::create(&shape::raid5_of_3());
         let server = Server::start_members(&array, array.members(), &["--reactors", reactors]);
-        let output = ask(&array, &["set", "cache=writethrough", "log=error"]).success();
-        assert_eq!(output.text(), "cache=writethrough\nlog=error\n");
+        let output = ask(&array, &["set", "--cache", "writethrough", "--log", "error"]).success();
+        assert_eq!(output.text(), "cache is writethrough\nlog is error\n");
         // Write-through is answered when the members' logs have it, and write-back before.
         let mut client = server.connect();
         let data = Random::new(2).bytes(8192);
@@ -155,7 +155,7 @@ fn the_cache_mode_can_be_changed() {
         assert!(sum(&written, "log_bytes") >= 2 * 8192, "{written:#}");
         assert_eq!(written["cache_mode"], "writethrough");
 
-        let _ = ask(&array, &["set", "cache=writeback"]).success();
+        let _ = ask(&array, &["set", "--cache", "writeback"]).success();
         assert_eq!(status(&array)["cache_mode"], "writeback");
         client.write(0, &data);
         assert_eq!(client.read(0, data.len()), data);
@@ -170,9 +170,9 @@ fn what_members_may_get_away_with_can_be_changed() {
         let options =
             ["--reactors", reactors, "--read-deadline", "500ms", "--write-deadline", "off", "--max-errors", "5"];
         let server = Server::start_members(&array, array.members(), &options);
-        let settings = ["set", "read-deadline=1m", "write-deadline=10s", "max-errors=off"];
+        let settings = ["set", "--read-deadline", "1m", "--write-deadline", "10s", "--max-errors", "off"];
         let output = ask(&array, &settings).success();
-        assert_eq!(output.text(), "read-deadline=1m\nwrite-deadline=10s\nmax-errors=off\n");
+        assert_eq!(output.text(), "read-deadline is 1m\nwrite-deadline is 10s\nmax-errors is off\n");
         let mut client = server.connect();
         let data = Random::new(2).bytes(8192);
         client.write(0, &data);
@@ -188,19 +188,20 @@ fn what_members_may_get_away_with_can_be_changed() {
 fn settings_that_can_not_be_are_refused() {
     let array = Array::create(&shape::raid1_of_2());
     let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
-    for (setting, named) in [
-        ("cache=writeback", "--cache none"),
-        ("cache=sometimes", "sometimes"),
-        ("colour=red", "colour"),
-        ("log=loud", "loud"),
-        ("read-deadline=soon", "2s"),
-        ("write-deadline=1ms", "between"),
-        ("max-errors=-1", "off"),
+    for (option, value, named) in [
+        ("--cache", "writeback", "--cache none"),
+        ("--cache", "sometimes", "sometimes"),
+        ("--log", "loud", "loud"),
+        ("--read-deadline", "soon", "2s"),
+        ("--write-deadline", "1ms", "between"),
+        ("--max-errors", "-1", "off"),
     ] {
-        let refusal = ask(&array, &["set", setting]).code_is(1).stderr;
-        assert!(refusal.contains(named), "{setting}: {refusal}");
+        let refusal = ask(&array, &["set", &format!("{option}={value}")]).code_is(1).stderr;
+        assert!(refusal.contains(named), "{option} {value}: {refusal}");
     }
-    let _ = ask(&array, &["set", "cache"]).code_is(2);
+    for words in [&["set"][..], &["set", "--cache"], &["set", "--colour", "red"], &["set", "--scrub-limit", "fast"]] {
+        let _ = ask(&array, words).code_is(2);
+    }
     assert_eq!(status(&array)["cache_mode"], "none");
     let _ = server.stop();
 }

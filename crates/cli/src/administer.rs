@@ -8,7 +8,7 @@ use anyhow::{Result, ensure};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::args::{AddArgs, MemberArgs, RateArgs, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, StopArgs};
+use crate::args::{AddArgs, MemberArgs, Rate, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, SettingArgs, StopArgs};
 use crate::control::client::Client;
 use crate::control::protocol::{
     Added, Certainty, Lost, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status, Stopped,
@@ -57,9 +57,29 @@ fn waiting(before: Option<&Status>) -> String {
 /// `uraid set`.
 pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let mut client = Client::connect(&args.server.socket)?;
-    for (key, value) in &args.settings {
-        let _: Value = client.ask(&Request::Set { key: key.clone(), value: value.clone() })?;
-        print(format_args!("{key}={value}"))?;
+    let SettingArgs { rebuild_limit, scrub_limit, cache, log, read_deadline, write_deadline, max_errors } =
+        &args.settings;
+    let limit = |rate: Rate| rate.0.map(|rate| rate.0);
+    let limited =
+        |rate: Rate| rate.0.map_or_else(|| "not limited".to_owned(), |rate| format!("limited to {}/s", size(rate.0)));
+    if let Some(rate) = *rebuild_limit {
+        let _: Value = client.ask(&Request::RebuildLimit { bytes_per_second: limit(rate) })?;
+        print(format_args!("rebuilding each member is {}", limited(rate)))?;
+    }
+    if let Some(rate) = *scrub_limit {
+        let _: Value = client.ask(&Request::ScrubLimit { bytes_per_second: limit(rate) })?;
+        print(format_args!("scrubbing each member is {}", limited(rate)))?;
+    }
+    let settings = [
+        ("cache", cache),
+        ("log", log),
+        ("read-deadline", read_deadline),
+        ("write-deadline", write_deadline),
+        ("max-errors", max_errors),
+    ];
+    for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+        let _: Value = client.ask(&Request::Set { key: key.to_owned(), value: value.clone() })?;
+        print(format_args!("{key} is {value}"))?;
     }
     Ok(())
 }
@@ -122,26 +142,6 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
         "{old} is being copied to {new} ({uuid}), which takes its place in slot {slot} then; `uraid status` shows how \
          far it is"
     ))
-}
-
-/// `uraid rebuild-limit`.
-pub(crate) fn rebuild_limit(args: &RateArgs) -> Result<()> {
-    let request = Request::RebuildLimit { bytes_per_second: args.rate.0.map(|rate| rate.0) };
-    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
-    match args.rate.0 {
-        Some(rate) => print(format_args!("each member is rebuilt by at most {} a second", size(rate.0))),
-        None => print(format_args!("members are rebuilt as fast as they go")),
-    }
-}
-
-/// `uraid scrub-limit`.
-pub(crate) fn scrub_limit(args: &RateArgs) -> Result<()> {
-    let request = Request::ScrubLimit { bytes_per_second: args.rate.0.map(|rate| rate.0) };
-    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
-    match args.rate.0 {
-        Some(rate) => print(format_args!("scrubs read at most {} a second of each member", size(rate.0))),
-        None => print(format_args!("scrubs read as fast as they go")),
-    }
 }
 
 /// A member's name as the server knows it, which may have another working directory.

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, Level, MemberSet, Placement, Rotation};
 use uuid::Uuid;
@@ -15,18 +15,20 @@ use crate::advise::AdviseArgs;
 use crate::patience::PatienceArgs;
 use crate::simulate::SimulateArgs;
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
-use values::{busy_poll, bytes_or_max, lba, members, metrics_address, period, rate, read_ahead, setting};
+use values::{busy_poll, bytes_or_max, lba, members, metrics_address, period, rate, read_ahead};
 
 /// The most threads that serve an array.
 const REACTORS_MAX: i64 = 16;
 
-/// Software RAID in user space: files and devices on one side, a network block device on the other.
+/// Software RAID in user space, served as a network block device.
 #[derive(Debug, Parser)]
 #[command(name = "uraid", version, max_term_width = 100, arg_required_else_help = true)]
-#[command(after_help = "Start here:\n  uraid quickstart              a small RAID 5 in ./uraid-demo, served at once")]
 pub(crate) struct Cli {
-    /// How what is logged on standard error is written; URAID_LOG says what: error, warn (default), info, debug, trace
-    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT")]
+    /// Format of log lines on standard error: text or json
+    ///
+    /// URAID_LOG chooses what is logged: error, warn (default), info, debug or trace.
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", hide_short_help = true)]
+    #[arg(help_heading = "Logging", hide_possible_values = true)]
     pub(crate) log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
@@ -36,77 +38,107 @@ pub(crate) struct Cli {
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Make an array of files and block devices
-    Create(CreateArgs),
-    /// Serve an array as a network block device, in the foreground
-    Serve(Box<ServeArgs>),
-    /// Show what members say about their array, and whether it is whole
-    Examine(ExamineArgs),
-    /// Change settings of an array that is not being served
-    Configure(ConfigureArgs),
-    /// Have an array that is not being served use more of its members, after they were enlarged
-    Grow(GrowArgs),
-    /// Show where a block lives, and what reading and writing it takes
-    Map(MapArgs),
-    /// Draw how a level places data and parity
-    Layout(LayoutArgs),
-    /// Make a small RAID 5 of files in a directory and serve it
+    /// Create a small array of files and serve it
     Quickstart(QuickstartArgs),
-    /// Show how an array is that is being served
+    /// Create an array from files or block devices
+    Create(CreateArgs),
+    /// Serve an array over NBD, in the foreground
+    #[command(visible_alias = "assemble")]
+    Serve(Box<ServeArgs>),
+    /// Show the state of a running array
+    #[command(visible_alias = "detail")]
     Status(StatusArgs),
-    /// Change settings of an array that is being served, until it is stopped
-    Set(SetArgs),
-    /// Give a member of an array up that is being served; it is told so itself, too, where it can be written
-    Fail(MemberArgs),
-    /// Let go of a member that has failed, or of a spare, while the array is being served
-    Remove(MemberArgs),
-    /// Take a member in that returns, or a new one, and rebuild it while the array is being served; a spare if none is
-    /// missing
-    Add(AddArgs),
-    /// Copy a member to a new one, which takes its place, while the array is being served
-    Replace(ReplaceArgs),
-    /// Limit how fast each member is rebuilt
-    RebuildLimit(RateArgs),
-    /// Limit how fast scrubs read each member
-    ScrubLimit(RateArgs),
-    /// Compare what the members hold while the array is being served, and repair what is certainly wrong
-    Scrub(ScrubArgs),
-    /// Wait until nothing is being rebuilt, copied or scrubbed; succeeds where the array is whole then
-    Wait(ServerArgs),
-    /// Say which chunk size suits disks and load, and why
-    Advise(AdviseArgs),
-    /// Compute the tables and figures of the papers again that this rests on
-    Simulate(SimulateArgs),
-    /// Stop serving an array, and wait until its members are marked clean
+    /// Wait until no rebuild, copy or scrub is running
+    ///
+    /// Exits with 0 if the array is whole then, and with 1 if it is not or if the work can't go on.
+    Wait(WaitArgs),
+    /// Stop a server and mark its array clean
     Stop(StopArgs),
+    /// Add a member and rebuild it, or add a spare
+    #[command(visible_aliases = ["attach", "online"])]
+    Add(AddArgs),
+    /// Copy a member to a new one, then use the new one
+    Replace(ReplaceArgs),
+    /// Stop using a member
+    ///
+    /// The member itself records that it has failed, if it can still be written.
+    #[command(visible_alias = "offline")]
+    Fail(MemberArgs),
+    /// Release a failed member or a spare
+    #[command(visible_alias = "detach")]
+    Remove(MemberArgs),
+    /// Check that the members agree, and repair them
+    Scrub(ScrubArgs),
+    /// Change settings of a running array
+    Set(SetArgs),
+    /// Show what members say about their array
+    Examine(ExamineArgs),
+    /// Choose how a stopped array survives an unclean stop
+    Configure(ConfigureArgs),
+    /// Use the additional space of members that were enlarged
+    Grow(GrowArgs),
+    /// Show where a block is, and how it is read and written
+    Map(MapArgs),
+    /// Draw where a RAID level puts data and parity
+    Layout(LayoutArgs),
+    /// Recommend a chunk size
+    Advise(AdviseArgs),
+    /// Reproduce tables and figures of the papers
+    Simulate(SimulateArgs),
+}
+
+/// The commands under the headings of `uraid help`.
+const GROUPS: [(&str, &[&str]); 4] = [
+    ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
+    ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
+    ("Work on a stopped array", &["examine", "configure", "grow"]),
+    ("Understand and plan", &["map", "layout", "advise", "simulate"]),
+];
+
+/// The command line, with its commands under headings.
+pub(crate) fn command() -> clap::Command {
+    let command = Cli::command();
+    let mut text = String::new();
+    for (heading, names) in GROUPS {
+        text += &format!("{heading}:\n");
+        for &name in names {
+            let about = command.find_subcommand(name).and_then(clap::Command::get_about).map(ToString::to_string);
+            text += &format!("  {name:<12}{}\n", about.unwrap_or_default());
+        }
+        text.push('\n');
+    }
+    text += "`uraid COMMAND -h` lists the options of a command, `uraid COMMAND --help` explains them.\n\
+        Exit status: 0 done, 1 failed, 2 wrong usage.\n\n\
+        Start here: uraid quickstart";
+    command.help_template("{about}\n\n{usage-heading} uraid <COMMAND>{after-help}").after_help(text)
 }
 
 /// How a log is written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
-    /// For people
+    /// Readable text
     #[default]
     Text,
-    /// A JSON object a line
+    /// One JSON object per line
     Json,
 }
 
 /// A RAID level, as the command line says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LevelName {
-    /// Striping; no member may fail
+    /// Striping: survives no failure
     #[value(name = "0")]
     Raid0,
-    /// Mirrors; all but one may fail
+    /// Mirrors: all members but one may fail
     #[value(name = "1")]
     Raid1,
-    /// Striped mirrors
+    /// Striped mirrors: one copy of each block has to be left
     #[value(name = "10")]
     Raid10,
-    /// Rotated parity; one member may fail
+    /// Rotating parity: any one member may fail
     #[value(name = "5")]
     Raid5,
-    /// Two parity groups for each block; two members may fail
+    /// Two parity groups for each block: any two members may fail
     #[value(name = "rm2")]
     Rm2,
 }
@@ -114,14 +146,18 @@ pub(crate) enum LevelName {
 /// How a level places what it keeps.
 #[derive(Debug, Args)]
 pub(crate) struct PlacementArgs {
-    /// Bytes placed on one member before the next: 4K to 1M, a multiple of 4K
+    /// Chunk size: 4K to 1M
     #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
     pub(crate) chunk: Bytes,
-    /// Placement. RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric; RM2: adjacent
-    /// (default), partitioned; RAID 10: near
+    /// Placement within the level
+    ///
+    /// RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric. RM2: adjacent (default),
+    /// partitioned. RAID 10: near.
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
-    /// RM2: rows of a parity stripe, of which one holds parity [default: the most that the members allow]
+    /// RM2: rows per parity stripe [default: as many as possible]
+    ///
+    /// One row of each stripe holds parity, so more rows leave more room for data.
     #[arg(long, value_name = "M")]
     rm2_m: Option<u8>,
     /// RAID 10: copies of each block [default: 2]
@@ -137,38 +173,40 @@ pub(crate) struct PlacementArgs {
   uraid create --level 10 --copies 3 --chunk 256K disk*.img")]
 pub(crate) struct CreateArgs {
     /// RAID level
-    #[arg(long, value_enum)]
+    #[arg(long, short, value_enum)]
     pub(crate) level: LevelName,
-    #[command(flatten)]
-    pub(crate) placement: PlacementArgs,
-    /// Size of each member; files that do not exist are created with it
+    /// Name of the array
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "NAME")]
+    pub(crate) name: String,
+    /// Size of each member; creates files that do not exist
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) size: Option<Bytes>,
-    /// Do not reserve the space of new files
+    #[command(flatten)]
+    pub(crate) placement: PlacementArgs,
+    /// Do not reserve disk space for new files
     #[arg(long)]
     pub(crate) sparse: bool,
-    /// What keeps the members in agreement over an unclean stop [default: log for 5 and rm2, bitmap for 1 and 10, none
-    /// for 0]
-    #[arg(long, value_enum, value_name = "MODE")]
-    pub(crate) consistency: Option<ConsistencyName>,
-    /// Check content by a checksum of each 4 KiB block; needs `--consistency log`, which is the default then. The
-    /// array takes only requests that are multiples of 4096 bytes
-    #[arg(long, value_enum, value_name = "MODE", default_value_t = IntegrityName::None)]
-    pub(crate) integrity: IntegrityName,
-    /// Room for the log on each member [default: 1/64 of the member, up to 64M, and room for a few parity stripes]
-    #[arg(long, value_parser = bytes, value_name = "SIZE")]
-    pub(crate) log_size: Option<Bytes>,
-    /// The array's name
-    #[arg(long, default_value = "", value_name = "NAME")]
-    pub(crate) name: String,
-    /// Overwrite members that hold something already: a format that is known by its signature, or anything but zeros in
-    /// the first or the last 4 MiB
+    /// Overwrite members that are not empty
+    ///
+    /// A member counts as empty if it carries no known signature and its first and last 4 MiB are zeros.
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print what was made as JSON
+    /// Store a checksum for each 4 KiB block
+    ///
+    /// Wrong blocks are then found when they are read, and repaired from redundancy. Checksums need `--consistency
+    /// log`, which is then the default, and requests that are multiples of 4096 bytes.
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = IntegrityName::None)]
+    pub(crate) integrity: IntegrityName,
+    /// How the array survives an unclean stop [default: log for RAID 5 and RM2, bitmap for 1 and 10, none for 0]
+    #[arg(long, value_enum, value_name = "MODE")]
+    pub(crate) consistency: Option<ConsistencyName>,
+    /// Size of the log on each member [default: 1/64 of the member, at most 64M]
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) log_size: Option<Bytes>,
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Files and block devices, in the order of their slots
+    /// Files and block devices, in slot order
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -176,58 +214,69 @@ pub(crate) struct CreateArgs {
 /// Arguments of `uraid serve`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  uraid serve a.img b.img c.img                             on a socket in the first member's directory
+  uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
   uraid serve --listen 127.0.0.1:10809 --degraded a.img c.img")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) endpoint: EndpointArgs,
-    /// Serve without writing a byte to the members
+    /// Write nothing to the members
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// Serve although members are missing that the array had when it was last used, hold nothing, or hang for longer
-    /// than --write-deadline
+    /// Start although members are missing
+    ///
+    /// Also leaves out members that are blank, or that hang for longer than --write-deadline.
     #[arg(long)]
     pub(crate) degraded: bool,
-    /// Wait so long for members that are not there yet, before the array is opened without them (with --degraded) or
-    /// not at all: a number of seconds (s) or minutes (m)
-    #[arg(long, value_parser = period, value_name = "TIME")]
-    pub(crate) wait_for_members: Option<Duration>,
-    /// Last resort, for reading only: read the member of this slot although the array went on without it. Says what may
-    /// be old or wrong then. May be given several times. With --degraded and --force, what is left is served though too
-    /// many members are gone, and the rest is an I/O error
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..64), value_name = "SLOT")]
-    pub(crate) accept_stale: Vec<u8>,
-    /// Serve although the array was not stopped cleanly and members are missing: what they held may come back wrong
-    #[arg(long)]
-    pub(crate) force: bool,
-    /// How long to look for the next command before sleeping: auto (50 microseconds where all members are in memory),
-    /// off, or microseconds. Shortens the latency of one command at a time, and costs nothing when idle
-    #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN")]
-    pub(crate) busy_poll: BusyPoll,
-    /// Threads that share the array between them. More than one pays where many clients keep one core busy, and costs
-    /// each request that is for another thread's part a hop to it. With more than one, members can't be taken in while
-    /// the array is served, by spares neither
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
-    pub(crate) reactors: u8,
-    /// File or device that takes the place of a member that fails; may be given several times, and to several servers:
-    /// who needs it first gets it. It is taken if it is there by then, large enough, and empty (see `uraid create
-    /// --force`). Once taken it is a member, and the same command line serves the array again
+    /// Spare that replaces a failed member; repeatable
+    ///
+    /// Several servers may share a spare: the first that needs it takes it. It has to be large enough and empty (see
+    /// `uraid create --help`, --force). Once taken it is a member, and the same command line serves the array again.
     #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
     pub(crate) spares: Vec<PathBuf>,
-    /// Compare what the members hold when so much has passed since that was last done: a number of days (d), weeks (w),
-    /// hours (h), minutes (m) or seconds (s)
-    #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
-    pub(crate) scrub_every: Option<Duration>,
-    #[command(flatten)]
-    pub(crate) cache: CacheArgs,
-    #[command(flatten)]
-    pub(crate) patience: PatienceArgs,
-    #[command(flatten)]
-    pub(crate) watch: WatchArgs,
+    /// Wait this long for members that have not appeared yet, such as 90s
+    #[arg(long, value_parser = period, value_name = "TIME", help_heading = "Starting with problems")]
+    pub(crate) wait_for_members: Option<Duration>,
+    /// Start although content may come back wrong
+    ///
+    /// Needed if the array was not stopped cleanly, has no log, and members are missing: what these members held may
+    /// be wrong wherever writes were under way.
+    #[arg(long, help_heading = "Starting with problems")]
+    pub(crate) force: bool,
+    /// Last resort: read from this outdated member; repeatable
+    ///
+    /// The array went on without the member in this slot. uraid says what may be old or wrong, and serves the array
+    /// for reading only. With --degraded and --force it serves what is left although too many members are gone;
+    /// reading the rest is an I/O error.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..64), value_name = "SLOT")]
+    #[arg(help_heading = "Starting with problems")]
+    pub(crate) accept_stale: Vec<u8>,
     #[command(flatten)]
     pub(crate) wanted: WantedArgs,
-    /// The array's members, in any order; with --uuid or --name whatever they may be among
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    /// Poll before sleeping: auto, off, or microseconds
+    ///
+    /// Polling shortens the latency of single commands and costs nothing when the server is idle. auto polls for
+    /// 50 microseconds if all members are in memory.
+    #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN", help_heading = "Performance")]
+    pub(crate) busy_poll: BusyPoll,
+    /// Threads that share the array
+    ///
+    /// More than one helps only if many clients keep one core busy; each request for another thread's part costs a hop
+    /// to it. Members and spares can't be added while several threads serve the array.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
+    #[arg(help_heading = "Performance")]
+    pub(crate) reactors: u8,
+    #[command(flatten)]
+    pub(crate) patience: PatienceArgs,
+    /// Scrub whenever this much time has passed since the last one, such as 30d
+    #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
+    #[arg(help_heading = "Monitoring and upkeep")]
+    pub(crate) scrub_every: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    /// Members in any order; with --uuid or --name, any paths that may be members
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -236,40 +285,55 @@ pub(crate) struct ServeArgs {
 #[derive(Debug, Default, Args)]
 #[group(multiple = false)]
 pub(crate) struct WantedArgs {
-    /// Serve the array with this UUID, and ignore what is not of it
-    #[arg(long, value_name = "UUID")]
+    /// Serve the array with this UUID, and ignore other paths
+    #[arg(long, value_name = "UUID", help_heading = "Finding members")]
     pub(crate) uuid: Option<Uuid>,
-    /// Serve the array with this name, and ignore what is not of it
-    #[arg(long, value_name = "NAME")]
+    /// Serve the array with this name, and ignore other paths
+    #[arg(long, value_name = "NAME", help_heading = "Finding members")]
     pub(crate) name: Option<String>,
 }
 
 /// How administrators see and reach a server.
 #[derive(Debug, Default, Args)]
 pub(crate) struct WatchArgs {
-    /// Control socket, for this user only [default: beside --socket, X.sock -> X.ctl; none with --listen]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) control: Option<PathBuf>,
-    /// Program to run, without a shell, when something happens: PROGRAM EVENT ARRAY, and each MEMBER that it is about;
-    /// URAID_HEALTH in its environment says in words how the array is. EVENT is started, stopped, member-failed,
-    /// member-deleted, member-failing, member-no-room, member-stalled, member-lagging, member-missing, degraded,
-    /// stalled, failing, salvage, frozen, flush-failing, flush-recovered, rebuild-stuck, replace-stuck, spare-taken,
-    /// rebuild-started, rebuild-finished, replace-started, replace-finished, replace-stopped, replace-rebuilding,
-    /// recovered, scrub-mismatch, scrub-finished or scrub-incomplete
-    #[arg(long, value_name = "PROGRAM")]
-    pub(crate) on_event: Option<PathBuf>,
-    /// Hand out metrics for Prometheus at http://ADDR/metrics; a port alone is on 127.0.0.1. Anyone who reaches it can
-    /// read them
-    #[arg(long, value_parser = metrics_address, value_name = "[ADDR:]PORT")]
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics
+    ///
+    /// A port alone listens on 127.0.0.1. Anyone who reaches the port can read the metrics.
+    #[arg(long, value_parser = metrics_address, value_name = "[ADDR:]PORT", help_heading = "Monitoring and upkeep")]
     pub(crate) metrics: Option<SocketAddr>,
+    /// Run this program when something happens
+    ///
+    /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
+    /// array's health. Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
+    /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
+    /// flush-failing, flush-recovered, spare-taken, rebuild-started, rebuild-finished, rebuild-stuck, replace-started,
+    /// replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-finished, scrub-incomplete,
+    /// scrub-mismatch.
+    #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
+    pub(crate) on_event: Option<PathBuf>,
+    /// Control socket [default: the socket with the extension .ctl]
+    ///
+    /// Only the user who started the server may connect. With --listen there is no control socket unless this option
+    /// names one.
+    #[arg(long, value_name = "PATH", help_heading = "Monitoring and upkeep")]
+    pub(crate) control: Option<PathBuf>,
 }
 
 /// Which server is meant.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// The server's socket, or its control socket
-    #[arg(long, default_value = "uraid.sock", value_name = "PATH")]
+    /// Socket or control socket of the server
+    #[arg(long, short, default_value = "uraid.sock", value_name = "PATH")]
     pub(crate) socket: PathBuf,
+}
+
+/// Arguments of `uraid wait`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  uraid replace d3.img /dev/sdf && uraid wait")]
+pub(crate) struct WaitArgs {
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
 }
 
 /// Arguments of `uraid stop`.
@@ -277,8 +341,9 @@ pub(crate) struct ServerArgs {
 pub(crate) struct StopArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Stop even if content is lost: of members whose files were deleted, or that was not written because members do
-    /// not take it
+    /// Stop even if content is lost
+    ///
+    /// Content is lost if files of members were deleted, or if members do not take what clients have written.
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -286,13 +351,13 @@ pub(crate) struct StopArgs {
 /// Arguments of `uraid status`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  uraid status --socket /run/vault.sock --watch
-  uraid status --json | jq .health")]
+  uraid status --watch
+  uraid status --socket /run/vault.sock --json | jq .health")]
 pub(crate) struct StatusArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Go on each second, until interrupted or the server ends
-    #[arg(long)]
+    /// Repeat every second until the server ends
+    #[arg(long, short)]
     pub(crate) watch: bool,
     /// Print JSON
     #[arg(long)]
@@ -304,25 +369,29 @@ pub(crate) struct StatusArgs {
 pub(crate) struct MemberArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// The member's slot, path or UUID
+    /// Slot, path or UUID
     #[arg(value_name = "MEMBER")]
     pub(crate) member: String,
 }
 
 /// Arguments of `uraid add`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  uraid add d3.img                                          a member that was away, or one that holds nothing
-  uraid add --socket /run/vault.sock --size 1G new.img      a new file")]
+#[command(after_help = "A former member gets only what it missed. Anything else is added as a new member, or as a
+spare if no member is missing.
+
+Examples:
+  uraid add d3.img                                    a former member, or an empty file
+  uraid add --size 1G new.img                         a new file of this size
+  uraid add --socket /run/vault.sock /dev/sdf         to another server")]
 pub(crate) struct AddArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Make a new member of it, whatever it holds; else it has to be empty: zeros in the first and the last 4 MiB
-    #[arg(long)]
-    pub(crate) force: bool,
     /// Size of a file that does not exist yet
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) size: Option<Bytes>,
+    /// Overwrite what PATH holds
+    #[arg(long)]
+    pub(crate) force: bool,
     /// File or block device
     #[arg(value_name = "PATH")]
     pub(crate) path: PathBuf,
@@ -330,20 +399,22 @@ pub(crate) struct AddArgs {
 
 /// Arguments of `uraid replace`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  uraid replace d3.img --size 1G new.img                    a new file
-  uraid replace --socket /run/vault.sock 3 /dev/sdf         a device, for the member in slot 3
-  uraid fail new.img                                        goes no further with it")]
+#[command(after_help = "Redundancy is never reduced: the old member is used until the copy is complete.
+
+Examples:
+  uraid replace 3 /dev/sdf                            the member in slot 3
+  uraid replace --size 1G d3.img new.img              a new file of this size
+  uraid fail new.img                                  gives up the copy")]
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Make a new member of NEW, whatever it holds; else it has to be empty: zeros in the first and the last 4 MiB
-    #[arg(long)]
-    pub(crate) force: bool,
     /// Size of a file that does not exist yet
     #[arg(long, value_parser = bytes, value_name = "SIZE")]
     pub(crate) size: Option<Bytes>,
-    /// The member's slot, path or UUID
+    /// Overwrite what NEW holds
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Slot, path or UUID of the member to replace
     #[arg(value_name = "OLD")]
     pub(crate) old: String,
     /// File or block device
@@ -351,21 +422,11 @@ pub(crate) struct ReplaceArgs {
     pub(crate) new: PathBuf,
 }
 
-/// Arguments of `uraid rebuild-limit` and `uraid scrub-limit`.
-#[derive(Debug, Args)]
-pub(crate) struct RateArgs {
-    #[command(flatten)]
-    pub(crate) server: ServerArgs,
-    /// Bytes a second, such as 50M; none: as fast as members go and clients leave room for
-    #[arg(value_parser = rate, value_name = "RATE")]
-    pub(crate) rate: Rate,
-}
-
 /// Arguments of `uraid scrub`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  uraid scrub start                                         compare, and write nothing
-  uraid scrub start --repair
+  uraid scrub start                                   compare, and write nothing
+  uraid scrub start --repair --wait                   compare and repair, and show the result
   uraid scrub status --json | jq .faults")]
 pub(crate) struct ScrubArgs {
     /// What to do
@@ -376,30 +437,34 @@ pub(crate) struct ScrubArgs {
 /// What to do about a scrub.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ScrubAction {
-    /// Start one; it yields to clients
+    /// Start a scrub; clients have priority
     Start {
         #[command(flatten)]
         server: ServerArgs,
-        /// Repair what is certainly wrong: what a checksum, most copies or the only parity that disagrees speak against
+        /// Repair what is certainly wrong
+        ///
+        /// That is a block that a checksum contradicts, the copy that differs from most others, or the only parity
+        /// that disagrees.
         #[arg(long)]
         repair: bool,
-        /// Repair data, too, that both of its parity units speak against. Only for arrays that were not written since
-        /// they were found wrong
+        /// Also repair data that both of its parity units contradict
+        ///
+        /// Only for arrays that were not written since they were found wrong.
         #[arg(long)]
         repair_suspects: bool,
-        /// Write nothing; this is the default
+        /// Write nothing (default)
         #[arg(long, conflicts_with_all = ["repair", "repair_suspects"])]
         dry_run: bool,
-        /// Wait for its end and say what it has found; succeeds where all of it is right then
-        #[arg(long)]
+        /// Wait for the end and show the result; exit with 1 unless everything is right
+        #[arg(long, short)]
         wait: bool,
     },
-    /// Stop the one that runs
+    /// Stop the running scrub
     Stop {
         #[command(flatten)]
         server: ServerArgs,
     },
-    /// Show how far the last one is, and what it has found
+    /// Show progress and results of the last scrub
     Status {
         #[command(flatten)]
         server: ServerArgs,
@@ -411,60 +476,94 @@ pub(crate) enum ScrubAction {
 
 /// Arguments of `uraid set`.
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
-  uraid set cache=writethrough                              writes are answered when the members have them
-  uraid set --socket /run/vault.sock log=info")]
+#[command(
+    override_usage = "uraid set [OPTIONS]",
+    after_help = "Settings last until the server stops.
+
+Examples:
+  uraid set --rebuild-limit 50M
+  uraid set --cache writethrough --log info"
+)]
 pub(crate) struct SetArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// cache=writeback|writethrough, log=error|warn|info|debug|trace|off, read-deadline=TIME|off,
-    /// write-deadline=TIME|off, max-errors=N|off
-    #[arg(required = true, value_parser = setting, value_name = "KEY=VALUE")]
-    pub(crate) settings: Vec<(String, String)>,
+    #[command(flatten)]
+    pub(crate) settings: SettingArgs,
+}
+
+/// What can be set while an array is served. The server checks the values.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+pub(crate) struct SettingArgs {
+    /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
+    #[arg(long, value_parser = rate, value_name = "RATE|none")]
+    pub(crate) rebuild_limit: Option<Rate>,
+    /// Most bytes per second that scrubs read from each member; none: no limit
+    #[arg(long, value_parser = rate, value_name = "RATE|none")]
+    pub(crate) scrub_limit: Option<Rate>,
+    /// When writes are answered: writeback or writethrough
+    #[arg(long, value_name = "MODE")]
+    pub(crate) cache: Option<String>,
+    /// What is logged: error, warn, info, debug, trace or off
+    #[arg(long, value_name = "LEVEL")]
+    pub(crate) log: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "TIME|off")]
+    pub(crate) read_deadline: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "TIME|off")]
+    pub(crate) write_deadline: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "N|off")]
+    pub(crate) max_errors: Option<String>,
 }
 
 /// What is kept in memory.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct CacheArgs {
-    /// When a write is answered. A flush or FUA makes writes durable in every mode
-    #[arg(long, value_enum, default_value_t, value_name = "MODE")]
+    /// When writes are answered
+    ///
+    /// A flush makes writes durable in every mode, and so does FUA.
+    #[arg(long, value_enum, default_value_t, value_name = "MODE", help_heading = "Performance")]
     pub(crate) cache: CacheName,
-    /// Memory of the cache [default: 256M, or an eighth of the machine's memory where that is less]
-    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    /// Memory for the cache [default: 256M, at most 1/8 of the machine's memory]
+    #[arg(long, value_parser = bytes, value_name = "SIZE", help_heading = "Performance")]
     pub(crate) cache_size: Option<Bytes>,
-    /// Memory for the data of clients' requests in flight, replies that were not taken included. Clients wait while
-    /// there is none left, and one that leaves its replies lying for 30 seconds while others wait is disconnected
-    /// [default: the cache's size, and at least 64M]
-    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    /// Memory for clients' requests [default: the cache's size, at least 64M]
+    ///
+    /// Clients wait while none is left. A client that takes no replies for 30 seconds while others wait is
+    /// disconnected.
+    #[arg(long, value_parser = bytes, value_name = "SIZE", help_heading = "Performance")]
     pub(crate) request_memory: Option<Bytes>,
-    /// The most to read ahead of clients that read in order: auto (2M where members are on disks), off, or a size of up
-    /// to 32M. It goes to the cache, of which each reader gets a 64th at most
-    #[arg(long, value_parser = read_ahead, default_value = "auto", value_name = "SIZE")]
+    /// Read ahead of sequential readers: auto, off, or up to 32M
+    ///
+    /// auto reads up to 2M ahead if members are on disks. Each reader gets at most a 64th of the cache for it.
+    #[arg(long, value_parser = read_ahead, default_value = "auto", value_name = "SIZE", help_heading = "Performance")]
     pub(crate) read_ahead: ReadAhead,
 }
 
 /// When a write is answered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CacheName {
-    /// When it is in memory; it is written out in whole stripes where that can be
+    /// When data is in memory; it reaches the members in whole stripes where possible
     #[default]
     Writeback,
-    /// When the members have it; what is in memory saves later writes their reads
+    /// When the members have it; the cache saves later reads
     Writethrough,
-    /// When the members have it; nothing is kept
+    /// When the members have it; nothing is cached
     None,
 }
 
 /// Where to serve.
 #[derive(Debug, Default, Args)]
 pub(crate) struct EndpointArgs {
-    /// Unix socket to serve on, for this user only [default: uraid.sock beside the first member]
-    #[arg(long, value_name = "PATH", conflicts_with = "listen")]
+    /// Unix socket for clients of this user [default: uraid.sock beside the first member]
+    #[arg(long, short, value_name = "PATH", conflicts_with = "listen")]
     pub(crate) socket: Option<PathBuf>,
-    /// TCP address to serve on; anyone who reaches it can read and write the array
+    /// TCP address for clients; anyone who reaches it can read and write
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
-    /// The export's name for clients; the default export is this one too [default: the array's name]
+    /// Name of the export [default: the array's name]
     #[arg(long, value_name = "NAME")]
     pub(crate) export: Option<String>,
 }
@@ -477,7 +576,7 @@ pub(crate) struct ExamineArgs {
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// Members; one is enough to ask
+    /// Members; one is enough
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -485,20 +584,20 @@ pub(crate) struct ExamineArgs {
 /// What keeps the members in agreement over an unclean stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ConsistencyName {
-    /// Writes go to a log first: what was under way is done again or never was
+    /// Log every write first: after an unclean stop it is complete or never happened
     Log,
-    /// A bitmap says where writes were under way: parity is computed again there
+    /// Mark regions with writes under way: recompute their parity or copies after an unclean stop
     Bitmap,
-    /// Parity is computed again everywhere
+    /// Recompute parity or copies everywhere after an unclean stop
     None,
 }
 
 /// How content is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IntegrityName {
-    /// By a checksum of each 4 KiB block, kept apart from it
+    /// A CRC-32 of each 4 KiB block, stored apart from it
     Crc32,
-    /// Not at all, beyond what the members do
+    /// No checksums
     None,
 }
 
@@ -507,13 +606,13 @@ pub(crate) enum IntegrityName {
 #[command(after_help = "Example:
   uraid configure --consistency bitmap a.img b.img c.img")]
 pub(crate) struct ConfigureArgs {
-    /// What keeps the members in agreement over an unclean stop
+    /// How the array survives an unclean stop
     #[arg(long, value_enum, value_name = "MODE")]
     pub(crate) consistency: ConsistencyName,
-    /// Print what the members say then as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// All members of an array that was stopped cleanly, in any order
+    /// All members, in any order; the array has to be stopped cleanly
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -523,13 +622,13 @@ pub(crate) struct ConfigureArgs {
 #[command(after_help = "Example:
   truncate --size 2G a.img b.img c.img && uraid grow a.img b.img c.img")]
 pub(crate) struct GrowArgs {
-    /// How much data of each member the array is to use, or max: all that the smallest has room for
+    /// Data area of each member; max: all that the smallest member has room for
     #[arg(long, value_parser = bytes_or_max, default_value = "max", value_name = "SIZE")]
     pub(crate) size: Most,
-    /// Print what the members say then as JSON
+    /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,
-    /// All members of an array that was stopped cleanly, in any order
+    /// All members, in any order; the array has to be stopped cleanly
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -540,10 +639,10 @@ pub(crate) struct GrowArgs {
   uraid map --lba 2048 a.img b.img c.img
   uraid map --lba 0 --level rm2 --members 7 --rm2-m 3 --failed 1,3")]
 pub(crate) struct MapArgs {
-    /// Block to look for: a 512-byte sector of the array
+    /// Block: a 512-byte sector of the array
     #[arg(long, value_parser = lba, value_name = "N")]
     pub(crate) lba: Lba,
-    /// Members that are taken to be missing
+    /// Assume that these members are missing, such as 1,3
     #[arg(long, value_parser = members, default_value = "", hide_default_value = true, value_name = "SLOTS")]
     pub(crate) failed: MemberSet,
     /// Print JSON
@@ -551,7 +650,7 @@ pub(crate) struct MapArgs {
     pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) described: DescribedArgs,
-    /// The array's members; or describe an array with --level and --members
+    /// Members of an array; or use --level and --members instead
     #[arg(value_name = "MEMBER", conflicts_with_all = ["level", "member_count"])]
     pub(crate) members: Vec<PathBuf>,
 }
@@ -559,13 +658,13 @@ pub(crate) struct MapArgs {
 /// An array that need not exist.
 #[derive(Debug, Args)]
 pub(crate) struct DescribedArgs {
-    /// Without members: RAID level
+    /// RAID level of an array that need not exist
     #[arg(long, value_enum, requires = "member_count")]
     pub(crate) level: Option<LevelName>,
-    /// Without members: how many the array has
+    /// Number of members of an array that need not exist
     #[arg(long = "members", id = "member_count", value_name = "N", requires = "level")]
     pub(crate) count: Option<u8>,
-    /// Without members: size of each member's data area
+    /// Data area of each member of an array that need not exist
     #[arg(long, value_parser = bytes, default_value = "1G", value_name = "SIZE")]
     pub(crate) size: Bytes,
     #[command(flatten)]
@@ -583,10 +682,10 @@ pub(crate) struct LayoutArgs {
     pub(crate) level: LevelName,
     #[command(flatten)]
     pub(crate) placement: PlacementArgs,
-    /// How many members
+    /// Number of members
     #[arg(long, value_name = "N")]
     pub(crate) members: u8,
-    /// How many stripes to draw [default: until the placement repeats]
+    /// Number of stripes to draw [default: until the placement repeats]
     #[arg(long, value_name = "N")]
     pub(crate) stripes: Option<u16>,
     /// Print JSON
@@ -599,7 +698,7 @@ pub(crate) struct LayoutArgs {
 pub(crate) struct QuickstartArgs {
     #[command(flatten)]
     pub(crate) endpoint: EndpointArgs,
-    /// Where to put the members
+    /// Directory for the members
     #[arg(default_value = "./uraid-demo", value_name = "DIR")]
     pub(crate) dir: PathBuf,
 }
@@ -689,5 +788,35 @@ impl PlacementArgs {
             return refuse("--copies is for level 10 only".into());
         }
         Ok(level)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_is_under_one_heading() {
+        let command = Cli::command();
+        command.clone().debug_assert();
+        let mut named: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
+        let mut there: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        named.sort_unstable();
+        there.sort_unstable();
+        assert_eq!(named, there);
+    }
+
+    #[test]
+    fn short_help_fits_a_screen() {
+        let overview = command().render_help().to_string();
+        assert!(overview.lines().count() <= 60, "{overview}");
+        for command in command().get_subcommands_mut() {
+            let help = command.render_help().to_string();
+            assert!(help.lines().count() <= 60, "{help}");
+            assert!(!help.contains("--log-format"), "{help}");
+            for line in help.lines() {
+                assert!(line.chars().count() <= 100, "{line}");
+            }
+        }
     }
 }

@@ -34,7 +34,7 @@ use std::io::{self, Write};
 use std::panic;
 use std::process::{self, ExitCode};
 
-use clap::Parser;
+use clap::FromArgMatches as _;
 use uraid_io::array::{ConfigureError, CreateError};
 use uraid_layout::GeometryError;
 
@@ -43,7 +43,7 @@ use terminal::Closed;
 
 fn main() -> ExitCode {
     abort_on_panic();
-    let cli = Cli::parse();
+    let cli = Cli::from_arg_matches(&args::command().get_matches()).unwrap_or_else(|error| error.exit());
     logging::init(cli.log_format);
     let serves = matches!(cli.command, Command::Serve(_) | Command::Quickstart(_));
     let result = match cli.command {
@@ -61,10 +61,8 @@ fn main() -> ExitCode {
         Command::Remove(args) => administer::remove(&args),
         Command::Add(args) => administer::add(&args),
         Command::Replace(args) => administer::replace(&args),
-        Command::RebuildLimit(args) => administer::rebuild_limit(&args),
-        Command::ScrubLimit(args) => administer::scrub_limit(&args),
         Command::Scrub(args) => administer::scrub(&args),
-        Command::Wait(args) => wait::run(&args),
+        Command::Wait(args) => wait::run(&args.server),
         Command::Advise(args) => advise::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => administer::stop(&args),

@@ -22,17 +22,23 @@ const MAX_ERRORS: &str = "20";
 /// As it was asked for on the command line.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct PatienceArgs {
-    /// Compute what a member does not give within this time from the other members, and read around it until it
-    /// answers; off: wait. With a unit: 2s, 500ms
+    /// Read around a member that takes longer than this to answer
+    ///
+    /// What it does not deliver is computed from the other members until it answers again. off: wait for it.
     #[arg(long, value_parser = deadline, default_value = READ_DEADLINE, value_name = "TIME|off")]
+    #[arg(help_heading = "Failing members")]
     pub(crate) read_deadline: Limit<Duration>,
-    /// Give a member up that does not finish a write, a flush or a read within this time, where the array survives
-    /// that; off: wait
+    /// Fail a member that takes longer than this
+    ///
+    /// Applies to reads, writes and flushes, and only if the array survives without the member. off: wait for it.
     #[arg(long, value_parser = deadline, default_value = WRITE_DEADLINE, value_name = "TIME|off")]
+    #[arg(help_heading = "Failing members")]
     pub(crate) write_deadline: Limit<Duration>,
-    /// Give a member up with more corrected errors than this, where nothing is endangered by that; every hour halves
-    /// them. off: never
+    /// Fail a member after more corrected errors than this
+    ///
+    /// The count is halved every hour. A member is failed only if redundancy is left without it. off: never.
     #[arg(long, value_parser = errors, default_value = MAX_ERRORS, value_name = "N|off")]
+    #[arg(help_heading = "Failing members")]
     pub(crate) max_errors: Limit<u32>,
 }
 

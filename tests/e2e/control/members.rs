@@ -121,7 +121,7 @@ fn a_rebuild_goes_on_where_it_was_when_the_server_is_started_again() {
     let (array, server, events, mut model) = filled(&shape::raid5_of_5_left_symmetric());
     let _ = ask(&array, &["fail", "3"]).success();
     assert_eq!(events.until("degraded"), ["member-failed"]);
-    let _ = ask(&array, &["rebuild-limit", "64K"]).success();
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
     let _ = ask(&array, &["add", "--force", array.members()[3].to_str().unwrap()]).success();
     let now = status(&array);
     assert_eq!(now["members"][3]["state"], "rebuilding");
@@ -151,6 +151,6 @@ fn several_reactors_say_what_they_can_not_do() {
         let refusal = ask(&array, words).code_is(1).stderr;
         assert!(refusal.contains("--reactors 1"), "{refusal}");
     }
-    let _ = ask(&array, &["rebuild-limit", "fast"]).code_is(2);
+    let _ = ask(&array, &["set", "--rebuild-limit", "fast"]).code_is(2);
     let _ = server.stop();
 }

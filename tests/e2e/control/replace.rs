@@ -92,7 +92,7 @@ fn a_new_member_takes_the_place_of_one_that_works() {
         assert!(refusal.contains("--size"), "{refusal}");
         let refusal = ask(&array, &["replace", "1", array.members()[0].to_str().unwrap()]).code_is(1).stderr;
         assert!(refusal.contains("member0"), "{refusal}");
-        let _ = ask(&array, &["rebuild-limit", "1M"]).success();
+        let _ = ask(&array, &["set", "--rebuild-limit", "1M"]).success();
         let load = Load::start(&server, image, 3);
         let _ = ask(&array, &["replace", "--size", "16M", old_name, new_name]).success();
         assert_eq!(events.until("replace-started"), [""; 0], "{}", shape.name);
@@ -104,7 +104,7 @@ fn a_new_member_takes_the_place_of_one_that_works() {
         let refusal = ask(&array, &["replace", "--size", "16M", "0", array.path("other").to_str().unwrap()]).code_is(1);
         assert!(refusal.stderr.contains("being replaced"), "{}", refusal.stderr);
         assert!(!array.path("other").exists(), "nothing was made of it");
-        let _ = ask(&array, &["rebuild-limit", "none"]).success();
+        let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
         assert_eq!(events.until("replace-finished"), [""; 0], "{}", shape.name);
         let now = status(&array);
         assert_eq!((&now["replace"], &now["members"][1]["path"]), (&Value::Null, &json!(new_name)));
@@ -136,7 +136,7 @@ fn a_copy_that_is_cut_off_or_stopped_leaves_the_old_member() {
     let (array, server, events, image) = filled(&shape::raid5_of_3(), &[]);
     let new = array.path("new");
     let new_name = new.to_str().unwrap();
-    let _ = ask(&array, &["rebuild-limit", "64K"]).success();
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
     let _ = ask(&array, &["replace", "--size", "16M", "1", new_name]).success();
     assert_eq!(events.until("replace-started"), [""; 0]);
     let _ = ask(&array, &["fail", new_name]).success();
@@ -163,14 +163,14 @@ fn a_copy_that_is_cut_off_or_stopped_leaves_the_old_member() {
 fn the_new_member_is_rebuilt_when_the_old_one_fails_midway() {
     let (array, server, events, image) = filled(&shape::raid5_of_3(), &[]);
     let new = array.path("new");
-    let _ = ask(&array, &["rebuild-limit", "64K"]).success();
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
     let load = Load::start(&server, image, 5);
     let _ = ask(&array, &["replace", "--size", "16M", "1", new.to_str().unwrap()]).success();
     assert_eq!(events.until("replace-started"), [""; 0]);
     let _ = ask(&array, &["fail", "1"]).success();
     assert_eq!(events.until("rebuild-started"), ["member-failed", "replace-rebuilding", "degraded"]);
     assert_eq!(status(&array)["members"][1]["path"], new.to_str().unwrap());
-    let _ = ask(&array, &["rebuild-limit", "none"]).success();
+    let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
     assert_eq!(events.until("recovered"), ["rebuild-finished"]);
     let model = load.end();
     assert_same(&read_export(server.uri()), &model, "rebuilt");

@@ -110,7 +110,7 @@ fn every_spare_is_taken_once_whatever_becomes_of_it() {
     let [first, second] = ["spare0", "spare1"].map(|name| blank(&array, name, MEMBER_BYTES));
     let (server, events) = served(&array, &[&first, &second], &[]);
     write_export(server.uri(), &Random::new(23).bytes(array.expected_size()));
-    let _ = ask(&array, &["rebuild-limit", "1K"]).success();
+    let _ = ask(&array, &["set", "--rebuild-limit", "1K"]).success();
     for spare in [&first, &second] {
         let _ = ask(&array, &["fail", "1"]).success();
         let told = events.until("rebuild-started");

@@ -31,7 +31,7 @@ fn an_interrupted_scrub_goes_on_where_it_was_and_keeps_what_it_has_found() {
         let _ = server.stop();
         damage(&array, 0);
         let (server, events) = served(&array, &[]);
-        let _ = ask(&array, &["scrub-limit", "4M"]).success();
+        let _ = ask(&array, &["set", "--scrub-limit", "4M"]).success();
         let _ = ask(&array, &["scrub", "start", "--repair"]).success();
         assert_eq!(events.until("scrub-mismatch"), [""; 0]);
         let quarter = array.expected_size() as u64 / 4;
@@ -68,7 +68,7 @@ fn an_interrupted_scrub_goes_on_where_it_was_and_keeps_what_it_has_found() {
 fn a_scrub_that_was_stopped_is_not_gone_on_with() {
     let array = Array::create(&shape::raid5_of_3());
     let (server, _) = served(&array, &[]);
-    let _ = ask(&array, &["scrub-limit", "1K"]).success();
+    let _ = ask(&array, &["set", "--scrub-limit", "1K"]).success();
     let _ = ask(&array, &["scrub", "start"]).success();
     let _ = ask(&array, &["scrub", "stop"]).success();
     let _ = server.stop();
@@ -100,14 +100,14 @@ fn a_limit_holds_a_scrub_back_until_it_is_lifted() {
     for reactors in ["1", "2"] {
         let array = Array::create(&shape::raid5_of_3());
         let (server, events) = served(&array, &["--reactors", reactors]);
-        let said = ask(&array, &["scrub-limit", "1K"]).success().text();
-        assert!(said.contains("1 KiB a second"), "{said}");
+        let said = ask(&array, &["set", "--scrub-limit", "1K"]).success().text();
+        assert!(said.contains("1 KiB/s"), "{said}");
         let _ = ask(&array, &["scrub", "start"]).success();
         let now = status(&array);
         assert_eq!(now["scrub"]["running"], true);
         // A part of each reactor's goes beyond it, of at most a MiB.
         assert!(sum(&now, "read_bytes") <= 2 << 20, "{now:#}");
-        let _ = ask(&array, &["scrub-limit", "none"]).success();
+        let _ = ask(&array, &["set", "--scrub-limit", "none"]).success();
         assert_eq!(events.until("scrub-finished"), [""; 0]);
         let _ = server.stop();
     }

@@ -15,7 +15,7 @@ fn a_member_fails_while_it_is_being_made() {
         let (array, server, events, model) = filled(&shape);
         let load = Load::start(&server, model, 11);
         let _ = ask(&array, &["fail", "1"]).success();
-        let _ = ask(&array, &["rebuild-limit", "64K"]).success();
+        let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
         let new = array.path("new");
         let new = new.to_str().unwrap();
         let _ = ask(&array, &["add", "--size", "6M", new]).success();
@@ -27,7 +27,7 @@ fn a_member_fails_while_it_is_being_made() {
             let _ = ask(&array, &["fail", &other.to_string()]).success();
         }
         refuse(&array, &["fail", "2"], "does not survive");
-        let _ = ask(&array, &["rebuild-limit", "none"]).success();
+        let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
         let _ = ask(&array, &["add", new]).success();
         if let Some(other) = other {
             let _ = ask(&array, &["add", path(&array, other)]).success();
@@ -46,14 +46,14 @@ fn all_that_is_survived_fails_during_a_rebuild() {
         let (array, server, events, model) = filled(&shape);
         let load = Load::start(&server, model, 12);
         let _ = ask(&array, &["fail", "4"]).success();
-        let _ = ask(&array, &["rebuild-limit", "64K"]).success();
+        let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
         let _ = ask(&array, &["add", path(&array, 4)]).success();
         let _ = ask(&array, &["fail", "1"]).success();
         assert_eq!(status(&array)["health"]["survives"], 0);
         refuse(&array, &["fail", "0"], "does not survive");
         assert_eq!(status(&array)["members"][4]["state"], "rebuilding", "it goes on");
         let _ = ask(&array, &["add", path(&array, 1)]).success();
-        let _ = ask(&array, &["rebuild-limit", "none"]).success();
+        let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
         let _ = events.until("recovered");
         let model = load.finish();
         assert_eq!(status(&array)["health"]["survives"], 2);

@@ -81,11 +81,6 @@ pub(super) fn period(text: &str) -> Result<Duration, String> {
     period.map(Duration::from_secs).ok_or_else(|| format!("'{text}' is not a time; write for example 30d, 4w or 12h"))
 }
 
-pub(super) fn setting(text: &str) -> Result<(String, String), String> {
-    let (key, value) = text.split_once('=').ok_or_else(|| format!("'{text}' is not KEY=VALUE"))?;
-    Ok((key.to_owned(), value.to_owned()))
-}
-
 pub(super) fn lba(text: &str) -> Result<Lba, String> {
     text.parse().map(Lba).map_err(|_| format!("'{text}' is not a sector number"))
 }
