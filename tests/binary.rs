@@ -13,11 +13,12 @@ use crate::run::{Output, Running, run};
 /// How long a build of the release binary may take.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(900);
 
-/// A command of the binary under test, to be given arguments.
+/// A command of the binary under test, to be given arguments. It finds no server by itself, nor is it found: a test
+/// that wants that gives it a directory, `URAID_RUNTIME_DIR`.
 #[must_use]
 pub fn command() -> Command {
     let mut command = Command::new(path());
-    command.env("NO_COLOR", "1");
+    command.env("NO_COLOR", "1").env("URAID_RUNTIME_DIR", "/dev/null");
     command
 }
 

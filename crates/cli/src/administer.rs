@@ -9,7 +9,6 @@ use serde_json::Value;
 use uuid::Uuid;
 
 use crate::args::{AddArgs, MemberArgs, Rate, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, SettingArgs, StopArgs};
-use crate::control::client::Client;
 use crate::control::protocol::{
     Added, Certainty, Lost, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status, Stopped,
 };
@@ -25,8 +24,8 @@ const SOON: Duration = Duration::from_secs(2);
 pub(crate) fn stop(args: &StopArgs) -> Result<()> {
     // Once it stops it answers nobody else. An answer that comes too late must not be taken for that to the stop, so
     // this has a connection of its own.
-    let before: Result<Status> = Client::connect(&args.server.socket)?.ask(&Request::Status {});
-    let mut client = Client::connect(&args.server.socket)?;
+    let before: Result<Status> = args.server.connect()?.ask(&Request::Status {});
+    let mut client = args.server.connect()?;
     let request = Request::Stop { force: args.force };
     let Stopped { lost } = client.ask_at_length(&request, SOON, || {
         // Whoever has closed standard error does not want to know.
@@ -56,7 +55,7 @@ fn waiting(before: Option<&Status>) -> String {
 
 /// `uraid set`.
 pub(crate) fn set(args: &SetArgs) -> Result<()> {
-    let mut client = Client::connect(&args.server.socket)?;
+    let mut client = args.server.connect()?;
     let SettingArgs { rebuild_limit, scrub_limit, cache, log, read_deadline, write_deadline, max_errors } =
         &args.settings;
     let limit = |rate: Rate| rate.0.map(|rate| rate.0);
@@ -87,21 +86,21 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
 /// `uraid fail`.
 pub(crate) fn fail(args: &MemberArgs) -> Result<()> {
     let request = Request::Fail { member: name(&args.member)? };
-    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
+    let _: Value = args.server.connect()?.ask(&request)?;
     print(format_args!("the array goes on without {}", args.member))
 }
 
 /// `uraid remove`.
 pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
     let request = Request::Remove { member: name(&args.member)? };
-    let _: Value = Client::connect(&args.server.socket)?.ask(&request)?;
+    let _: Value = args.server.connect()?.ask(&request)?;
     print(format_args!("{} can be taken away", args.member))
 }
 
 /// `uraid add`: waits until the member has joined, or is a spare, and not until it is rebuilt.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
     let AddArgs { server, force, size, path } = args;
-    let mut client = Client::connect(&server.socket)?;
+    let mut client = server.connect()?;
     // A new member's areas are zeroed first.
     client.be_patient()?;
     let request = Request::Add { path: absolute(path)?, force: *force, size_bytes: size.map(|size| size.0) };
@@ -122,7 +121,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 /// `uraid replace`: waits until the copy has begun.
 pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
     let ReplaceArgs { server, force, size, old, new } = args;
-    let mut client = Client::connect(&server.socket)?;
+    let mut client = server.connect()?;
     // A new member's areas are zeroed first.
     client.be_patient()?;
     let request = Request::Replace {
@@ -161,7 +160,7 @@ pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
                 (true, false) => ScrubMode::Repair,
                 (false, false) => ScrubMode::Check,
             };
-            let mut client = Client::connect(&server.socket)?;
+            let mut client = server.connect()?;
             let scrub: Scrub = client.ask(&Request::ScrubStart { mode })?;
             if !wait {
                 return print(format_args!("{}", status::scrub_line(&scrub)));
@@ -172,11 +171,11 @@ pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
             judge(&report.scrub, &level)
         }
         ScrubAction::Stop { ref server } => {
-            let scrub: Scrub = Client::connect(&server.socket)?.ask(&Request::ScrubStop {})?;
+            let scrub: Scrub = server.connect()?.ask(&Request::ScrubStop {})?;
             print(format_args!("{}", status::scrub_line(&scrub)))
         }
         ScrubAction::Status { ref server, json } => {
-            let report: ScrubReport = Client::connect(&server.socket)?.ask(&Request::ScrubStatus {})?;
+            let report: ScrubReport = server.connect()?.ask(&Request::ScrubStatus {})?;
             if json { print_json(&report) } else { show(&report) }
         }
     }

@@ -1,5 +1,6 @@
 //! The command line: what users may say, with examples.
 
+mod level;
 mod values;
 
 use std::net::SocketAddr;
@@ -8,12 +9,13 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use uraid_io::superblock::{Consistency, Integrity};
-use uraid_layout::{Bytes, Lba, Level, MemberSet, Placement, Rotation};
+use uraid_layout::{Bytes, Lba, MemberSet};
 use uuid::Uuid;
 
 use crate::advise::AdviseArgs;
 use crate::patience::PatienceArgs;
 use crate::simulate::SimulateArgs;
+pub(crate) use level::{LevelName, PlacementArgs};
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
 use values::{busy_poll, bytes_or_max, lba, members, metrics_address, period, rate, read_ahead};
 
@@ -71,12 +73,20 @@ pub(crate) enum Command {
     Scrub(ScrubArgs),
     /// Change settings of a running array
     Set(SetArgs),
+    /// Find arrays: running ones, and those on devices and files
+    ///
+    /// Without PATH it looks at running servers, block devices and the files of the working directory.
+    List(ListArgs),
     /// Show what members say about their array
     Examine(ExamineArgs),
+    /// Rename a stopped array
+    Rename(RenameArgs),
     /// Choose how a stopped array survives an unclean stop
     Configure(ConfigureArgs),
     /// Use the additional space of members that were enlarged
     Grow(GrowArgs),
+    /// Erase what makes a file or device a member
+    Wipe(WipeArgs),
     /// Show where a block is, and how it is read and written
     Map(MapArgs),
     /// Draw where a RAID level puts data and parity
@@ -91,7 +101,7 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
-    ("Work on a stopped array", &["examine", "configure", "grow"]),
+    ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe"]),
     ("Understand and plan", &["map", "layout", "advise", "simulate"]),
 ];
 
@@ -121,48 +131,6 @@ pub(crate) enum LogFormat {
     Text,
     /// One JSON object per line
     Json,
-}
-
-/// A RAID level, as the command line says it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LevelName {
-    /// Striping: survives no failure
-    #[value(name = "0")]
-    Raid0,
-    /// Mirrors: all members but one may fail
-    #[value(name = "1")]
-    Raid1,
-    /// Striped mirrors: one copy of each block has to be left
-    #[value(name = "10")]
-    Raid10,
-    /// Rotating parity: any one member may fail
-    #[value(name = "5")]
-    Raid5,
-    /// Two parity groups for each block: any two members may fail
-    #[value(name = "rm2")]
-    Rm2,
-}
-
-/// How a level places what it keeps.
-#[derive(Debug, Args)]
-pub(crate) struct PlacementArgs {
-    /// Chunk size: 4K to 1M
-    #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
-    pub(crate) chunk: Bytes,
-    /// Placement within the level
-    ///
-    /// RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric. RM2: adjacent (default),
-    /// partitioned. RAID 10: near.
-    #[arg(long, value_name = "NAME")]
-    layout: Option<String>,
-    /// RM2: rows per parity stripe [default: as many as possible]
-    ///
-    /// One row of each stripe holds parity, so more rows leave more room for data.
-    #[arg(long, value_name = "M")]
-    rm2_m: Option<u8>,
-    /// RAID 10: copies of each block [default: 2]
-    #[arg(long, value_name = "N")]
-    copies: Option<u8>,
 }
 
 /// Arguments of `uraid create`.
@@ -322,9 +290,9 @@ pub(crate) struct WatchArgs {
 /// Which server is meant.
 #[derive(Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Socket or control socket of the server
-    #[arg(long, short, default_value = "uraid.sock", value_name = "PATH")]
-    pub(crate) socket: PathBuf,
+    /// Socket or control socket of the server [default: ./uraid.sock, or the only running server]
+    #[arg(long, short, value_name = "PATH")]
+    pub(crate) socket: Option<PathBuf>,
 }
 
 /// Arguments of `uraid wait`.
@@ -601,6 +569,52 @@ pub(crate) enum IntegrityName {
     None,
 }
 
+/// Arguments of `uraid list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid list                                          running servers, block devices, this directory
+  uraid list /srv/images /dev/sd*
+  uraid list --json | jq -r .[].uri")]
+pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Files, devices and directories; what is not a member is skipped
+    #[arg(value_name = "PATH")]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// Arguments of `uraid rename`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  uraid rename archive a.img b.img c.img")]
+pub(crate) struct RenameArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// New name; an empty one removes the name
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// All members, in any order; the array has to be stopped cleanly
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// Arguments of `uraid wipe`.
+#[derive(Debug, Args)]
+#[command(after_help = "Without --force it shows what the members belong to, and changes nothing.
+
+Example:
+  uraid wipe --force /dev/sdf")]
+pub(crate) struct WipeArgs {
+    /// Wipe: the array can't use these members any more
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Members that no server uses
+    #[arg(required = true, value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
 /// Arguments of `uraid configure`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
@@ -726,68 +740,6 @@ impl ConsistencyName {
             Self::Bitmap => Consistency::Bitmap,
             Self::None => Consistency::None,
         }
-    }
-}
-
-impl LevelName {
-    /// The level in its default layout; what is not said of `rm2_m` and `copies` has the default for `members` members.
-    pub(crate) fn level(self, members: u8, rm2_m: Option<u8>, copies: Option<u8>) -> Level {
-        match self {
-            Self::Raid0 => Level::Raid0,
-            Self::Raid1 => Level::Raid1,
-            Self::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
-            Self::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
-            Self::Rm2 => {
-                let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
-                Level::Rm2 { height, placement: Placement::Adjacent }
-            }
-        }
-    }
-}
-
-impl PlacementArgs {
-    /// The level with the options that it takes, for `members` members.
-    pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
-        let Self { ref layout, rm2_m, copies, .. } = *self;
-        let layout = layout.as_deref();
-        let refuse = |text: String| Err(Misuse(text));
-        let level = match (name.level(members, rm2_m, copies), layout) {
-            (level, None) | (level @ Level::Raid10 { .. }, Some("near")) => level,
-            (Level::Raid5 { .. }, Some(name)) => {
-                let rotation = match name {
-                    "left-symmetric" => Rotation::LeftSymmetric,
-                    "left-asymmetric" => Rotation::LeftAsymmetric,
-                    "right-symmetric" => Rotation::RightSymmetric,
-                    "right-asymmetric" => Rotation::RightAsymmetric,
-                    _ => {
-                        return refuse(format!(
-                            "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or \
-                             right-asymmetric"
-                        ));
-                    }
-                };
-                Level::Raid5 { rotation }
-            }
-            (Level::Rm2 { height, .. }, Some(name)) => {
-                let placement = match name {
-                    "adjacent" => Placement::Adjacent,
-                    "partitioned" => Placement::Partitioned,
-                    _ => return refuse(format!("RM2 has no layout '{name}'; choose adjacent or partitioned")),
-                };
-                Level::Rm2 { height, placement }
-            }
-            (level, Some(layout)) => {
-                let name = crate::shape::level_name(level);
-                return refuse(format!("RAID {name} has no layout '{layout}'; leave --layout out"));
-            }
-        };
-        if rm2_m.is_some() && !matches!(level, Level::Rm2 { .. }) {
-            return refuse("--rm2-m is for level rm2 only".into());
-        }
-        if copies.is_some() && !matches!(level, Level::Raid10 { .. }) {
-            return refuse("--copies is for level 10 only".into());
-        }
-        Ok(level)
     }
 }
 

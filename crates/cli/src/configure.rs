@@ -1,17 +1,28 @@
-//! `uraid configure`: other settings for an array that is not being served.
+//! `uraid configure` and `uraid rename`: other settings for an array that is not being served.
+
+use std::path::PathBuf;
 
 use anyhow::Result;
-use uraid_io::array::{Array, OpenOptions};
+use uraid_io::array::{Array, OpenOptions, Setting};
 use uraid_io::member::Access;
 
-use crate::args::ConfigureArgs;
+use crate::args::{ConfigureArgs, RenameArgs};
 use crate::examine;
 
-/// Runs the command.
+/// Runs `uraid configure`.
 pub(crate) fn run(args: &ConfigureArgs) -> Result<()> {
+    change(&args.members, &Setting::Consistency(args.consistency.consistency()), args.json)
+}
+
+/// Runs `uraid rename`.
+pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
+    change(&args.members, &Setting::Name(args.name.clone()), args.json)
+}
+
+fn change(members: &[PathBuf], setting: &Setting, json: bool) -> Result<()> {
     // An array that is not whole is refused with what to do about it here.
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
-    let array = Array::open(&args.members, options)?;
-    drop(array.configure(args.consistency.consistency())?);
-    examine::show(&examine::report(&args.members)?, args.json)
+    let array = Array::open(members, options)?;
+    drop(array.configure(setting)?);
+    examine::show(&examine::report(members)?, json)
 }

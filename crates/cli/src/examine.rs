@@ -12,15 +12,15 @@ use uuid::Uuid;
 
 use crate::args::ExamineArgs;
 use crate::create::now;
-use crate::shape::{consistency_name, integrity_name, layout_name, level_name};
+use crate::shape::{consistency_name, integrity_name, layout_name, level_name, level_title};
 use crate::terminal::{duration, list, print, print_json, size};
 
 /// An array, as its members describe it. Sizes are in bytes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     uuid: Uuid,
-    name: String,
-    level: &'static str,
+    pub(crate) name: String,
+    pub(crate) level: &'static str,
     layout: &'static str,
     chunk: u64,
     /// RM2: rows of a parity stripe.
@@ -36,13 +36,16 @@ pub(crate) struct Report {
     consistency: &'static str,
     /// How content is checked: `crc32` or `none`.
     integrity: &'static str,
-    size: u64,
+    pub(crate) size: u64,
     /// What requests are multiples of, unless checksums make it more.
     sector_size: u64,
     /// When a scrub was last finished that compared everything, in seconds since 1970.
     scrub_finished_s: Option<u64>,
     /// How many members may fail, whichever they are.
     tolerance: usize,
+    /// How many members the array has.
+    #[serde(skip)]
+    pub(crate) member_count: usize,
     /// Slots whose member was not named or does not count.
     missing: Vec<u8>,
     members: Vec<MemberReport>,
@@ -118,6 +121,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         sector_size: superblock.sector_size.0,
         scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
         tolerance: geometry.tolerance(),
+        member_count: geometry.members(),
         missing,
         members,
     })
@@ -154,11 +158,25 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
 }
 
 impl Report {
+    /// How it is, in a few words.
+    pub(crate) fn health(&self) -> String {
+        let state = match self.state {
+            "initialising" => return "its creation was cut off".to_owned(),
+            "clean" => "clean",
+            _ => "not stopped cleanly",
+        };
+        match self.missing.as_slice() {
+            [] => format!("{state}, all members found"),
+            [slot] => format!("{state}, member {slot} not found"),
+            missing => format!("{state}, members {} not found", list(missing)),
+        }
+    }
+
     /// One line for people: `array 'vault' (RM2 adjacent, 3 GiB in chunks of 64 KiB)`.
     pub(crate) fn title(&self) -> String {
         let Self { name, level, layout, chunk, .. } = self;
         let name = if name.is_empty() { String::new() } else { format!(" '{}'", name.escape_debug()) };
-        let level = if *level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") };
+        let level = level_title(level);
         format!("array{name} ({level} {layout}, {} in chunks of {})", size(self.size), size(*chunk))
     }
 }

@@ -13,6 +13,7 @@ mod fleet;
 mod grow;
 mod health;
 mod layout;
+mod list;
 mod logging;
 mod map;
 mod metrics;
@@ -20,6 +21,7 @@ mod patience;
 mod probe;
 mod quickstart;
 mod reactor;
+mod running;
 mod serve;
 mod shape;
 mod simulate;
@@ -29,6 +31,7 @@ mod status;
 mod systemd;
 mod terminal;
 mod wait;
+mod wipe;
 
 use std::io::{self, Write};
 use std::panic;
@@ -49,8 +52,11 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
         Command::Serve(args) => serve::run(&args),
+        Command::List(args) => list::run(&args),
         Command::Examine(args) => examine::run(&args),
+        Command::Rename(args) => configure::rename(&args),
         Command::Configure(args) => configure::run(&args),
+        Command::Wipe(args) => wipe::run(&args),
         Command::Grow(args) => grow::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Layout(args) => layout::run(&args),

@@ -25,6 +25,7 @@ use crate::fleet::Fleet;
 use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, LastResort, Reactor, Settings};
+use crate::running::Registration;
 use crate::systemd::{self, Notifier};
 use crate::terminal::{print, quoted};
 use signals::Signals;
@@ -150,6 +151,7 @@ async fn serve(
     let service = Service::start(array, &info, settings, reactors).await?;
     let (reactor, connections) = service.parts();
     let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
+    let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
     if let Some(socket) = socket {
         spawn_local(control::serve(Rc::clone(&control), socket));
     }
@@ -195,7 +197,7 @@ async fn serve(
     control.close_door().await;
     control.end(&closed, lost).await;
     reactor.watcher().into_iter().for_each(Watcher::end);
-    drop(summing);
+    drop((summing, registration));
     closed
 }
 

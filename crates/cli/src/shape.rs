@@ -69,6 +69,11 @@ pub(crate) fn level_name(level: Level) -> &'static str {
     }
 }
 
+/// A level's name in text.
+pub(crate) fn level_title(name: &str) -> String {
+    if name == "rm2" { "RM2".to_owned() } else { format!("RAID {name}") }
+}
+
 /// The consistency as `--consistency` takes it.
 pub(crate) fn consistency_name(consistency: Consistency) -> &'static str {
     match consistency {

@@ -6,12 +6,12 @@ use std::time::Duration;
 use anyhow::Result;
 
 use crate::args::StatusArgs;
-use crate::control::client::Client;
 use crate::control::protocol::{
     Fill, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status, Trouble,
 };
 use crate::create::now;
 use crate::health::words;
+use crate::shape::level_title;
 use crate::terminal::{duration, print, print_json, size};
 
 /// Between two looks.
@@ -25,7 +25,7 @@ const BAR: u64 = 30;
 
 /// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
-    let mut client = Client::connect(&args.server.socket)?;
+    let mut client = args.server.connect()?;
     let mut before: Option<Status> = None;
     loop {
         let status: Status = client.ask(&Request::Status {})?;
@@ -49,7 +49,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 /// Everything, on several lines.
 fn screen(status: &Status, before: Option<&Status>) -> String {
     let Status { level, layout, members, size_bytes, chunk_bytes, requests, .. } = status;
-    let level = if level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") };
+    let level = level_title(level);
     let clients = if status.clients == 1 { "1 client".to_owned() } else { format!("{} clients", status.clients) };
     let mode = if status.read_only { ", read-only" } else { "" };
     let mut text = format!(

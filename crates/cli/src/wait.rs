@@ -16,7 +16,7 @@ const PERIOD: Duration = Duration::from_millis(200);
 /// Waits until nothing is being rebuilt, copied or scrubbed any more, or what is can't go on; succeeds where the array
 /// is whole then.
 pub(crate) fn run(args: &ServerArgs) -> Result<()> {
-    let health = until_none(&mut Client::connect(&args.socket)?, &Work::ALL)?.health;
+    let health = until_none(&mut args.connect()?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
     print(format_args!("{}", words(&health)))
 }

@@ -5,7 +5,7 @@ mod support;
 use std::path::PathBuf;
 
 use tempfile::TempDir;
-use uraid_io::array::{Array, ConfigureError, CreateError, CreateOptions, OpenError, OpenOptions, create};
+use uraid_io::array::{Array, ConfigureError, CreateError, CreateOptions, OpenError, OpenOptions, Setting, create};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, Epoch, Sequence, Superblock};
 use uraid_layout::{Bytes, Level, Placement, Rotation};
@@ -85,7 +85,7 @@ fn every_setting_can_be_changed_to_every_other() {
     let mut epoch = 2;
     for (from, to) in modes.iter().flat_map(|from| modes.iter().map(move |to| (*from, *to))) {
         for consistency in [from, to] {
-            let array = open(&paths).expect("opens").configure(consistency).expect("configured");
+            let array = open(&paths).expect("opens").configure(&Setting::Consistency(consistency)).expect("configured");
             assert_eq!(array.superblock.consistency, consistency);
             drop(array);
             epoch += 1;
@@ -101,17 +101,22 @@ fn every_setting_can_be_changed_to_every_other() {
 #[test]
 fn only_a_whole_and_clean_array_is_configured() {
     let (_directory, paths) = made(&options(RAID5), 3).expect("made");
-    let refused = open(&paths[1..]).expect("opens").configure(Consistency::None).expect_err("a member is missing");
+    let refused = open(&paths[1..])
+        .expect("opens")
+        .configure(&Setting::Consistency(Consistency::None))
+        .expect_err("a member is missing");
     assert!(matches!(refused, ConfigureError::NotWhole { .. }), "{refused}");
     for path in &paths {
         store(path, &Superblock { is_clean: false, sequence: Sequence(2), ..stored(path) });
     }
-    let refused = open(&paths).expect("opens").configure(Consistency::None).expect_err("it is dirty");
+    let refused =
+        open(&paths).expect("opens").configure(&Setting::Consistency(Consistency::None)).expect_err("it is dirty");
     assert!(matches!(refused, ConfigureError::Dirty), "{refused}");
     assert!(paths.iter().all(|path| stored(path).consistency == Consistency::Log), "nothing is changed");
 
     let (_directory, paths) = made(&options(Level::Raid0), 2).expect("made");
-    let refused = open(&paths).expect("opens").configure(Consistency::Bitmap).expect_err("of no use");
+    let refused =
+        open(&paths).expect("opens").configure(&Setting::Consistency(Consistency::Bitmap)).expect_err("of no use");
     assert!(matches!(refused, ConfigureError::Unsuited { .. }), "{refused}");
 
     let large = CreateOptions {
@@ -121,7 +126,10 @@ fn only_a_whole_and_clean_array_is_configured() {
         ..options(RM2)
     };
     let (_directory, paths) = made(&large, 7).expect("made");
-    let refused = open(&paths).expect("opens").configure(Consistency::Log).expect_err("the log is too small");
+    let refused = open(&paths)
+        .expect("opens")
+        .configure(&Setting::Consistency(Consistency::Log))
+        .expect_err("the log is too small");
     assert!(matches!(refused, ConfigureError::LogTooSmall { .. }), "{refused}");
     assert!(paths.iter().all(|path| stored(path).epoch == Epoch(2)), "nothing is changed");
 }

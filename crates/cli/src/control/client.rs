@@ -9,6 +9,11 @@ use anyhow::{Context, Result, bail};
 use serde::de::DeserializeOwned;
 
 use super::protocol::{Request, Response};
+use crate::args::ServerArgs;
+use crate::running;
+
+/// Where a server is that was started in the working directory.
+const DEFAULT_SOCKET: &str = "uraid.sock";
 
 /// How long a server may take for what it does at once.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
@@ -22,6 +27,29 @@ pub(crate) struct Client {
     stream: BufReader<UnixStream>,
     /// The server's socket.
     path: PathBuf,
+}
+
+impl ServerArgs {
+    /// Connects to the server that is meant: the named one, the one of this directory, or the only one that runs.
+    pub(crate) fn connect(&self) -> Result<Client> {
+        if let Some(socket) = &self.socket {
+            return Client::connect(socket);
+        }
+        if let Ok(client) = Client::connect(Path::new(DEFAULT_SOCKET)) {
+            return Ok(client);
+        }
+        match running::servers().as_slice() {
+            [] => bail!(
+                "no server is running: start one with `uraid serve`, or name the socket of one that could not be \
+                 found, with --socket"
+            ),
+            [socket] => Client::connect(socket),
+            several => bail!(
+                "several servers are running; name the socket of one, with --socket:\n  {}",
+                several.iter().map(|socket| socket.display().to_string()).collect::<Vec<_>>().join("\n  ")
+            ),
+        }
+    }
 }
 
 impl Client {

@@ -1,4 +1,4 @@
-//! Changing how an array that nobody uses is kept consistent.
+//! Changing settings of an array that nobody uses: how it is kept consistent, and its name.
 //!
 //! It takes one round of superblock writes. Cut off anywhere, it leaves members of two adjacent epochs; the next
 //! opening brings those up that it did not reach, so the change is made on all members or on none. An array that is
@@ -16,6 +16,15 @@ use crate::disk::Disk;
 use crate::engine::Record;
 use crate::member::Access;
 use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, SuperblockError};
+
+/// What is changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Setting {
+    /// How the array is kept consistent.
+    Consistency(Consistency),
+    /// Its name.
+    Name(String),
+}
 
 /// Why an array can't be configured. Nothing has been changed then, unless it says so.
 #[derive(Debug, Error)]
@@ -79,22 +88,22 @@ impl Array {
     ///
     /// # Panics
     /// When the array is open for reading only.
-    pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
-        let assembled = self.assembled.configure(consistency)?;
+    pub fn configure(self, setting: &Setting) -> Result<Self, ConfigureError> {
+        let assembled = self.assembled.configure(setting)?;
         let superblock = assembled.record.any().clone();
         Ok(Self { superblock, assembled, ..self })
     }
 }
 
 impl<D: Disk> Assembled<D> {
-    /// Has the array kept consistent in another way from now on, durably; blocks.
+    /// Changes a setting, durably; blocks.
     ///
     /// # Errors
     /// When the array is not whole and clean, the setting does not suit it, or a member fails.
     ///
     /// # Panics
     /// When the array is open for reading only.
-    pub fn configure(self, consistency: Consistency) -> Result<Self, ConfigureError> {
+    pub fn configure(self, setting: &Setting) -> Result<Self, ConfigureError> {
         assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
         let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = self;
         let level = geometry.spec().level;
@@ -104,17 +113,22 @@ impl<D: Disk> Assembled<D> {
         if !record.is_clean() {
             return Err(ConfigureError::Dirty);
         }
-        if !consistency.suits(level) {
+        if let &Setting::Consistency(consistency) = setting
+            && !consistency.suits(level)
+        {
             return Err(ConfigureError::Unsuited { level });
         }
         let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
         let needed = Areas::log_min(stripe_on_member(&geometry));
         for superblock in &mut superblocks {
             let (member, size) = (superblock.slot, superblock.areas.log.size);
-            if consistency == Consistency::Log && size < needed {
-                return Err(ConfigureError::LogTooSmall { member, size, needed });
+            match setting {
+                Setting::Consistency(Consistency::Log) if size < needed => {
+                    return Err(ConfigureError::LogTooSmall { member, size, needed });
+                }
+                Setting::Consistency(consistency) => superblock.consistency = *consistency,
+                Setting::Name(name) => superblock.name.clone_from(name),
             }
-            superblock.consistency = consistency;
             superblock.epoch = Epoch(superblock.epoch.0 + 1);
             superblock.sequence = Sequence(superblock.sequence.0 + 1);
             superblock.check().map_err(|source| ConfigureError::Unfit { member, source })?;

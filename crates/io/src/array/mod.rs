@@ -30,7 +30,7 @@ mod wait;
 use uraid_layout::MemberSet;
 
 pub use assemble::Assembled;
-pub use configure::ConfigureError;
+pub use configure::{ConfigureError, Setting};
 pub use create::{CreateError, CreateOptions, create};
 pub use disown::disown;
 pub use gather::{Look, look};

@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 use uraid_io::array::{
-    Candidate, ConfigureError, Content, GrowError, OpenError, OpenOptions, check_presence, format, judge,
+    Candidate, ConfigureError, Content, GrowError, OpenError, OpenOptions, Setting, check_presence, format, judge,
 };
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Engine, EngineError};
@@ -232,7 +232,7 @@ fn what_is_not_finished_is_opened_for_writing_with_all_members_or_not_at_all() {
         assert!(opened().is_initialising() && opened().needs_recovery(), "{shape:?}");
         let refused = opened().into_engine::<u64>();
         assert!(matches!(refused, Err(EngineError::NotRecovered)), "{shape:?}");
-        let refused = opened().configure(Consistency::None);
+        let refused = opened().configure(&Setting::Consistency(Consistency::None));
         assert!(matches!(refused, Err(ConfigureError::Dirty)), "{shape:?}: {refused:?}");
         let refused = opened().grow(&vec![None; all], None, |_, _| ());
         assert!(matches!(refused, Err(GrowError::Dirty)), "{shape:?}: {refused:?}");

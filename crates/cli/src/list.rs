@@ -1,0 +1,164 @@
+//! `uraid list`: the arrays that there are, of running servers and on the members that are found.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde::Serialize;
+use uraid_io::array::{Look, Patience, look};
+use uuid::Uuid;
+
+use crate::args::ListArgs;
+use crate::control::client::Client;
+use crate::control::protocol::{Request, Status};
+use crate::examine;
+use crate::health::words;
+use crate::running;
+use crate::shape::level_title;
+use crate::terminal::{list as enumerate, print, print_json, size};
+
+/// How long a path may take to answer.
+const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// Paths that are looked at together.
+const PATHS_AT_ONCE: usize = 32;
+
+/// An array that was found.
+#[derive(Debug, Serialize)]
+struct Found {
+    uuid: Uuid,
+    name: String,
+    level: String,
+    size_bytes: u64,
+    /// `running` or `stopped`.
+    state: &'static str,
+    /// How it is, in words.
+    health: String,
+    /// Where clients reach it; none while it is stopped.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    uri: Option<String>,
+    /// How many members it has.
+    member_count: usize,
+    /// The paths of its members that were found.
+    members: Vec<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ListArgs) -> Result<()> {
+    let mut groups: BTreeMap<Uuid, Vec<PathBuf>> = BTreeMap::new();
+    let mut seen = Vec::new();
+    for paths in candidates(&args.paths)?.chunks(PATHS_AT_ONCE) {
+        for Look { path, found } in look(paths, &mut Patience::new(Some(ANSWER_TIME_MAX), || ()))? {
+            let Ok((id, superblock)) = found else { continue };
+            // Devices have several names.
+            if !seen.contains(&id) {
+                seen.push(id);
+                groups.entry(superblock.array).or_default().push(path);
+            }
+        }
+    }
+    let mut arrays: Vec<Found> = running::servers().iter().filter_map(|socket| served(socket).ok()).collect();
+    for (uuid, paths) in groups {
+        if !arrays.iter().any(|array| array.uuid == uuid) {
+            arrays.push(stopped(uuid, &paths));
+        }
+    }
+    arrays.sort_by(|one, other| (&one.name, one.uuid).cmp(&(&other.name, other.uuid)));
+    if args.json {
+        return print_json(&arrays);
+    }
+    if arrays.is_empty() {
+        return print(format_args!("no array found; `uraid quickstart` creates one"));
+    }
+    arrays.iter().try_for_each(show)
+}
+
+/// Where members may be: what was named, and what is in named directories; otherwise block devices and the working
+/// directory.
+fn candidates(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for path in named {
+        if path.is_dir() {
+            paths.extend(files(path).with_context(|| format!("can't read {}", path.display()))?);
+        } else {
+            paths.push(path.clone());
+        }
+    }
+    if named.is_empty() {
+        let devices = fs::read_dir("/sys/class/block").into_iter().flatten().flatten();
+        paths.extend(devices.map(|entry| Path::new("/dev").join(entry.file_name())));
+        paths.extend(files(Path::new(".")).unwrap_or_default());
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The files of a directory, without what is hidden.
+fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
+    let entries = fs::read_dir(directory)?.flatten().filter(|entry| !is_hidden(&entry.file_name()));
+    let paths = entries.map(|entry| if directory == Path::new(".") { entry.file_name().into() } else { entry.path() });
+    Ok(paths.filter(|path: &PathBuf| !path.is_dir()).collect())
+}
+
+/// What a server says.
+fn served(socket: &Path) -> Result<Found> {
+    let status: Status = Client::connect(socket)?.ask(&Request::Status {})?;
+    let members: Vec<String> = status.members.iter().filter_map(|member| member.path.clone()).collect();
+    Ok(Found {
+        uuid: status.uuid,
+        name: status.name,
+        level: status.level,
+        size_bytes: status.size_bytes,
+        state: "running",
+        health: words(&status.health),
+        uri: Some(status.uri),
+        member_count: status.members.len(),
+        members,
+    })
+}
+
+/// What members say.
+fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
+    let members = paths.iter().map(|path| path.display().to_string()).collect();
+    let nothing = Found {
+        uuid,
+        name: String::new(),
+        level: String::new(),
+        size_bytes: 0,
+        state: "stopped",
+        health: String::new(),
+        uri: None,
+        member_count: paths.len(),
+        members,
+    };
+    match examine::report(paths) {
+        Err(error) => Found { health: format!("not usable: {}", crate::chain(&error)), ..nothing },
+        Ok(report) => Found {
+            name: report.name.clone(),
+            level: report.level.to_owned(),
+            size_bytes: report.size,
+            health: report.health(),
+            member_count: report.member_count,
+            ..nothing
+        },
+    }
+}
+
+/// Some lines for people.
+fn show(array: &Found) -> Result<()> {
+    let Found { uuid, name, level, size_bytes, state, health, uri, member_count, members } = array;
+    let name = if name.is_empty() { uuid.to_string() } else { name.escape_debug().to_string() };
+    if level.is_empty() {
+        print(format_args!("{name}: {health}"))?;
+    } else {
+        let level = level_title(level);
+        print(format_args!("{name}: {level} of {member_count} members, {}, {state}, {health}", size(*size_bytes)))?;
+    }
+    if let Some(uri) = uri {
+        print(format_args!("  {uri}"))?;
+    }
+    print(format_args!("  {}", enumerate(members)))
+}
