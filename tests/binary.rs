@@ -38,7 +38,8 @@ pub fn examine(members: &[PathBuf]) -> Value {
     uraid(words.chain(members.iter().map(|member| member.as_os_str()))).success().json()
 }
 
-fn path() -> &'static Path {
+/// Where the binary under test is.
+pub fn path() -> &'static Path {
     static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| std::env::var_os("URAID_BIN").map_or_else(build, PathBuf::from))
 }

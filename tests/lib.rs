@@ -12,6 +12,7 @@
 
 pub mod array;
 pub mod binary;
+pub mod console;
 pub mod image;
 pub mod kills;
 pub mod nbd;

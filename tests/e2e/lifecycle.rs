@@ -15,6 +15,8 @@ use uraid_tests::run::{Running, client, client_command};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
+use super::control::ask;
+
 /// Bytes that a killed server had acknowledged and flushed.
 const FLUSHED: usize = 2 << 20;
 /// The region that was being written when it was killed.
@@ -82,6 +84,40 @@ fn dirty_and_degraded_is_refused_without_force_and_without_a_log() {
         assert!(files(&present) == before, "{}: a refused array is not written to", shape.name);
         let server = Server::start_members(&array, &present, &["--degraded", "--force"]);
         assert_eq!(read_export(server.uri()).len(), model.len(), "{}: forced, it serves", shape.name);
+        let _ = server.stop();
+    }
+}
+
+/// Copies that were there when it was written have all of it, whoever failed before. What they have of writes that were
+/// under way is made to agree.
+#[test]
+fn a_degraded_mirror_starts_again_after_a_kill() {
+    for (shape, consistency) in [
+        (shape::raid1_of_2(), "bitmap"),
+        (shape::raid1_of_3(), "bitmap"),
+        (shape::raid1_of_3(), "none"),
+        (shape::raid10_of_5(), "bitmap"),
+    ] {
+        let array = Array::planned(&shape);
+        let _ = array.run_create(MEMBER_BYTES, &["--consistency", consistency]).success();
+        let server = Server::start(&array);
+        let _ = ask(&array, &["fail", "1"]).success();
+        let mut client = server.connect();
+        let mut random = Random::new(77);
+        let data = random.bytes(1 << 20);
+        client.write(0, &data);
+        client.flush();
+        for _ in 0..50 {
+            client.write(0, &random.bytes(64 << 10));
+        }
+        server.kill();
+        assert_eq!(array.examine()["state"].as_str(), Some("dirty"), "{}: after a kill", shape.name);
+        let server = Server::start_members(&array, &array.without(&[1]), &[]);
+        let first = read_export(server.uri());
+        assert!(first[64 << 10..1 << 20] == data[64 << 10..], "{}: what was flushed", shape.name);
+        for _ in 0..3 {
+            assert_same(&read_export(server.uri()), &first, "whichever copy is read");
+        }
         let _ = server.stop();
     }
 }
@@ -180,7 +216,7 @@ fn read_only_leaves_a_dirty_array_as_it_is() {
 
 #[test]
 fn signals_stop_a_server_with_clients_connected() {
-    for signal in [Signal::TERM, Signal::INT] {
+    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let array = Array::create(&shape::raid10_of_5());
         let server = Server::start(&array);
         let data = Random::new(35).bytes(64 << 10);

@@ -8,6 +8,7 @@ mod clients;
 mod control;
 mod create;
 mod degraded;
+mod docs;
 mod find;
 mod harness;
 mod health;

@@ -11,6 +11,7 @@ use uraid_tests::binary::uraid;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Command;
 use uraid_tests::placement::{Place, Placement};
+use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
@@ -33,6 +34,22 @@ fn filled(shape: &Shape, member_bytes: usize) -> (Array, Vec<u8>) {
 
 fn contents(members: &[PathBuf]) -> Vec<Vec<u8>> {
     members.iter().map(|member| std::fs::read(member).unwrap()).collect()
+}
+
+/// As a disk that its firmware has made read-only.
+#[test]
+fn a_write_protected_member_does_not_stop_a_degraded_start() {
+    let (array, image) = filled(&shape::raid5_of_3(), SMALL);
+    let path = array.members()[1].to_str().unwrap();
+    let protect = |how: &str| client("chattr", [how, path]).success();
+    let _ = protect("+i");
+    let refusal = Server::refused(&array, array.members(), &[]).stderr;
+    let server = Server::try_start(&array, array.members(), &["--degraded"]);
+    let _ = protect("-i");
+    assert!(refusal.contains(path), "{refusal}");
+    let server = server.unwrap_or_else(|refused| panic!("{}", refused.stderr));
+    assert_same(&read_export(server.uri()), &image, "without the member");
+    let _ = server.stop();
 }
 
 #[test]

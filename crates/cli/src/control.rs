@@ -122,13 +122,13 @@ impl Control {
                 self.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
             }
             Request::RebuildLimit { bytes_per_second } => {
-                self.reactor.set_rebuild_limit(bytes_per_second.map(Bytes));
+                self.reactor.set_rebuild_limit(limit(bytes_per_second)?);
                 Ok(Answer::Done {})
             }
             Request::ScrubStart { mode } => self.start_scrub(mode).await.map(Answer::Scrub),
             Request::ScrubStop {} => self.stop_scrub().await.map(Answer::Scrub),
             Request::ScrubLimit { bytes_per_second } => {
-                self.reactor.set_scrub_limit(bytes_per_second.map(Bytes));
+                self.reactor.set_scrub_limit(limit(bytes_per_second)?);
                 Ok(Answer::Done {})
             }
             Request::ScrubStatus {} => self.scrub().await.map(Answer::ScrubReport),
@@ -280,6 +280,14 @@ fn cache_name(mode: Option<CacheMode>) -> &'static str {
         Some(CacheMode::WriteThrough) => "writethrough",
         None => "none",
     }
+}
+
+/// A rate at which something goes on: none is no limit.
+fn limit(bytes_per_second: Option<u64>) -> Result<Option<Bytes>> {
+    if bytes_per_second == Some(0) {
+        bail!("a limit of 0 bytes a second would stop it for ever; null is no limit");
+    }
+    Ok(bytes_per_second.map(Bytes))
 }
 
 /// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.

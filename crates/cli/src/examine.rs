@@ -46,6 +46,8 @@ pub(crate) struct Report {
     /// How many members the array has.
     #[serde(skip)]
     pub(crate) member_count: usize,
+    /// Slots whose member is being rebuilt.
+    rebuilding: Vec<u8>,
     /// Slots whose member was not named or does not count.
     missing: Vec<u8>,
     members: Vec<MemberReport>,
@@ -56,7 +58,7 @@ struct MemberReport {
     path: String,
     uuid: Uuid,
     slot: u8,
-    /// `active`, or why it does not count: `failed`, `stale`, `truncated`.
+    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`.
     state: &'static str,
     epoch: u64,
     log_size: u64,
@@ -103,8 +105,10 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         }
     }
     members.sort_by_key(|member| member.slot);
-    let active = |slot: &MemberIndex| members.iter().any(|member| member.slot == slot.0 && member.state == "active");
-    let missing = geometry.all_members().iter().filter(|slot| !active(slot)).map(|slot| slot.0).collect();
+    let counts = |slot: &MemberIndex| {
+        members.iter().any(|member| member.slot == slot.0 && ["active", "rebuilding"].contains(&member.state))
+    };
+    let missing = geometry.all_members().iter().filter(|slot| !counts(slot)).map(|slot| slot.0).collect();
     Ok(Report {
         uuid: superblock.array,
         name: superblock.name.clone(),
@@ -122,6 +126,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
         tolerance: geometry.tolerance(),
         member_count: geometry.members(),
+        rebuilding: verdict.rebuilding().iter().map(|slot| slot.0).collect(),
         missing,
         members,
     })
@@ -141,7 +146,13 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
         verdict.superblock.slots.get(slot.index()).is_none_or(|record| record.state == SlotState::Failed)
     };
     let state = match superblock.slot {
-        slot if verdict.slots.get(slot.index()) == Some(&Some(index)) => "active",
+        slot if verdict.slots.get(slot.index()) == Some(&Some(index)) => {
+            if verdict.rebuilding().contains(slot) {
+                "rebuilding"
+            } else {
+                "active"
+            }
+        }
         slot if failed(slot) => "failed",
         _ => "stale",
     };
@@ -166,6 +177,9 @@ impl Report {
             _ => "not stopped cleanly",
         };
         match self.missing.as_slice() {
+            [] if !self.rebuilding.is_empty() => {
+                format!("{state}, all members found, rebuilding {}", list(&self.rebuilding))
+            }
             [] => format!("{state}, all members found"),
             [slot] => format!("{state}, member {slot} not found"),
             missing => format!("{state}, members {} not found", list(missing)),
@@ -186,10 +200,11 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     if json {
         return print_json(report);
     }
-    let Report { uuid, epoch, state, consistency, integrity, missing, members, .. } = report;
+    let Report { uuid, epoch, state, consistency, integrity, rebuilding, missing, members, .. } = report;
     print(format_args!("{}", report.title()))?;
     print(format_args!("  {uuid}, {state}, epoch {epoch}, consistency: {consistency}, integrity: {integrity}"))?;
-    let survives = report.tolerance.saturating_sub(missing.len());
+    let survives = report.tolerance.saturating_sub(missing.len() + rebuilding.len());
+    let failures = if survives == 1 { "1 more failure".to_owned() } else { format!("{survives} more failures") };
     if *state == "initialising" {
         print(format_args!(
             "  creating it was cut off, and it holds nothing yet: serving all of its members finishes it"
@@ -197,7 +212,8 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     }
     match missing.as_slice() {
         [] if *state == "initialising" => {}
-        [] => print(format_args!("  whole: survives {survives} more failure{}", if survives == 1 { "" } else { "s" }))?,
+        [] if rebuilding.is_empty() => print(format_args!("  whole: survives {failures}"))?,
+        [] => print(format_args!("  degraded: rebuilding slots {}, survives {failures}", list(rebuilding)))?,
         missing => print(format_args!("  missing here: slots {}", list(missing)))?,
     }
     match (report.scrub_finished_s, now()) {
@@ -208,7 +224,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     }
     for member in members {
         let MemberReport { path, uuid, slot, state, data_offset, data_size, .. } = member;
-        print(format_args!("  {slot:>2}  {state:<9} {uuid}  data {data_offset}+{data_size}  {path}"))?;
+        print(format_args!("  {slot:>2}  {state:<10} {uuid}  data {data_offset}+{data_size}  {path}"))?;
     }
     Ok(())
 }

@@ -109,6 +109,8 @@ pub(crate) struct Reactor {
     watcher: OnceCell<Watcher>,
     /// Members whose files were deleted and that can't be spared, as of the last look.
     deleted: RefCell<Vec<Open>>,
+    /// Members that were replaced and are being told so.
+    disowning: RefCell<Vec<JoinHandle<()>>>,
     /// Members that are slow beside the others, as the keeper finds.
     lagging: Cell<MemberSet>,
     /// What requests of its clients take, once it has any.
@@ -174,6 +176,7 @@ impl Reactor {
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
             deleted: RefCell::default(),
+            disowning: RefCell::default(),
             lagging: Cell::default(),
             request_memory: OnceCell::new(),
             last_resort: settings.last_resort,

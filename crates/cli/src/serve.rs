@@ -188,6 +188,7 @@ async fn serve(
     let closed = served
         .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
     let lost = reactor.vacancies().minus(known.get());
+    reactor.finish_disowning().await;
     // Whoever waits for the end may serve the array again at once, though this process has still to tell the program.
     reactor.release();
     if let Some(exporting) = exporting {

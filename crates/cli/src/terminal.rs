@@ -23,7 +23,10 @@ pub(crate) struct Closed;
 pub(crate) fn print(line: fmt::Arguments<'_>) -> Result<()> {
     let mut out = io::stdout().lock();
     let printed = out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
-    printed.map_err(|error| if error.kind() == io::ErrorKind::BrokenPipe { Closed.into() } else { error.into() })
+    printed.map_err(|error| match error.kind() {
+        io::ErrorKind::BrokenPipe => Closed.into(),
+        _ => anyhow::Error::new(error).context("can't write to standard output; what was asked for is done"),
+    })
 }
 
 /// Prints facts as indented JSON.

@@ -190,6 +190,15 @@ impl MemberError {
     }
 }
 
+impl MemberError {
+    /// What the kernel said where a member can't be opened for writing: it is write-protected, or this user may not.
+    pub(crate) fn protection(&self) -> Option<(&'static str, Errno)> {
+        let Self::Io { action, source, .. } = self else { return None };
+        let errno = Errno::from_raw_os_error(source.raw_os_error()?);
+        [Errno::PERM, Errno::ACCESS, Errno::ROFS].contains(&errno).then_some((*action, errno))
+    }
+}
+
 impl Member {
     /// A member on something that is no file: a pipe hangs.
     #[cfg(test)]

@@ -123,6 +123,8 @@ mutants! {
     MismatchIgnored: "content counts though its checksum is another",
     ComputedUnverified: "what is computed of others counts though its checksum is another",
     MembersUnasked: "what is computed is not compared with what its member holds",
+    RivalsAccepted: "of two members that went on in one slot the newer counts",
+    SuspectsCount: "a member is given up for its errors while others have some, too",
     UnwrittenUntold: "what could not be written out is not taken note of",
     DestagedWhole: "what failed together is not tried column by column",
     SumsDamagedCount: "damaged checksums count",

@@ -162,7 +162,10 @@ impl SlotState {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
     /// There is none.
-    #[error("has no uraid superblock")]
+    #[error(
+        "has no uraid superblock: it was never a member, or was overwritten; `uraid serve --degraded` \
+         starts without it"
+    )]
     NoMagic,
     /// Torn or damaged.
     #[error("the superblock is damaged: its checksum is {found:#010x} and should be {expected:#010x}")]

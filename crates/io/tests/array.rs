@@ -168,12 +168,20 @@ fn what_is_rebuilt_is_written_and_counts_as_lost() {
         check_presence(&one(&members), &members, OpenOptions { access: Access::ReadWrite, allow_degraded, force })
     };
     assert!(may(true, false, false).is_ok());
-    let refused = may(false, false, true).unwrap_err();
+    assert!(may(false, false, true).is_ok(), "copies have all of it that were there when it was written");
+    let mut parity = members.clone();
+    for member in &mut parity {
+        member.superblock.is_clean = false;
+        member.superblock.spec.level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+    }
+    let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+    let refused = check_presence(&one(&parity), &parity, options).unwrap_err();
     assert!(matches!(refused, OpenError::DirtyDegraded { .. }), "no log makes it good: {refused}");
     let said = refused.to_string();
     assert!(said.contains("is there, but not rebuilt yet") && said.contains("nothing to bring back"), "{said}");
-    assert!(!said.contains("missing") && said.contains("copies") && !said.contains("parity"), "{said}");
-    assert!(may(false, true, false).is_ok());
+    assert!(!said.contains("missing") && said.contains("parity"), "{said}");
+    let forced = OpenOptions { force: true, ..options };
+    assert!(check_presence(&one(&parity), &parity, forced).is_ok());
     // Two epochs behind it has missed writes.
     let stale = [members[0].clone(), saying(1, 7, rebuilding, 7), members[2].clone()];
     let aside = SetAside::Stale { epoch: Epoch(7), newest: Epoch(9) };
@@ -196,6 +204,32 @@ fn who_was_given_up_before_is_merely_old_and_who_went_on_is_not() {
     assert!(matches!(judged(6, 9, 9), Err(Refusal::SplitBrain { .. })), "it went on after that");
     assert!(matches!(judged(4, 9, 8), Err(Refusal::SplitBrain { .. })), "never given up by the others");
     assert!(matches!(judged(1, 9, 8), Err(Refusal::SplitBrain { .. })));
+}
+
+/// Member 1 was replaced at epoch 6, and the array is at 9.
+#[test]
+fn who_was_replaced_and_went_on_is_not_merely_set_aside() {
+    let successor = uuid(77);
+    let truth = |slot, epoch| {
+        let mut member = saying(slot, epoch, SlotState::Active, 6);
+        member.superblock.slots[1].member = successor;
+        if slot == 1 {
+            member.superblock.member = successor;
+        }
+        member
+    };
+    let former = |epoch| saying(1, epoch, SlotState::Active, 1);
+    let judged = |former: Candidate| verdict(&[truth(0, 9), truth(1, 9), truth(2, 9), former]);
+    let old = Ok((vec![true; 3], vec![("member1".into(), SetAside::Replaced { owner: successor })]));
+    assert_eq!(judged(former(5)), old, "it has what there was when it was replaced");
+    for epoch in [6, 7, 9] {
+        assert!(matches!(judged(former(epoch)), Err(Refusal::SplitBrain { .. })), "it went on, until {epoch}");
+    }
+    // The former one is the newest.
+    let judged = |successor: Candidate| verdict(&[former(20), successor]);
+    assert!(matches!(judged(truth(1, 9)), Err(Refusal::SplitBrain { .. })), "the array went on with the successor");
+    let aside = Ok((vec![false, true, false], vec![("member1".into(), SetAside::Replaced { owner: uuid(2) })]));
+    assert_eq!(judged(truth(1, 6)), aside, "it never took the place");
 }
 
 fn without_log(level: Level) -> CreateOptions {

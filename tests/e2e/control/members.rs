@@ -1,7 +1,10 @@
 //! Members that are given up, taken out and taken in while clients read and write.
 
+use serde_json::json;
 use uraid_tests::array::{Array, Content};
+use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
+use uraid_tests::run::run;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
@@ -127,6 +130,12 @@ fn a_rebuild_goes_on_where_it_was_when_the_server_is_started_again() {
     assert_eq!(now["members"][3]["state"], "rebuilding");
     assert_eq!((&now["health"]["state"], &now["health"]["survives"]), (&"degraded".into(), &0.into()));
     assert_eq!(now["rebuild"]["members"], serde_json::json!([3]));
+    let examined = array.examine();
+    assert_eq!((&examined["rebuilding"], &examined["members"][3]["state"]), (&json!([3]), &json!("rebuilding")));
+    let mut examine = binary::command();
+    examine.arg("examine").args(array.members());
+    let examined = run(examine).success().text();
+    assert!(examined.contains("degraded: rebuilding slots 3, survives 0 more failures"), "{examined}");
     let screen = ask(&array, &["status"]).success().text();
     assert!(screen.contains("member 3 is being rebuilt") && screen.contains("\nrebuild  ["), "{screen}");
     write(&server, &mut model, 6);

@@ -183,3 +183,24 @@ fn the_new_member_is_rebuilt_when_the_old_one_fails_midway() {
     assert_eq!(status(&array)["members"][0]["path"], other.to_str().unwrap());
     let _ = server.stop();
 }
+
+/// The array of an old command line that nobody has edited, of which the replaced member would be all that is left.
+#[test]
+fn who_was_replaced_does_not_go_on_alone() {
+    let (array, server, events, _) = filled(&shape::raid1_of_2(), &[]);
+    let _ = ask(&array, &["fail", "1"]).success();
+    assert_eq!(events.until("degraded"), ["member-failed"]);
+    let new = array.path("new");
+    let _ = ask(&array, &["replace", "--size", "16M", "0", new.to_str().unwrap()]).success();
+    let _ = events.until("replace-finished");
+    let image = Random::new(8).bytes(usize::try_from(status(&array)["size_bytes"].as_u64().unwrap()).unwrap());
+    write_export(server.uri(), &image);
+    let _ = server.stop();
+    for options in [&[][..], &["--degraded"]] {
+        let refusal = Server::refused(&array, array.members(), options).stderr;
+        assert!(refusal.contains("too few members"), "{refusal}");
+    }
+    let server = Server::start_members(&array, &replaced(&array, 0, &new), &[]);
+    assert_same(&read_export(server.uri()), &image, "with the one that took the place");
+    let _ = server.stop();
+}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use tokio::sync::oneshot;
-use tokio::task::spawn_blocking;
+use tokio::task::{spawn_blocking, spawn_local};
 use tokio::time::timeout;
 use uraid_io::array::{JoinError, JoinOptions, disown, join, rejoin, unmake};
 use uraid_io::disk::UringDisk;
@@ -59,6 +59,19 @@ impl Prepared {
     }
 }
 
+/// Has a member say itself that it is not the array's any more.
+async fn tell_that_it_is_out(member: Arc<Member>, truth: Superblock) {
+    let path = member.path().to_owned();
+    match timeout(DISOWN_TIME_MAX, spawn_blocking(move || disown(&member, &truth))).await {
+        Ok(Ok(Ok(()))) => {}
+        Ok(Ok(Err(error))) => tracing::warn!("a member that the array goes on without does not know of it: {error}"),
+        Ok(Err(_)) | Err(_) => {
+            let path = path.display();
+            tracing::warn!(%path, "a member that the array goes on without does not know of it: it hangs");
+        }
+    }
+}
+
 impl Reactor {
     /// Gives a member up; ready when that is on record.
     pub(crate) async fn fail_member(&self, member: MemberIndex) -> Result<()> {
@@ -69,15 +82,16 @@ impl Reactor {
     /// left of the array. It may hang, and is waited for no longer than others would be.
     pub(crate) async fn disown(&self, slot: MemberIndex) {
         let member = self.engine.borrow().disk().members().get(slot.index()).cloned().flatten();
-        let Some(member) = member else { return };
-        let truth = self.superblock();
-        let path = member.path().to_owned();
-        match timeout(DISOWN_TIME_MAX, spawn_blocking(move || disown(&member, &truth))).await {
-            Ok(Ok(Ok(()))) => {}
-            Ok(Ok(Err(error))) => tracing::warn!("a member that was given up does not know of it: {error}"),
-            Ok(Err(_)) | Err(_) => {
-                tracing::warn!(path = %path.display(), "a member that was given up does not know of it: it hangs");
-            }
+        if let Some(member) = member {
+            tell_that_it_is_out(member, self.superblock()).await;
+        }
+    }
+
+    /// Waits for those that were replaced to say so themselves, as [`Reactor::disown`].
+    pub(crate) async fn finish_disowning(&self) {
+        let under_way = std::mem::take(&mut *self.disowning.borrow_mut());
+        for one in under_way {
+            let _ = one.await;
         }
     }
 
@@ -287,6 +301,10 @@ impl Reactor {
         // While anything of it is under way, the next turn tries again.
         if is_taken && let Ok(Some(member)) = engine.disk_mut().put(seat, None) {
             tracing::info!(path = %member.path().display(), "it is not needed any more, and can be taken away");
+            let truth = engine.superblock().clone();
+            let mut disowning = self.disowning.borrow_mut();
+            disowning.retain(|one| !one.is_finished());
+            disowning.push(spawn_local(tell_that_it_is_out(member, truth)));
         }
     }
 

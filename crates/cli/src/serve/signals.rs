@@ -1,15 +1,20 @@
-//! SIGINT and SIGTERM: heard at any time, also while members are waited for.
+//! SIGINT, SIGTERM and SIGHUP: heard at any time, also while members are waited for. SIGHUP, which comes when the
+//! terminal is closed, is left alone where it is ignored, as nohup has it.
 //!
 //! Until the array is served they end the process at once: what that leaves on the members is what a crash leaves, and
 //! the next start goes on from there. A thread of the process that hangs in the kernel keeps the process's remains
 //! until the kernel lets it go, whatever the signal.
 
+use std::fs;
+use std::future::poll_fn;
 use std::io::{Write as _, stderr};
 use std::process;
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 
 use anyhow::{Context as _, Result};
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use rustix::process::Signal;
+use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::Notify;
 
 /// What shells add to the number of the signal that ended a program.
@@ -29,7 +34,11 @@ impl Signals {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
             let _context = runtime.enter();
-            [signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]
+            // A file that must not grow any further is its member's failure, and not the server's end.
+            let _ = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
+            let hangup = if is_ignored(SignalKind::hangup()) { None } else { Some(SignalKind::hangup()) };
+            let kinds = [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(hangup);
+            kinds.map(|kind| Ok((kind, signal(kind)?))).collect::<Result<Vec<_>>>()?
         };
         let shared = Arc::new(Shared { is_served: Mutex::new(false), asked: Notify::new() });
         let own = Arc::clone(&shared);
@@ -49,15 +58,29 @@ impl Signals {
     }
 }
 
-async fn hear(signals: [Signal; 2], shared: &Shared) {
-    let [mut interrupts, mut terminates] = signals;
+/// Whether the process was started with a signal ignored.
+fn is_ignored(kind: SignalKind) -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
+    mask >> (kind.as_raw_value() - 1) & 1 != 0
+}
+
+async fn hear(mut signals: Vec<(SignalKind, unix::Signal)>, shared: &Shared) {
     loop {
-        let (name, number) = tokio::select! {
-            _ = interrupts.recv() => ("SIGINT", SignalKind::interrupt().as_raw_value()),
-            _ = terminates.recv() => ("SIGTERM", SignalKind::terminate().as_raw_value()),
-        };
+        let number = poll_fn(|context| {
+            let heard =
+                signals.iter_mut().find_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
+            heard.map_or(Poll::Pending, |kind| Poll::Ready(kind.as_raw_value()))
+        });
+        let number = number.await;
         let is_served = shared.is_served.lock().expect("a panic ends the process");
         if !*is_served {
+            let name = match number {
+                1 => "SIGHUP",
+                2 => "SIGINT",
+                _ => "SIGTERM",
+            };
             // Nobody is left to tell where standard error is closed.
             let _ = writeln!(stderr(), "uraid: {name}: not serving the array; the next start goes on from here");
             process::exit(SIGNALLED + number);

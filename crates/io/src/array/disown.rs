@@ -1,4 +1,4 @@
-//! A member that is given up while it works, and is told so itself.
+//! A member that is given up or replaced while it works, and is told so itself.
 //!
 //! The others have it on record, and whoever opens it beside one of them leaves it out. Alone it has only its own word
 //! for it, and would be all that is left of the array. So its own superblock says that it failed, too, when that is
@@ -11,15 +11,18 @@ use crate::member::Member;
 use crate::superblock::{self, Sequence, SlotRecord, SlotState, Superblock};
 
 /// Has a member of an array, of which `truth` is a present member's newest superblock, say that it was given up, where
-/// it was. One that did not have everything says nothing new: it does not count alone. Blocks.
+/// it was, or another one has its slot. One that did not have everything says nothing new: it does not count alone.
+/// Blocks.
 ///
 /// # Errors
 /// When the member fails, or holds no superblock.
 pub fn disown(member: &Member, truth: &Superblock) -> Result<(), Error> {
     let mut own = superblock::load(member)?;
     let (slot, epoch) = (own.slot.index(), own.epoch);
-    let is_given_up =
-        |record: &SlotRecord| record.member == own.member && record.state == SlotState::Failed && epoch < record.since;
+    let is_given_up = |record: &SlotRecord| {
+        let is_out = record.member != own.member || record.state == SlotState::Failed;
+        is_out && epoch < record.since
+    };
     let is_ours = own.array == truth.array && truth.slots.get(slot).is_some_and(is_given_up);
     if !is_ours || own.slots[slot].state != SlotState::Active {
         return Ok(());

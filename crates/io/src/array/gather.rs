@@ -115,7 +115,10 @@ impl Sieve<'_> {
         match error {
             OpenError::Member(error) | OpenError::Io(Error::Member(error)) => match error {
                 MemberError::Silent { action, .. } => Some(SetAside::Silent { action }),
-                error => error.failure().map(|(action, errno)| SetAside::Unreadable { action, errno }),
+                error => {
+                    let protection = || error.protection().filter(|_| self.may_lack);
+                    error.failure().or_else(protection).map(|(action, errno)| SetAside::Unreadable { action, errno })
+                }
             },
             OpenError::Io(Error::Superblock { source, .. }) if self.may_lack => match source {
                 SuperblockError::NoMagic => Some(SetAside::Blank),

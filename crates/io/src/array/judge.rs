@@ -6,6 +6,7 @@
 //! set aside, with the reason. What is being rebuilt is written, but counts as lost for what the level survives.
 //! Contradictions are refused; nothing is guessed.
 
+use std::cmp::Ordering;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -185,7 +186,8 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     for &(index, _) in &set_aside {
         let outsider = &candidates[index];
         let went_on = |other: &&Candidate| contradicts(superblock, &outsider.superblock, other.superblock.slot);
-        if let Some(other) = accepted().find(went_on).filter(|_| !planted!(SplitBrainAccepted)) {
+        let rival = Some(newest).filter(|_| has_rival(superblock, &outsider.superblock));
+        if let Some(other) = accepted().find(went_on).or(rival).filter(|_| !planted!(SplitBrainAccepted)) {
             return Err(Refusal::SplitBrain {
                 first: other.path.clone(),
                 first_slot: other.superblock.slot,
@@ -284,6 +286,20 @@ fn contradicts(newest: &Superblock, outsider: &Superblock, slot: MemberIndex) ->
     let went_on = |own: &SlotRecord| own.state == SlotState::Failed && outsider.epoch >= own.since;
     let is_given_up = now.state.is_written() && then.state == SlotState::Failed;
     is_given_up && (now.since <= then.since || newest.slots.get(outsider.slot.index()).is_some_and(went_on))
+}
+
+/// Whether an outsider and the member that the newest superblock has in its slot both went on with the array: the
+/// earlier one after the other had replaced it, or the later one, of which the newest has never heard, for more than
+/// the round that took it in.
+fn has_rival(newest: &Superblock, outsider: &Superblock) -> bool {
+    let slot = outsider.slot.index();
+    let (Some(now), Some(then)) = (newest.slots.get(slot), outsider.slots.get(slot)) else { return false };
+    let went_on = match then.since.cmp(&now.since) {
+        Ordering::Less => outsider.epoch >= now.since,
+        Ordering::Equal => false,
+        Ordering::Greater => outsider.epoch > then.since,
+    };
+    now.member != outsider.member && then.state == SlotState::Active && went_on && !planted!(RivalsAccepted)
 }
 
 /// Why the newest superblock does not accept a member.

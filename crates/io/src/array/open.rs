@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use thiserror::Error;
 use uraid_layout::repair::{Repair, Unrecoverable};
-use uraid_layout::{Bytes, Geometry, Level, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
-use super::assemble::Assembled;
+use super::assemble::{Assembled, has_copies};
 use super::gather::gather;
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
 use super::recover::RecoverError;
@@ -47,8 +47,8 @@ pub enum OpenError {
     Refused(#[from] Refusal),
     /// A member is smaller than it was.
     #[error(
-        "{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated. Leave it \
-         out, with --degraded",
+        "{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated. Start \
+         without naming it, with --degraded",
         path = path.display()
     )]
     Truncated {
@@ -127,8 +127,8 @@ pub enum OpenError {
     /// A member's sectors are larger than the array's.
     #[error(
         "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: \
-         smaller writes would fail. Move the member to where sectors have {sector_size} bytes, or leave it out, with \
-         --degraded", path = path.display()
+         smaller writes would fail. Move the member to where sectors have {sector_size} bytes, or start without naming \
+         it, with --degraded", path = path.display()
     )]
     SectorSize {
         /// The member.
@@ -427,11 +427,13 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     }
     let is_logged = verdict.superblock.consistency == Consistency::Log;
     let lost = verdict.lost();
-    let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged;
+    let is_mirrored = has_copies(&verdict.geometry);
+    // Who was lost before took no part in the writes that were under way: all that there is, is in the other copies.
+    let was_known = is_mirrored && newly_missing.is_empty();
+    let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged || was_known;
     if is_sound || options.force {
         return Ok(());
     }
-    let is_mirrored = matches!(verdict.geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
     let (missing, rebuilding) = (name(verdict.missing()), name(verdict.rebuilding()));
     Err(OpenError::DirtyDegraded { missing, rebuilding, is_mirrored, set_aside })
 }

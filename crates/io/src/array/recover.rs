@@ -28,8 +28,8 @@ pub enum RecoverError {
     Log(#[from] ReplayError),
     /// A member's log reads differently the second time.
     #[error(
-        "member {member} does not hold record {} of its log any more, which it had a moment ago: leave it out, \
-         with --degraded",
+        "member {member} does not hold record {} of its log any more, which it had a moment ago: start without \
+         naming it, with --degraded",
         sequence.0
     )]
     Unstable {
@@ -182,8 +182,9 @@ impl<D: Disk> Assembled<D> {
     fn resync(mut self, progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
         let suspects = self.suspects();
         let superblocks = self.superblocks();
+        let absent = self.record.lost();
         let Self { disk, geometry, losses, .. } = &mut self;
-        let mut resync = Resync { disk, geometry, superblocks: &superblocks, losses };
+        let mut resync = Resync { disk, geometry, superblocks: &superblocks, absent, losses };
         let stripes = suspects.into_iter().flat_map(|stripes| stripes.start.0..stripes.end.0);
         resync.run(stripes.map(StripeId), progress)?;
         // Now that all agree, the array goes on without those that fail.

@@ -12,7 +12,7 @@
 
 use smallvec::smallvec;
 use uraid_layout::stripe::Group;
-use uraid_layout::{Bytes, Cell, Geometry, Lba, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberSet, Sectors, StripeId};
 
 use super::assemble::{flush, run, run_all};
 use super::losses::Losses;
@@ -37,8 +37,11 @@ const BATCH_BYTES: u64 = 8 << 20;
 pub(super) struct Resync<'a, D> {
     pub(super) disk: &'a mut D,
     pub(super) geometry: &'a Geometry,
-    /// By slot; nobody is missing.
+    /// By slot.
     pub(super) superblocks: &'a [Option<Superblock>],
+    /// Who is missing, or does not have all content: nobody, unless the members hold copies. The others are made to
+    /// agree.
+    pub(super) absent: MemberSet,
     pub(super) losses: &'a mut Losses,
 }
 
@@ -81,7 +84,7 @@ impl<D: Disk> Resync<'_, D> {
             done.0 += self.geometry.stripe_sectors().bytes().0 / chunk * share;
             progress(done);
         }
-        let members = self.geometry.all_members().minus(self.losses.members());
+        let members = self.geometry.all_members().minus(self.out());
         let failed = run(self.disk, members.iter().map(flush))?;
         failed.into_iter().try_for_each(|error| self.losses.give_up(error.into()))
     }
@@ -91,6 +94,7 @@ impl<D: Disk> Resync<'_, D> {
         let piece = |(stripe, start, len)| {
             let mut cells: Vec<Cell> =
                 groups(self.geometry, stripe).flat_map(|group| group.data.iter().copied()).collect();
+            cells.retain(|&cell| !self.is_absent(self.source(stripe, cell)));
             cells.sort_unstable();
             cells.dedup();
             let cells = cells.into_iter().map(|cell| (cell, Buf::zeroed(Sectors::bytes(len)))).collect();
@@ -117,7 +121,7 @@ impl<D: Disk> Resync<'_, D> {
 
     /// Where a cell is read: another copy, where its member fails.
     fn source(&self, stripe: StripeId, cell: Cell) -> Cell {
-        let fails = |cell: Cell| self.losses.members().contains(self.geometry.member(cell));
+        let fails = |cell: Cell| self.out().contains(self.geometry.member(cell));
         let mut copies = groups(self.geometry, stripe).filter(|group| group.data == [cell]).map(|group| group.parity);
         let other = fails(cell).then(|| copies.find(|&copy| !fails(copy))).flatten();
         other.unwrap_or(cell)
@@ -129,9 +133,8 @@ impl<D: Disk> Resync<'_, D> {
         for piece in pieces {
             let mut put = |cell, content: &Buf| {
                 let segments = smallvec![content.lease_read(0..size(piece.len))];
-                let op = self.op(piece.stripe, cell, piece.start, OpKind::Write);
-                if !self.losses.members().contains(op.member) {
-                    ops.push(DiskOp { segments, ..op });
+                if !self.out().contains(self.geometry.member(cell)) {
+                    ops.push(DiskOp { segments, ..self.op(piece.stripe, cell, piece.start, OpKind::Write) });
                 }
             };
             if !planted!(ResyncedInPart) {
@@ -169,8 +172,10 @@ impl<D: Disk> Resync<'_, D> {
         let copies: Vec<Cell> = groups(self.geometry, piece.stripe)
             .filter(|group| group.data == [cell] || planted!(ResyncFromParity) && group.data.contains(&cell))
             .map(|group| group.parity)
+            .filter(|&copy| !self.is_absent(copy))
             .collect();
-        if copies.is_empty() {
+        let is_mirrored = !matches!(self.geometry.spec().level, Level::Raid5 { .. } | Level::Rm2 { .. });
+        if copies.is_empty() && !is_mirrored {
             return Err(self.unreadable(piece, cell, error));
         }
         for copy in copies {
@@ -194,6 +199,15 @@ impl<D: Disk> Resync<'_, D> {
         Ok(())
     }
 
+    /// Who is neither read nor written.
+    fn out(&self) -> MemberSet {
+        self.absent.union(self.losses.members())
+    }
+
+    fn is_absent(&self, cell: Cell) -> bool {
+        self.absent.contains(self.geometry.member(cell))
+    }
+
     /// Reads a cell; none where that fails.
     fn read_one(&mut self, piece: &Piece, cell: Cell) -> Result<Option<Buf>, Error> {
         let mut buf = Buf::zeroed(piece.len.bytes());
@@ -211,7 +225,7 @@ impl<D: Disk> Resync<'_, D> {
 
     fn op(&self, stripe: StripeId, cell: Cell, start: Sectors, kind: OpKind) -> DiskOp {
         let member = self.geometry.member(cell);
-        let own = self.superblocks[member.index()].as_ref().expect("nobody is missing");
+        let own = self.superblocks[member.index()].as_ref().expect("who is missing is neither read nor written");
         let sector = Sectors(self.geometry.sector(stripe, cell).0 + start.0);
         let offset = Bytes(own.areas.data.offset.0 + sector.bytes().0);
         DiskOp { tag: 0, member, kind, offset, segments: smallvec![] }

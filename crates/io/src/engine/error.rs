@@ -50,8 +50,7 @@ pub enum EngineError {
     Frozen,
     /// The data can't be read from its member nor computed from the others.
     #[error(
-        "sectors {lba}..+{len} can't be read: {} failed, and the others do not have what \
-         is there",
+        "sectors {lba}..+{len} can't be read: {} failed or missing, and the others do not have what is there",
         named(*members)
     )]
     Unreadable {
@@ -183,5 +182,8 @@ pub enum EngineError {
 
 /// `member 1`, `members 1 and 2`.
 pub(crate) fn named(members: MemberSet) -> String {
+    if members.is_empty() {
+        return "its member".to_owned();
+    }
     format!("{} {members}", if members.len() == 1 { "member" } else { "members" })
 }

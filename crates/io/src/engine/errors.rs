@@ -3,6 +3,7 @@
 //! Each single one is made good from the others and does no harm. A member that makes many is about to make more, or to
 //! fail, and is better replaced while the others are all there. So it is given up, unless that endangers anything.
 
+use uraid_layout::repair::Repair;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use super::Engine;
@@ -40,7 +41,8 @@ impl Errors {
 impl<D: Disk, T> Engine<D, T> {
     /// Gives up members of which more than `most` errors were corrected: what could not be read, or was not what was
     /// written there. None, as at first: any number is forgiven. Members that the array needs are kept, and so is one
-    /// that is being copied to another; all are while any is being rebuilt.
+    /// that is being copied to another; all are while any is being rebuilt. Members with errors of their own that are
+    /// not forgiven yet do not count as there for that: what they have wrong, this one may be needed for.
     pub fn set_max_errors(&mut self, most: Option<u32>) {
         self.errors.most = most;
     }
@@ -64,7 +66,8 @@ impl<D: Disk, T> Engine<D, T> {
         let errors = *count;
         let Some(most) = self.errors.most.filter(|&most| errors > most) else { return };
         let is_replaced = self.replacing.as_ref().is_some_and(|replacing| replacing.slot == member);
-        if is_replaced || !self.record.rebuilding().is_empty() || self.check_fail(member).is_err() {
+        let is_needed = self.check_fail(member).is_err() || !self.is_spared(member);
+        if is_replaced || !self.record.rebuilding().is_empty() || is_needed {
             if !self.errors.kept.contains(member) {
                 tracing::warn!(%member, errors, most, "the member made too many errors, and is kept, as the array \
                     can't spare it now: replace it");
@@ -77,6 +80,14 @@ impl<D: Disk, T> Engine<D, T> {
         if self.fail_members(MemberSet::EMPTY.with(member)).is_ok() {
             self.put_on_record();
         }
+    }
+
+    /// Whether the array survives the loss of a member beside what others have wrong.
+    fn is_spared(&self, member: MemberIndex) -> bool {
+        let has_errors = |other: &MemberIndex| *other != member && self.errors.counts[other.index()] > 0;
+        let suspects: MemberSet = self.geometry.all_members().iter().filter(has_errors).collect();
+        let lost = self.record.missing().union(suspects).with(member);
+        planted!(SuspectsCount) || Repair::new(&self.geometry, lost).is_ok()
     }
 
     /// Has recorded which members have failed, though no write waits for it.

@@ -130,10 +130,8 @@ impl<D: Disk, T> Engine<D, T> {
         if slot.index() >= self.geometry.members() || self.record.lost().contains(slot) {
             return Err(EngineError::NotThere { member: slot });
         }
-        if self.is_suspect {
-            return Err(EngineError::Suspect);
-        }
-        self.check_changes()
+        self.check_changes()?;
+        if self.is_suspect { Err(EngineError::Suspect) } else { Ok(()) }
     }
 
     /// Whether a member can be copied to this one.

@@ -385,11 +385,15 @@ fn a_member_that_does_not_heal_is_given_up() {
 
 /// Makes a sector of the first chunk of data on member 0 unreadable, and has it made good.
 pub(crate) fn correct(engine: &mut TestEngine, number: u64) {
-    let is_there = |&lba: &u64| engine.geometry().locate(Lba(lba)).member == MemberIndex(0);
+    correct_of(engine, MemberIndex(0), number);
+}
+
+fn correct_of(engine: &mut TestEngine, member: MemberIndex, number: u64) {
+    let is_there = |&lba: &u64| engine.geometry().locate(Lba(lba)).member == member;
     let lba = (0..).step_by(8).find(is_there).expect("every member has data") + number % 8;
     let sector = engine.geometry().locate(Lba(lba)).sector.0;
     let start = engine.disk().data_start();
-    engine.disk_mut().inner.spoil(MemberIndex(0), Bytes(start.0 + sector * 512), Bytes(512));
+    engine.disk_mut().inner.spoil(member, Bytes(start.0 + sector * 512), Bytes(512));
     read(engine, lba, 1).expect("the others have it");
     run(engine, Command::Flush).expect("flushed");
 }
@@ -425,6 +429,24 @@ fn a_member_with_too_many_corrected_errors_is_given_up() {
         let capacity = engine.geometry().capacity().0;
         assert!(read(&mut engine, 0, capacity).expect("read") == content, "{shape:?}");
     }
+}
+
+/// What another member has wrong may be made good from this one alone.
+#[test]
+fn a_member_with_many_errors_is_kept_while_others_have_some() {
+    let (mut engine, content) = filled(small(RAID5, 5));
+    engine.set_max_errors(Some(5));
+    correct_of(&mut engine, MemberIndex(1), 0);
+    for number in 0..20 {
+        correct(&mut engine, number);
+        assert_eq!(engine.missing(), MemberSet::EMPTY, "{number}");
+    }
+    // An hour goes by, and nothing is held against the other one any more; 20 become 10.
+    engine.forgive_errors();
+    correct(&mut engine, 20);
+    assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(0)));
+    let capacity = engine.geometry().capacity().0;
+    assert!(read(&mut engine, 0, capacity).expect("read") == content);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
-use uraid_layout::{Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, Level, MemberIndex, MemberSet};
 
 use super::administer::Administrator;
 use super::audit::tolerated;
@@ -216,7 +216,7 @@ impl Shelf {
         self.expect_strangers_refused(&found.candidates, random)?;
         expect_split_brain_refused(&found.candidates, &verdict, random)?;
         let lost = verdict.lost();
-        let is_refused = !verdict.superblock.is_clean && !lost.is_empty() && !survives(verdict.superblock.consistency);
+        let is_refused = is_refused(&verdict);
         match check_presence(&verdict, &found.candidates, OPTIONS) {
             Ok(()) if is_refused => Err(Finding::NotRefused { missing: lost }),
             Ok(()) => Ok(Some(found)),
@@ -332,6 +332,7 @@ impl Shelf {
         }
         match check_presence(&found.verdict, &found.candidates, OPTIONS) {
             Err(OpenError::DirtyDegraded { .. } | OpenError::TooFew { .. }) => Ok(()),
+            Ok(()) if !is_refused(&found.verdict) => Ok(()),
             Err(error) => Err(Finding::Refused { error: error.to_string() }),
             Ok(()) => Err(Finding::NotRefused { missing: out }),
         }
@@ -386,7 +387,16 @@ fn expect_split_brain_refused(candidates: &[Candidate], verdict: &Verdict, rando
 /// Degraded arrays are opened, and nothing is forced.
 const OPTIONS: OpenOptions = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
 
-/// Whether an array that was not stopped cleanly can be opened without some of its members.
+/// Whether an array is not opened: it was not stopped cleanly, and nothing tells what the rest has of the writes that
+/// were under way. Copies have all of it where whoever is lost was lost before.
+fn is_refused(verdict: &Verdict) -> bool {
+    let is_mirrored = matches!(verdict.geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
+    let was_known = is_mirrored && verdict.newly_missing().is_empty();
+    let is_unsure = !verdict.superblock.is_clean && !verdict.lost().is_empty() && !was_known;
+    is_unsure && !survives(verdict.superblock.consistency)
+}
+
+/// Whether an array that was not stopped cleanly can be opened without some of its members, whatever they hold.
 fn survives(consistency: Consistency) -> bool {
     match consistency {
         Consistency::Log => true,
