@@ -190,6 +190,8 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Tests {
             filters: &[
                 "bitmap::tests",
+                "cache::",
+                "faults::",
                 "superblock::store::",
                 "opening::",
                 "intent::",

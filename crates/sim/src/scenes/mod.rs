@@ -45,6 +45,7 @@ scenes! {
     returning::a_member_returns_only_if_it_is_known_what_it_lacks,
     returning::a_member_that_was_being_made_is_made_anew,
     returning::a_member_whose_slot_has_another_is_set_aside,
+    returning::two_that_went_on_in_one_slot_are_refused,
     returning::what_is_read_out_of_date_is_in_doubt,
     returning::what_lacks_too_many_members_is_only_read,
     returning::a_member_gets_what_the_log_did_again_without_it,

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use uraid_io::array::{Candidate, JoinError, OpenError, OpenOptions, SetAside, check_presence, returning};
+use uraid_io::array::{Candidate, JoinError, OpenError, OpenOptions, Refusal, SetAside, check_presence, returning};
 use uraid_io::engine::Command;
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, Integrity, SlotState, Superblock};
+use uraid_io::superblock::{Consistency, Epoch, Integrity, SlotRecord, SlotState, Superblock};
 use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
@@ -64,6 +64,26 @@ pub(super) fn a_member_whose_slot_has_another_is_set_aside() -> Result<(), Strin
         Ok(())
     } else {
         Err("a member is accepted whose slot has another".into())
+    }
+}
+
+pub(super) fn two_that_went_on_in_one_slot_are_refused() -> Result<(), String> {
+    let array = Array::new(Level::Raid1, 3, Consistency::Bitmap, Integrity::None, 4).with_written(0..4, 1)?;
+    let (mut candidates, _) = array.judge()?;
+    let epoch = candidates[0].superblock.epoch;
+    for Superblock { slot, epoch: own, slots, .. } in candidates.iter_mut().map(|one| &mut one.superblock) {
+        // The others replaced it in the next round and went on, and so did it.
+        if *slot == SLOT {
+            *own = Epoch(epoch.0 + 1);
+        } else {
+            *own = Epoch(epoch.0 + 2);
+            let member = Uuid::from_u64_pair(1, 1);
+            slots[SLOT.index()] = SlotRecord { member, state: SlotState::Active, since: Epoch(epoch.0 + 1) };
+        }
+    }
+    match uraid_io::array::judge(&candidates) {
+        Err(Refusal::SplitBrain { .. }) => Ok(()),
+        other => Err(format!("what one of them wrote is lost: {other:?}")),
     }
 }
 
