@@ -4,13 +4,14 @@
 //! are what it prints. A line `...` stands for any lines, and `[..]` for any part of a line. The blocks of a document
 //! share a shell and a directory, which is empty at first.
 
-use std::fs::{self, File};
-use std::io::Write as _;
+use std::fs;
+use std::io::{Read as _, Write as _, pipe};
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread::sleep;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -18,7 +19,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 /// How long a command may take to print what it is to print.
 const TIME_MAX: Duration = Duration::from_secs(60);
 
-const PERIOD: Duration = Duration::from_millis(10);
+/// What the shell prints when a command is over, before its number: no command does.
+const END: char = '\u{1}';
 
 /// A command of a document, and what it prints.
 #[derive(Debug, PartialEq, Eq)]
@@ -65,9 +67,11 @@ fn steps(text: &str) -> Vec<Step> {
 struct Shell {
     child: Child,
     input: ChildStdin,
-    directory: tempfile::TempDir,
-    /// What was printed and looked at already.
-    seen: usize,
+    /// What is printed, as it comes.
+    output: Receiver<Vec<u8>>,
+    /// What was printed and is not looked at yet.
+    printed: String,
+    _directory: tempfile::TempDir,
 }
 
 impl Shell {
@@ -82,14 +86,23 @@ impl Shell {
         search.push(":");
         search.push(std::env::var_os("PATH").unwrap_or_default());
         search.push(":/usr/sbin:/sbin");
-        let output = File::create(directory.path().join("output")).expect("a file");
+        let (mut reader, writer) = pipe().expect("a pipe");
         let mut shell = Command::new("bash");
         shell.current_dir(&work).env("PATH", search).env("NO_COLOR", "1").env("LC_ALL", "C");
         shell.env("URAID_RUNTIME_DIR", directory.path().join("run")).process_group(0);
-        shell.stdin(Stdio::piped()).stderr(output.try_clone().expect("another descriptor")).stdout(output);
+        shell.stdin(Stdio::piped()).stderr(writer.try_clone().expect("another descriptor")).stdout(writer);
         let mut child = shell.spawn().expect("bash starts");
         let input = child.stdin.take().expect("it has an input");
-        Self { child, input, directory, seen: 0 }
+        let (sender, output) = channel();
+        thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            while let Ok(count @ 1..) = reader.read(&mut buffer) {
+                if sender.send(buffer[..count].to_vec()).is_err() {
+                    break;
+                }
+            }
+        });
+        Self { child, input, output, printed: String::new(), _directory: directory }
     }
 
     fn run(&mut self, step: &Step, document: &Path) {
@@ -97,28 +110,32 @@ impl Shell {
     }
 
     fn run_until(&mut self, step: &Step, document: &Path, time_max: Duration) {
-        let end = self.directory.path().join(format!("end-{}", step.line));
         // It does not read the commands that come after it.
-        writeln!(self.input, "{{ {}\n}} </dev/null; : >'{}'", step.command, end.display()).expect("bash reads");
+        let end = format!("{END}{}\n", step.line);
+        writeln!(self.input, "{{ {}\n}} </dev/null; printf '\\1%s\\n' {}", step.command, step.line)
+            .expect("bash reads");
         let due = Instant::now() + time_max;
         loop {
-            let is_over = end.exists();
-            let output = fs::read(self.directory.path().join("output")).expect("what was printed");
-            let printed = String::from_utf8_lossy(&output[self.seen..]).into_owned();
-            let lines: Vec<&str> = printed.lines().collect();
-            if is_over && (printed.is_empty() || printed.ends_with('\n')) && matches(&step.expected, &lines) {
-                self.seen = output.len();
-                return;
+            // What goes on beside it may have printed something since.
+            if let Some((before, after)) = self.printed.split_once(&end) {
+                let all = [before, after].concat();
+                let is_whole = all.is_empty() || all.ends_with('\n');
+                if is_whole && matches(&step.expected, &all.lines().collect::<Vec<_>>()) {
+                    self.printed.clear();
+                    return;
+                }
             }
-            assert!(
-                Instant::now() < due,
-                "{}:{}: `{}` prints\n{printed}\nand it is to print\n{}\n",
-                document.display(),
-                step.line,
-                step.command,
-                step.expected.join("\n"),
-            );
-            sleep(PERIOD);
+            match self.output.recv_timeout(due.saturating_duration_since(Instant::now())) {
+                Ok(bytes) => self.printed += &String::from_utf8_lossy(&bytes),
+                Err(_) => panic!(
+                    "{}:{}: `{}` prints\n{}\nand it is to print\n{}\n",
+                    document.display(),
+                    step.line,
+                    step.command,
+                    self.printed,
+                    step.expected.join("\n"),
+                ),
+            }
         }
     }
 }

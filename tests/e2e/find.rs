@@ -10,6 +10,8 @@ use uraid_tests::run::{Output, run};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
+use super::control::ask;
+
 /// Runs a command where servers leave links in a directory.
 fn uraid(directory: &Path, words: &[&str]) -> Output {
     let mut command = binary::command();
@@ -74,6 +76,25 @@ fn arrays_are_found_among_other_files_and_running_servers() {
     let text = uraid(directory.path(), &["list", place.to_str().unwrap()]).success().text();
     assert!(text.contains("RAID 5 of 3 members") && text.contains(server.uri()), "{text}");
     let _ = server.stop();
+}
+
+#[test]
+fn who_was_replaced_is_not_listed_among_the_members() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let new = array.path("new");
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = ask(&array, &["remove", "1"]).success();
+    let _ = ask(&array, &["add", "--size", "16M", new.to_str().unwrap()]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
+    let place = new.parent().unwrap().to_str().unwrap();
+    let listed = binary::uraid(["list", "--json", place]).success().json();
+    let name = |path: &Path| path.to_str().unwrap().to_owned();
+    assert_eq!(listed[0]["members"], serde_json::json!([name(&array.members()[0]), name(&new)]), "{listed:#}");
+    assert_eq!(listed[0]["former"], serde_json::json!([name(&array.members()[1])]), "{listed:#}");
+    let text = binary::uraid(["list", place]).success().text();
+    assert!(text.contains("not its members any more") && text.contains("all members found"), "{text}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::PathBuf;
 use std::time::SystemTime;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, SECTOR, assert_same, read_export, write_export};
@@ -218,7 +218,7 @@ fn read_only_leaves_a_dirty_array_as_it_is() {
 fn signals_stop_a_server_with_clients_connected() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let array = Array::create(&shape::raid10_of_5());
-        let server = Server::start(&array);
+        let server = hearing_hangups(&array, "default");
         let data = Random::new(35).bytes(64 << 10);
         let mut client = server.connect();
         let idle = server.connect();
@@ -230,6 +230,28 @@ fn signals_stop_a_server_with_clients_connected() {
         assert_eq!(array.examine()["state"].as_str(), Some("clean"));
         assert_same(&Content::read(&array).image()[4096..4096 + data.len()], &data, "acknowledged before the stop");
     }
+}
+
+/// Starts a server whose terminal may close, whatever these tests were started with: `default` or `ignore`.
+fn hearing_hangups(array: &Array, how: &str) -> Server {
+    let server = Server::command(array, array.members(), &[]);
+    let mut command = std::process::Command::new("env");
+    command.arg(format!("--{how}-signal=HUP")).arg(server.get_program()).args(server.get_args());
+    command.envs(server.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    Server::spawn(command, array.socket()).unwrap()
+}
+
+/// As nohup has it.
+#[test]
+fn a_server_that_is_to_ignore_hangups_does() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = hearing_hangups(&array, "ignore");
+    let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::HUP).unwrap();
+    let mut client = server.connect();
+    client.write(0, &[3; 4096]);
+    assert_eq!(client.read(0, 4096), [3; 4096]);
+    let _ = server.stop();
 }
 
 #[test]

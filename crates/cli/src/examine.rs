@@ -105,9 +105,7 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         }
     }
     members.sort_by_key(|member| member.slot);
-    let counts = |slot: &MemberIndex| {
-        members.iter().any(|member| member.slot == slot.0 && ["active", "rebuilding"].contains(&member.state))
-    };
+    let counts = |slot: &MemberIndex| members.iter().any(|member| member.slot == slot.0 && member.counts());
     let missing = geometry.all_members().iter().filter(|slot| !counts(slot)).map(|slot| slot.0).collect();
     Ok(Report {
         uuid: superblock.array,
@@ -168,7 +166,21 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
     }
 }
 
+impl MemberReport {
+    /// Whether it is part of the array.
+    fn counts(&self) -> bool {
+        ["active", "rebuilding"].contains(&self.state)
+    }
+}
+
 impl Report {
+    /// The paths of the members that belong to the array, and of those that do not any more.
+    pub(crate) fn paths(&self) -> (Vec<String>, Vec<String>) {
+        let (own, former): (Vec<&MemberReport>, Vec<_>) = self.members.iter().partition(|member| member.counts());
+        let paths = |members: Vec<&MemberReport>| members.into_iter().map(|member| member.path.clone()).collect();
+        (paths(own), paths(former))
+    }
+
     /// How it is, in a few words.
     pub(crate) fn health(&self) -> String {
         let state = match self.state {

@@ -43,6 +43,8 @@ struct Found {
     member_count: usize,
     /// The paths of its members that were found.
     members: Vec<String>,
+    /// The paths of those that say that they are its members, and are not any more.
+    former: Vec<String>,
 }
 
 /// Runs the command.
@@ -70,7 +72,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
         return print_json(&arrays);
     }
     if arrays.is_empty() {
-        return print(format_args!("no array found; `uraid quickstart` creates one"));
+        let places = if args.paths.is_empty() { "block devices or the files of this directory" } else { "these paths" };
+        return print(format_args!("no array found: no server is running, and none of {places} is a member"));
     }
     arrays.iter().try_for_each(show)
 }
@@ -117,6 +120,7 @@ fn served(socket: &Path) -> Result<Found> {
         uri: Some(status.uri),
         member_count: status.members.len(),
         members,
+        former: Vec::new(),
     })
 }
 
@@ -133,23 +137,29 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
         uri: None,
         member_count: paths.len(),
         members,
+        former: Vec::new(),
     };
     match examine::report(paths) {
         Err(error) => Found { health: format!("not usable: {}", crate::chain(&error)), ..nothing },
-        Ok(report) => Found {
-            name: report.name.clone(),
-            level: report.level.to_owned(),
-            size_bytes: report.size,
-            health: report.health(),
-            member_count: report.member_count,
-            ..nothing
-        },
+        Ok(report) => {
+            let (members, former) = report.paths();
+            Found {
+                name: report.name.clone(),
+                level: report.level.to_owned(),
+                size_bytes: report.size,
+                health: report.health(),
+                member_count: report.member_count,
+                members,
+                former,
+                ..nothing
+            }
+        }
     }
 }
 
 /// Some lines for people.
 fn show(array: &Found) -> Result<()> {
-    let Found { uuid, name, level, size_bytes, state, health, uri, member_count, members } = array;
+    let Found { uuid, name, level, size_bytes, state, health, uri, member_count, members, former } = array;
     let name = if name.is_empty() { uuid.to_string() } else { name.escape_debug().to_string() };
     if level.is_empty() {
         print(format_args!("{name}: {health}"))?;
@@ -160,5 +170,9 @@ fn show(array: &Found) -> Result<()> {
     if let Some(uri) = uri {
         print(format_args!("  {uri}"))?;
     }
-    print(format_args!("  {}", enumerate(members)))
+    print(format_args!("  {}", enumerate(members)))?;
+    match former.as_slice() {
+        [] => Ok(()),
+        former => print(format_args!("  not its members any more: {}", enumerate(former))),
+    }
 }

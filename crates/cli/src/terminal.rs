@@ -25,7 +25,7 @@ pub(crate) fn print(line: fmt::Arguments<'_>) -> Result<()> {
     let printed = out.write_fmt(line).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
     printed.map_err(|error| match error.kind() {
         io::ErrorKind::BrokenPipe => Closed.into(),
-        _ => anyhow::Error::new(error).context("can't write to standard output; what was asked for is done"),
+        _ => anyhow::Error::new(error).context("can't write to standard output"),
     })
 }
 

@@ -184,18 +184,18 @@ impl MemberError {
     /// to mend the path, the permissions or the program.
     #[must_use]
     pub fn failure(&self) -> Option<(&'static str, Errno)> {
-        let Self::Io { action, source, .. } = self else { return None };
-        let errno = Errno::from_raw_os_error(source.raw_os_error()?);
-        DEVICE_FAILURES.contains(&errno).then_some((*action, errno))
+        self.said().filter(|(_, errno)| DEVICE_FAILURES.contains(errno))
     }
-}
 
-impl MemberError {
     /// What the kernel said where a member can't be opened for writing: it is write-protected, or this user may not.
     pub(crate) fn protection(&self) -> Option<(&'static str, Errno)> {
+        self.said().filter(|(_, errno)| [Errno::PERM, Errno::ACCESS, Errno::ROFS].contains(errno))
+    }
+
+    /// What was to be done, and what the kernel said to it.
+    fn said(&self) -> Option<(&'static str, Errno)> {
         let Self::Io { action, source, .. } = self else { return None };
-        let errno = Errno::from_raw_os_error(source.raw_os_error()?);
-        [Errno::PERM, Errno::ACCESS, Errno::ROFS].contains(&errno).then_some((*action, errno))
+        Some((*action, Errno::from_raw_os_error(source.raw_os_error()?)))
     }
 }
 

@@ -28,6 +28,13 @@ struct Shared {
     asked: Notify,
 }
 
+/// A signal that is heard.
+struct Heard {
+    name: &'static str,
+    kind: SignalKind,
+    signal: unix::Signal,
+}
+
 impl Signals {
     /// Hears signals from now on.
     pub(crate) fn listen() -> Result<Self> {
@@ -36,9 +43,12 @@ impl Signals {
             let _context = runtime.enter();
             // A file that must not grow any further is its member's failure, and not the server's end.
             let _ = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
-            let hangup = if is_ignored(SignalKind::hangup()) { None } else { Some(SignalKind::hangup()) };
-            let kinds = [SignalKind::interrupt(), SignalKind::terminate()].into_iter().chain(hangup);
-            kinds.map(|kind| Ok((kind, signal(kind)?))).collect::<Result<Vec<_>>>()?
+            let mut kinds = vec![("SIGINT", SignalKind::interrupt()), ("SIGTERM", SignalKind::terminate())];
+            if !is_ignored(SignalKind::hangup()) {
+                kinds.push(("SIGHUP", SignalKind::hangup()));
+            }
+            let heard = kinds.into_iter().map(|(name, kind)| Ok(Heard { name, kind, signal: signal(kind)? }));
+            heard.collect::<Result<Vec<_>>>()?
         };
         let shared = Arc::new(Shared { is_served: Mutex::new(false), asked: Notify::new() });
         let own = Arc::clone(&shared);
@@ -66,24 +76,20 @@ fn is_ignored(kind: SignalKind) -> bool {
     mask >> (kind.as_raw_value() - 1) & 1 != 0
 }
 
-async fn hear(mut signals: Vec<(SignalKind, unix::Signal)>, shared: &Shared) {
+async fn hear(mut signals: Vec<Heard>, shared: &Shared) {
     loop {
-        let number = poll_fn(|context| {
-            let heard =
-                signals.iter_mut().find_map(|(kind, signal)| signal.poll_recv(context).is_ready().then_some(*kind));
-            heard.map_or(Poll::Pending, |kind| Poll::Ready(kind.as_raw_value()))
-        });
-        let number = number.await;
+        let (name, kind) = poll_fn(|context| {
+            let heard = signals.iter_mut().find_map(|Heard { name, kind, signal }| {
+                signal.poll_recv(context).is_ready().then_some((*name, *kind))
+            });
+            heard.map_or(Poll::Pending, Poll::Ready)
+        })
+        .await;
         let is_served = shared.is_served.lock().expect("a panic ends the process");
         if !*is_served {
-            let name = match number {
-                1 => "SIGHUP",
-                2 => "SIGINT",
-                _ => "SIGTERM",
-            };
             // Nobody is left to tell where standard error is closed.
             let _ = writeln!(stderr(), "uraid: {name}: not serving the array; the next start goes on from here");
-            process::exit(SIGNALLED + number);
+            process::exit(SIGNALLED + kind.as_raw_value());
         }
         shared.asked.notify_one();
     }

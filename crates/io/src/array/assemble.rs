@@ -5,7 +5,7 @@
 //! meanwhile is given up where the level allows that ([`losses`](super::losses)).
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, Geometry, Level, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Candidate, Verdict};
@@ -70,7 +70,7 @@ impl<D: Disk> Assembled<D> {
         let is_unclean = !truth.is_clean && truth.initialising.is_none();
         let is_logged = truth.consistency == Consistency::Log && is_unclean;
         // Where parity is computed from the data, a member gives what it has before the array goes on without it.
-        let can_resync = verdict.lost().is_empty() || has_copies(&geometry);
+        let can_resync = verdict.lost().is_empty() || geometry.spec().level.is_mirrored();
         let is_resynced = is_unclean && !is_logged && geometry.tolerance() > 0 && can_resync;
         if access == Access::ReadWrite {
             assert!(verdict.stale.is_empty(), "what is out of date is read, not written");
@@ -136,7 +136,7 @@ impl<D: Disk> Assembled<D> {
             Consistency::Log => !self.is_recovered,
             // What is missing can't be computed from parity that has yet to be. Copies that are left are made to agree.
             _ if self.record.is_clean() || self.geometry.tolerance() == 0 => false,
-            _ => self.record.lost().is_empty() || has_copies(&self.geometry),
+            _ => self.record.lost().is_empty() || self.geometry.spec().level.is_mirrored(),
         }
     }
 
@@ -204,11 +204,6 @@ impl<D: Disk> Assembled<D> {
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
         Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap).with_rebuild())
     }
-}
-
-/// Whether members hold copies, and not parity.
-pub(super) fn has_copies(geometry: &Geometry) -> bool {
-    matches!(geometry.spec().level, Level::Raid1 | Level::Raid10 { .. })
 }
 
 /// Makes durable what the members show, and has those catch up that the last round did not reach. Those that fail that

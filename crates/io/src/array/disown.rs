@@ -8,16 +8,20 @@
 
 use crate::Error;
 use crate::member::Member;
-use crate::superblock::{self, Sequence, SlotRecord, SlotState, Superblock};
+use crate::superblock::{self, Sequence, SlotRecord, SlotState, Superblock, SuperblockError};
 
 /// Has a member of an array, of which `truth` is a present member's newest superblock, say that it was given up, where
 /// it was, or another one has its slot. One that did not have everything says nothing new: it does not count alone.
 /// Blocks.
 ///
 /// # Errors
-/// When the member fails, or holds no superblock.
+/// When the member fails, or its superblock is damaged.
 pub fn disown(member: &Member, truth: &Superblock) -> Result<(), Error> {
-    let mut own = superblock::load(member)?;
+    let mut own = match superblock::load(member) {
+        // It never had a place.
+        Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => return Ok(()),
+        own => own?,
+    };
     let (slot, epoch) = (own.slot.index(), own.epoch);
     let is_given_up = |record: &SlotRecord| {
         let is_out = record.member != own.member || record.state == SlotState::Failed;

@@ -9,7 +9,7 @@ use uraid_layout::repair::{Repair, Unrecoverable};
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
-use super::assemble::{Assembled, has_copies};
+use super::assemble::Assembled;
 use super::gather::gather;
 use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
 use super::recover::RecoverError;
@@ -427,7 +427,7 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     }
     let is_logged = verdict.superblock.consistency == Consistency::Log;
     let lost = verdict.lost();
-    let is_mirrored = has_copies(&verdict.geometry);
+    let is_mirrored = verdict.geometry.spec().level.is_mirrored();
     // Who was lost before took no part in the writes that were under way: all that there is, is in the other copies.
     let was_known = is_mirrored && newly_missing.is_empty();
     let is_sound = verdict.superblock.is_clean || lost.is_empty() || is_logged || was_known;

@@ -10,9 +10,11 @@
 //! may not cover what it has, and what it shows is needed. The array goes on without it then, and nothing of what it
 //! held is lost.
 
+use std::iter;
+
 use smallvec::smallvec;
 use uraid_layout::stripe::Group;
-use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
 
 use super::assemble::{flush, run, run_all};
 use super::losses::Losses;
@@ -167,24 +169,25 @@ impl<D: Disk> Resync<'_, D> {
         Ok(())
     }
 
-    /// Takes a cell from another copy, and writes it back.
+    /// Takes a cell from another copy than the one that could not be read, and writes that again.
     fn copy(&mut self, piece: &mut Piece, cell: Cell, error: DiskError) -> Result<(), RecoverError> {
-        let copies: Vec<Cell> = groups(self.geometry, piece.stripe)
-            .filter(|group| group.data == [cell] || planted!(ResyncFromParity) && group.data.contains(&cell))
-            .map(|group| group.parity)
-            .filter(|&copy| !self.is_absent(copy))
-            .collect();
-        let is_mirrored = !matches!(self.geometry.spec().level, Level::Raid5 { .. } | Level::Rm2 { .. });
-        if copies.is_empty() && !is_mirrored {
+        let is_copy = |group: &&Group| group.data == [cell] || planted!(ResyncFromParity) && group.data.contains(&cell);
+        let copies = groups(self.geometry, piece.stripe).filter(is_copy).map(|group| group.parity);
+        let all: Vec<Cell> = iter::once(cell).chain(copies).collect();
+        if all.len() == 1 {
             return Err(self.unreadable(piece, cell, error));
         }
-        for copy in copies {
+        let source = self.source(piece.stripe, cell);
+        for copy in all {
+            if copy == source || self.is_absent(copy) {
+                continue;
+            }
             let Some(content) = self.read_one(piece, copy)? else { continue };
-            let op = self.op(piece.stripe, cell, piece.start, OpKind::Write);
+            let op = self.op(piece.stripe, source, piece.start, OpKind::Write);
             let segments = smallvec![content.lease_read(0..size(piece.len))];
             let failed = run(self.disk, [DiskOp { segments, ..op }])?.into_iter().next();
             let is_back =
-                failed.is_none() && self.read_one(piece, cell)?.is_some_and(|back| back.as_ref() == content.as_ref());
+                failed.is_none() && self.read_one(piece, source)?.is_some_and(|back| back.as_ref() == content.as_ref());
             if is_back || planted!(ResyncUnchecked) {
                 tracing::warn!("{}: {error}; another copy was written back", self.losses.path(op.member).display());
             } else {

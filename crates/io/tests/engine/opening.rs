@@ -296,6 +296,24 @@ fn what_one_copy_lacks_is_taken_from_another() {
     }
 }
 
+/// The same of the copies that are left, where the one that is read first is missing.
+#[test]
+fn what_one_copy_of_a_degraded_mirror_lacks_is_taken_from_another() {
+    for consistency in [Consistency::Bitmap, Consistency::None] {
+        let shape = Shape { consistency, ..mirrors()[1] };
+        let first = MemberSet::EMPTY.with(MemberIndex(0));
+        let left = left(shape, first);
+        let start = superblock(left.members[1].as_ref().expect("present")).areas.data.offset.0;
+        let mut disk = left.disk();
+        for slot in [1, 2] {
+            disk.spoil(MemberIndex(slot), Bytes(start + u64::from(slot) * 4096 + 512), Bytes(512));
+        }
+        let (missing, disk) = left.assert_opens(disk, MemberSet::EMPTY, "two copies");
+        assert!(missing.is_empty(), "nobody else is given up: {missing:?}");
+        assert!(!disk.is_spoilt(MemberIndex(1)), "what was found was written back");
+    }
+}
+
 /// A sector that takes what is written, and does not give it back.
 #[test]
 fn what_was_written_back_is_read_again() {

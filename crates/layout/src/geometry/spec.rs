@@ -158,6 +158,12 @@ impl Level {
         }
     }
 
+    /// Whether redundancy is copies of the data, and not parity of it.
+    #[must_use]
+    pub const fn is_mirrored(self) -> bool {
+        matches!(self, Self::Raid1 | Self::Raid10 { .. })
+    }
+
     /// The fewest and the most members that the level takes.
     #[must_use]
     pub const fn members(self) -> core::ops::RangeInclusive<u8> {

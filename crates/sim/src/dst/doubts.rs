@@ -7,9 +7,7 @@
 
 use uraid_io::superblock::{BLOCK_BYTES, Integrity, SUMS_IN_SECTOR, Superblock};
 use uraid_layout::repair::Repair;
-use uraid_layout::{
-    Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId,
-};
+use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
 use super::audit::{as_cell, exists};
 use crate::member::Member;
@@ -95,7 +93,7 @@ impl<'a> Doubts<'a> {
         let (map, slot) = (self.geometry.map(stripe), |cell| self.geometry.member(cell));
         let cells: Vec<Cell> = self.cells(stripe).collect();
         let unsound: Vec<Cell> = cells.iter().copied().filter(|&cell| !self.has(stripe, cell, column)).collect();
-        let is_mirror = matches!(self.geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
+        let is_mirror = self.geometry.spec().level.is_mirrored();
         let doubted = if is_mirror { MemberSet::EMPTY } else { unsound.iter().map(|&cell| slot(cell)).collect() };
         let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && !unsound.contains(cell);
         let mut helps = vec![false; map.cells()];

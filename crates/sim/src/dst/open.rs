@@ -9,7 +9,7 @@ use uraid_io::log::replay::ReplayError;
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, Level, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
 
 use super::audit::{Audit, tolerated};
 use super::client::Client;
@@ -126,7 +126,7 @@ impl Run {
         seen.iter().try_for_each(|(&lba, buf)| self.model.observe(lba, buf.as_ref())).map_err(Finding::WrongRead)?;
         let Scenario { geometry, superblocks, .. } = &self.scenario;
         let members = disk.members();
-        let is_mirror = matches!(geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
+        let is_mirror = geometry.spec().level.is_mirrored();
         // Of copies one is read.
         if !is_mirror
             && disk.lied().union(disk.struck()).is_empty()

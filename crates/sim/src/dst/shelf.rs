@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::member::Access;
 use uraid_io::superblock::{Consistency, SlotState, Superblock};
-use uraid_layout::{Geometry, Level, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
 use super::administer::Administrator;
 use super::audit::tolerated;
@@ -390,7 +390,7 @@ const OPTIONS: OpenOptions = OpenOptions { access: Access::ReadWrite, allow_degr
 /// Whether an array is not opened: it was not stopped cleanly, and nothing tells what the rest has of the writes that
 /// were under way. Copies have all of it where whoever is lost was lost before.
 fn is_refused(verdict: &Verdict) -> bool {
-    let is_mirrored = matches!(verdict.geometry.spec().level, Level::Raid1 | Level::Raid10 { .. });
+    let is_mirrored = verdict.geometry.spec().level.is_mirrored();
     let was_known = is_mirrored && verdict.newly_missing().is_empty();
     let is_unsure = !verdict.superblock.is_clean && !verdict.lost().is_empty() && !was_known;
     is_unsure && !survives(verdict.superblock.consistency)

@@ -230,7 +230,7 @@ impl Pricer {
 
     /// Whether where something is read depends on how busy the members are.
     pub(super) fn has_copies(&self) -> bool {
-        matches!(self.geometry().spec().level, Level::Raid1 | Level::Raid10 { .. })
+        self.geometry().spec().level.is_mirrored()
     }
 
     /// The parity stripes that a request touches.

@@ -8,7 +8,7 @@
 //! tape was made for; what the plans depend on otherwise (how busy mirrors are, how far a rebuild is) is not known when
 //! it is made, so such arrays are refused.
 
-use uraid_layout::{Level, Sectors};
+use uraid_layout::Sectors;
 
 use super::array::{ArraySpec, Op, Operations, Part, Planned, Pricer, State};
 use super::workload::{Mix, Request, Source};
@@ -39,9 +39,8 @@ impl Tape {
     /// # Errors
     /// When the array can't be had, its mirrors are read by how busy they are, or it is being rebuilt.
     pub fn new(array: &ArraySpec, mix: Mix) -> Result<Self, Error> {
-        let is_static = !matches!(array.level, Level::Raid1 | Level::Raid10 { .. })
-            && !matches!(array.state, State::Rebuilding { .. })
-            && array.cache.is_none();
+        let is_static =
+            !array.level.is_mirrored() && !matches!(array.state, State::Rebuilding { .. }) && array.cache.is_none();
         if !is_static {
             let what = "the plans of an array with mirrors, a cache or a rebuild can't be made before it runs; disks";
             return Err(Error::System { what, value: array.disks.into() });
