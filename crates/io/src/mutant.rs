@@ -122,6 +122,7 @@ mutants! {
     SumNotRedone: "recovery leaves the checksums as they were",
     MismatchIgnored: "content counts though its checksum is another",
     ComputedUnverified: "what is computed of others counts though its checksum is another",
+    CopiesUnasked: "a copy that lost its checksum is not compared with the checksums of the others",
     MembersUnasked: "what is computed is not compared with what its member holds",
     RivalsAccepted: "of two members that went on in one slot the newer counts",
     SuspectsCount: "a member is given up for its errors while others have some, too",

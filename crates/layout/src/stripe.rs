@@ -13,6 +13,17 @@ pub enum Role {
     Parity(GroupId),
 }
 
+impl Role {
+    /// The data unit, if it is one.
+    #[must_use]
+    pub fn unit(self) -> Option<DataUnit> {
+        match self {
+            Self::Data(unit) => Some(unit),
+            Self::Parity(_) => None,
+        }
+    }
+}
+
 /// A parity group: the XOR of its data cells and its parity cell is zero.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {

@@ -36,6 +36,9 @@ fn check_address(geometry: &Geometry, oracle: &Oracle, lba: u64) -> Vec<(Locatio
     assert_eq!(geometry.parity_of(Lba(lba)).collect::<Vec<_>>(), parity, "{lba}");
     for &(location, owner) in &places {
         assert_eq!(geometry.owner(location), Some(owner), "{lba} at {location:?}");
+        let is_copied = matches!(oracle.spec.level, Level::Raid1 | Level::Raid10 { .. }) || geometry.members() == 2;
+        let others = places.iter().map(|&(other, _)| other).filter(|&other| is_copied && other != location);
+        assert!(geometry.copies(location).eq(others), "{lba} at {location:?}");
         assert!(location.sector.0 < geometry.used_sectors().0);
     }
     let (stripe, data_unit, in_chunk) = geometry.split(Lba(lba));

@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use smallvec::SmallVec;
 use uraid_layout::plan::DiskIo;
-use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, MemberSet};
 
 use super::Engine;
 use super::heal::Damage;
@@ -42,6 +42,10 @@ pub(super) struct PageId {
 
 /// The pages that a job keeps in memory.
 pub(super) type Pins = SmallVec<[PageId; 8]>;
+
+/// What other copies' checksums say of a block's content: where each copy is, its checksum if that is its content, too,
+/// and whether it is that.
+type Said = SmallVec<[(Location, Sum, bool); 2]>;
 
 /// See the module.
 #[derive(Debug)]
@@ -154,6 +158,21 @@ impl Sums {
         let held = self.pages.get(&PageId { member, number }).expect("the page of what is read is in memory");
         assert_ne!(held.state, State::Reading, "a page is there before what it says of is read");
         held.page.sum(index)
+    }
+
+    /// What the checksums of other copies, which `lost` members don't have, say of a block's content. Only what is in
+    /// memory counts: a copy that was found wrong has its page there.
+    fn said_by_copies(&self, geometry: &Geometry, lost: MemberSet, at: Location, content: &[u8]) -> Said {
+        let said = geometry.copies(at).filter_map(|copy| {
+            let block = block_at(copy.sector);
+            let is_there = self.has(PageId { member: copy.member, number: block.place().0 });
+            if lost.contains(copy.member) || !is_there || planted!(CopiesUnasked) {
+                return None;
+            }
+            let (known, sum) = (self.known(copy.member, block), self.table(copy.member).tag.sum(block, content));
+            (![Sum::UNKNOWN, Sum::LOST].contains(&known)).then(|| (copy, sum, known.agrees(sum)))
+        });
+        said.collect()
     }
 
     /// Notes what a block holds now; true when its page is to be written, and was not before.
@@ -280,10 +299,12 @@ impl<D: Disk, T> Engine<D, T> {
                     let content = bytes_to_fill(job, &slice.part(at, BLOCK.0));
                     let found = sums.table(io.member).tag.sum(block, content);
                     let known = sums.known(io.member, block);
+                    let at = Location { member: io.member, sector: place };
+                    let is_lost = known == Sum::LOST;
+                    let said = if is_lost { sums.said_by_copies(geometry, lost, at, content) } else { Said::new() };
                     if planted!(MismatchIgnored)
                         || known.agrees(found)
-                        || known == Sum::LOST
-                            && job.has_to_believe(geometry, lost, Location { member: io.member, sector: place })
+                        || is_lost && !job.is_denied(&said) && job.has_to_believe(geometry, lost, at)
                         || overlay.touches(io.member, place, BLOCK)
                     {
                         continue;
@@ -558,6 +579,14 @@ impl<T> Job<T> {
     /// Whether a member was read there, and what it gave is not what its checksum says.
     fn has_looked_at(&self, at: Location) -> bool {
         self.damage.iter().any(|damage| (damage.member, damage.sector, damage.len) == (at.member, at.sector, BLOCK))
+    }
+
+    /// Whether other copies say that a block's content is not what was written there. Where one of their members gave
+    /// just this content, it is its checksum that is wrong.
+    fn is_denied(&self, said: &Said) -> bool {
+        let confirms =
+            |&(copy, sum, agrees): &(Location, Sum, bool)| agrees || self.has_found(copy.member, copy.sector, sum);
+        !said.is_empty() && !said.iter().any(confirms)
     }
 
     /// Whether a member gave a block with this checksum, which was not the one that is known.

@@ -427,6 +427,42 @@ fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
     }
 }
 
+/// A copy that lost its checksums is held against those of the other copies, where these hold something else.
+#[test]
+fn a_copy_without_its_checksums_is_held_against_the_other_copies() {
+    let (mut read_right, mut refused) = (0, 0);
+    for shape in redundant().filter(|&shape| is_mirror(shape)) {
+        let shape = shape.checked();
+        let (mut engine, content) = filled(shape);
+        run(&mut engine, Command::Close).expect("closed");
+        let areas = shape.superblocks()[0].areas;
+        let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+        let geometry = shape.geometry();
+        let copies: Vec<_> = [geometry.locate(Lba(0))].into_iter().chain(geometry.parity_of(Lba(0))).collect();
+        for (known, is_right) in copies.iter().flat_map(|copy| [(copy, true), (copy, false)]) {
+            let mut members: Vec<Option<Vec<u8>>> = (0..shape.members)
+                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
+                .collect();
+            for copy in &copies {
+                let bytes = members[copy.member.index()].as_mut().expect("present");
+                bytes[table] ^= u8::from(copy != known);
+                bytes[data + size(Bytes(copy.sector.0 * 512))] ^=
+                    if copy == known { 1 } else { 2 * u8::from(!is_right) };
+            }
+            let mut engine = shape.reopened(members, Order::Fifo);
+            match read(&mut engine, 0, 8) {
+                Ok(found) => {
+                    assert!(is_right && found == content[..BLOCK], "{shape:?}, {known:?}, {is_right}");
+                    read_right += 1;
+                }
+                Err(EngineError::Unreadable { .. }) => refused += usize::from(!is_right),
+                Err(error) => panic!("{shape:?}, {known:?}, {is_right}: {error}"),
+            }
+        }
+    }
+    assert!(read_right > 0 && refused > 0, "{read_right} {refused}");
+}
+
 /// What is wrong in one place says nothing of another: a member's content is no better there for being read together
 /// with it.
 #[test]

@@ -367,6 +367,27 @@ impl Geometry {
         })
     }
 
+    /// The other places that hold the same content as a sector of a member: none where it has no copies, or the array
+    /// does not use it.
+    pub fn copies(&self, at: Location) -> impl Iterator<Item = Location> + '_ {
+        self.cell_at(at).into_iter().flat_map(move |(stripe, cell, offset)| {
+            let map = self.map(stripe);
+            let unit = match map.role(cell) {
+                Role::Data(unit) => Some(unit),
+                Role::Parity(group) => {
+                    let group = map.group(group);
+                    let original = map.role(group.data[0]);
+                    group.is_mirror().then_some(original).and_then(Role::unit)
+                }
+            };
+            let original = unit.map(|unit| map.cell(unit));
+            let groups = unit.map_or(&[][..], |unit| map.groups_of(unit)).iter().map(|&group| map.group(group));
+            let further = groups.filter(|group| group.is_mirror()).map(|group| group.parity);
+            let others = original.into_iter().chain(further).filter(move |&copy| copy != cell);
+            others.map(move |copy| self.location(stripe, copy, offset))
+        })
+    }
+
     fn location(&self, stripe: StripeId, cell: Cell, offset: Sectors) -> Location {
         Location { member: self.member(cell), sector: DiskSector(self.sector(stripe, cell).0 + offset.0) }
     }

@@ -105,15 +105,17 @@ impl Run {
         let (random, trace) = (self.aside.fork(), self.trace.clone());
         let lost = lost(&engine);
         let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
-        let (mut before, mut last) = (0, u64::MAX);
+        let repaired = |client: &Client<'_>| client.engine.counters().total().repaired;
+        let (mut before, mut last) = ((0, 0), u64::MAX);
         let is_done = loop {
             let is_done = client.look()?;
-            // What can't be had may be there when what was read after it is healed.
-            let failed = client.unreadable - before;
-            if !is_done || failed == 0 || failed >= last {
+            // What can't be had, or written back, may be there when what was read after it is healed.
+            let (failed, healed) = (client.unreadable - before.0, repaired(&client) - before.1);
+            let is_better = failed > 0 && failed < last || failed == 0 && healed > 0 && disk.lied().is_empty();
+            if !is_done || !is_better {
                 break is_done;
             }
-            (before, last) = (client.unreadable, failed);
+            (before, last) = ((client.unreadable, repaired(&client)), failed);
         };
         self.report.counts.unreadable += client.unreadable;
         let seen = std::mem::take(&mut client.seen);
@@ -212,9 +214,9 @@ impl Run {
         let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
         let audit = Audit::new(geometry, &members, area, piece, is_made, is_sound);
         audit.check_parity().map_err(Finding::Parity)?;
-        // Without redundancy nothing is recovered: what a failed flush has left is as it is found.
-        let is_recovered = geometry.tolerance() > 0 || self.scenario.consistency() == Consistency::Log;
-        let is_settled = is_recovered || members.iter().all(|(_, member)| !member.has_doubts());
+        // Without redundancy nothing makes up for a write or a flush that was said to have failed: what it has left is
+        // as it is found, and may be gone with the power.
+        let is_settled = geometry.tolerance() > 0 || members.iter().all(|(_, member)| !member.has_doubts());
         for lost in tolerated(geometry, lost(engine)) {
             let content = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
             for (lba, bytes) in content.iter().filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {

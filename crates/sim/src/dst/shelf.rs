@@ -125,7 +125,11 @@ impl Shelf {
         trace.note(format_args!("the copy contends for slot {}: accepted {is_accepted}, lost {is_lost}", own.slot));
         match is_accepted {
             _ if will_do && is_lost => administrator.withheld = Some(contender),
-            true => administrator.keep(self.members.replace(own.slot, Some(contender))),
+            true => {
+                // As in `admit`: after a kill the superblock with which it was accepted may not be durable.
+                self.unwritten = self.unwritten.with(own.slot);
+                administrator.keep(self.members.replace(own.slot, Some(contender)));
+            }
             false => administrator.keep(Some(contender)),
         }
     }
