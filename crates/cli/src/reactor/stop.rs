@@ -6,9 +6,9 @@ use anyhow::{Result, ensure};
 use uraid_io::cache::TICK;
 use uraid_io::disk::{Disk, UringDisk};
 use uraid_io::engine::Engine;
-use uraid_layout::MemberIndex;
+use uraid_layout::{Bytes, MemberIndex};
 
-use crate::terminal::list;
+use crate::terminal::{list, size};
 
 /// What is waited for at the least, where there is a limit at all.
 const WAIT_MIN: Duration = Duration::from_secs(30);
@@ -51,16 +51,23 @@ impl StopClock {
             (self.moved, self.under_way) = (now, under_way);
         }
         if now - self.moved >= SAID_AFTER && !std::mem::replace(&mut self.has_said, true) {
-            say(engine);
+            tracing::warn!("stopping waits for {}", awaited(engine));
         }
         let is_late = self.limit.is_some_and(|limit| now - self.moved >= limit);
-        ensure!(!is_late, "members that the array can't do without do not answer");
+        ensure!(!is_late, "gave up waiting for {}{}", awaited(engine), lost(engine));
         Ok(())
     }
 }
 
-/// Says who is waited for.
-fn say<T>(engine: &Engine<UringDisk, T>) {
+/// What ends with the server's memory.
+fn lost<T>(engine: &Engine<UringDisk, T>) -> String {
+    let unwritten = engine.cache_fill().map_or(Bytes(0), |fill| fill.used);
+    let lost = format!("; {} that clients have written was in memory alone and is lost", size(unwritten.0));
+    if unwritten == Bytes(0) { String::new() } else { lost }
+}
+
+/// Who is waited for.
+fn awaited<T>(engine: &Engine<UringDisk, T>) -> String {
     let roomless = engine.troubles().roomless;
     let is_awaited = |member: &MemberIndex| engine.waits_for(*member).is_some();
     let members: Vec<String> = engine
@@ -71,11 +78,9 @@ fn say<T>(engine: &Engine<UringDisk, T>) {
         .map(|member| {
             let open = engine.disk().members().get(member.index()).and_then(Option::as_ref);
             let path = open.map_or_else(String::new, |open| format!(" ({})", open.path().display()));
-            format!("{member}{path}{}", if roomless.contains(member) { ", which has no room" } else { "" })
+            let reason = if roomless.contains(member) { "has no room" } else { "does not answer" };
+            format!("member {member}{path}, which {reason}")
         })
         .collect();
-    tracing::warn!(
-        "stopping waits for the members: {}",
-        if members.is_empty() { "their names are not known".to_owned() } else { list(&members) }
-    );
+    if members.is_empty() { "members whose names are not known".to_owned() } else { list(&members) }
 }

@@ -15,7 +15,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
-use super::client::{Asked, Client};
+use super::client::{Asked, Client, Lingers};
 use super::copying::Copying;
 use super::scenario::uuid;
 use super::{Changes, Finding};
@@ -318,7 +318,9 @@ impl Client<'_> {
         self.disk.put(slot, Some(member));
         self.superblocks[slot.index()] = joining.superblock.clone();
         self.is_changing = true;
-        self.submit(Asked::Join { slot, before, lingers: false }, Command::Join(Box::new(joining)));
+        let returns = joining.superblock.member == before;
+        let lingers = if returns && self.engine.lingering(slot) > 0 { Lingers::NoMore } else { Lingers::No };
+        self.submit(Asked::Join { slot, before, lingers }, Command::Join(Box::new(joining)));
         Ok(())
     }
 
@@ -331,7 +333,7 @@ impl Client<'_> {
         }
         if let Ok(joining) = returning(Path::new("returning"), &own, self.engine.superblock()) {
             self.is_changing = true;
-            let asked = Asked::Join { slot, before: own.member, lingers: true };
+            let asked = Asked::Join { slot, before: own.member, lingers: Lingers::Yes };
             self.submit(asked, Command::Join(Box::new(joining)));
         }
     }

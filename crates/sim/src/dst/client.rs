@@ -80,9 +80,17 @@ pub(super) enum Asked {
     Join {
         slot: MemberIndex,
         before: Uuid,
-        /// Operations are under way on it that were given up.
-        lingers: bool,
+        lingers: Lingers,
     },
+}
+
+/// Whether operations are under way on a member that were given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lingers {
+    No,
+    /// They have ended; the engine may not know yet.
+    NoMore,
+    Yes,
 }
 
 pub(super) struct Client<'a> {
@@ -419,7 +427,7 @@ impl<'a> Client<'a> {
             }
             Asked::Fail { slot, .. } => self.failed_as_asked(slot),
             Asked::Copy { .. } => self.is_changing = false,
-            Asked::Join { slot, lingers: true, .. } => return Err(Finding::Lingering { slot }),
+            Asked::Join { slot, lingers: Lingers::Yes, .. } => return Err(Finding::Lingering { slot }),
             Asked::Join { slot, before, .. } => self.joined(slot, before),
         }
         Ok(())
@@ -435,7 +443,8 @@ impl<'a> Client<'a> {
             {
                 may_refuse
             }
-            Asked::Join { lingers: true, .. } => matches!(error, EngineError::Lingering { .. }),
+            Asked::Join { lingers: Lingers::Yes, .. } => matches!(error, EngineError::Lingering { .. }),
+            Asked::Join { lingers: Lingers::NoMore, .. } if matches!(error, EngineError::Lingering { .. }) => true,
             // It has failed, too, or was too late.
             Asked::Join { slot, .. } => {
                 let late = super::given_up_late(&self.disk, Some(self.engine.deadlines()));
