@@ -42,13 +42,16 @@ fn deleted_members_are_seen_and_a_stop_does_not_lose_the_array() {
         assert_eq!(now["health"]["state"], "failing", "{now:#}");
         assert_eq!(now["members"][1]["troubles"], serde_json::json!(["deleted"]), "{now:#}");
         let screen = ask(&array, &["status"]).success().text();
-        assert!(screen.contains("deleted, and what") && screen.contains("copy what the array holds"), "{screen}");
+        assert!(
+            screen.contains("content is lost when the server ends") && screen.contains("copy the array's content"),
+            "{screen}"
+        );
         assert_same(&read_export(server.uri()), &image, "it can still be copied");
         let new = array.path("new");
         for words in [&["add"][..], &["replace", "1"]].iter().filter(|_| reactors != "1") {
             let words = [*words, &[new.to_str().unwrap(), "--size", "16M"]].concat();
             let refusal = ask(&array, &words).code_is(1).stderr;
-            assert!(refusal.contains("copy its content first"), "what would lose the array is not advised: {refusal}");
+            assert!(refusal.contains("copy it first"), "what would lose the array is not advised: {refusal}");
             assert!(!refusal.contains("--reactors 1"), "{refusal}");
         }
         let refusal = ask(&array, &["stop"]).code_is(1).stderr;

@@ -130,8 +130,8 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         assert_eq!(now["health"]["unwritten"], unwritten);
         assert_eq!(now["health"]["troubles"], json!([]), "replacing members would not help");
         let screen = ask(&array, &["status"]).success().text();
-        let helps = format!("when all of bytes 0 to {stripe} were written");
-        for part in ["failing: every flush fails", "bytes 0 to 4096 of the array", "can't be read there", &helps] {
+        let helps = format!("after a write of all of bytes 0 to {stripe}");
+        for part in ["failing: flushes fail", "bytes 0 to 4096 of the array", "can't be read there", &helps] {
             assert!(screen.contains(part), "{part}: {screen}");
         }
         let _ = events.until("flush-failing");
@@ -143,7 +143,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         put(&mut other, 8 * stripe, 13);
         assert_ne!(flush(&mut other), 0);
         let refusal = ask(&array, &["stop"]).code_is(1).stderr;
-        for part in [&format!("write all of bytes 0 to {stripe}, or mend"), "in memory alone", "--force"] {
+        for part in [&format!("write all of bytes 0 to {stripe}, or mend"), "only in memory", "--force"] {
             assert!(refusal.contains(part), "{part}: {refusal}");
         }
         assert_same(&other.read(0, BLOCK), &image[..BLOCK], "it is read from memory");
@@ -158,7 +158,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
         let _ = ask(&array, &["stop"]).success();
         let log = server.end().success().stderr;
         let why = "8 sectors of them can't be written out, sectors 0..+8: members 0 and 1 can't be read there";
-        for part in ["flush-failing", "every flush fails, for 4 KiB", why] {
+        for part in ["flush-failing", "flushes fail because 4 KiB", why] {
             assert!(log.contains(part), "{part}: {log}");
         }
     }

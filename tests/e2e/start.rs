@@ -149,7 +149,7 @@ fn reads_what_is_left(shape: &Shape) {
         );
         for words in [&["scrub", "start"][..], &["scrub", "start", "--wait"]] {
             let refusal = ask(&array, words).code_is(1).stderr;
-            assert!(refusal.contains("nothing can be compared"), "{}: {refusal}", shape.name);
+            assert!(refusal.contains("there is nothing to compare"), "{}: {refusal}", shape.name);
         }
         let _ = ask(&array, &["stop"]).success();
         let told = server.end().stderr;
@@ -269,7 +269,7 @@ fn reads_an_old_member(shape: &Shape, old: &[usize], gone: &[usize], consistency
         let refusal = Server::refused(&array, &left, &[options, &["--degraded", "--read-only"]].concat()).stderr;
         assert!(refusal.contains(named), "{what}: {options:?}: {refusal}");
     };
-    refused(&["--accept-stale", &gone[0].to_string()], "none of the paths");
+    refused(&["--accept-stale", &gone[0].to_string()], "no member of slot");
     refused(&["--accept-stale", "2"], "is up to date");
 }
 

@@ -93,7 +93,7 @@ impl About {
         };
         let Some(slot) = members.iter().enumerate().position(is_meant) else {
             bail!(
-                "'{name}' is no member of {}: name one by its slot, its path or its UUID, as `uraid status` shows them",
+                "'{name}' is not a member of {}: name one by its slot, path or UUID, as `uraid status` shows them",
                 self.title()
             );
         };

@@ -34,7 +34,7 @@ pub(crate) fn stop(args: &StopArgs) -> Result<()> {
     print(format_args!("stopped"))?;
     for Lost { slot, path } in lost {
         let path = path.map_or_else(String::new, |path| format!(" ({path})"));
-        print(format_args!("member {slot}{path} failed meanwhile: the array goes on without it"))?;
+        print(format_args!("member {slot}{path} failed meanwhile: the array continues without it"))?;
     }
     Ok(())
 }
@@ -87,14 +87,14 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
 pub(crate) fn fail(args: &MemberArgs) -> Result<()> {
     let request = Request::Fail { member: name(&args.member)? };
     let _: Value = args.server.connect()?.ask(&request)?;
-    print(format_args!("the array goes on without {}", args.member))
+    print(format_args!("the array continues without {}", args.member))
 }
 
 /// `uraid remove`.
 pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
     let request = Request::Remove { member: name(&args.member)? };
     let _: Value = args.server.connect()?.ask(&request)?;
-    print(format_args!("{} can be taken away", args.member))
+    print(format_args!("{} is released", args.member))
 }
 
 /// `uraid add`: waits until the member has joined, or is a spare, and not until it is rebuilt.
@@ -107,12 +107,11 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
     let Added { slot, uuid } = client.ask(&request)?;
     match (slot, uuid) {
         (Some(slot), Some(uuid)) => print(format_args!(
-            "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows how far it is",
+            "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows the progress",
             path.display()
         )),
         _ => print(format_args!(
-            "no member is missing: {} is a spare now, until the server ends; `uraid serve --spare` makes it one for \
-             longer",
+            "no member is missing: {} is now a spare until the server ends; to keep it, use `uraid serve --spare`",
             path.display()
         )),
     }
@@ -134,12 +133,11 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
     let new = new.display();
     if rebuilding {
         return print(format_args!(
-            "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows how far it is"
+            "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows the progress"
         ));
     }
     print(format_args!(
-        "{old} is being copied to {new} ({uuid}), which takes its place in slot {slot} then; `uraid status` shows how \
-         far it is"
+        "{old} is being copied to {new} ({uuid}), which then takes over slot {slot}; `uraid status` shows the progress"
     ))
 }
 
@@ -190,8 +188,7 @@ fn judge(scrub: &Scrub, level: &str) -> Result<()> {
     ensure!(mismatched_bytes == repaired_bytes, "{wrong}");
     ensure!(
         missed_bytes == 0,
-        "what belongs to missing members was not checked: the scrub does not count as complete; scrub again when the \
-         array is whole"
+        "the scrub is incomplete because members are missing; scrub again when the array is whole"
     );
     Ok(())
 }
@@ -209,7 +206,7 @@ fn show(report: &ScrubReport) -> Result<()> {
                 format!("member {slot} is wrong, from sector {sector} of its data")
             }
             (_, Some(slot), Some(sector)) => format!("member {slot} may be wrong, from sector {sector} of its data"),
-            _ => "it can't be told which member is wrong".to_owned(),
+            _ => "unknown which member is wrong".to_owned(),
         };
         let blocks: Vec<String> = blocks.iter().map(|[from, end]| format!("{from}..{end}")).collect();
         let what = if blocks.is_empty() { "parity".to_owned() } else { format!("blocks {}", blocks.join(", ")) };
@@ -246,6 +243,6 @@ mod tests {
         assert_eq!(said(&wrong, "0"), Err("blocks do not match their checksums".into()));
         assert_eq!(said(&Scrub { done_bytes: 4096, ..done }, "5"), Err("the scrub was stopped".into()));
         let missed = said(&Scrub { unchecked_bytes: 4096, missed_bytes: 4096, ..done }, "5").unwrap_err();
-        assert!(missed.contains("missing members") && missed.contains("does not count"), "{missed}");
+        assert!(missed.contains("members are missing") && missed.contains("incomplete"), "{missed}");
     }
 }

@@ -149,7 +149,7 @@ impl Control {
         let condition = deleted.map_or(facts.condition, |deleted| Condition { deleted, ..facts.condition });
         match condition.loss(&self.about.geometry, unwritten_bytes) {
             None => Ok(()),
-            Some(loss) => bail!("{loss}; or stop it with --force, and lose that"),
+            Some(loss) => bail!("{loss}; to stop it all the same and lose that, use --force"),
         }
     }
 
@@ -159,7 +159,7 @@ impl Control {
                 let mode = match value {
                     "writeback" => CacheMode::WriteBack,
                     "writethrough" => CacheMode::WriteThrough,
-                    _ => bail!("a cache is writeback or writethrough, and not '{value}'"),
+                    _ => bail!("a cache is writeback or writethrough, not '{value}'"),
                 };
                 if self.about.is_read_only {
                     bail!("the array is open for reading only");
@@ -178,8 +178,9 @@ impl Control {
                     Ok(())
                 }
                 None => bail!(
-                    "nothing is called '{key}'; there is cache (writeback, writethrough), log (error, warn, info, \
-                     debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and max-errors (20, off)"
+                    "there is no setting '{key}'; the settings are cache (writeback, writethrough), log (error, warn, \
+                     info, debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and max-errors \
+                     (20, off)"
                 ),
             },
         }
@@ -295,7 +296,7 @@ pub(crate) fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
     if socket.extension().is_some_and(|extension| extension == "ctl") {
         let path = socket.display();
         return Err(Misuse(format!(
-            "{path}: this name is that of a control socket; call the socket for clients {}",
+            "{path}: this is the name of a control socket; name the socket for clients {}",
             socket.with_extension("sock").display()
         )));
     }

@@ -198,7 +198,7 @@ impl Event {
         let member = (!members.is_empty()).then(|| list(members));
         match self {
             Self::MemberFailed(slot) => {
-                tracing::error!(event, array, %slot, member, "a member failed: the array does without it");
+                tracing::error!(event, array, %slot, member, "a member failed, and the array continues without it");
             }
             Self::SpareTaken(slot) => {
                 tracing::warn!(event, array, %slot, member, "a spare takes the place of a member");
@@ -209,29 +209,29 @@ impl Event {
                 tracing::info!(event, array, %slot, member, "a member is being copied to another one");
             }
             Self::ReplaceFinished(slot) => {
-                tracing::info!(event, array, %slot, member, "a member has taken another one's place");
+                tracing::info!(event, array, %slot, member, "a member has taken over a slot from another one");
             }
             Self::ReplaceStopped(slot) => {
-                tracing::warn!(event, array, %slot, member, "a member is not copied any further: no other one takes \
-                    its place");
+                tracing::warn!(event, array, %slot, member, "the copy of a member was stopped: the member keeps its \
+                    slot");
             }
             Self::ReplaceRebuilding(slot) => {
-                tracing::warn!(event, array, %slot, member, "a member has failed while it was copied: the other one \
-                    takes its place as it is, and is rebuilt");
+                tracing::warn!(event, array, %slot, member, "a member failed while it was copied: the new one takes \
+                    over its slot now and is rebuilt");
             }
             Self::MemberDeleted(slot) => {
-                tracing::error!(event, array, %slot, member, "a member's file was deleted, and what it holds ends with \
-                    the server");
+                tracing::error!(event, array, %slot, member, "a member's file was deleted, and its content is lost \
+                    when the server ends");
             }
             Self::MemberFailing(slot) => {
-                tracing::error!(event, array, %slot, member, "a member failed what nobody could make good, or makes \
-                    many errors");
+                tracing::error!(event, array, %slot, member, "a member lost content that the other members can't make \
+                    up for, or has too many errors");
             }
             Self::MemberNoRoom(slot) => {
                 tracing::error!(event, array, %slot, member, "writes wait for room on a member's file system");
             }
             Self::MemberStalled(slot) => {
-                tracing::error!(event, array, %slot, member, "a member does not answer, and is waited for");
+                tracing::error!(event, array, %slot, member, "a member does not answer, and the array waits for it");
             }
             Self::Frozen(_)
             | Self::Salvage
@@ -242,24 +242,23 @@ impl Event {
                 tracing::error!(event, array, member, "the array is {health}");
             }
             Self::FlushRecovered => {
-                tracing::info!(event, array, "everything that clients have written can be written out again");
+                tracing::info!(event, array, "all cached content can be written out again");
             }
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(
                 event,
                 array,
-                "a scrub finds members that do not agree, or blocks that do not match their checksums"
+                "a scrub found members that disagree, or blocks that do not match their checksums"
             ),
-            Self::ScrubFinished => tracing::info!(event, array, "a scrub has compared everything"),
+            Self::ScrubFinished => tracing::info!(event, array, "a scrub is complete"),
             Self::ScrubIncomplete => tracing::warn!(
                 event,
                 array,
-                "a scrub has left out what needs missing members: it does not count, and the next one is due when the \
-                 array is whole"
+                "a scrub is incomplete because members are missing; the next one is due when the array is whole"
             ),
             Self::MemberLagging(slot) => {
-                tracing::warn!(event, array, %slot, member, "a member takes many times as long as the others: it slows \
+                tracing::warn!(event, array, %slot, member, "a member is many times slower than the others and slows \
                     the array down");
             }
             Self::MemberMissing(slot) => {
@@ -451,7 +450,7 @@ impl Hook {
     pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
         // A name without a slash is looked for when it is run.
         let is_path = program.components().count() > 1;
-        ensure!(!is_path || program.is_file(), "{}: there is no such program for --on-event", program.display());
+        ensure!(!is_path || program.is_file(), "{}: --on-event names a program that does not exist", program.display());
         let (queue, calls) = sync_channel(WAITING_MAX);
         let deadline = Arc::new(OnceLock::new());
         let (program, end) = (program.to_owned(), Arc::clone(&deadline));
@@ -463,7 +462,7 @@ impl Hook {
     fn call(&self, call: Call) {
         if let Err(TrySendError::Full(call)) = self.queue.try_send(call) {
             let Call { event, array, .. } = call;
-            tracing::warn!(event, array, "--on-event: {WAITING_MAX} events wait already: this one is not passed on");
+            tracing::warn!(event, array, "--on-event: {WAITING_MAX} events are waiting, so this one is dropped");
         }
     }
 
@@ -497,7 +496,7 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, dead
             Ok(true) => {}
             Ok(false) => {
                 let program = program.display();
-                tracing::warn!(event, array, %program, "--on-event: the program did not succeed");
+                tracing::warn!(event, array, %program, "--on-event: the program failed");
             }
             Err(error) => {
                 let program = program.display();

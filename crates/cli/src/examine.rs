@@ -184,7 +184,7 @@ impl Report {
     /// How it is, in a few words.
     pub(crate) fn health(&self) -> String {
         let state = match self.state {
-            "initialising" => return "its creation was cut off".to_owned(),
+            "initialising" => return "its creation was interrupted".to_owned(),
             "clean" => "clean",
             _ => "not stopped cleanly",
         };
@@ -219,7 +219,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     let failures = if survives == 1 { "1 more failure".to_owned() } else { format!("{survives} more failures") };
     if *state == "initialising" {
         print(format_args!(
-            "  creating it was cut off, and it holds nothing yet: serving all of its members finishes it"
+            "  its creation was interrupted, and it holds nothing yet: serve all of its members to finish it"
         ))?;
     }
     match missing.as_slice() {

@@ -188,8 +188,7 @@ impl Condition {
         if !self.deleted.is_empty() && !survives(self.deleted) {
             let members = self.deleted;
             return Some(format!(
-                "the {} deleted, and what was there ends with the server: the array would be gone; copy its \
-                 content first",
+                "the {} deleted, and the content is lost when the server ends: copy it first",
                 if members.len() == 1 {
                     format!("file of member {members} was")
                 } else {
@@ -203,14 +202,16 @@ impl Condition {
             return None;
         }
         let size = size(unwritten_bytes);
-        let alone = |why: &str| Some(format!("{size} that clients have written are in memory alone, and {why}"));
+        let alone = |why: &str| Some(format!("{size} that clients have written are only in memory, and {why}"));
         match self.unwritten {
-            _ if is_held_up => alone("members do not take it now: mend them first; `uraid status` says which"),
+            _ if is_held_up => {
+                alone("some members do not accept writes now: mend them first; `uraid status` names them")
+            }
             Some(unwritten) => {
                 let stripes: Vec<String> = stripes(geometry, unwritten.ranges()).iter().map(bytes).collect();
                 alone(&format!(
-                    "some of that can't be written out: write all of bytes {}{}, or mend the members, and flush; \
-                     `uraid status` says why",
+                    "some of it can't be written out: write all of bytes {}{}, or mend the members, and flush; `uraid \
+                     status` says why",
                     list(&stripes),
                     if is_all_told(&unwritten) { "" } else { " and more" },
                 ))
@@ -268,7 +269,7 @@ pub(crate) fn words(health: &Health) -> String {
         HealthState::Failing => [causes, degraded].concat(),
         HealthState::Salvage => {
             let left = health.salvage.as_ref().map(left).unwrap_or_default();
-            [left, degraded, causes, vec!["copy off what is left, and make a new array of it".to_owned()]].concat()
+            [left, degraded, causes, vec!["copy off what is left, and create a new array".to_owned()]].concat()
         }
         HealthState::Frozen => {
             let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
@@ -277,7 +278,7 @@ pub(crate) fn words(health: &Health) -> String {
                 [one] => format!("frozen by member {one}: more failed"),
                 more => format!("frozen by members {}: more failed", list(more)),
             };
-            let what = "than the level survives, and nothing is answered; stop the server and look at the members";
+            let what = "than the level survives, so requests fail; stop the server and check the members";
             return [vec![format!("{by} {what}")], degraded, causes].concat().join("; ");
         }
     };
@@ -295,22 +296,21 @@ fn left(salvage: &Salvage) -> Vec<String> {
     let mut left = Vec::new();
     let who = match names.as_slice() {
         [] => None,
-        [one] => Some(format!("member {one} is out of date, and read all the same")),
-        more => Some(format!("members {} are out of date, and read all the same", list(more))),
+        [one] => Some(format!("member {one} is read although it is out of date")),
+        more => Some(format!("members {} are read although they are out of date", list(more))),
     };
     if let Some(who) = who {
         let ranges = if *doubtful_ranges == 1 { "1 range" } else { &format!("{doubtful_ranges} ranges") };
         left.push(match doubtful_ranges {
             0 => format!("{who}: nothing was written since"),
             _ => format!(
-                "{who}: what is read in {ranges}, {} of {all}, may be old or wrong; the server printed them at \
-                 its start",
+                "{who}: content in {ranges}, {} of {all}, may be old or wrong; the server listed them when it started",
                 size(*doubtful_bytes)
             ),
         });
     }
     if *unreadable_bytes > 0 {
-        left.push(format!("{} of {all} can't be read: it is an I/O error", size(*unreadable_bytes)));
+        left.push(format!("{} of {all} can't be read and give I/O errors", size(*unreadable_bytes)));
     }
     left
 }
@@ -338,20 +338,25 @@ fn causes(health: &Health) -> Vec<String> {
     match names(Trouble::Deleted).as_slice() {
         [] => {}
         [one] => causes.push(format!(
-            "the file of member {one} was deleted, and what it holds ends with the server: copy what the array holds"
+            "the file of member {one} was deleted, and its content is lost when the server ends: copy the array's \
+             content"
         )),
         more => causes.push(format!(
-            "the files of members {} were deleted, and what they hold ends with the server: copy what the array holds",
+            "the files of members {} were deleted, and their content is lost when the server ends: copy the array's \
+             content",
             list(more)
         )),
     }
     match names(Trouble::Failing).as_slice() {
         [] => {}
         [one] => {
-            causes.push(format!("member {one} failed what nobody could make good, or makes many errors: replace it"));
+            causes.push(format!(
+                "member {one} lost content that the other members can't make up for, or has too many \
+                errors: replace it"
+            ));
         }
         more => causes.push(format!(
-            "members {} failed what nobody could make good, or make many errors: replace them",
+            "members {} lost content that the other members can't make up for, or have too many errors: replace them",
             list(more)
         )),
     }
@@ -397,9 +402,9 @@ fn unwritten(unwritten: &protocol::Unwritten) -> String {
     let because = if why.is_empty() { String::new() } else { format!(": {}", list(&why)) };
     let helps = if unwritable.is_empty() { "can be read there" } else { "take it" };
     format!(
-        "every flush fails, for {} that clients have written can't be written out, bytes {blocks}{more} of the \
-         array{because}; reads give it from memory. The next flush succeeds when all of bytes {stripe_blocks}{more} \
-         were written, or when the members {helps}",
+        "flushes fail because {} that clients have written can't be written out, bytes {blocks}{more} of the \
+         array{because}; reads give it from memory. Flushes succeed again after a write of all of bytes \
+         {stripe_blocks}{more}, or when the members {helps}",
         size(*all)
     )
 }
@@ -421,13 +426,13 @@ pub(crate) fn held_up(held: &HeldUp) -> String {
     let because = if unread.is_empty() { String::new() } else { format!(": {}", list(&unread)) };
     let ranges: Vec<String> = blocks.iter().map(bytes).collect();
     let lost = if ranges.is_empty() {
-        "no content is lost by that".to_owned()
+        "no content is lost".to_owned()
     } else {
-        format!("nobody has bytes {} of the array", list(&ranges))
+        format!("no member has bytes {} of the array", list(&ranges))
     };
     format!(
-        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It goes on when all of bytes {} were written \
-         at once, from a backup, and is tried again every ten seconds",
+        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It continues after a single write of all of \
+         bytes {}, from a backup, and tries again every ten seconds",
         bytes(stripe_blocks)
     )
 }

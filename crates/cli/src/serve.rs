@@ -57,7 +57,7 @@ const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let needs_one = args.spares.is_empty() || args.reactors == 1;
-    ensure!(needs_one, Misuse("spares are taken where one reactor serves the array: leave --reactors out".into()));
+    ensure!(needs_one, Misuse("only a single reactor can use spares: leave --reactors out".into()));
     ensure_descriptors(args)?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
     let started = start(args, &notifier)?;

@@ -198,8 +198,8 @@ pub enum SuperblockError {
     Geometry(#[from] GeometryError),
     /// The copies on one member belong to different arrays or members.
     #[error(
-        "the copies of the superblock belong to different arrays, {first} and {second}: creating an array stopped \
-         half-way; create it again with --force"
+        "the copies of the superblock belong to different arrays, {first} and {second}: the creation of an array was \
+         interrupted; create it again with --force"
     )]
     Mixed {
         /// One copy's array.

@@ -65,8 +65,8 @@ pub enum Error {
     },
     /// The client kept memory that others waited for.
     #[error(
-        "the client took none of its replies, or sent none of the data that it had announced, while others waited for \
-         the memory: disconnected"
+        "the client read no replies, or did not send the data that it had announced, while other clients waited for \
+         memory: disconnected"
     )]
     Stuck,
     /// There is no memory for a connection.

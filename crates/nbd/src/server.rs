@@ -146,7 +146,7 @@ impl<E: Export> Server<E> {
         });
         let finished = drained.await.is_ok();
         if !finished {
-            warn!(connections = connections.len(), "requests were still in flight when the time for shutdown was over");
+            warn!(connections = connections.len(), "requests were still in flight when the time to stop was over");
         }
         finished
     }

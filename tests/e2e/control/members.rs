@@ -84,11 +84,11 @@ fn two_new_members_take_the_places_of_two_that_are_lost() {
         let refusal = ask(&array, words).code_is(1).stderr;
         assert!(refusal.contains(named), "{words:?}: {refusal}");
     };
-    refusal(&["fail", "9"], "no member");
+    refusal(&["fail", "9"], "not a member");
     let _ = ask(&array, &["fail", "4"]).success();
     let _ = ask(&array, &["fail", "2"]).success();
-    refusal(&["fail", "0"], "does not survive");
-    refusal(&["fail", "2"], "not there");
+    refusal(&["fail", "0"], "the array needs member");
+    refusal(&["fail", "2"], "is missing already");
     assert_eq!(status(&array)["health"]["survives"], 0);
     write(&server, &mut model, 4);
 

@@ -181,7 +181,7 @@ fn spares_are_added_and_taken_back() {
     content[..4].copy_from_slice(b"XFSB");
     std::fs::write(&full, &content).unwrap();
     let said = ask(&array, &["add", text(&blank)]).success().text();
-    assert!(said.contains("is a spare now"), "{said}");
+    assert!(said.contains("is now a spare"), "{said}");
     refusal(&array, &["add", text(&blank)], "already");
     refusal(&array, &["add", text(&full)], "holds XFS");
     refusal(&array, &["add", text(&array.members()[0])], "in use");
@@ -193,7 +193,7 @@ fn spares_are_added_and_taken_back() {
     let paths: Vec<Value> = spares(&array).iter().map(|spare| spare["path"].clone()).collect();
     assert_eq!(paths, [text(&blank), text(&full), text(&new)]);
     let _ = ask(&array, &["remove", text(&blank)]).success();
-    refusal(&array, &["remove", text(&blank)], "no member");
+    refusal(&array, &["remove", text(&blank)], "not a member");
 
     let _ = ask(&array, &["fail", "0"]).success();
     let _ = events.until("recovered");
@@ -276,7 +276,7 @@ fn spares_that_can_be_of_no_use_are_refused() {
         let output = Server::try_start(array, array.members(), options).err().unwrap().code_is(code);
         assert!(output.stderr.contains(named), "{options:?}: {}", output.stderr);
     };
-    refused(&array, &["--spare", text(&large), "--reactors", "2"], 2, "one reactor");
+    refused(&array, &["--spare", text(&large), "--reactors", "2"], 2, "a single reactor");
     refused(&array, &["--spare", text(&large), "--read-only"], 2, "--read-only");
     refused(&array, &["--spare", text(&large), "--spare", text(&large)], 2, "once");
     refused(&array, &["--spare", text(&array.members()[1])], 2, "once");

@@ -66,7 +66,7 @@ fn what_can_not_be_configured_says_why_and_is_left_alone() {
     client.flush();
     server.kill();
     let dirty = configure(&array, &[], "none").code_is(1);
-    assert!(dirty.stderr.contains("serve it once"), "what to do: {}", dirty.stderr);
+    assert!(dirty.stderr.contains("serve it and stop it once"), "what to do: {}", dirty.stderr);
     assert_eq!(consistency(&array), "log");
     let _ = Server::start(&array).stop();
     let _ = configure(&array, &[], "none").success();

@@ -86,7 +86,7 @@ fn a_create_that_was_killed_is_finished_before_anything_is_kept_in_the_array() {
         let refusal = Server::refused(&array, array.members(), &["--read-only"]).stderr;
         assert!(refusal.contains("serve it for writing"), "{}: {refusal}", shape.name);
         let refusal = Server::refused(&array, &array.without(&[1]), &["--degraded", "--force"]).stderr;
-        let says_what_to_do = refusal.contains("name all of its members") && refusal.contains("create it anew");
+        let says_what_to_do = refusal.contains("name all of its members") && refusal.contains("create it again");
         assert!(says_what_to_do, "{}: {refusal}", shape.name);
         for (member, before) in array.members().iter().zip(&before) {
             assert!(fs::read(member).unwrap() == *before, "{}: what is refused is not written", shape.name);
@@ -124,7 +124,7 @@ fn members_that_were_never_marked_make_no_array() {
     let refusal = Server::refused(&array, array.members(), &["--degraded", "--force"]).stderr;
     assert!(refusal.contains("member2") && refusal.contains("no superblock"), "{refusal}");
     let refusal = Server::refused(&array, &array.without(&[2]), &["--degraded", "--force"]).stderr;
-    assert!(refusal.contains("create it anew with --force"), "{refusal}");
+    assert!(refusal.contains("create it again with --force"), "{refusal}");
     let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
     let _ = Server::start(&array).stop();
     Content::read(&array).assert_consistent("created anew");

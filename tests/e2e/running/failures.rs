@@ -26,7 +26,7 @@ fn a_member_fails_while_it_is_being_made() {
         if let Some(other) = other {
             let _ = ask(&array, &["fail", &other.to_string()]).success();
         }
-        refuse(&array, &["fail", "2"], "does not survive");
+        refuse(&array, &["fail", "2"], "the array needs member");
         let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
         let _ = ask(&array, &["add", new]).success();
         if let Some(other) = other {
@@ -50,7 +50,7 @@ fn all_that_is_survived_fails_during_a_rebuild() {
         let _ = ask(&array, &["add", path(&array, 4)]).success();
         let _ = ask(&array, &["fail", "1"]).success();
         assert_eq!(status(&array)["health"]["survives"], 0);
-        refuse(&array, &["fail", "0"], "does not survive");
+        refuse(&array, &["fail", "0"], "the array needs member");
         assert_eq!(status(&array)["members"][4]["state"], "rebuilding", "it goes on");
         let _ = ask(&array, &["add", path(&array, 1)]).success();
         let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();

@@ -65,7 +65,7 @@ impl Control {
         let Some(deleted) = self.reactor.find_deleted().await else { return Err(refusal) };
         let condition = Condition { deleted, ..self.reactor.all_facts().await?.condition };
         match condition.loss(&self.about.geometry, 0) {
-            Some(loss) => bail!("several reactors serve the array, which take no members in; do not stop them: {loss}"),
+            Some(loss) => bail!("several reactors serve the array and can't add members; do not stop them: {loss}"),
             None => Err(refusal),
         }
     }

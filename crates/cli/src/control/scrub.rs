@@ -66,8 +66,8 @@ impl Control {
         }
         if facts.condition.is_partial() {
             bail!(
-                "more members are gone than the level survives, and nothing can be compared: copy off what is left, \
-                 and make a new array of it"
+                "more members are missing than the level survives, so there is nothing to compare: copy off what is \
+                 left, and create a new array"
             );
         }
         self.begin(whole(mode))?;
@@ -86,7 +86,7 @@ impl Control {
     pub(super) async fn scrub(&self) -> Result<ScrubReport> {
         match self.reactor.all_facts().await?.scrub {
             Some(status) => Ok(report(&self.reactor.geometry(), &status)),
-            None => bail!("no scrub was started since the server was; `uraid scrub start` does"),
+            None => bail!("no scrub ran since the server started; `uraid scrub start` starts one"),
         }
     }
 
@@ -95,13 +95,13 @@ impl Control {
         let Some(mut run) = self.reactor.scrub_record().run else { return };
         if run.mode == ScrubMode::RepairSuspects {
             tracing::warn!(
-                "the scrub that was under way goes on, and repairs only what is certain: what is suspected is repaired \
-                 on an administrator's word"
+                "the interrupted scrub continues and repairs only what is certain; to repair suspicions, start it with \
+                 --repair"
             );
             run.mode = ScrubMode::Repair;
         }
         if let Err(error) = self.begin(run) {
-            tracing::warn!(%error, "the scrub that was under way does not go on");
+            tracing::warn!(%error, "the interrupted scrub can't continue");
         }
     }
 
@@ -157,8 +157,8 @@ impl Control {
         let left = left_until_due(every, last.max(self.scrubs.stopped.get().unwrap_or_default()), now);
         if left.is_zero() && !self.scrubs.is_on.get() && self.reactor.is_whole() {
             match self.begin(whole(ScrubMode::Check)) {
-                Ok(()) => tracing::info!("a scrub is due and begins"),
-                Err(error) => tracing::warn!(%error, "a scrub is due and can't begin"),
+                Ok(()) => tracing::info!("a scheduled scrub starts"),
+                Err(error) => tracing::warn!(%error, "a scheduled scrub can't start"),
             }
         }
         // The clock may be set, and the machine may sleep.

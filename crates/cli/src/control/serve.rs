@@ -61,7 +61,7 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
 
 /// Says that there are too many, to those who look.
 fn refuse(stream: &UnixStream) {
-    let text = format!("there are {CONNECTIONS_MAX} control connections already, which is the most: close one");
+    let text = format!("there are {CONNECTIONS_MAX} control connections already, and no more are allowed: close one");
     // An empty send buffer takes it at once.
     let _ = stream.try_write(&line(&Response::Error(text)));
 }

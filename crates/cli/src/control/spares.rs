@@ -61,13 +61,13 @@ impl Control {
     pub(super) async fn add_spare(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
         ensure!(!self.about.is_read_only, "the array is open for reading only");
         self.reactor.ensure_can_join()?;
-        ensure!(self.reactor.geometry().tolerance() > 0, "the array survives no failure: a spare is no use to it");
+        ensure!(self.reactor.geometry().tolerance() > 0, "the array survives no failure, so it can't use a spare");
         if self.about.spares.borrow().iter().any(|spare| spare.path == path && !spare.is_given_up) {
             bail!("it is a spare already");
         }
         let (truth, spare) = (self.reactor.superblock(), path.clone());
         let made = spawn_blocking(move || array::make_spare(&spare, options, &truth)).await;
-        made.context("the spare could not be looked at")??;
+        made.context("the spare could not be checked")??;
         let mut spares = self.about.spares.borrow_mut();
         spares.retain(|spare| spare.path != path);
         spares.push(Spare::new(path));
@@ -156,7 +156,7 @@ impl Control {
             spare.problem = None;
         }
         match checked {
-            Ok(()) => tracing::info!(spare = %path.display(), "a spare that did not answer can be taken now"),
+            Ok(()) => tracing::info!(spare = %path.display(), "a spare that did not answer can be used now"),
             Err(error) => self.note_problem(&path, &error.into()),
         }
         self.spare_answers.notify_one();
@@ -168,7 +168,7 @@ impl Control {
         let Some(spare) = spares.iter_mut().find(|spare| spare.path == path) else { return };
         spare.is_given_up |= !is_untouched(error);
         if spare.problem.as_ref() != Some(&problem) {
-            tracing::warn!(spare = %path.display(), "a spare can't be taken: {problem}");
+            tracing::warn!(spare = %path.display(), "a spare can't be used: {problem}");
             spare.problem = Some(problem);
         }
     }

@@ -46,10 +46,13 @@ fn troubles_are_said_with_their_members() {
     );
     assert_eq!(
         said(failing, &[0], &[ailing(1, Trouble::Deleted, None), ailing(2, Trouble::Deleted, None)]),
-        "failing: the files of members 1 (/srv/d1) and 2 (/srv/d2) were deleted, and what they hold ends with the \
-         server: copy what the array holds; member 0 is missing"
+        "failing: the files of members 1 (/srv/d1) and 2 (/srv/d2) were deleted, and their content is lost when the \
+         server ends: copy the array's content; member 0 is missing"
     );
-    assert!(said(failing, &[], &[ailing(1, Trouble::Failing, None)]).starts_with("failing: member 1 (/srv/d1) failed"));
+    assert!(
+        said(failing, &[], &[ailing(1, Trouble::Failing, None)])
+            .starts_with("failing: member 1 (/srv/d1) lost content")
+    );
     let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
     assert!(text.starts_with("frozen by members 1 (/srv/d1) and 3 (/srv/d3): "), "{text}");
     assert!(text.ends_with("; member 0 is missing"), "{text}");
@@ -73,21 +76,21 @@ fn what_is_left_is_not_called_whole_or_degraded() {
     };
     assert_eq!(
         said(&[2], old.clone()),
-        "salvage: member 1 (/srv/d1) is out of date, and read all the same: what is read in 2 ranges, 1 MiB of 3 GiB, \
-         may be old or wrong; the server printed them at its start; member 2 is missing; copy off what is left, and \
-         make a new array of it"
+        "salvage: member 1 (/srv/d1) is read although it is out of date: content in 2 ranges, 1 MiB of 3 GiB, may be \
+         old or wrong; the server listed them when it started; member 2 is missing; copy off what is left, and \
+         create a new array"
     );
     let untouched = Salvage { stale: vec![stale(0), stale(1)], doubtful_ranges: 0, ..old.clone() };
     assert_eq!(
         said(&[], untouched),
-        "salvage: members 0 (/srv/d0) and 1 (/srv/d1) are out of date, and read all the same: nothing was written \
-         since; copy off what is left, and make a new array of it"
+        "salvage: members 0 (/srv/d0) and 1 (/srv/d1) are read although they are out of date: nothing was written \
+         since; copy off what is left, and create a new array"
     );
     let gone = Salvage { stale: Vec::new(), doubtful_ranges: 0, unreadable_bytes: 1 << 30, ..old };
     assert_eq!(
         said(&[0, 2], gone),
-        "salvage: 1 GiB of 3 GiB can't be read: it is an I/O error; members 0 and 2 are missing; copy off what is \
-         left, and make a new array of it"
+        "salvage: 1 GiB of 3 GiB can't be read and give I/O errors; members 0 and 2 are missing; copy off what is \
+         left, and create a new array"
     );
 }
 
@@ -106,8 +109,9 @@ fn what_holds_up_a_rebuild_is_said_with_its_place() {
     assert_eq!(
         text,
         "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of \
-         its data, for 8 sectors; nobody has bytes 851968 to 856064 of the array. It goes on when all of bytes 786432 \
-         to 983040 were written at once, from a backup, and is tried again every ten seconds; member 1 is being rebuilt"
+         its data, for 8 sectors; no member has bytes 851968 to 856064 of the array. It continues after a single \
+         write of all of bytes 786432 to 983040, from a backup, and tries again every ten seconds; member 1 is being \
+         rebuilt"
     );
 }
 
@@ -124,9 +128,9 @@ fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
     let said = |unwritten| words(&Health { unwritten: Some(unwritten), ..health(HealthState::Failing, 0) });
     assert_eq!(
         said(one.clone()),
-        "failing: every flush fails, for 4 KiB that clients have written can't be written out, bytes 851968 to 856064 \
-         of the array: members 0 (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory. The next \
-         flush succeeds when all of bytes 786432 to 983040 were written, or when the members can be read there"
+        "failing: flushes fail because 4 KiB that clients have written can't be written out, bytes 851968 to 856064 of \
+         the array: members 0 (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory. Flushes \
+         succeed again after a write of all of bytes 786432 to 983040, or when the members can be read there"
     );
     let many = protocol::Unwritten {
         bytes: 1 << 20,
@@ -137,9 +141,9 @@ fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
     };
     assert_eq!(
         said(many),
-        "failing: every flush fails, for 1 MiB that clients have written can't be written out, bytes 0 to 4096 and \
-         196608 to 200704 and more of the array: member 2 can't be written there; reads give it from memory. The next \
-         flush succeeds when all of bytes 0 to 393216 and more were written, or when the members take it"
+        "failing: flushes fail because 1 MiB that clients have written can't be written out, bytes 0 to 4096 and \
+         196608 to 200704 and more of the array: member 2 can't be written there; reads give it from memory. Flushes \
+         succeed again after a write of all of bytes 0 to 393216 and more, or when the members take it"
     );
 }
 
@@ -192,7 +196,7 @@ fn a_stop_loses_what_nobody_has_afterwards() {
     let stuck = Condition { unwritten: Some(unwritten), ..whole };
     assert!(!loss(stuck, 0));
     let text = stuck.loss(&geometry, 8192).expect("what could not be written is lost");
-    assert!(text.contains("8 KiB that clients have written are in memory alone"), "{text}");
+    assert!(text.contains("8 KiB that clients have written are only in memory"), "{text}");
     assert!(text.contains("write all of bytes 196608 to 393216, or mend the members, and flush"), "{text}");
     let more = Unwritten::new(Sectors(16), Cause::default(), unwritten.ranges());
     let text = Condition { unwritten: Some(more), ..whole }.loss(&geometry, 8192).expect("the same");

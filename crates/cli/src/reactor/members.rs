@@ -64,10 +64,10 @@ async fn tell_that_it_is_out(member: Arc<Member>, truth: Superblock) {
     let path = member.path().to_owned();
     match timeout(DISOWN_TIME_MAX, spawn_blocking(move || disown(&member, &truth))).await {
         Ok(Ok(Ok(()))) => {}
-        Ok(Ok(Err(error))) => tracing::warn!("a member that the array goes on without does not know of it: {error}"),
+        Ok(Ok(Err(error))) => tracing::warn!("a member that was given up could not be told: {error}"),
         Ok(Err(_)) | Err(_) => {
             let path = path.display();
-            tracing::warn!(%path, "a member that the array goes on without does not know of it: it hangs");
+            tracing::warn!(%path, "a member that was given up could not be told: it hangs");
         }
     }
 }
@@ -99,11 +99,11 @@ impl Reactor {
     pub(crate) fn take_out(&self, slot: MemberIndex) -> Result<()> {
         self.ensure_alone()?;
         let mut engine = self.engine.borrow_mut();
-        ensure!(engine.missing().contains(slot), "the array goes on with member {slot}: fail it first");
+        ensure!(engine.missing().contains(slot), "the array still uses member {slot}: fail it first");
         match engine.disk_mut().put(slot, None) {
             Ok(Some(_)) => Ok(()),
             Ok(None) => bail!("slot {slot} has no member"),
-            Err(_) => bail!("operations on member {slot} are still under way; try again when they have ended"),
+            Err(_) => bail!("member {slot} still has operations under way; try again later"),
         }
     }
 
@@ -318,7 +318,7 @@ impl Reactor {
     pub(crate) fn ensure_alone(&self) -> Result<()> {
         ensure!(
             self.peers.is_none(),
-            "members are taken out and in where one reactor serves the array; serve it with --reactors 1"
+            "only a single reactor can add and remove members; serve the array with --reactors 1"
         );
         Ok(())
     }

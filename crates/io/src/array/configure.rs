@@ -31,7 +31,7 @@ pub enum Setting {
 pub enum ConfigureError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "{} missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first",
+        "{} missing or not rebuilt: name all members of the array, and replace failed ones first",
         are(*missing)
     )]
     NotWhole {
@@ -40,14 +40,13 @@ pub enum ConfigureError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it \
-         into agreement, and configure it then"
+        "the array was not stopped cleanly, or its creation was interrupted: serve it and stop it once, then configure \
+         it"
     )]
     Dirty,
     /// The setting is of no use to the level.
     #[error(
-        "{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose \
-         --consistency none",
+        "{} has no redundancy to bring into agreement after a crash; choose --consistency none",
         level.name()
     )]
     Unsuited {
@@ -56,8 +55,8 @@ pub enum ConfigureError {
     },
     /// A member was made with too small a log.
     #[error(
-        "member {member} has a log of {size} bytes, and parity stripes of this size need one of {needed}; the log's \
-         size is chosen when an array is made, with --log-size"
+        "the log of member {member} has {size} bytes, but parity stripes of this size need {needed}; only `uraid \
+         create --log-size` sets the size of logs"
     )]
     LogTooSmall {
         /// The member.
@@ -68,7 +67,7 @@ pub enum ConfigureError {
         needed: Bytes,
     },
     /// A member's areas don't allow the setting.
-    #[error("member {member} can't be configured so")]
+    #[error("can't configure member {member}")]
     Unfit {
         /// The member.
         member: MemberIndex,
@@ -76,7 +75,7 @@ pub enum ConfigureError {
         source: SuperblockError,
     },
     /// A member failed. The change is made by the next opening if any member has it on record, else it is not made.
-    #[error("a member failed; look at it, and see with `uraid examine` what the array has on record")]
+    #[error("a member failed; `uraid examine` shows the recorded state")]
     Member(#[from] Error),
 }
 

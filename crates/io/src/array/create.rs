@@ -94,8 +94,7 @@ pub enum CreateError {
     },
     /// What was asked for is of no use to the level.
     #[error(
-        "{} keeps nothing twice, so there is nothing to compute again after an unclean stop; choose \
-         --consistency none",
+        "{} has no redundancy to bring into agreement after a crash; choose --consistency none",
         level.name()
     )]
     Unsuited {
@@ -104,8 +103,8 @@ pub enum CreateError {
     },
     /// Checksums agree with content after an unclean stop only where a log has both.
     #[error(
-        "checksums need a log to agree with the content after an unclean stop; choose --consistency log, or \
-         --integrity none"
+        "checksums need a log, so that they match the content after a crash; choose --consistency log, or --integrity \
+         none"
     )]
     NeedsLog,
     /// A member that exists is smaller than what was asked for.
@@ -120,8 +119,8 @@ pub enum CreateError {
     },
     /// A member holds something.
     #[error(
-        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it, or empty it first: \
-         only zeros in its first and its last 4 MiB count as nothing",
+        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
+         with zeros",
         path = path.display()
     )]
     InUse {

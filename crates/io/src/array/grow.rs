@@ -30,7 +30,7 @@ const STEP: Bytes = Bytes(1 << 20);
 pub enum GrowError {
     /// Members are missing, or being rebuilt.
     #[error(
-        "{} missing or not rebuilt yet: name all members of the array; one that has failed has to be replaced first",
+        "{} missing or not rebuilt: name all members of the array, and replace failed ones first",
         are(*missing)
     )]
     NotWhole {
@@ -39,8 +39,7 @@ pub enum GrowError {
     },
     /// The array was not stopped cleanly.
     #[error(
-        "the array was not stopped cleanly, or its creation was cut off: serve it once and stop it, which brings it \
-         into agreement, and let it grow then"
+        "the array was not stopped cleanly, or its creation was interrupted: serve it and stop it once, then grow it"
     )]
     Dirty,
     /// Where things are depends on the size.
@@ -63,8 +62,7 @@ pub enum GrowError {
     },
     /// A member has not that much room for data.
     #[error(
-        "member {member} has room for {room} bytes of data{}, and {asked} were asked for; enlarge it first, or ask \
-         for less",
+        "member {member} has room for {room} bytes of data{}, not for {asked}; enlarge it first, or ask for less",
         if *by_sums { ", as many as its area for checksums is made for" } else { "" }
     )]
     NoRoom {
@@ -79,8 +77,8 @@ pub enum GrowError {
     },
     /// No member has room for another parity stripe.
     #[error(
-        "there is nothing to grow into: member {member} has room for {room} bytes of data{}, and the array uses {used} \
-         of each member; enlarge all of them first",
+        "there is no space to grow into: member {member} has room for {room} bytes of data{}, and the array uses \
+         {used} of each member; enlarge all members first",
         if *by_sums { ", as many as its area for checksums is made for" } else { "" }
     )]
     Nothing {
@@ -97,7 +95,7 @@ pub enum GrowError {
     #[error(transparent)]
     Geometry(#[from] GeometryError),
     /// A member's areas don't allow it.
-    #[error("member {member} can't grow so")]
+    #[error("can't grow member {member}")]
     Unfit {
         /// The member.
         member: MemberIndex,
@@ -106,7 +104,7 @@ pub enum GrowError {
     },
     /// A member failed. If any member has the new size on record, the next opening makes it all members', else the
     /// array is as large as it was.
-    #[error("a member failed; look at it, and see with `uraid examine` what the array has on record")]
+    #[error("a member failed; `uraid examine` shows the recorded state")]
     Member(#[from] Error),
 }
 

@@ -53,8 +53,8 @@ pub enum JoinError {
     },
     /// It holds something.
     #[error(
-        "{path}: holds {what} (at byte {offset}), which would be lost; use --force to overwrite it, or empty it first: \
-         only zeros in its first and its last 4 MiB count as nothing",
+        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
+         with zeros",
         path = path.display()
     )]
     InUse {
@@ -67,8 +67,7 @@ pub enum JoinError {
     },
     /// It has less room for data than the array uses of each member.
     #[error(
-        "{path}: has room for {room} sectors of data, and the array uses {needed} of each member; take a \
-         larger one",
+        "{path}: is too small: it has room for {room} sectors of data, and the array uses {needed} of each member",
         path = path.display()
     )]
     TooSmall {
@@ -81,8 +80,8 @@ pub enum JoinError {
     },
     /// Its sectors are larger than the array's.
     #[error(
-        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: \
-         smaller writes would fail. Take one with sectors of {sector_size} bytes", path = path.display()
+        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; use a member with \
+         sectors of {sector_size} bytes", path = path.display()
     )]
     SectorSize {
         /// The member.
@@ -93,7 +92,7 @@ pub enum JoinError {
         sector_size: Bytes,
     },
     /// The array can't use it as it was divided.
-    #[error("{path}: does not suit the array any more; add it as a new member, with --force", path = path.display())]
+    #[error("{path}: no longer fits the array; add it as a new member, with --force", path = path.display())]
     Unfit {
         /// The member.
         path: PathBuf,
@@ -125,7 +124,7 @@ pub enum JoinError {
         owner: Uuid,
     },
     /// The array has it already.
-    #[error("{path}: the array goes on with the member in slot {slot}; it has not failed", path = path.display())]
+    #[error("{path}: the array still uses the member in slot {slot}, which has not failed", path = path.display())]
     Present {
         /// The member.
         path: PathBuf,
@@ -134,8 +133,8 @@ pub enum JoinError {
     },
     /// It was used after the array had given it up.
     #[error(
-        "{path}: was used after the array had given it up in epoch {}; it says epoch {}: both sides have writes that \
-         the other lacks. If what it holds may be lost, add it as a new member, with --force",
+        "{path}: was used after the array gave it up: in epoch {}, and its own epoch is {}. Each side has writes that \
+         the other lacks. To discard the content of this member, add it as a new one, with --force",
         since.0, epoch.0, path = path.display()
     )]
     SplitBrain {
@@ -148,8 +147,8 @@ pub enum JoinError {
     },
     /// What it lacks is not known.
     #[error(
-        "{path}: is of epoch {}, and the array gave it up in epoch {} only: what it lacks beyond that is not known. \
-         Add it as a new member, with --force, which makes all of it anew", epoch.0, since.0, path = path.display()
+        "{path}: its epoch is {}, and the array gave it up later, in epoch {}, so nobody knows all that it lacks. Add \
+         it as a new member, with --force; that rebuilds it completely", epoch.0, since.0, path = path.display()
     )]
     Stale {
         /// The member.

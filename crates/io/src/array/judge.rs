@@ -45,7 +45,7 @@ pub struct Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SetAside {
     /// The array went on without it.
-    #[error("the array has recorded it as failed and gone on without it")]
+    #[error("the array recorded it as failed and continued without it")]
     Failed,
     /// Its state is from before the array's last changes.
     #[error("it is stale: its epoch is {}, the array's is {}", epoch.0, newest.0)]
@@ -62,7 +62,7 @@ pub enum SetAside {
         owner: Uuid,
     },
     /// There is no superblock on it.
-    #[error("it is no member of an array, or not any more: it has no superblock")]
+    #[error("it has no superblock: it is not a member of an array, or no longer")]
     Blank,
     /// There is none that is whole.
     #[error("every copy of its superblock is damaged")]

@@ -81,7 +81,7 @@ impl Losses {
             let level = self.geometry.spec().level.name();
             return Err(RecoverError::Needed { path, level, beside: self.lost.without(member), source: error });
         }
-        tracing::error!("{}: {error}; the array goes on without this member", path.display());
+        tracing::error!("{}: {error}; the array continues without this member", path.display());
         self.lost = lost;
         self.all.push(Loss { member, path, error });
         Ok(())

@@ -47,8 +47,8 @@ pub enum OpenError {
     Refused(#[from] Refusal),
     /// A member is smaller than it was.
     #[error(
-        "{path}: has {size} bytes, and had {expected} when it became a member: it has been truncated. Start \
-         without naming it, with --degraded",
+        "{path}: was truncated: it had {expected} bytes as a member and has {size} now. Start without it, with \
+         --degraded",
         path = path.display()
     )]
     Truncated {
@@ -61,9 +61,9 @@ pub enum OpenError {
     },
     /// Too many members are missing.
     #[error(
-        "too few members: {} missing or not rebuilt yet, and {level} survives {tolerance} missing{}. What can still be \
-         had may be copied off with --read-only --degraded --force, and with --accept-stale SLOT for a member that \
-         does not count because it is out of date",
+        "too few members: {} missing or not rebuilt, and {level} survives {tolerance} missing{}. To copy off what is \
+         still readable, use --read-only --degraded --force; --accept-stale SLOT also reads a member that is out of \
+         date",
         describe(missing),
         asides(set_aside)
     )]
@@ -79,7 +79,7 @@ pub enum OpenError {
     },
     /// Members are missing that were there when the array was last used.
     #[error(
-        "{} missing that the array had when it was last used; name them too, or go on without them with --degraded{}",
+        "{} missing; name all members, or start without these with --degraded{}",
         describe(missing),
         asides(set_aside)
     )]
@@ -107,14 +107,14 @@ pub enum OpenError {
     },
     /// The array's creation has not ended, and would have to be ended by writing.
     #[error(
-        "creating this array was cut off before its members were initialised, so it holds nothing to read yet: serve \
-         it for writing, which finishes that first, or create it anew with --force"
+        "the creation of this array was interrupted, so it holds nothing yet: serve it for writing, which finishes the \
+         creation, or create it again with --force"
     )]
     Initialising,
     /// The array's creation has not ended, and members are missing.
     #[error(
-        "creating this array was cut off before its members were initialised, and {} missing: name all of its members, \
-         which finishes that, or create it anew with --force{}",
+        "the creation of this array was interrupted, and {} missing: name all of its members, which finishes the \
+         creation, or create it again with --force{}",
         describe(missing),
         asides(set_aside)
     )]
@@ -126,9 +126,8 @@ pub enum OpenError {
     },
     /// A member's sectors are larger than the array's.
     #[error(
-        "{path}: takes reads and writes of whole sectors of {found} bytes, and the array's sectors have {sector_size}: \
-         smaller writes would fail. Move the member to where sectors have {sector_size} bytes, or start without naming \
-         it, with --degraded", path = path.display()
+        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; move the member to \
+         a device with sectors of {sector_size} bytes, or start without it, with --degraded", path = path.display()
     )]
     SectorSize {
         /// The member.

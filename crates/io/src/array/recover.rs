@@ -28,8 +28,7 @@ pub enum RecoverError {
     Log(#[from] ReplayError),
     /// A member's log reads differently the second time.
     #[error(
-        "member {member} does not hold record {} of its log any more, which it had a moment ago: start without \
-         naming it, with --degraded",
+        "member {member} lost record {} of its log during the start: start without it, with --degraded",
         sequence.0
     )]
     Unstable {
@@ -40,8 +39,8 @@ pub enum RecoverError {
     },
     /// The array's creation has not ended, and a member was left out since the array was judged.
     #[error(
-        "creating this array was cut off before its members were initialised, and of these {missing:?} can't be used: \
-         create it anew with --force"
+        "the creation of this array was interrupted, and members {missing:?} can't be used: create it again with \
+         --force"
     )]
     InitialisingDegraded {
         /// Their slots.
@@ -49,8 +48,8 @@ pub enum RecoverError {
     },
     /// A member fails that the array can't do without.
     #[error(
-        "{path}: {source}; {level} can't do without this member{}: copy it to a disk that works, with a program that \
-         skips what can't be read, and start the array with the copy in its place",
+        "{path}: {source}; {level} needs this member{}: copy it to a disk that works, with a program that skips \
+         unreadable sectors (ddrescue), and start the array with the copy in its place",
         describe(*beside),
         path = path.display()
     )]
@@ -66,11 +65,10 @@ pub enum RecoverError {
     },
     /// Where writes were under way, data can't be read that only parity could give.
     #[error(
-        "{path}: {source}. Writes were under way there when the array was stopped, and without a log nothing tells \
-         whether parity covers them: content that is computed from it could be made up. That is about the array's \
-         bytes {from} to {to}. Either give these up (write zeros over {count} bytes at byte {at} of {path}, and start \
-         again), or start without this member, with --degraded --force: what it held may then come back wrong wherever \
-         writes were under way",
+        "{path}: {source}. The array was stopped during writes there, and without a log its parity may be wrong, so \
+         nothing can compute the array's bytes {from} to {to}. Either give these up (write zeros over {count} bytes \
+         at byte {at} of {path}, and start again), or start without this member, with --degraded --force: wherever \
+         writes were under way its content may then be wrong",
         path = path.display(), from = Sectors(lba.0).bytes(), to = Sectors(lba.0 + len.0).bytes().0 - 1,
             count = source.op().len, at = source.op().offset
     )]

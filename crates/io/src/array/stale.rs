@@ -35,10 +35,7 @@ pub struct Stale {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum StaleError {
     /// None of the members is.
-    #[error(
-        "none of the paths leads to a member of slot {slot} that is out of date: name it, or leave --accept-stale \
-         {slot} out"
-    )]
+    #[error("no member of slot {slot} that is out of date was named: name it, or leave --accept-stale {slot} out")]
     NotThere {
         /// The slot.
         slot: MemberIndex,
@@ -51,7 +48,7 @@ pub enum StaleError {
     },
     /// More than one is.
     #[error(
-        "{first} and {second} were both in slot {slot}: name only the one that is to be read",
+        "{first} and {second} were both in slot {slot}: name only the one to read",
         first = first.display(), second = second.display()
     )]
     Ambiguous {
@@ -63,7 +60,7 @@ pub enum StaleError {
         slot: MemberIndex,
     },
     /// The array was changed since, so that nothing is where it is now.
-    #[error("{path}: does not suit the array any more", path = path.display())]
+    #[error("{path}: no longer fits the array", path = path.display())]
     Unfit {
         /// The member.
         path: PathBuf,

@@ -84,8 +84,8 @@ fn load(disk: &mut impl Disk, superblock: &Superblock, tag: &Tag, number: PageNu
     perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }])?;
     let (page, damaged) = Page::decode(tag, number, bytes.as_ref());
     if damaged > 0 {
-        tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed from the \
-            others when they are read");
+        tracing::error!(%member, page = number.0, damaged, "checksums are damaged: reads of these blocks compute them \
+            from the other members");
     }
     Ok(page)
 }

@@ -341,8 +341,8 @@ impl Disk for UringDisk {
                     if *count == 1 {
                         let path = self.members[op.member.index()].as_ref().map(|member| member.path().display());
                         let path = path.map(tracing::field::display);
-                        tracing::error!(member = %op.member, path, op = %op.info(), "there is no room for it: waiting \
-                            until there is");
+                        tracing::error!(member = %op.member, path, op = %op.info(), "the file system is full: waiting \
+                            for room");
                     }
                 }
                 self.roomless.push(index);
@@ -458,7 +458,11 @@ impl Drop for UringDisk {
         if self.with_kernel > 0 {
             let error = result.err().map(tracing::field::display);
             let operations = self.with_kernel;
-            tracing::error!(error, operations, "operations on members have not ended: the kernel keeps their memory");
+            tracing::error!(
+                error,
+                operations,
+                "operations on members have not ended, so the kernel keeps their memory"
+            );
             // The locks of their members stay, too.
             let is_left = |(index, slot): &(usize, &Slot)| !ended.contains(&Ok(*index)) && !slot.has_former();
             let left = self.slots.iter().enumerate().filter(is_left);

@@ -193,7 +193,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Says, once, that members are late which the array can't do without.
     fn note_stuck(&mut self, late: MemberSet) {
         for member in late.minus(self.patience.stuck).iter() {
-            tracing::warn!(%member, "the member takes too long, and the array can't do without it: waiting");
+            tracing::warn!(%member, "the member takes too long, and the array needs it: waiting");
         }
         self.patience.stuck = self.patience.stuck.union(late);
     }
@@ -205,10 +205,10 @@ impl<D: Disk, T> Engine<D, T> {
             return;
         }
         for member in slow.minus(before).iter() {
-            tracing::warn!(%member, "the member's reads take too long: the others are read instead");
+            tracing::warn!(%member, "the member's reads take too long: reading the other members instead");
         }
         for member in before.minus(slow).minus(self.record.missing()).iter() {
-            tracing::info!(%member, "the member has answered, and is read again");
+            tracing::info!(%member, "the member has answered and is read again");
         }
         self.patience.slow = slow;
     }

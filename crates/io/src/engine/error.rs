@@ -35,7 +35,7 @@ pub enum EngineError {
         len: Bytes,
     },
     /// The array has a checksum for each block, and the range is not one of whole blocks.
-    #[error("sectors {lba}..+{len} are not whole blocks of 4096 bytes, which the array's checksums are of")]
+    #[error("sectors {lba}..+{len} are not whole blocks of 4096 bytes, as an array with checksums requires")]
     NotBlocks {
         /// The first sector.
         lba: Lba,
@@ -46,11 +46,11 @@ pub enum EngineError {
     #[error("the array is open for reading only")]
     ReadOnly,
     /// More members failed than the level survives; nothing is read or written any more, so that nothing is made up.
-    #[error("more members failed than the array survives; it is frozen: stop it and look at the members")]
+    #[error("the array is frozen, because more members failed than it survives: stop it and check the members")]
     Frozen,
     /// The data can't be read from its member nor computed from the others.
     #[error(
-        "sectors {lba}..+{len} can't be read: {} failed or missing, and the others do not have what is there",
+        "sectors {lba}..+{len} can't be read: {} failed or missing, and the other members can't make up for that",
         named(*members)
     )]
     Unreadable {
@@ -62,13 +62,13 @@ pub enum EngineError {
         members: MemberSet,
     },
     /// A write failed and the level has nowhere else to keep what it brought.
-    #[error("{} failed a write, and this level keeps the data nowhere else", named(*members))]
+    #[error("{} failed a write, and this level has no other copy", named(*members))]
     WriteFailed {
         /// The members.
         members: MemberSet,
     },
     /// A flush failed and the level has nowhere else to keep what it covered.
-    #[error("{} failed a flush: what was written there before may be lost", named(*members))]
+    #[error("{} failed a flush: earlier writes may be lost", named(*members))]
     FlushFailed {
         /// The members.
         members: MemberSet,
@@ -84,7 +84,7 @@ pub enum EngineError {
     },
     /// The log of some member failed, and the level has nowhere else to keep what it covers.
     #[error(
-        "{} failed to log a write, and this level keeps the data nowhere else; the write was not done",
+        "{} failed to log a write, and this level has no other copy; nothing was written in place",
         named(*members)
     )]
     LogFailed {
@@ -114,13 +114,13 @@ pub enum EngineError {
     #[error("a scrub is under way; stop it, or wait for its end")]
     Scrubbing,
     /// A member that is not there, or that the array goes on without already.
-    #[error("member {member} is not there to be given up")]
+    #[error("member {member} is missing already")]
     NotThere {
         /// Its slot.
         member: MemberIndex,
     },
     /// The array can't do without the member.
-    #[error("the array does not survive without member {member}: what it holds is nowhere else now")]
+    #[error("the array needs member {member}: no other member can make up for it now")]
     Needed {
         /// Its slot.
         member: MemberIndex,
@@ -132,7 +132,7 @@ pub enum EngineError {
         member: MemberIndex,
     },
     /// A member that is to join does not suit the array.
-    #[error("the member for slot {member} does not suit the array: its {field} does not")]
+    #[error("the new member for slot {member} does not fit the array: its {field} differs")]
     Unsuited {
         /// The slot.
         member: MemberIndex,
@@ -141,36 +141,35 @@ pub enum EngineError {
     },
     /// A member that is to return has not ended what it was given before.
     #[error(
-        "operations on member {member} that took too long have not ended; until they have, it can't return. Try again, \
-         or restart the machine that it is attached to"
+        "member {member} can't return before its abandoned operations end. Try again, or restart the machine that it \
+         is attached to"
     )]
     Lingering {
         /// Its slot.
         member: MemberIndex,
     },
     /// A member failed while it joined.
-    #[error("member {member} failed before it had joined; the array goes on without it")]
+    #[error("member {member} failed before it joined; the array continues without it")]
     JoinFailed {
         /// Its slot.
         member: MemberIndex,
     },
     /// A member is being copied to another one already, or this one's place is being taken.
-    #[error("a member is being replaced; wait for its end, or stop it by failing the new member")]
+    #[error("a member is being replaced; wait until that is done, or fail the new member to stop it")]
     Replacing,
     /// There is no place for one more.
     #[error(
-        "an array of 64 members has no room for another one beside them: fail the member, remove it, and add the \
-         new one"
+        "an array of 64 members has no room for a 65th to copy to: fail the member, remove it, and add the new one"
     )]
     NoSeat,
     /// The array was not stopped cleanly, and redundancy may not agree.
     #[error(
-        "the array was not stopped cleanly, and its redundancy could not be made to agree since: bring missing members \
-         back, and serve it again"
+        "the array's redundancy is doubtful since it was not stopped cleanly: bring the missing members back, and \
+         serve it again"
     )]
     Suspect,
     /// The engine is one of several.
-    #[error("members are rebuilt where one reactor serves the array; serve it with --reactors 1")]
+    #[error("only a single reactor can rebuild members; serve the array with --reactors 1")]
     Shared,
     /// The request can't be planned.
     #[error(transparent)]

@@ -69,13 +69,13 @@ impl<D: Disk, T> Engine<D, T> {
         let is_needed = self.check_fail(member).is_err() || !self.is_spared(member);
         if is_replaced || !self.record.rebuilding().is_empty() || is_needed {
             if !self.errors.kept.contains(member) {
-                tracing::warn!(%member, errors, most, "the member made too many errors, and is kept, as the array \
-                    can't spare it now: replace it");
+                tracing::warn!(%member, errors, most, "the member has too many errors, but the array can't spare it \
+                    now: replace it");
             }
             self.errors.kept = self.errors.kept.with(member);
             return;
         }
-        tracing::error!(%member, errors, most, "the member made too many errors, all of them corrected, and is given \
+        tracing::error!(%member, errors, most, "the member has too many errors, all of them corrected, and is given \
             up: replace it");
         if self.fail_members(MemberSet::EMPTY.with(member)).is_ok() {
             self.put_on_record();

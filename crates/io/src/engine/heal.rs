@@ -190,11 +190,11 @@ impl<D: Disk, T> Engine<D, T> {
         let member = self.geometry.member(cell);
         if is_healed {
             self.counters.repaired(member);
-            tracing::info!(%member, %stripe, %start, "content was computed from the others and written back");
+            tracing::info!(%member, %stripe, %start, "content was computed from the other members and written back");
             self.note_corrected(member);
         } else if error.is_some() && rest.is_none() && self.record.missing().contains(member) {
             // It is done without, and what it was to hold is nobody's loss.
-            tracing::info!(%member, %stripe, %start, "the member has failed: nothing is written back to it");
+            tracing::info!(%member, %stripe, %start, "the member has failed, so nothing is written back to it");
         } else {
             self.counters.unrepairable(member);
             tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not \

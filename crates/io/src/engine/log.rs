@@ -443,7 +443,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         self.placing.0 -= job.placing().0;
         if let Some(error) = error {
-            tracing::error!(lba = %job.at, %error, "what the log has could not be put in place");
+            tracing::error!(lba = %job.at, %error, "logged content could not be written in place");
         }
         if self.placing.0 == 0 {
             self.ready.extend(self.closers.drain(..));

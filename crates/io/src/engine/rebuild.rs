@@ -286,8 +286,8 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Some(error) => {
                 if sweep.fail(job.stuck(stripe)) {
-                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: what the other members hold of \
-                        it can't be read");
+                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: the other members' parts of it \
+                        can't be read");
                 }
             }
         }

@@ -144,8 +144,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn begin_replacing(&mut self, joining: Joining) {
         let Superblock { member, slot, .. } = joining.superblock;
         let seat = self.seat().expect("that was checked when it was asked for");
-        tracing::info!(member = %slot, uuid = %member, "a member is being copied to another one, which takes its \
-            place then");
+        tracing::info!(member = %slot, uuid = %member, "a member is being copied to another one, which then takes over \
+            its slot");
         self.cannot_zero = self.cannot_zero.without(seat);
         if let Some(sums) = &mut self.sums {
             sums.replace(&Superblock { slot: seat, ..joining.superblock.clone() });
@@ -176,7 +176,7 @@ impl<D: Disk, T> Engine<D, T> {
             Some(error) => {
                 if sweep.fail(stuck) {
                     tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, \
-                        nor can it be computed");
+                        and the others can't compute it");
                 }
             }
         }
@@ -186,8 +186,8 @@ impl<D: Disk, T> Engine<D, T> {
     pub(super) fn end_copying(&mut self) {
         let Some(Replacing { slot, joining, sweep, .. }) = self.replacing.as_deref() else { return };
         if self.record.missing().contains(*slot) {
-            tracing::warn!(member = %slot, "the member that was being copied has failed: the other one takes its place \
-                as it is, and is rebuilt");
+            tracing::warn!(member = %slot, "the copied member failed: the new one takes over its slot now and is \
+                rebuilt");
             let change = Change::Promote(joining.clone());
             self.replacing = None;
             if !planted!(CopyKeepsPlace) {
@@ -208,8 +208,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// The new member failed: the old one stays, and nobody's work fails.
     pub(super) fn give_up_replacing(&mut self, error: &DiskError) {
         let Some(replacing) = self.replacing.as_deref_mut() else { return };
-        tracing::error!(member = %replacing.slot, %error, "the member that was to take the place failed; the array \
-            goes on with the one that it has");
+        tracing::error!(member = %replacing.slot, %error, "the new member failed; the old one keeps its slot");
         replacing.is_failed = true;
         if replacing.pending == 0 {
             self.replacing = None;
@@ -240,7 +239,7 @@ impl<D: Disk, T> Engine<D, T> {
         let replacing = self.replacing.take().expect("it was there a moment ago");
         let Replacing { seat, joining, .. } = *replacing;
         let Joining { superblock, generation, .. } = joining;
-        tracing::info!(member = %slot, uuid = %superblock.member, "a member has taken another one's place");
+        tracing::info!(member = %slot, uuid = %superblock.member, "a member has taken over a slot from another one");
         let sealed = self.record.sealed(&superblock, generation);
         self.record.replace(sealed);
         self.disk.exchange(slot, seat);

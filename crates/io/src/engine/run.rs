@@ -701,7 +701,7 @@ impl<D: Disk, T> Engine<D, T> {
         let missing = self.record.missing().union(failed);
         match self.repairs(missing) {
             Ok((repair, lost)) => {
-                tracing::error!(members = %failed, "members failed; the array goes on without them");
+                tracing::error!(members = %failed, "members failed; the array continues without them");
                 (self.repair, self.repair_lost) = (repair, lost);
                 self.record.fail(failed);
                 Ok(())
@@ -709,7 +709,7 @@ impl<D: Disk, T> Engine<D, T> {
             Err(_) if planted!(FreezeIgnored) => Ok(()),
             Err(_) => {
                 let before = self.record.lost();
-                tracing::error!(members = %failed, %before, "more members failed than the level survives; the array is \
+                tracing::error!(members = %failed, %before, "more members failed than the level survives: the array is \
                     frozen");
                 self.troubled.note_frozen(failed);
                 self.is_frozen = true;

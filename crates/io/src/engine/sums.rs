@@ -312,7 +312,7 @@ impl<D: Disk, T> Engine<D, T> {
                     is_sound = false;
                     if job.guard.is_some() {
                         counters.mismatch(io.member);
-                        tracing::error!(member = %io.member, sector = %place, "a block is not what was written there");
+                        tracing::error!(member = %io.member, sector = %place, "a block does not match its checksum");
                         job.unreadable = job.unreadable.with(io.member);
                         job.damage.push(Damage { member: io.member, sector: place, len: BLOCK, found: Some(found) });
                     }
@@ -393,7 +393,7 @@ impl<D: Disk, T> Engine<D, T> {
             let found = sums.table(member).tag.sum(block_at(sector), buf.as_ref());
             if !sums.known(member, block_at(sector)).agrees(found) {
                 counters.mismatch(member);
-                tracing::error!(%member, %sector, "a block is not what was written there");
+                tracing::error!(%member, %sector, "a block does not match its checksum");
                 job.damage.push(Damage { member, sector, len: BLOCK, found: Some(found) });
             }
         }
@@ -528,8 +528,8 @@ impl<D: Disk, T> Engine<D, T> {
                 if is_failed { (Page::lost(), 1) } else { Page::decode(&tag, number, bytes.as_ref()) };
             if damaged > 0 && !is_seat && !record.missing().contains(member) {
                 counters.mismatch(member);
-                tracing::error!(%member, page = number.0, damaged, "checksums are damaged: the blocks are computed \
-                    from the others when they are read");
+                tracing::error!(%member, page = number.0, damaged, "checksums are damaged: reads of these blocks \
+                    compute them from the other members");
             }
             held.page = page;
         } else {

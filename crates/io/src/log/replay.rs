@@ -26,7 +26,7 @@ pub struct Redo {
 pub enum ReplayError {
     /// A member lacks a record that was committed.
     #[error(
-        "member {member} lost record {} of its log, which was committed: its log is damaged. Start without naming \
+        "member {member} lost record {} of its log, which was committed: its log is damaged. Start without \
          it, with --degraded, if the others suffice",
         sequence.0
     )]

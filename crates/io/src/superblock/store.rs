@@ -74,7 +74,7 @@ pub fn load(member: &Member) -> Result<Superblock, Error> {
     let Some(error) = first else { return newest(copies).map_err(no_superblock) };
     match newest_beside(count, copies).map_err(no_superblock)? {
         Some(superblock) => {
-            tracing::warn!("a copy of the superblock can't be read, the others count: {error}");
+            tracing::warn!("a copy of the superblock can't be read, so the other copies count: {error}");
             Ok(superblock)
         }
         None => Err(error.into()),

@@ -363,7 +363,7 @@ fn a_member_that_the_array_needs_is_named() {
     let mut disk = left.disk();
     disk.fail(Fault { member: MemberIndex(1), name: OpName::Flush, after: 0, count: 1, errno: Errno::IO });
     let error = left.open(disk).expect_err("RAID 0 needs every member").to_string();
-    assert!(error.starts_with("member1: member 1: flush") && error.contains("RAID 0 can't do without"), "{error}");
+    assert!(error.starts_with("member1: member 1: flush") && error.contains("RAID 0 needs this member"), "{error}");
 }
 
 /// What is read of an array that is not to be written is the same without a member whose log can't be read.

@@ -82,7 +82,7 @@ impl Dispatcher {
             match StdStream::new(stream) {
                 Ok(stream) => {
                     if queue.try_send(Handed { stream, place }).is_err() {
-                        warn!("a new connection was closed: the thread that was to serve it has ended");
+                        warn!("a new connection was closed because its thread has ended");
                     }
                 }
                 Err(error) => warn!(%error, "could not hand over a connection"),

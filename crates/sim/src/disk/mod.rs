@@ -294,6 +294,12 @@ impl SimDisk {
         flying.chain(others).any(|member| member == slot)
     }
 
+    /// Whether operations on the member in a slot are in flight that were given up.
+    #[must_use]
+    pub fn has_abandoned(&self, slot: MemberIndex) -> bool {
+        self.world.borrow().flying.values().any(|flight| flight.is_abandoned && flight.place == slot)
+    }
+
     /// Puts a member in at a slot or the seat beyond, or takes it out with `None`; the one that was there, if nothing
     /// is in flight on it any more. What has happened to that one is forgotten.
     ///

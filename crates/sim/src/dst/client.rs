@@ -90,6 +90,7 @@ pub(super) enum Lingers {
     No,
     /// They have ended; the engine may not know yet.
     NoMore,
+    /// They may still end before the engine decides.
     Yes,
 }
 
@@ -427,7 +428,9 @@ impl<'a> Client<'a> {
             }
             Asked::Fail { slot, .. } => self.failed_as_asked(slot),
             Asked::Copy { .. } => self.is_changing = false,
-            Asked::Join { slot, lingers: Lingers::Yes, .. } => return Err(Finding::Lingering { slot }),
+            Asked::Join { slot, lingers: Lingers::Yes, .. } if self.disk.has_abandoned(slot) => {
+                return Err(Finding::Lingering { slot });
+            }
             Asked::Join { slot, before, .. } => self.joined(slot, before),
         }
         Ok(())
@@ -443,8 +446,11 @@ impl<'a> Client<'a> {
             {
                 may_refuse
             }
-            Asked::Join { lingers: Lingers::Yes, .. } => matches!(error, EngineError::Lingering { .. }),
-            Asked::Join { lingers: Lingers::NoMore, .. } if matches!(error, EngineError::Lingering { .. }) => true,
+            Asked::Join { lingers: Lingers::Yes | Lingers::NoMore, .. }
+                if matches!(error, EngineError::Lingering { .. }) =>
+            {
+                true
+            }
             // It has failed, too, or was too late.
             Asked::Join { slot, .. } => {
                 let late = super::given_up_late(&self.disk, Some(self.engine.deadlines()));
