@@ -130,7 +130,7 @@ impl Flusher {
 
 impl<D: Disk, T> Engine<D, T> {
     pub(super) fn flush(&mut self, id: JobId) -> Step {
-        let failed = self.flusher.failures();
+        let (failed, counts_logged) = (self.flusher.failures(), self.counts_logged());
         let job = self.jobs.job(id);
         job.failed = failed;
         if let (Work::Close, Some(sums)) = (job.work, &mut self.sums) {
@@ -138,7 +138,7 @@ impl<D: Disk, T> Engine<D, T> {
         }
         // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is
         // in place to be so, too.
-        let is_logged = self.log.is_some() && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
+        let is_logged = counts_logged && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
         let is_skipped = match job.work {
             Work::Close => planted!(CleanUnflushed),
             Work::SaveRebuild => planted!(WatermarkUnflushed),

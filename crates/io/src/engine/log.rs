@@ -407,8 +407,9 @@ impl<D: Disk, T> Engine<D, T> {
             self.run_record();
             return Step::Wait(Stage::Committed);
         }
+        let counts = self.counts_logged();
         let Self { cache, jobs, .. } = self;
-        if let Some(cache) = cache {
+        if let Some(cache) = cache.as_mut().filter(|_| counts) {
             cache.committed(&mut jobs.slot(id).contents);
             self.wake_drained();
         }
@@ -418,10 +419,15 @@ impl<D: Disk, T> Engine<D, T> {
         Step::To(Stage::StartWrites)
     }
 
-    /// Replies to a write that the log has, when this is all of it; whether it did. Only where members that fail are
-    /// done without: a write that can't be put in place fails where there is no redundancy.
+    /// Whether content that is durable in the log counts as durable. It does where the array can do without a member
+    /// that then fails to take it in place. Without redundancy it would be in memory alone once its record is trimmed.
+    pub(super) fn counts_logged(&self) -> bool {
+        self.log.is_some() && (self.geometry.tolerance() > 0 || planted!(LoggedCounts))
+    }
+
+    /// Replies to a write that the log has, when this is all of it; whether it did.
     fn answer(&mut self, id: JobId) -> bool {
-        let is_redundant = self.geometry.tolerance() > 0;
+        let is_redundant = self.counts_logged();
         let job = self.jobs.job(id);
         let is_command = matches!(job.work, Work::Write { .. } | Work::Zero { .. });
         let is_last = job.at.0 + job.len.0 == job.end.0;

@@ -232,6 +232,11 @@ impl Record {
             superblock.slots[slot.index()] = SlotRecord { member, state: SlotState::Failed, since: superblock.epoch };
         }
         self.wanted.missing = self.wanted.missing.without(slot);
+        // The record may be of another member that was there or was being rebuilt: it does not have this one yet.
+        if !planted!(SuccessorUnrecorded) {
+            self.durable.missing = self.durable.missing.with(slot);
+            self.durable.rebuilding.retain(|one| one.member != slot);
+        }
         self.wanted.rebuilding.push(Rebuilding { member: slot, upto: StripeId(0), is_whole });
     }
 

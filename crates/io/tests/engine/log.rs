@@ -2,11 +2,13 @@
 
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
-use uraid_io::engine::{Command, MemberCounters, Reply};
+use uraid_io::engine::{CacheMode, Command, MemberCounters, Reply};
 use uraid_io::superblock::Consistency;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
-use crate::support::{CHUNK, RAID5, Shape, TestEngine, block, buf, noise, recovered, rm2, run, run_all, small};
+use crate::support::{
+    CHUNK, RAID5, Shape, TestEngine, block, buf, noise, recovered, rm2, run, run_all, small, with_cache, write,
+};
 
 fn logged(level: Level, members: u8) -> TestEngine {
     let shape = Shape { consistency: Consistency::Log, ..small(level, members) };
@@ -53,6 +55,27 @@ fn a_flush_of_what_is_durable_in_the_log_costs_nothing() {
     run(&mut engine, durable(0, 1)).expect("written");
     let cost = cost(&mut engine, |engine| drop(run(engine, Command::Flush).expect("flushed")));
     assert_eq!(cost, MemberCounters::default());
+}
+
+/// Without redundancy a member that fails to take what the log has can't be done without: its record is trimmed, and
+/// what was flushed must not be in memory alone then.
+#[test]
+fn without_redundancy_a_flush_covers_what_is_in_place() {
+    let shape = Shape { consistency: Consistency::Log, ..small(Level::Raid0, 2) };
+    let (mut kept, mut refused) = (0, 0);
+    for after in 0..12 {
+        let engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+        let (mut engine, _pool) = with_cache(engine, Some((CacheMode::WriteBack, 64)));
+        let (member, content) = (MemberIndex(0), noise(1, 8));
+        let fault = Fault { member, name: OpName::Write, after, count: u64::MAX, errno: Errno::NOSPC };
+        engine.disk_mut().inner.fail(fault);
+        write(&mut engine, 0, &content).expect("in memory");
+        let is_flushed = run(&mut engine, Command::Flush).is_ok();
+        let is_durable = engine.disk().durable_data(member, content.len()) == content;
+        assert_eq!(is_flushed, is_durable, "writes fail after {after}");
+        *(if is_flushed { &mut kept } else { &mut refused }) += 1;
+    }
+    assert!(kept > 0 && refused > 0, "{kept} {refused}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, Joining, Progress, Stuck, Troubles};
-use uraid_io::superblock::{Consistency, SlotState, Superblock};
+use uraid_io::superblock::{Consistency, SlotState, Superblock, encode};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 
@@ -362,6 +362,28 @@ fn a_joining_member_that_fails_is_missing_again() {
             assert_encoded(&engine, &content, &context);
         }
     }
+}
+
+/// What is on record of a member that was being rebuilt, and is not there any more, is not of the one that joins.
+#[test]
+fn a_member_that_joins_for_one_that_was_being_rebuilt_is_on_record() {
+    let shape = logged(small(RAID5, 4));
+    let slot = MemberIndex(2);
+    let mut members = shape.members(MemberSet::EMPTY.with(slot));
+    for (bytes, superblock) in members.iter_mut().zip(shape.superblocks()) {
+        let mut superblock = superblock;
+        superblock.slots[slot.index()].state = SlotState::Rebuilding { upto: StripeId(0), is_whole: true };
+        for position in superblock.write_positions() {
+            bytes.iter_mut().for_each(|bytes| bytes[size(position)..][..4096].copy_from_slice(&encode(&superblock)));
+        }
+    }
+    let mut engine = shape.reopened(members, Order::Fifo);
+    let join = new_member(&mut engine, &shape, slot, 7);
+    drop(run(&mut engine, join).expect("joined"));
+    let own = engine.disk().durable(slot).expect("it says that it belongs to the array").member;
+    assert_eq!(own, joining(&shape, slot, 7).superblock.member);
+    assert_eq!(states(&engine)[2], SlotState::Rebuilding { upto: StripeId(0), is_whole: true });
+    assert_eq!(engine.disk().newest().slots[2].member, own, "the others know it");
 }
 
 /// Runs some turns of few completions each.
