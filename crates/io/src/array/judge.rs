@@ -165,7 +165,8 @@ pub enum Refusal {
 /// A [`Refusal`] where they contradict each other. Missing members are no refusal: the caller decides on
 /// [`Verdict::missing`].
 pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
-    let newest = candidates.iter().max_by_key(|candidate| rank(&candidate.superblock)).ok_or(Refusal::NoMembers)?;
+    let newest = candidates.iter().max_by_key(|candidate| rank(candidates, &candidate.superblock));
+    let newest = newest.ok_or(Refusal::NoMembers)?;
     refuse_strangers(candidates)?;
     let superblock = &newest.superblock;
     let mut slots: Vec<Option<usize>> = vec![None; usize::from(superblock.spec.members)];
@@ -185,6 +186,9 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     }
     for &(index, _) in &set_aside {
         let outsider = &candidates[index];
+        if is_unfinished(candidates, &outsider.superblock) {
+            continue;
+        }
         let went_on = |other: &&Candidate| contradicts(superblock, &outsider.superblock, other.superblock.slot);
         let rival = Some(newest).filter(|_| has_rival(superblock, &outsider.superblock));
         if let Some(other) = accepted().find(went_on).or(rival).filter(|_| !planted!(SplitBrainAccepted)) {
@@ -242,11 +246,26 @@ impl Verdict {
     }
 }
 
-/// Newest last. Of two rounds with the same epoch that contradict each other, the one that does without more members
-/// went on: the other did not reach the members that went on, so nothing was written after it.
-fn rank(superblock: &Superblock) -> (Epoch, usize, Sequence) {
+/// Newest last. Of two rounds with the same epoch that contradict each other, an unfinished one does not count. If both
+/// are, or neither can be told to be, the one that does without more members went on.
+fn rank(candidates: &[Candidate], superblock: &Superblock) -> (Epoch, bool, usize, Sequence) {
     let failed = superblock.slots.iter().filter(|record| record.state == SlotState::Failed).count();
-    (superblock.epoch, failed, superblock.sequence)
+    (superblock.epoch, !is_unfinished(candidates, superblock), failed, superblock.sequence)
+}
+
+/// Whether the round that a superblock is of never ended, so that nothing was written after it: a member that it counts
+/// on has another round of the same epoch, with other members.
+fn is_unfinished(candidates: &[Candidate], superblock: &Superblock) -> bool {
+    let counts_on = |other: &Superblock| {
+        let record = superblock.slots.get(other.slot.index());
+        record.is_some_and(|record| record.member == other.member && record.state.is_written())
+    };
+    let members = |superblock: &Superblock| -> Vec<_> {
+        superblock.slots.iter().map(|record| (record.member, record.state.is_written())).collect()
+    };
+    let others = candidates.iter().map(|candidate| &candidate.superblock);
+    let mut same_epoch = others.filter(|other| other.epoch == superblock.epoch);
+    same_epoch.any(|other| counts_on(other) && members(other) != members(superblock)) && !planted!(UnfinishedCounts)
 }
 
 fn refuse_strangers(candidates: &[Candidate]) -> Result<(), Refusal> {
@@ -313,4 +332,53 @@ fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
     }
     let is_fresh = member.epoch.0 + 1 >= newest.epoch.0 || planted!(StaleAccepted);
     (!is_fresh).then_some(SetAside::Stale { epoch: member.epoch, newest: newest.epoch })
+}
+
+#[cfg(test)]
+mod tests {
+    use uraid_layout::{Bytes, Level, Sectors};
+    use uuid::Uuid;
+
+    use super::*;
+    use crate::superblock::{Area, Areas};
+
+    /// The members of a mirror of four, in epoch 4, each with the slots that it says have failed.
+    fn mirror(failed: [&[usize]; 4]) -> Vec<Candidate> {
+        let area = |mebibytes: u64| Area { offset: Bytes(mebibytes << 20), size: Bytes(1 << 20) };
+        let (log, data) = (Area { offset: Bytes(1 << 19), size: Bytes(1 << 19) }, area(1));
+        let areas = Areas {
+            member_size: Bytes(4 << 20),
+            bitmap: Area { size: Bytes(4096), ..area(3) },
+            sums: area(3),
+            log,
+            data,
+        };
+        let spec = Spec { level: Level::Raid1, members: 4, chunk: Bytes(4096), member_size: Sectors(2048) };
+        let members: Vec<_> = (1..=4).map(|member| (Uuid::from_u128(member), areas)).collect();
+        let superblocks = Superblock::of_new_array(Uuid::from_u128(9), spec, &members);
+        let says = |(mut superblock, failed): (Superblock, &[usize])| {
+            superblock.epoch = Epoch(4);
+            for &slot in failed {
+                (superblock.slots[slot].state, superblock.slots[slot].since) = (SlotState::Failed, Epoch(4));
+            }
+            Candidate { path: format!("member{}", superblock.slot).into(), superblock }
+        };
+        superblocks.into_iter().zip(failed).map(says).collect()
+    }
+
+    /// Members 1 and 3 begin a round without the others, which the power cuts off: member 3 does not have it. Then it
+    /// goes on with 0 and 2.
+    #[test]
+    fn a_round_that_never_ended_does_not_count() {
+        let all = mirror([&[1], &[0, 2], &[1], &[1]]);
+        let verdict = |slots: &[usize]| {
+            let named: Vec<_> = slots.iter().map(|&slot| all[slot].clone()).collect();
+            judge(&named).map(|verdict| verdict.missing())
+        };
+        let only = |slot: u8| MemberSet::all(4).without(MemberIndex(slot));
+        assert_eq!(verdict(&[0, 1, 2, 3]), Ok(MemberSet::EMPTY.with(MemberIndex(1))));
+        assert_eq!(verdict(&[1, 3]), Ok(only(3)), "member 3 went on without it");
+        assert_eq!(verdict(&[1]), Ok(only(1)));
+        assert!(matches!(verdict(&[0, 1]), Err(Refusal::SplitBrain { .. })), "nobody here tells");
+    }
 }

@@ -263,7 +263,9 @@ impl<D: Disk, T> Engine<D, T> {
         }
         let slot = joining.superblock.slot;
         let seat = self.seat().expect("the new member has one");
-        if self.disk.is_awaited(slot) || self.disk.is_awaited(seat) {
+        // What was given up on the new member could land after it was rebuilt.
+        let lingers = self.disk.abandoned(seat) > 0 && !planted!(LingeringPromoted);
+        if self.disk.is_awaited(slot) || self.disk.is_awaited(seat) || lingers {
             return Step::Fail(EngineError::Lingering { member: slot });
         }
         self.disk.exchange(slot, seat);

@@ -291,6 +291,31 @@ fn another_member_is_given_up_while_the_copy_takes_the_place() {
     assert!(given_up_late > 20, "{given_up_late}");
 }
 
+/// What was given up on the new member may still land: it does not take the place of the old one when that fails.
+#[test]
+fn a_copy_with_operations_that_were_given_up_takes_no_place() {
+    for shape in [small(RAID5, 4), logged(small(Level::Raid1, 3))] {
+        let slot = MemberIndex(1);
+        let (mut engine, _) = filled(shape, Order::Fifo);
+        settle(&mut engine);
+        engine.set_deadlines(DEADLINES);
+        let replace = replacement(&mut engine, &shape, slot, 1);
+        let seat = engine.seat().expect("a seat");
+        engine.disk_mut().hold(seat, OpName::Write);
+        engine.submit(1, replace);
+        drop(turn(&mut engine));
+        engine.submit(2, Command::Fail { member: slot });
+        for _ in 0..2 * WRITE_TICKS {
+            drop(turn(&mut engine));
+            engine.tick();
+        }
+        idle(&mut engine);
+        assert_eq!(engine.missing(), MemberSet::EMPTY.with(slot), "{shape:?}");
+        assert!(engine.replacement().is_none() && engine.promoting().is_none(), "{shape:?}");
+        assert!(engine.lingering(seat) > 0, "{shape:?}: something was given up");
+    }
+}
+
 #[test]
 fn a_new_member_that_fails_costs_nobody_anything() {
     let mut hits = 0;

@@ -192,6 +192,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
                 "bitmap::tests",
                 "cache::",
                 "faults::",
+                "judge::",
                 "superblock::store::",
                 "opening::",
                 "intent::",

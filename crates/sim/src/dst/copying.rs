@@ -167,12 +167,12 @@ impl Administrator {
         others.for_each(|other| self.keep(Some(other)));
         let has_failed =
             self.barred.contains(&before) || struck.contains(slot) || !struck.minus(left.present()).is_empty();
-        if !is_blank(slot) || !has_failed {
+        if !has_failed {
             return unborn;
         }
-        // The array does without the old one, which has failed, and it is not on record yet that the other one has its
-        // place.
+        // The array does without the old one, which has failed, and it may not be durably on record that the other one
+        // has its place.
         self.unsettled = self.unsettled.with(slot);
-        unborn.with(slot)
+        if is_blank(slot) { unborn.with(slot) } else { unborn }
     }
 }

@@ -144,6 +144,8 @@ impl Shelf {
         for member in std::mem::take(&mut from.loose) {
             let own = member.superblock().expect("only such are kept");
             if self.members.get(own.slot).is_none() && !from.barred.contains(&own.member) {
+                // As in `admit`: after a kill its superblock may not be durable.
+                self.unwritten = self.unwritten.with(own.slot);
                 self.members.replace(own.slot, Some(member));
             } else {
                 from.loose.push(member);
