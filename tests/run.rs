@@ -28,6 +28,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("nbd-client", "nbd-client"),
     ("qemu-img", "qemu-utils"),
     ("qemu-io", "qemu-utils"),
+    ("rsvg-convert", "librsvg2-bin"),
+    ("convert", "imagemagick"),
 ];
 
 /// A program that has ended.

@@ -70,11 +70,62 @@ fn measuring_only_reads() {
     assert!(std::fs::read(&path).unwrap() == content, "its content is what it was");
 }
 
+/// Reads of what was never written reach no disk.
+#[test]
+fn a_sparse_file_is_not_measured() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("member");
+    std::fs::write(&path, [7; 4096]).unwrap();
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(128 << 20).unwrap();
+    let words = ["advise", "--level", "5", "--members", "5", "--measure", path.to_str().unwrap()];
+    let refused = uraid(words).code_is(1);
+    for advice in [path.to_str().unwrap(), "sparse", "block device", "written in full"] {
+        assert!(refused.stderr.contains(advice), "{advice}: {}", refused.stderr);
+    }
+    assert_eq!(refused.text(), "", "nothing is advised");
+}
+
+/// Each option changes what is said, on one level at least; where the rules make no use of it, they say so.
+#[test]
+fn every_option_counts() {
+    let numbers = ["--positioning", "12.7", "--transfer", "150"];
+    let say = |words: &[&str]| uraid([&["advise"], words].concat()).success().text();
+    let question = |level: &'static str, members: &'static str, more: &[&'static str]| {
+        say(&[&["--level", level, "--members", members][..], more, &numbers].concat())
+    };
+    let raid5 = question("5", "6", &[]);
+    for (option, changed) in [
+        ("--level", question("0", "6", &[])),
+        ("--members", question("5", "9", &[])),
+        ("--reads", question("5", "6", &["--reads", "100"])),
+        ("--reads", question("5", "6", &["--reads", "50"])),
+        ("--concurrency", question("5", "6", &["--concurrency", "8"])),
+        ("--request", question("5", "6", &["--request", "64K"])),
+        ("--rpm", question("5", "6", &["--rpm", "7200"])),
+        ("--positioning", say(&["--level", "5", "--members", "6", "--positioning", "4", "--transfer", "150"])),
+        ("--transfer", say(&["--level", "5", "--members", "6", "--positioning", "12.7", "--transfer", "90"])),
+        ("--disk", say(&["--level", "5", "--members", "6", "--disk", "cheetah-15k7"])),
+    ] {
+        assert_ne!(raid5, changed, "{option}");
+    }
+    assert_ne!(question("rm2", "9", &["--rm2-m", "3"]), question("rm2", "9", &["--rm2-m", "4"]));
+    assert_ne!(question("10", "6", &["--copies", "2"]), question("10", "6", &["--copies", "3"]));
+    let unused = question("1", "2", &["--reads", "50", "--concurrency", "8", "--request", "64K"]);
+    for fact in ["the share of reads", "the number of requests", "the size of requests"] {
+        assert!(unused.contains(fact), "{fact}: {unused}");
+    }
+    assert!(!unused.contains("changes nothing"), "{unused}");
+    assert!(unused.contains("RAID 1: the default, as every member has all of the data"), "{unused}");
+}
+
 #[test]
 fn questions_without_sense_are_misuses() {
     let raid5 = ["advise", "--level", "5", "--members"];
     let numbers = ["--positioning", "10", "--transfer", "100"];
-    let cases: [Vec<&str>; 6] = [
+    let cases: [Vec<&str>; 9] = [
+        [&raid5[..], &["5", "--rm2-m", "3"], &numbers].concat(),
+        [&raid5[..], &["5", "--copies", "2"], &numbers].concat(),
+        [&raid5[..], &["5", "--disk", "lightning", "--rpm", "7200"]].concat(),
         [&raid5[..], &["2"], &numbers].concat(),
         [&raid5[..], &["5"]].concat(),
         [&raid5[..], &["5", "--disk", "floppy"]].concat(),

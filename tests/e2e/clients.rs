@@ -115,6 +115,30 @@ fn nbd_client_lists_a_tcp_export() {
 }
 
 #[test]
+fn a_server_listens_on_a_port_or_a_name_of_this_machine() {
+    let array = Array::create(&shape::raid1_of_2());
+    for (listen, hosts) in [("0", &["127.0.0.1:"][..]), ("localhost:0", &["127.0.0.1:", "[::1]:"])] {
+        let server = Server::start_members(&array, array.members(), &["--listen", listen]);
+        let address = server.uri().strip_prefix("nbd://").expect("a TCP URI");
+        assert!(hosts.iter().any(|host| address.starts_with(host)), "{listen}: {address}");
+        let _ = client("nbdinfo", ["--size", server.uri()]).success();
+        let _ = server.stop();
+    }
+}
+
+#[test]
+fn where_nobody_can_listen_is_refused_before_anything_is_written() {
+    let array = Array::create(&shape::raid1_of_2());
+    let before: Vec<Vec<u8>> = array.members().iter().map(|member| std::fs::read(member).unwrap()).collect();
+    let refused = Server::refused(&array, array.members(), &["--listen", "no-such-host.invalid:10809"]);
+    assert!(refused.stderr.contains("no-such-host.invalid") && refused.stderr.contains("--listen"), "{refused:?}");
+    let refused = Server::try_start(&array, array.members(), &["--listen", "::1"]).unwrap_err().code_is(2);
+    assert!(refused.stderr.contains("[::1]:10809"), "{refused:?}");
+    let after: Vec<Vec<u8>> = array.members().iter().map(|member| std::fs::read(member).unwrap()).collect();
+    assert!(before == after);
+}
+
+#[test]
 fn the_server_prints_lines_for_its_clients() {
     use std::os::unix::fs::PermissionsExt as _;
 

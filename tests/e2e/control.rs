@@ -12,7 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::Random;
@@ -279,6 +279,30 @@ fn a_tcp_server_has_a_control_socket_where_one_is_named() {
 }
 
 #[test]
+fn limits_that_a_server_is_started_with_hold_until_they_are_changed() {
+    for reactors in ["1", "2"] {
+        let array = Array::create(&shape::raid5_of_3());
+        let options = ["--rebuild-limit", "64K", "--scrub-limit", "2M", "--degraded", "--reactors", reactors];
+        let server = Server::start_members(&array, array.members(), &options);
+        let limits = |rebuild: Value, scrub: Value| {
+            let scrub = ("scrub_bytes_per_second".to_owned(), scrub);
+            Value::Object([("rebuild_bytes_per_second".to_owned(), rebuild), scrub].into_iter().collect())
+        };
+        assert_eq!(status(&array)["limits"], limits(json!(64 << 10), json!(2 << 20)));
+        let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
+        assert_eq!(status(&array)["limits"], limits(Value::Null, json!(2 << 20)));
+        // A scrub of 16 MiB a member takes at least seconds at this rate.
+        let started = Instant::now();
+        let _ = ask(&array, &["scrub", "start", "--wait"]).success();
+        assert!(started.elapsed() >= Duration::from_secs(3), "{:?}", started.elapsed());
+        let _ = server.stop();
+    }
+    let array = Array::create(&shape::raid1_of_2());
+    let refused = Server::try_start(&array, array.members(), &["--scrub-limit", "0"]).unwrap_err().code_is(2);
+    assert!(refused.stderr.contains("50M"), "{}", refused.stderr);
+}
+
+#[test]
 fn an_event_runs_the_program_that_was_named() {
     let array = Array::create(&shape::raid1_of_2());
     let hook = hook_to(&array, &array.path("calls"));
@@ -287,8 +311,31 @@ fn an_event_runs_the_program_that_was_named() {
     let uuid = array.examine()["uuid"].as_str().unwrap().to_owned();
     let calls = std::fs::read_to_string(array.path("calls")).unwrap();
     assert_eq!(calls, format!("started|{uuid}|\nstopped|{uuid}|\n"));
-    let refusal = Server::refused(&array, array.members(), &["--on-event", "/no/such/program"]).stderr;
-    assert!(refusal.contains("/no/such/program"), "{refusal}");
+}
+
+#[test]
+fn a_program_that_can_not_be_run_is_refused_before_anything_is_written() {
+    let array = Array::create(&shape::raid1_of_2());
+    // Killed, so that the next start would have something to write at once.
+    let server = Server::start(&array);
+    server.connect().write(0, &[7; 4096]);
+    drop(server);
+    let contents = || array.members().iter().map(|member| std::fs::read(member).unwrap()).collect::<Vec<_>>();
+    let before = contents();
+    let plain = array.path("plain");
+    std::fs::write(&plain, "#!/bin/sh\n").unwrap();
+    let directory = array.path("");
+    for (program, advice) in [
+        (Path::new("/no/such/program"), "whole path"),
+        (Path::new("no-such-program"), "./no-such-program"),
+        (&plain, "chmod +x"),
+        (&directory, "directory"),
+    ] {
+        let refusal = Server::refused(&array, array.members(), &["--on-event", program.to_str().unwrap()]).stderr;
+        assert!(refusal.contains(program.to_str().unwrap()) && refusal.contains(advice), "{refusal}");
+        assert!(contents() == before, "{refusal}");
+    }
+    let _ = Server::start(&array).stop();
 }
 
 /// A member that died while nobody looked is told of when the server starts.

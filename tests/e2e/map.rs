@@ -7,6 +7,7 @@ use uraid_tests::array::{Array, Member};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, SECTOR, assert_same};
 use uraid_tests::placement::{Level, Place};
+use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
@@ -103,6 +104,67 @@ fn layout_draws_as_many_stripes_as_asked_for() {
         let drawn = binary::uraid(words).success().json();
         assert_eq!(drawn["stripes"].as_array().map(Vec::len), Some(2), "{shape:?}: {drawn:#}");
     }
+}
+
+/// Signs that are drawn are explained, and no others.
+#[test]
+fn layout_explains_its_signs() {
+    let rm2 = ["--level", "rm2", "--members", "7", "--rm2-m", "3"];
+    let cases: [(&[&str], &[&str]); 4] = [
+        (&["--level", "0", "--members", "2"], &["n"]),
+        (&["--level", "5", "--members", "3"], &["n", "Pn"]),
+        (&["--level", "10", "--members", "5", "--copies", "3"], &["n", "n'", "n'2"]),
+        (&rm2, &["Da,b", "Pa"]),
+    ];
+    for (shape, signs) in cases {
+        let drawn = binary::uraid(["layout"].iter().chain(shape)).success().text();
+        let (_, legend) = drawn.split_once("\n\n").unwrap_or_else(|| panic!("a legend under:\n{drawn}"));
+        let explained: Vec<&str> = legend.lines().skip(1).filter_map(|line| line.split_whitespace().next()).collect();
+        assert_eq!(explained, signs, "{drawn}");
+    }
+}
+
+/// The drawing needs nothing of a viewer that some do otherwise: no styles, no opacity, and each element says how it
+/// is painted. librsvg and ImageMagick paint it light, with the colours that it names.
+#[test]
+fn layout_draws_for_all_viewers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rm2.svg");
+    let file = path.to_str().unwrap();
+    let words = ["layout", "--level", "rm2", "--members", "7", "--rm2-m", "3", "--svg"];
+    assert_eq!(binary::uraid(words.iter().chain(&[file])).success().text(), "");
+    let svg = std::fs::read_to_string(&path).unwrap();
+    assert_eq!(binary::uraid(words.iter().chain(&["-"])).success().text(), svg);
+    assert!(!svg.contains("style") && !svg.contains("opacity") && !svg.contains("class"), "{svg}");
+    for element in svg.lines().filter(|line| line.starts_with("<rect") || line.starts_with("<text")) {
+        assert!(element.contains(" fill=\"") && element.contains(" stroke=\""), "{element}");
+    }
+    for name in ["disk6", "P0", "D2,3", "row 0 (parity)", "parity of group a"] {
+        assert!(svg.contains(&format!(">{name}")), "{name} is in {svg}");
+    }
+    let refused = binary::uraid(words.iter().chain(&["/no/such/directory/x.svg"])).code_is(1).stderr;
+    assert!(refused.contains("/no/such/directory/x.svg"), "{refused}");
+
+    let raw = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
+    let (png, from_librsvg, from_imagemagick) = (raw("a.png"), raw("a.ppm"), raw("b.ppm"));
+    let _ = client("rsvg-convert", ["--output", &png, file]).success();
+    let _ = client("convert", [&png, "-depth", "8", &from_librsvg]).success();
+    let _ = client("convert", [file, "-depth", "8", &from_imagemagick]).success();
+    for picture in [&from_librsvg, &from_imagemagick] {
+        let pixels = pixels(&std::fs::read(picture).unwrap());
+        let share =
+            |is: &dyn Fn(&[u8; 3]) -> bool| pixels.iter().filter(|pixel| is(pixel)).count() * 100 / pixels.len();
+        assert!(share(&|pixel| pixel.iter().all(|&value| value < 64)) < 10, "{picture} is light");
+        assert!(share(&|&pixel| pixel == [0xdc, 0xeb, 0xf7]) > 10, "{picture} has the colour of data");
+        assert!(share(&|&pixel| pixel == [0xfd, 0xe3, 0xc8]) > 5, "{picture} has the colour of parity");
+    }
+}
+
+/// The pixels of a binary PPM of 8 bits.
+fn pixels(file: &[u8]) -> Vec<[u8; 3]> {
+    let header = file.iter().enumerate().filter(|(_, byte)| byte.is_ascii_whitespace()).nth(3).unwrap().0;
+    assert!(file.starts_with(b"P6"), "a binary PPM");
+    file[header + 1..].chunks_exact(3).map(|pixel| [pixel[0], pixel[1], pixel[2]]).collect()
 }
 
 fn assert_draws(arguments: &[&str], rows: &[&str]) {

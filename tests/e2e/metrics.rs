@@ -421,4 +421,18 @@ fn check_dashboard(page: &Page) {
         }
     }
     assert!(asked > 15, "the dashboard shows most of what there is");
+    // Variables and annotations ask, too, and so do panels of rows that are folded.
+    let mut texts = vec![&dashboard];
+    while let Some(value) = texts.pop() {
+        match value {
+            Value::Object(fields) => texts.extend(fields.values()),
+            Value::Array(items) => texts.extend(items),
+            Value::String(text) => {
+                let unknown: Vec<String> =
+                    names_in(text).into_iter().filter(|name| !names.contains(name.as_str())).collect();
+                assert!(unknown.is_empty(), "{unknown:?} in {text}");
+            }
+            _ => {}
+        }
+    }
 }

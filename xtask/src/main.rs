@@ -15,6 +15,7 @@ mod counts;
 mod crash;
 mod fuzz;
 mod kills;
+mod links;
 mod lint;
 mod mutants;
 mod night;

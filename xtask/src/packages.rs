@@ -25,6 +25,9 @@ pub(crate) const TESTS: &[Package] = &[
     ("nbd-client", "nbd-client"),
     ("qemu-utils", "qemu-img"),
     ("qemu-utils", "qemu-io"),
+    // What draws drawings.
+    ("librsvg2-bin", "rsvg-convert"),
+    ("imagemagick", "convert"),
 ];
 
 /// What the fuzzer's own library is built with.

@@ -1,13 +1,15 @@
 //! Rules of the source tree that no other tool knows: what the top level holds, how long a file and a line may be,
-//! where `unsafe` may stand, which crate is free of the standard library, and that no test is switched off.
+//! where `unsafe` may stand, which crate is free of the standard library, that no test is switched off, and that links
+//! lead somewhere.
 //!
 //! Rules about code look at code alone: comments and literals are blanked first by [`code_only`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Context as _;
 
+use crate::links;
 use crate::project::Project;
 
 /// What the top level holds, besides dot files.
@@ -42,6 +44,7 @@ const NO_STD: &str = "crates/layout/src/lib.rs";
 pub(crate) fn check(project: &Project) -> anyhow::Result<Vec<String>> {
     let files = project.files()?;
     let mut failures = top_level_failures(files.iter().filter_map(|file| file.iter().next()?.to_str()));
+    let mut prose = BTreeMap::new();
     for file in &files {
         let rules = match file.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => file_failures,
@@ -51,7 +54,11 @@ pub(crate) fn check(project: &Project) -> anyhow::Result<Vec<String>> {
         let text = std::fs::read_to_string(project.root().join(file))
             .with_context(|| format!("reading {}", file.display()))?;
         failures.extend(rules(file, &text));
+        if file.extension().is_some_and(|extension| extension == "md") {
+            prose.insert(file.clone(), text);
+        }
     }
+    failures.extend(links::failures(&prose, |path| project.root().join(path).exists()));
     Ok(failures)
 }
 

@@ -9,7 +9,7 @@ use uraid_layout::{Bytes, Geometry, Level, Sectors, Spec};
 use uraid_sim::advise::{self, Answer, Drive, Load, trial};
 use uraid_sim::mech::{DiskSpec, presets};
 
-use crate::args::{LevelName, Misuse, bytes};
+use crate::args::{LevelName, Misuse, bytes, check_level};
 use crate::probe;
 use crate::terminal::{print, print_json, size};
 
@@ -68,10 +68,11 @@ struct DiskArgs {
     /// Rate of long reads, in units of 10^6 bytes a second
     #[arg(long, value_name = "MB/S", requires = "positioning")]
     transfer: Option<f64>,
-    /// Revolutions a minute, which RM2's rules need
+    /// Revolutions a minute, which say how much a track holds: RM2's rules need it
     #[arg(long, value_parser = clap::value_parser!(u32).range(60..=100_000), value_name = "N")]
+    #[arg(conflicts_with = "disk")]
     rpm: Option<u32>,
-    /// Measure this file or block device: a few seconds of reading, no writing
+    /// Measure this block device, or the disk of this file: a few seconds of reading, no writing
     #[arg(long, value_name = "PATH", conflicts_with = "positioning")]
     measure: Option<PathBuf>,
 }
@@ -81,6 +82,8 @@ struct DiskArgs {
 struct Advised {
     /// In bytes, as `uraid create --chunk` takes it.
     chunk: u64,
+    /// The data of a parity stripe of such chunks, in bytes.
+    stripe: u64,
     disk: DiskFacts,
     rules: Vec<Rule>,
     /// What each chunk keeps of the greatest throughput, in simulation.
@@ -126,12 +129,15 @@ struct Described {
     spec: Option<DiskSpec>,
     /// One turn, where it is known.
     revolution_ms: Option<f64>,
-    doubts: Vec<String>,
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
-    let level = level(args)?;
+    let AdviseArgs { members, rm2_m, copies, .. } = *args;
+    let level = args.level.level(members, rm2_m, copies);
+    check_level(level, rm2_m, copies)?;
+    // What can't be is said before anything is measured.
+    let _ = stripe(level, members, Bytes(4 << 10))?;
     let disk = args.disk.described()?;
     let load = Load {
         reads: args.reads.map(|per_cent| f64::from(per_cent) / 100.0),
@@ -144,6 +150,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     let Drive { positioning_ms, transfer_mb_s, track } = disk.drive;
     let advised = Advised {
         chunk: chosen.0,
+        stripe: stripe(level, args.members, chosen)?.0,
         disk: DiskFacts {
             name: disk.name,
             positioning_ms,
@@ -153,7 +160,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
         },
         rules: advice.answers.into_iter().map(Rule::from).collect(),
         simulated: trials.iter().map(|trial| Simulated { chunk: trial.chunk.0, percent: trial.share }).collect(),
-        remarks: disk.doubts.into_iter().chain(advice.remarks).collect(),
+        remarks: advice.remarks,
     };
     if args.json { print_json(&advised) } else { show(&advised) }
 }
@@ -168,10 +175,12 @@ fn simulated(level: Level, members: u8, disk: &Described, load: &Load) -> Result
 }
 
 fn show(advised: &Advised) -> Result<()> {
-    let Advised { chunk, disk, rules, simulated, remarks } = advised;
+    let Advised { chunk, stripe, disk, rules, simulated, remarks } = advised;
     print(format_args!("--chunk {}K", chunk >> 10))?;
+    print(format_args!("a stripe then has {} of data", size(*stripe)))?;
+    let track = disk.track.map_or(String::new(), |track| format!("; a track holds {}", size(track)));
     print(format_args!(
-        "{}: {:.2} ms to get anywhere and {:.1} MB/s from there, so {} go by meanwhile",
+        "{}: {:.2} ms to get anywhere and {:.1} MB/s from there, so {} go by meanwhile{track}",
         disk.name,
         disk.positioning_ms,
         disk.transfer_mb_s,
@@ -182,18 +191,17 @@ fn show(advised: &Advised) -> Result<()> {
     }
     for (index, Rule { rule, formula, exact, chunk, guarantee }) in rules.iter().enumerate() {
         let lead = if index == 0 && simulated.is_empty() { "because" } else { "also" };
-        print(format_args!("{lead}: {rule}: {formula} = {}, so {}", size(*exact), size(*chunk)))?;
+        let rounded = if exact == chunk { String::new() } else { format!(", so {}", size(*chunk)) };
+        print(format_args!("{lead}: {rule}: {formula} = {}{rounded}", size(*exact)))?;
         print(format_args!("  worth {guarantee}"))?;
     }
     remarks.iter().try_for_each(|remark| print(format_args!("note: {remark}")))
 }
 
-/// The level, which the members have to be able to make.
-fn level(args: &AdviseArgs) -> Result<Level> {
-    let AdviseArgs { members, rm2_m, copies, .. } = *args;
-    let level = args.level.level(members, rm2_m, copies);
-    Geometry::new(Spec { level, members, chunk: Bytes(4 << 10), member_size: Sectors(1 << 20) })?;
-    Ok(level)
+/// The data of a parity stripe, where the members can make the level at all.
+fn stripe(level: Level, members: u8, chunk: Bytes) -> Result<Bytes> {
+    let geometry = Geometry::new(Spec { level, members, chunk, member_size: Sectors(1 << 20) })?;
+    Ok(geometry.stripe_sectors().bytes())
 }
 
 impl DiskArgs {
@@ -201,13 +209,13 @@ impl DiskArgs {
         if let Some(name) = &self.disk {
             return preset(name);
         }
-        let (name, positioning_ms, transfer_mb_s, doubts) = match (self.positioning, self.transfer, &self.measure) {
+        let (name, positioning_ms, transfer_mb_s) = match (self.positioning, self.transfer, &self.measure) {
             (Some(positioning_ms), Some(transfer_mb_s), None) => {
-                ("the disk described".to_owned(), positioning_ms, transfer_mb_s, Vec::new())
+                ("the disk described".to_owned(), positioning_ms, transfer_mb_s)
             }
             (None, None, Some(path)) => {
                 let measured = probe::measure(path)?;
-                (path.display().to_string(), measured.positioning_ms, measured.transfer_mb_s, measured.doubts)
+                (path.display().to_string(), measured.positioning_ms, measured.transfer_mb_s)
             }
             _ => {
                 bail!(Misuse(
@@ -218,7 +226,7 @@ impl DiskArgs {
         };
         let track = self.rpm.map(|rpm| Bytes((transfer_mb_s * 1e6 * 60.0 / f64::from(rpm)) as u64));
         let revolution_ms = self.rpm.map(|rpm| 60_000.0 / f64::from(rpm));
-        Ok(Described { name, drive: Drive { positioning_ms, transfer_mb_s, track }, spec: None, revolution_ms, doubts })
+        Ok(Described { name, drive: Drive { positioning_ms, transfer_mb_s, track }, spec: None, revolution_ms })
     }
 }
 
@@ -228,7 +236,7 @@ fn preset(name: &str) -> Result<Described> {
         bail!(Misuse(format!("no disk is known as '{name}'; choose one of {}", presets::NAMES.join(", "))));
     };
     let drive = Drive::of(&spec)?;
-    Ok(Described { name: spec.name.clone(), drive, spec: Some(spec), revolution_ms: None, doubts: Vec::new() })
+    Ok(Described { name: spec.name.clone(), drive, spec: Some(spec), revolution_ms: None })
 }
 
 impl From<Answer> for Rule {

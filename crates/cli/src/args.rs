@@ -1,6 +1,7 @@
 //! The command line: what users may say, with examples.
 
 mod level;
+mod listen;
 mod values;
 
 use std::net::SocketAddr;
@@ -14,10 +15,13 @@ use uuid::Uuid;
 
 use crate::advise::AdviseArgs;
 use crate::patience::PatienceArgs;
+use crate::report::ReportArgs;
 use crate::simulate::SimulateArgs;
-pub(crate) use level::{LevelName, PlacementArgs};
+pub(crate) use level::{LevelName, PlacementArgs, check as check_level};
+pub(crate) use listen::{EndpointArgs, ListenAt};
+pub(crate) use values::period;
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
-use values::{busy_poll, bytes_or_max, lba, members, metrics_address, period, rate, read_ahead};
+use values::{busy_poll, bytes_or_max, lba, members, metrics_address, rate, read_ahead};
 
 /// The most threads that serve an array.
 const REACTORS_MAX: i64 = 16;
@@ -91,6 +95,8 @@ pub(crate) enum Command {
     Map(MapArgs),
     /// Draw where a RAID level puts data and parity
     Layout(LayoutArgs),
+    /// Collect what a bug report needs, as one text
+    Report(ReportArgs),
     /// Recommend a chunk size
     Advise(AdviseArgs),
     /// Reproduce tables and figures of the papers
@@ -101,7 +107,7 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
-    ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe"]),
+    ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe", "report"]),
     ("Understand and plan", &["map", "layout", "advise", "simulate"]),
 ];
 
@@ -184,7 +190,7 @@ pub(crate) struct CreateArgs {
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
-  uraid serve --listen 127.0.0.1:10809 --degraded a.img c.img")]
+  uraid serve --listen storage.lan:10809 --degraded a.img c.img")]
 pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) endpoint: EndpointArgs,
@@ -238,6 +244,8 @@ pub(crate) struct ServeArgs {
     pub(crate) reactors: u8,
     #[command(flatten)]
     pub(crate) patience: PatienceArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
     /// Scrub whenever this much time has passed since the last one, such as 30d
     #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
     #[arg(help_heading = "Monitoring and upkeep")]
@@ -247,6 +255,19 @@ pub(crate) struct ServeArgs {
     /// Members in any order; with --uuid or --name, any paths that may be members
     #[arg(required = true, value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
+}
+
+/// How fast what goes on beside clients' requests may be.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct LimitArgs {
+    /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
+    #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
+    #[arg(help_heading = "Monitoring and upkeep")]
+    pub(crate) rebuild_limit: Rate,
+    /// Most bytes per second that scrubs read from each member; none: no limit
+    #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
+    #[arg(help_heading = "Monitoring and upkeep")]
+    pub(crate) scrub_limit: Rate,
 }
 
 /// Which array is meant, where paths may lead to members of others or to no member at all.
@@ -274,11 +295,16 @@ pub(crate) struct WatchArgs {
     /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
     /// array's health. Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
     /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
-    /// flush-failing, flush-recovered, spare-taken, rebuild-started, rebuild-finished, rebuild-stuck, replace-started,
-    /// replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-finished, scrub-incomplete,
-    /// scrub-mismatch.
+    /// member-smart, flush-failing, flush-recovered, spare-taken, rebuild-started, rebuild-finished, rebuild-stuck,
+    /// replace-started, replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-finished,
+    /// scrub-incomplete, scrub-mismatch.
     #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
     pub(crate) on_event: Option<PathBuf>,
+    /// Ask disks so often whether they fail, such as 6h; needs smartctl
+    ///
+    /// A member on a disk whose SMART health is not good makes the event member-smart, and `uraid status` shows it.
+    #[arg(long, value_parser = period, value_name = "PERIOD", help_heading = "Monitoring and upkeep")]
+    pub(crate) smart_every: Option<Duration>,
     /// Control socket [default: the socket with the extension .ctl]
     ///
     /// Only the user who started the server may connect. With --listen there is no control socket unless this option
@@ -288,7 +314,7 @@ pub(crate) struct WatchArgs {
 }
 
 /// Which server is meant.
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Socket or control socket of the server [default: ./uraid.sock, or the only running server]
     #[arg(long, short, value_name = "PATH")]
@@ -446,7 +472,8 @@ pub(crate) enum ScrubAction {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "uraid set [OPTIONS]",
-    after_help = "Settings last until the server stops.
+    after_help = "Settings last until the server stops. To keep one, give the same option to `uraid serve`, for example
+in OPTIONS= of /etc/uraid/NAME.conf; for --log set URAID_LOG.
 
 Examples:
   uraid set --rebuild-limit 50M
@@ -520,20 +547,6 @@ pub(crate) enum CacheName {
     Writethrough,
     /// When the members have it; nothing is cached
     None,
-}
-
-/// Where to serve.
-#[derive(Debug, Default, Args)]
-pub(crate) struct EndpointArgs {
-    /// Unix socket for clients of this user [default: uraid.sock beside the first member]
-    #[arg(long, short, value_name = "PATH", conflicts_with = "listen")]
-    pub(crate) socket: Option<PathBuf>,
-    /// TCP address for clients; anyone who reaches it can read and write
-    #[arg(long, value_name = "ADDR:PORT")]
-    pub(crate) listen: Option<SocketAddr>,
-    /// Name of the export [default: the array's name]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) export: Option<String>,
 }
 
 /// Arguments of `uraid examine`.
@@ -689,7 +702,7 @@ pub(crate) struct DescribedArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   uraid layout --level 5 --members 5
-  uraid layout --level rm2 --members 7 --rm2-m 3")]
+  uraid layout --level rm2 --members 7 --rm2-m 3 --svg rm2.svg")]
 pub(crate) struct LayoutArgs {
     /// RAID level
     #[arg(long, value_enum)]
@@ -702,6 +715,9 @@ pub(crate) struct LayoutArgs {
     /// Number of stripes to draw [default: until the placement repeats]
     #[arg(long, value_name = "N")]
     pub(crate) stripes: Option<u16>,
+    /// Write the picture as SVG; -: to standard output
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    pub(crate) svg: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(crate) json: bool,

@@ -26,8 +26,12 @@ use crate::about::About;
 use crate::args::Misuse;
 use crate::health::{Condition, slots};
 use crate::logging;
+use crate::metrics;
 use crate::reactor::{Facts, Reactor};
-use protocol::{Answer, Fill, Latency, Lost, Member, MemberState, Rebuild, Replace, Request, Spare, Status, Stopped};
+use protocol::{
+    Answer, Fill, Latency, Limits, Lost, Member, MemberState, Metrics, Rebuild, Replace, Request, Spare, Status,
+    Stopped,
+};
 
 pub(crate) use serve::serve;
 
@@ -44,6 +48,7 @@ pub(crate) struct Control {
     /// Held while a member is given up, taken out or taken in.
     changing: Mutex<()>,
     scrubs: scrub::Followed,
+    limits: Cell<Limits>,
     /// A spare that did not answer has.
     spare_answers: Notify,
     /// How closing the array ended.
@@ -71,10 +76,25 @@ impl Control {
             stop: Notify::new(),
             changing: Mutex::new(()),
             scrubs: scrub::Followed::default(),
+            limits: Cell::default(),
             spare_answers: Notify::new(),
             ended,
             door: Door::default(),
         }
+    }
+
+    /// Lets each member be rebuilt or copied to no faster than this from now on.
+    pub(crate) fn limit_rebuilds(&self, limit: Option<Bytes>) {
+        let rebuild_bytes_per_second = limit.map(|limit| limit.0);
+        self.limits.set(Limits { rebuild_bytes_per_second, ..self.limits.get() });
+        self.reactor.set_rebuild_limit(limit);
+    }
+
+    /// Lets scrubs read each member no faster than this from now on.
+    pub(crate) fn limit_scrubs(&self, limit: Option<Bytes>) {
+        let scrub_bytes_per_second = limit.map(|limit| limit.0);
+        self.limits.set(Limits { scrub_bytes_per_second, ..self.limits.get() });
+        self.reactor.set_scrub_limit(limit);
     }
 
     /// Waits until somebody wants the array stopped.
@@ -105,6 +125,10 @@ impl Control {
     async fn answer(self: &Rc<Self>, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await?))),
+            Request::Metrics {} => {
+                let text = metrics::page(&self.reactor.all_facts().await?, &self.about);
+                Ok(Answer::Metrics(Metrics { text }))
+            }
             Request::Stop { force } => {
                 if !force {
                     self.check_stop().await?;
@@ -122,13 +146,13 @@ impl Control {
                 self.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
             }
             Request::RebuildLimit { bytes_per_second } => {
-                self.reactor.set_rebuild_limit(limit(bytes_per_second)?);
+                self.limit_rebuilds(limit(bytes_per_second)?);
                 Ok(Answer::Done {})
             }
             Request::ScrubStart { mode } => self.start_scrub(mode).await.map(Answer::Scrub),
             Request::ScrubStop {} => self.stop_scrub().await.map(Answer::Scrub),
             Request::ScrubLimit { bytes_per_second } => {
-                self.reactor.set_scrub_limit(limit(bytes_per_second)?);
+                self.limit_scrubs(limit(bytes_per_second)?);
                 Ok(Answer::Done {})
             }
             Request::ScrubStatus {} => self.scrub().await.map(Answer::ScrubReport),
@@ -209,6 +233,7 @@ impl Control {
             requests: facts.traffic,
             members: self.members(&facts),
             spares: self.spares(),
+            limits: self.limits.get(),
             cache_mode: cache_name(facts.cache_mode).to_owned(),
             cache: bytes(facts.cache),
             log: bytes(facts.log),

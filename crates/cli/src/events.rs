@@ -1,23 +1,13 @@
 //! What happens to an array while it is served: found by comparing how it is between turns, logged, and passed on to
-//! the administrator's program.
-//!
-//! The program never delays clients: a thread of its own runs it, once at a time; what comes while too much waits is
-//! logged only.
+//! the administrator's program ([`Hook`]).
+
+mod hook;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
 use tokio::sync::Notify;
 use uraid_io::cache::Unwritten;
 use uraid_io::engine::Stuck;
@@ -28,12 +18,9 @@ use crate::control::protocol::{HealthState, Trouble};
 use crate::health::{Condition, words};
 use crate::systemd::Notifier;
 use crate::terminal::list;
+use hook::Call;
 
-/// Events that wait for the program.
-const WAITING_MAX: usize = 64;
-
-/// How long the program may take for one event; then it is killed, with what it has started.
-pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(30);
+pub(crate) use hook::{HOOK_TIME_MAX, Hook, check_program};
 
 /// For how long a member that stalls again is only logged: one that does so all the time is told of now and then.
 const STALL_QUIET: Duration = Duration::from_secs(10 * 60);
@@ -97,6 +84,8 @@ pub(crate) enum Event {
     ScrubIncomplete,
     /// A member takes many times as long as the others.
     MemberLagging(MemberIndex),
+    /// A member's disk says of itself that it fails.
+    MemberSmart(MemberIndex),
     /// A member was missing when the server started.
     MemberMissing(MemberIndex),
 }
@@ -112,24 +101,6 @@ pub(crate) struct Watcher {
     stalls: RefCell<Vec<(Event, Instant)>>,
     /// The array stalls, and that was not told again.
     is_quiet: Cell<bool>,
-}
-
-/// The administrator's program.
-pub(crate) struct Hook {
-    queue: SyncSender<Call>,
-    thread: JoinHandle<()>,
-    /// When the program may run no longer, once the server ends.
-    deadline: Arc<OnceLock<Instant>>,
-}
-
-/// One run of the program.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Call {
-    event: &'static str,
-    array: String,
-    members: Vec<String>,
-    /// How the array is, in words.
-    health: String,
 }
 
 impl Event {
@@ -164,6 +135,7 @@ impl Event {
             Self::ScrubFinished => "scrub-finished",
             Self::ScrubIncomplete => "scrub-incomplete",
             Self::MemberLagging(_) => "member-lagging",
+            Self::MemberSmart(_) => "member-smart",
             Self::MemberMissing(_) => "member-missing",
         }
     }
@@ -181,6 +153,7 @@ impl Event {
             | Self::MemberNoRoom(member)
             | Self::MemberStalled(member)
             | Self::MemberLagging(member)
+            | Self::MemberSmart(member)
             | Self::MemberMissing(member)
             | Self::SpareTaken(member)
             | Self::RebuildStarted(member)
@@ -261,6 +234,10 @@ impl Event {
                 tracing::warn!(event, array, %slot, member, "a member is many times slower than the others and slows \
                     the array down");
             }
+            Self::MemberSmart(slot) => {
+                tracing::error!(event, array, %slot, member, "a member's disk says of itself that it fails (SMART): \
+                    replace it");
+            }
             Self::MemberMissing(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
             }
@@ -290,6 +267,7 @@ impl Condition {
         events.extend(into(Trouble::NoRoom).iter().map(Event::MemberNoRoom));
         events.extend(into(Trouble::Stalled).iter().map(Event::MemberStalled));
         events.extend(into(Trouble::Lagging).iter().map(Event::MemberLagging));
+        events.extend(into(Trouble::Smart).iter().map(Event::MemberSmart));
         events.extend(now.rebuilding.minus(self.rebuilding).iter().map(Event::RebuildStarted));
         events.extend(self.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
         if self.lost().is_empty() && !now.lost().is_empty() {
@@ -444,95 +422,8 @@ impl Watcher {
     }
 }
 
-impl Hook {
-    /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]...`, with the array's health in
-    /// `URAID_HEALTH`.
-    pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
-        // A name without a slash is looked for when it is run.
-        let is_path = program.components().count() > 1;
-        ensure!(!is_path || program.is_file(), "{}: --on-event names a program that does not exist", program.display());
-        let (queue, calls) = sync_channel(WAITING_MAX);
-        let deadline = Arc::new(OnceLock::new());
-        let (program, end) = (program.to_owned(), Arc::clone(&deadline));
-        let run = move || run_calls(&program, &calls, time_max, &end);
-        let thread = std::thread::Builder::new().name("on-event".into()).spawn(run).context("can't start a thread")?;
-        Ok(Self { queue, thread, deadline })
-    }
-
-    fn call(&self, call: Call) {
-        if let Err(TrySendError::Full(call)) = self.queue.try_send(call) {
-            let Call { event, array, .. } = call;
-            tracing::warn!(event, array, "--on-event: {WAITING_MAX} events are waiting, so this one is dropped");
-        }
-    }
-
-    /// Waits until the program has been told everything, or its time is over.
-    fn end(self) {
-        let Self { queue, thread, deadline } = self;
-        deadline.get_or_init(|| Instant::now() + HOOK_TIME_MAX);
-        drop(queue);
-        assert!(thread.join().is_ok(), "a panic ends the process");
-    }
-}
-
-fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, deadline: &OnceLock<Instant>) {
-    for Call { event, array, members, health } in calls {
-        let until = Instant::now() + time_max;
-        let until = deadline.get().map_or(until, |&deadline| until.min(deadline));
-        let mut command = Command::new(program);
-        command
-            .arg(event)
-            .arg(&array)
-            .args(&members)
-            .env("URAID_HEALTH", health)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .process_group(0);
-        // What these say is for the server alone.
-        for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
-            command.env_remove(name);
-        }
-        match command.spawn().and_then(|child| wait(child, until)) {
-            Ok(true) => {}
-            Ok(false) => {
-                let program = program.display();
-                tracing::warn!(event, array, %program, "--on-event: the program failed");
-            }
-            Err(error) => {
-                let program = program.display();
-                tracing::warn!(event, array, %program, %error, "--on-event: the program could not be run");
-            }
-        }
-    }
-}
-
-/// Waits for the end of the program, which is killed if it has not ended by `until`; whether it has succeeded.
-fn wait(mut child: Child, until: Instant) -> std::io::Result<bool> {
-    let pid = Pid::from_child(&child);
-    let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
-    loop {
-        let left = until.saturating_duration_since(Instant::now());
-        let timeout =
-            Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => {
-                tracing::warn!("--on-event: the program takes too long and is killed");
-                // It may be gone by now, and was not reaped: its number is nobody else's.
-                let _ = kill_process_group(pid, Signal::KILL);
-                child.wait()?;
-                return Ok(false);
-            }
-            Ok(_) => return Ok(child.wait()?.success()),
-            Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
     use uraid_io::cache::Cause;
     use uraid_io::engine::Troubles;
     use uraid_io::superblock::UnixSeconds;
@@ -614,6 +505,8 @@ mod tests {
         let lagging = Condition { lagging: set(2), ..whole };
         assert_eq!(whole.events(lagging), [Event::MemberLagging(MemberIndex(2))], "and the array is whole");
         assert_eq!(lagging.events(lagging), []);
+        let smart = Condition { smart: set(2), ..whole };
+        assert_eq!(whole.events(smart), [Event::MemberSmart(MemberIndex(2))], "and the array is whole");
         let deleted = Condition { deleted: set(2), ..whole };
         let frozen_by = Troubles { frozen_by: set(2), ..Troubles::default() };
         let frozen = Condition { is_frozen: true, troubles: frozen_by, ..condition(&[1], false) };
@@ -688,51 +581,5 @@ mod tests {
         let degraded = Condition { missing: MemberSet::EMPTY.with(MemberIndex(1)), ..whole };
         assert_eq!(told(stalled(&[1, 2]), degraded), [Event::MemberFailed(MemberIndex(1)), Event::Degraded]);
         assert_eq!(told(degraded, whole), [Event::Recovered]);
-    }
-
-    /// A program that hangs at one event, and writes what it is called with at every other.
-    fn program(directory: &Path) -> PathBuf {
-        let path = directory.join("hook");
-        let script =
-            "#!/bin/sh\n[ \"$1\" = frozen ] && exec sleep 1000\necho \"$#:$1:$2:$3\" >>\"$(dirname \"$0\")/calls\"\n";
-        std::fs::write(&path, script).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
-        path
-    }
-
-    #[test]
-    fn a_program_that_hangs_is_killed_and_the_next_event_told() {
-        let directory = tempfile::tempdir().unwrap();
-        let hook = Hook::new(&program(directory.path()), Duration::from_millis(300)).unwrap();
-        let array = || "an array; with 'signs'".to_owned();
-        hook.call(Call { event: "frozen", array: array(), members: vec![], health: String::new() });
-        hook.call(Call {
-            event: "member-failed",
-            array: array(),
-            members: vec!["/dev/x y".into()],
-            health: String::new(),
-        });
-        hook.end();
-        let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
-        assert_eq!(calls, "3:member-failed:an array; with 'signs':/dev/x y\n");
-    }
-
-    #[test]
-    fn what_finds_no_room_is_dropped_without_waiting() {
-        let directory = tempfile::tempdir().unwrap();
-        let hook = Hook::new(&program(directory.path()), Duration::from_secs(1)).unwrap();
-        hook.call(Call { event: "frozen", array: String::new(), members: vec![], health: String::new() });
-        for _ in 0..10 * WAITING_MAX {
-            hook.call(Call { event: "degraded", array: String::new(), members: vec![], health: String::new() });
-        }
-        hook.end();
-        let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
-        // The first may have been taken already, or wait with the others.
-        assert!((WAITING_MAX - 1..10 * WAITING_MAX).contains(&calls.lines().count()), "{calls}");
-    }
-
-    #[test]
-    fn a_program_that_is_not_there_is_refused() {
-        assert!(Hook::new(Path::new("/no/such/program"), HOOK_TIME_MAX).is_err());
     }
 }

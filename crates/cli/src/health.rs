@@ -26,6 +26,8 @@ pub(crate) struct Condition {
     pub(crate) slow: MemberSet,
     /// They take many times as long as the others.
     pub(crate) lagging: MemberSet,
+    /// Their disks say of themselves that they fail.
+    pub(crate) smart: MemberSet,
     /// Their files were deleted, and they are in use all the same.
     pub(crate) deleted: MemberSet,
     pub(crate) last_resort: LastResort,
@@ -45,7 +47,8 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// How an engine's array is, whose files were deleted and who lags behind the others.
+    /// How an engine's array is, whose files were deleted and who lags behind the others. What disks say of themselves
+    /// is for the caller to add.
     pub(crate) fn of<D: Disk, T>(
         engine: &Engine<D, T>,
         deleted: MemberSet,
@@ -58,6 +61,7 @@ impl Condition {
             rebuilding: rebuild.map_or(MemberSet::EMPTY, |progress| progress.members),
             slow: engine.slow(),
             lagging: lagging.minus(engine.missing()),
+            smart: MemberSet::EMPTY,
             deleted: deleted.minus(engine.missing()),
             last_resort,
             troubles: engine.troubles(),
@@ -119,6 +123,7 @@ impl Condition {
             Trouble::Stalled => self.troubles.stalled,
             Trouble::Slow => self.slow,
             Trouble::Lagging => self.lagging,
+            Trouble::Smart => self.smart,
         }
     }
 

@@ -1,8 +1,13 @@
 //! `uraid layout`: a level's placement, drawn as the papers draw it.
 
-use anyhow::Result;
+mod svg;
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context as _, Result};
 use serde::Serialize;
-use uraid_layout::draw::draw;
+use uraid_layout::draw::{Picture, draw};
 use uraid_layout::stripe::Role;
 use uraid_layout::{Geometry, Level, StripeId};
 
@@ -48,11 +53,32 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<()> {
         return print_json(&drawing(&geometry));
     }
     let stripes = usize::try_from(geometry.stripes().0).unwrap_or(usize::MAX);
-    print(format_args!("{}", draw(&geometry, stripes).trim_end()))
+    let legend = Picture::new(&geometry, stripes).legend();
+    if let Some(path) = &args.svg {
+        let title = format!(
+            "{} {}, {} members: a column for each member, a line for each of its chunks",
+            shape::level_title(shape::level_name(level)),
+            shape::layout_name(level),
+            args.members
+        );
+        return write(path, &svg::svg(&Picture::new(&geometry, stripes), &title, &legend));
+    }
+    print(format_args!("{}", draw(&geometry, stripes).trim_end()))?;
+    print(format_args!("\na column for each member, a line for each of its chunks:"))?;
+    let width = legend.iter().map(|(sign, _)| sign.len()).max().unwrap_or(0);
+    legend.iter().try_for_each(|(sign, meaning)| print(format_args!("  {sign:<width$}  {meaning}")))
+}
+
+/// Writes a document to a file, or for `-` to standard output.
+fn write(path: &Path, text: &str) -> Result<()> {
+    if path == Path::new("-") {
+        return print(format_args!("{}", text.trim_end()));
+    }
+    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
 }
 
 /// Stripes until the placement repeats.
-fn period(level: Level, members: u8) -> u16 {
+pub(crate) fn period(level: Level, members: u8) -> u16 {
     let members = u16::from(members);
     match level {
         Level::Raid0 | Level::Raid1 => 2,

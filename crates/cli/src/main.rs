@@ -21,10 +21,12 @@ mod patience;
 mod probe;
 mod quickstart;
 mod reactor;
+mod report;
 mod running;
 mod serve;
 mod shape;
 mod simulate;
+mod smart;
 mod spares;
 mod spin;
 mod status;
@@ -69,6 +71,7 @@ fn main() -> ExitCode {
         Command::Replace(args) => administer::replace(&args),
         Command::Scrub(args) => administer::scrub(&args),
         Command::Wait(args) => wait::run(&args.server),
+        Command::Report(args) => report::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => administer::stop(&args),

@@ -57,7 +57,7 @@ impl Exporter {
 }
 
 /// The whole page.
-fn page(facts: &Facts, about: &About) -> String {
+pub(crate) fn page(facts: &Facts, about: &About) -> String {
     let mut text = Text::default();
     array(&mut text, facts, about);
     requests(&mut text, facts);

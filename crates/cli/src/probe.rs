@@ -2,11 +2,14 @@
 //!
 //! Nothing is written, and nobody is kept from the disk; who else uses it meanwhile is measured, too.
 
+use std::fs::File;
+use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, ensure};
+use rustix::fs::{SeekFrom, seek};
 use uraid_io::buf::Buf;
 use uraid_io::member::{Access, Member};
 use uraid_layout::Bytes;
@@ -19,8 +22,6 @@ pub(crate) struct Measured {
     pub(crate) positioning_ms: f64,
     /// Of long reads, in units of 10^6 bytes a second.
     pub(crate) transfer_mb_s: f64,
-    /// What makes it doubtful.
-    pub(crate) doubts: Vec<String>,
 }
 
 /// The least that tells something: a disk's own memory holds less.
@@ -36,8 +37,13 @@ const LONG_READS: u64 = 16;
 
 /// Measures a file or block device in a few seconds.
 pub(crate) fn measure(path: &Path) -> Result<Measured> {
-    let member = Member::open(path, Access::Inspect)?;
     let name = path.display();
+    ensure!(
+        !has_holes(path).with_context(|| format!("can't look at {name}"))?,
+        "{name} is sparse: no disk is read for what was never written to a file, so measuring it tells nothing; name \
+         the block device, or a file that was written in full (dd if=/dev/urandom of=FILE bs=1M count=256)"
+    );
+    let member = Member::open(path, Access::Inspect)?;
     ensure!(
         member.is_direct(),
         "{name} is read through the machine's memory, so its disk can't be measured; name a block device, or a file on \
@@ -46,11 +52,18 @@ pub(crate) fn measure(path: &Path) -> Result<Measured> {
     ensure!(member.size() >= SIZE_MIN, "{name} is too small to tell; name a file or device of at least 64 MiB");
     let transfer_mb_s = transfer(&member)?;
     let positioning_ms = (positioning(&member)? - BLOCK.0 as f64 / transfer_mb_s / 1e3).max(0.001);
-    let metadata = path.metadata().with_context(|| format!("can't look at {name}"))?;
-    let has_holes = metadata.is_file() && metadata.blocks() * 512 < metadata.len();
-    let doubts =
-        has_holes.then(|| format!("{name} has holes, which no disk is read for: fill it first")).into_iter().collect();
-    Ok(Measured { positioning_ms, transfer_mb_s, doubts })
+    Ok(Measured { positioning_ms, transfer_mb_s })
+}
+
+/// Whether a file has parts that are not on its disk: never written, or compressed.
+fn has_holes(path: &Path) -> io::Result<bool> {
+    let metadata = path.metadata()?;
+    if !metadata.is_file() {
+        return Ok(false);
+    }
+    // What is allocated and not written is a hole, too. The end of a file always is one.
+    let hole = seek(&File::open(path)?, SeekFrom::Hole(0)).unwrap_or(metadata.len());
+    Ok(hole < metadata.len() || metadata.blocks() * 512 < metadata.len())
 }
 
 /// The rate of reading on, after the first read of each place has got there: 10^6 bytes a second.

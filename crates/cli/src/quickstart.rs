@@ -8,7 +8,7 @@ use uraid_io::member::Allocation;
 use uraid_io::superblock::Integrity;
 use uraid_layout::{Bytes, Level, Rotation};
 
-use crate::args::{BusyPoll, CacheArgs, QuickstartArgs, ServeArgs, WantedArgs, WatchArgs};
+use crate::args::{BusyPoll, CacheArgs, LimitArgs, QuickstartArgs, ServeArgs, WantedArgs, WatchArgs};
 use crate::patience::PatienceArgs;
 use crate::terminal::print;
 use crate::{create, serve};
@@ -57,6 +57,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         scrub_every: None,
         cache: CacheArgs::default(),
         patience: PatienceArgs::default(),
+        limits: LimitArgs::default(),
         watch: WatchArgs::default(),
         members,
     })

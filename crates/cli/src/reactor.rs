@@ -18,6 +18,7 @@ mod stop;
 
 use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,7 +31,7 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, RequestMemory, Span};
 
 use crate::control::protocol::Traffic;
@@ -113,6 +114,8 @@ pub(crate) struct Reactor {
     disowning: RefCell<Vec<JoinHandle<()>>>,
     /// Members that are slow beside the others, as the keeper finds.
     lagging: Cell<MemberSet>,
+    /// Members whose disks say of themselves that they fail, and where they are, as of the last look.
+    smart: RefCell<Vec<(MemberIndex, PathBuf)>>,
     /// What requests of its clients take, once it has any.
     request_memory: OnceCell<RequestMemory>,
     last_resort: LastResort,
@@ -178,6 +181,7 @@ impl Reactor {
             deleted: RefCell::default(),
             disowning: RefCell::default(),
             lagging: Cell::default(),
+            smart: RefCell::default(),
             request_memory: OnceCell::new(),
             last_resort: settings.last_resort,
             meter: Rc::default(),

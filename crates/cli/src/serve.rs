@@ -5,6 +5,7 @@ mod signals;
 mod start;
 
 use std::cell::Cell;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::Duration;
@@ -18,14 +19,15 @@ use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket, descriptors_needed};
 
 use crate::about::About;
-use crate::args::{BusyPoll, CacheName, EndpointArgs, Misuse, ReadAhead, ServeArgs, WatchArgs};
+use crate::args::{BusyPoll, CacheName, EndpointArgs, ListenAt, Misuse, ReadAhead, ServeArgs, WatchArgs};
 use crate::control::{self, Control};
-use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
+use crate::events::{HOOK_TIME_MAX, Hook, Watcher, check_program};
 use crate::fleet::Fleet;
 use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, LastResort, Reactor, Settings};
 use crate::running::Registration;
+use crate::smart::Smart;
 use crate::systemd::{self, Notifier};
 use crate::terminal::{print, quoted};
 use signals::Signals;
@@ -59,12 +61,16 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let needs_one = args.spares.is_empty() || args.reactors == 1;
     ensure!(needs_one, Misuse("only a single reactor can use spares: leave --reactors out".into()));
     ensure_descriptors(args)?;
+    args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
+    let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
+    let addresses = args.endpoint.listen.as_ref().map(ListenAt::addresses).transpose()?;
     let started = start(args, &notifier)?;
     signals.hand_over();
     let info = info(&started.array, args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = LocalSet::new().block_on(&runtime, serve(started, info, args, &signals, notifier));
+    let served = LocalSet::new()
+        .block_on(&runtime, serve(started, info, args, Outside { addresses, smart }, &signals, notifier));
     // A file system that hangs is not waited for.
     runtime.shutdown_background();
     served
@@ -131,15 +137,23 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     wanted.min(possible)
 }
 
+/// What was made sure of before the array was opened.
+struct Outside {
+    /// Where to listen, if it is on TCP.
+    addresses: Option<Vec<SocketAddr>>,
+    smart: Option<Smart>,
+}
+
 async fn serve(
     Started { array, spares }: Started,
     info: ExportInfo,
     args: &ServeArgs,
+    Outside { addresses, smart }: Outside,
     signals: &Signals,
     notifier: Rc<Notifier>,
 ) -> Result<()> {
     let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
-    let listener = listener(&args.endpoint, &args.members)?;
+    let listener = listener(&args.endpoint, addresses.as_deref(), &args.members)?;
     let socket = control_socket(listener.endpoint(), &args.watch)?;
     let exporter = match args.watch.metrics {
         Some(address) => Some(Exporter::listen(address).await?),
@@ -151,11 +165,13 @@ async fn serve(
     let service = Service::start(array, &info, settings, reactors).await?;
     let (reactor, connections) = service.parts();
     let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
+    control.limit_rebuilds(args.limits.rebuild_limit.0);
+    control.limit_scrubs(args.limits.scrub_limit.0);
     let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
     if let Some(socket) = socket {
         spawn_local(control::serve(Rc::clone(&control), socket));
     }
-    announce(listener.endpoint(), &info)?;
+    announce(listener.endpoints(), &info)?;
     let mut exporting = None;
     if let Some(exporter) = exporter {
         print(format_args!("metrics at {}", exporter.url()))?;
@@ -172,6 +188,9 @@ async fn serve(
     spawn_local(Rc::clone(&control).look_after_scrubs(args.scrub_every));
     if !args.read_only && reactors == 1 {
         spawn_local(Rc::clone(&control).keep_whole());
+    }
+    if let Some(smart) = smart {
+        spawn_local(smart.look_after_disks(Rc::clone(&reactor)));
     }
     let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
@@ -274,13 +293,13 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }
 
-fn listener(endpoint: &EndpointArgs, members: &[PathBuf]) -> Result<Listener> {
+fn listener(endpoint: &EndpointArgs, addresses: Option<&[SocketAddr]>, members: &[PathBuf]) -> Result<Listener> {
     if let Some(socket) = systemd::inherited()? {
         let listener = Listener::inherit(socket)?;
-        let is_asked_for = match (listener.endpoint(), &endpoint.socket, endpoint.listen) {
+        let is_asked_for = match (listener.endpoint(), &endpoint.socket, addresses) {
             (_, None, None) => true,
             (Endpoint::Unix(path), Some(socket), _) => std::path::absolute(socket)? == *path,
-            (Endpoint::Tcp(address), _, Some(listen)) => listen == *address,
+            (Endpoint::Tcp(address), _, Some(addresses)) => addresses.contains(address),
             _ => false,
         };
         let got = listener.endpoint();
@@ -290,8 +309,8 @@ fn listener(endpoint: &EndpointArgs, members: &[PathBuf]) -> Result<Listener> {
         );
         return Ok(listener);
     }
-    let listener = match (&endpoint.socket, endpoint.listen) {
-        (_, Some(address)) => Listener::tcp(address)?,
+    let listener = match (&endpoint.socket, addresses) {
+        (_, Some(addresses)) => Listener::tcp(addresses)?,
         (Some(socket), None) => Listener::unix(socket)?,
         (None, None) => Listener::unix(&default_socket(members))?,
     };
@@ -316,9 +335,13 @@ fn default_socket(members: &[PathBuf]) -> PathBuf {
 }
 
 /// Says where the array is, and how clients get there.
-fn announce(endpoint: &Endpoint, info: &ExportInfo) -> Result<()> {
+fn announce(endpoints: &[Endpoint], info: &ExportInfo) -> Result<()> {
+    let endpoint = &endpoints[0];
     let uri = endpoint.uri(&info.name);
     print(format_args!("{uri}"))?;
+    for other in &endpoints[1..] {
+        print(format_args!("  also {}", other.uri(&info.name)))?;
+    }
     let name = if info.name.is_empty() { String::new() } else { format!(" -N {}", quoted(&info.name)) };
     let client = match endpoint {
         Endpoint::Unix(path) => format!("nbd-client -unix {} /dev/nbd0{name}", quoted(&path.display().to_string())),

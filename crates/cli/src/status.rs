@@ -195,6 +195,7 @@ fn trouble_name(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::NoRoom => "waiting for room",
         Trouble::Stale => "out of date",
+        Trouble::Smart => "disk fails (SMART)",
         _ => trouble.name(),
     }
 }

@@ -11,25 +11,109 @@ use alloc::vec::Vec;
 use crate::stripe::{Role, StripeMap};
 use crate::{Cell, Geometry, GroupId, Sectors, StripeId};
 
-/// Draws the first parity stripes of an array, in the order in which they are on its members; all of them when there
-/// are fewer. Takes memory in proportion to `stripes`.
+/// A placement, for whoever draws it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Picture {
+    /// The members' names, from left to right.
+    pub members: Vec<String>,
+    /// From the first chunk of the members on.
+    pub lines: Vec<Line>,
+    /// Whether units bear the numbers of their groups.
+    pub is_named_by_groups: bool,
+}
+
+/// A chunk of every member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Where it is, where that needs saying; else empty.
+    pub label: String,
+    /// The parity stripe that it is part of.
+    pub stripe: StripeId,
+    /// By member.
+    pub units: Vec<Unit>,
+}
+
+/// A chunk of a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unit {
+    /// What it bears.
+    pub name: String,
+    /// What it holds.
+    pub kind: UnitKind,
+}
+
+/// What a chunk holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnitKind {
+    /// Data.
+    Data,
+    /// A further copy of data.
+    Copy,
+    /// Parity.
+    Parity,
+    /// Nothing of the array.
+    Unused,
+}
+
+impl Picture {
+    /// The first parity stripes of an array, in the order in which they are on its members; all of them when there are
+    /// fewer. Takes memory in proportion to `stripes`.
+    #[must_use]
+    pub fn new(geometry: &Geometry, stripes: usize) -> Self {
+        let stripes = u64::try_from(stripes).map_or(geometry.stripes().0, |stripes| stripes.min(geometry.stripes().0));
+        let mut places: Vec<(u64, StripeId, usize)> = (0..stripes)
+            .flat_map(|stripe| (0..geometry.rows()).map(move |row| (StripeId(stripe), row)))
+            .map(|(stripe, row)| (geometry.sector(stripe, cell(geometry, row, 0)).0, stripe, row))
+            .filter(|&(sector, ..)| Sectors(sector) < geometry.used_sectors())
+            .collect();
+        places.sort_unstable();
+        let line = |&(_, stripe, row): &(u64, StripeId, usize)| Line {
+            label: label(geometry, stripe, row, stripes),
+            stripe,
+            units: (0..geometry.members()).map(|member| unit(geometry, stripe, cell(geometry, row, member))).collect(),
+        };
+        Self {
+            members: (0..geometry.members()).map(|member| format!("disk{member}")).collect(),
+            lines: places.iter().map(line).collect(),
+            is_named_by_groups: is_named_by_groups(geometry.map(StripeId(0))),
+        }
+    }
+
+    /// What its signs mean, each with its meaning: only those that are in it.
+    #[must_use]
+    pub fn legend(&self) -> Vec<(&'static str, &'static str)> {
+        let units = || self.lines.iter().flat_map(|line| &line.units);
+        let has = |kind| units().any(|unit| unit.kind == kind);
+        let mut legend = Vec::new();
+        if self.is_named_by_groups {
+            legend.push(("Da,b", "data in the parity groups a and b: either of them can recompute it"));
+            legend.push(("Pa", "parity of group a: the XOR of all data of that group in the stripe"));
+        } else {
+            legend.push(("n", "chunk n of the array's data"));
+            if has(UnitKind::Copy) {
+                legend.push(("n'", "a copy of chunk n"));
+            }
+            if units().any(|unit| unit.kind == UnitKind::Copy && !unit.name.ends_with('\'')) {
+                legend.push(("n'2", "another copy of it"));
+            }
+            if has(UnitKind::Parity) {
+                legend.push(("Pn", "parity of stripe n: the XOR of the data in its line"));
+            }
+        }
+        if has(UnitKind::Unused) {
+            legend.push(("-", "a chunk that the array does not use"));
+        }
+        legend
+    }
+}
+
+/// Draws the first parity stripes of an array as text: see [`Picture::new`].
 #[must_use]
 pub fn draw(geometry: &Geometry, stripes: usize) -> String {
-    let stripes = u64::try_from(stripes).map_or(geometry.stripes().0, |stripes| stripes.min(geometry.stripes().0));
-    let mut places: Vec<(u64, StripeId, usize)> = (0..stripes)
-        .flat_map(|stripe| (0..geometry.rows()).map(move |row| (StripeId(stripe), row)))
-        .map(|(stripe, row)| (geometry.sector(stripe, cell(geometry, row, 0)).0, stripe, row))
-        .filter(|&(sector, ..)| Sectors(sector) < geometry.used_sectors())
-        .collect();
-    places.sort_unstable();
-
-    let header = (0..geometry.members()).map(|member| format!("disk{member}"));
-    let mut lines = alloc::vec![[String::new()].into_iter().chain(header).collect::<Vec<String>>()];
-    for &(_, stripe, row) in &places {
-        let cells = (0..geometry.members()).map(|member| cell(geometry, row, member));
-        let names = cells.map(|cell| name(geometry, stripe, cell));
-        lines.push([label(geometry, stripe, row, stripes)].into_iter().chain(names).collect());
-    }
+    let picture = Picture::new(geometry, stripes);
+    let header = [String::new()].into_iter().chain(picture.members).collect();
+    let line = |line: Line| [line.label].into_iter().chain(line.units.into_iter().map(|unit| unit.name)).collect();
+    let lines: Vec<Vec<String>> = [header].into_iter().chain(picture.lines.into_iter().map(line)).collect();
     table(&lines)
 }
 
@@ -42,30 +126,35 @@ fn is_named_by_groups(map: &StripeMap) -> bool {
     map.groups().len() > 1 && !map.groups()[0].is_mirror()
 }
 
-fn name(geometry: &Geometry, stripe: StripeId, cell: Cell) -> String {
+fn unit(geometry: &Geometry, stripe: StripeId, cell: Cell) -> Unit {
     let map = geometry.map(stripe);
     let number = |unit: u16| stripe.0 * (geometry.stripe_sectors().0 / geometry.chunk().0) + u64::from(unit);
-    match map.role(cell) {
-        Role::Data(unit) if !geometry.exists(stripe, unit) => String::from("-"),
+    let (name, kind) = match map.role(cell) {
+        Role::Data(unit) if !geometry.exists(stripe, unit) => (String::from("-"), UnitKind::Unused),
         Role::Data(unit) if is_named_by_groups(map) => {
             let groups: Vec<String> = map.groups_of(unit).iter().map(|group| format!("{group}")).collect();
-            format!("D{}", groups.join(","))
+            (format!("D{}", groups.join(",")), UnitKind::Data)
         }
-        Role::Data(unit) => format!("{}", number(unit.0)),
-        Role::Parity(group) if map.group(group).is_mirror() => copy_name(geometry, stripe, group, number),
-        Role::Parity(group) if is_named_by_groups(map) => format!("P{group}"),
-        Role::Parity(_) => format!("P{stripe}"),
-    }
+        Role::Data(unit) => (format!("{}", number(unit.0)), UnitKind::Data),
+        Role::Parity(group) if map.group(group).is_mirror() => match copy_name(geometry, stripe, group, number) {
+            Some(name) => (name, UnitKind::Copy),
+            None => (String::from("-"), UnitKind::Unused),
+        },
+        Role::Parity(group) if is_named_by_groups(map) => (format!("P{group}"), UnitKind::Parity),
+        Role::Parity(_) => (format!("P{stripe}"), UnitKind::Parity),
+    };
+    Unit { name, kind }
 }
 
-fn copy_name(geometry: &Geometry, stripe: StripeId, group: GroupId, number: impl Fn(u16) -> u64) -> String {
+/// None where the array has no such unit.
+fn copy_name(geometry: &Geometry, stripe: StripeId, group: GroupId, number: impl Fn(u16) -> u64) -> Option<String> {
     let map = geometry.map(stripe);
     let Role::Data(unit) = map.role(map.group(group).data[0]) else { unreachable!("a group covers data units") };
     if !geometry.exists(stripe, unit) {
-        return String::from("-");
+        return None;
     }
     let copy = 1 + map.groups_of(unit).iter().position(|&other| other == group).expect("a unit knows its groups");
-    if copy == 1 { format!("{}'", number(unit.0)) } else { format!("{}'{copy}", number(unit.0)) }
+    Some(if copy == 1 { format!("{}'", number(unit.0)) } else { format!("{}'{copy}", number(unit.0)) })
 }
 
 fn label(geometry: &Geometry, stripe: StripeId, row: usize, stripes: u64) -> String {

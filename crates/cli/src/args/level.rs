@@ -100,12 +100,18 @@ impl PlacementArgs {
                 return refuse(format!("RAID {name} has no layout '{layout}'; leave --layout out"));
             }
         };
-        if rm2_m.is_some() && !matches!(level, Level::Rm2 { .. }) {
-            return refuse("--rm2-m is for level rm2 only".into());
-        }
-        if copies.is_some() && !matches!(level, Level::Raid10 { .. }) {
-            return refuse("--copies is for level 10 only".into());
-        }
+        check(level, rm2_m, copies)?;
         Ok(level)
     }
+}
+
+/// Refuses what another level takes.
+pub(crate) fn check(level: Level, rm2_m: Option<u8>, copies: Option<u8>) -> Result<(), Misuse> {
+    if rm2_m.is_some() && !matches!(level, Level::Rm2 { .. }) {
+        return Err(Misuse("--rm2-m is for level rm2 only".into()));
+    }
+    if copies.is_some() && !matches!(level, Level::Raid10 { .. }) {
+        return Err(Misuse("--copies is for level 10 only".into()));
+    }
+    Ok(())
 }

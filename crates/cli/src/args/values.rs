@@ -9,7 +9,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet};
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
 
 /// How fast something may be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Rate(pub(crate) Option<Bytes>);
 
 /// How much to read ahead.
@@ -66,7 +66,7 @@ pub(super) fn rate(text: &str) -> Result<Rate, String> {
 }
 
 /// A time such as `30d`.
-pub(super) fn period(text: &str) -> Result<Duration, String> {
+pub(crate) fn period(text: &str) -> Result<Duration, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);
     let seconds = match unit {

@@ -21,6 +21,8 @@ pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 pub(crate) enum Request {
     /// How the array is: [`Status`].
     Status {},
+    /// What is counted and timed: [`Metrics`].
+    Metrics {},
     /// Stop as SIGTERM does; answered when the members are marked clean. Refused where that would lose content, unless
     /// `force` is set.
     Stop {
@@ -92,6 +94,7 @@ pub(crate) enum Response<T> {
 #[serde(untagged)]
 pub(crate) enum Answer {
     Status(Box<Status>),
+    Metrics(Metrics),
     Set { key: String, value: String },
     Scrub(Scrub),
     ScrubReport(ScrubReport),
@@ -99,6 +102,13 @@ pub(crate) enum Answer {
     Replaced(Replaced),
     Stopped(Stopped),
     Done {},
+}
+
+/// What is counted and timed.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Metrics {
+    /// The page that `--metrics` hands out.
+    pub(crate) text: String,
 }
 
 /// The array was stopped.
@@ -136,6 +146,8 @@ pub(crate) struct Status {
     pub(crate) members: Vec<Member>,
     /// In the order in which they are taken.
     pub(crate) spares: Vec<Spare>,
+    #[serde(default)]
+    pub(crate) limits: Limits,
     /// `writeback`, `writethrough` or `none`.
     pub(crate) cache_mode: String,
     /// What is in memory and still to be written.
@@ -150,6 +162,13 @@ pub(crate) struct Status {
     pub(crate) scrub: Option<Scrub>,
     /// When the last one was finished that compared everything, in seconds since 1970.
     pub(crate) scrub_finished_s: Option<u64>,
+}
+
+/// How fast what goes on beside clients' requests may be, on each member; none: as fast as it can.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Limits {
+    pub(crate) rebuild_bytes_per_second: Option<u64>,
+    pub(crate) scrub_bytes_per_second: Option<u64>,
 }
 
 /// A member that was taken in, or a spare, which has neither slot nor UUID yet.
@@ -329,6 +348,8 @@ pub(crate) enum Trouble {
     Slow,
     /// It keeps its deadlines, and takes many times as long as the others.
     Lagging,
+    /// Its disk says of itself that it fails (SMART).
+    Smart,
 }
 
 /// A rebuild or a copy that can't go on.
@@ -525,7 +546,7 @@ impl HealthState {
 }
 
 impl Trouble {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Failed,
         Self::Deleted,
         Self::Failing,
@@ -534,6 +555,7 @@ impl Trouble {
         Self::Stalled,
         Self::Slow,
         Self::Lagging,
+        Self::Smart,
     ];
 
     pub(crate) fn name(self) -> &'static str {
@@ -546,6 +568,7 @@ impl Trouble {
             Self::Stalled => "stalled",
             Self::Slow => "slow",
             Self::Lagging => "lagging",
+            Self::Smart => "smart",
         }
     }
 

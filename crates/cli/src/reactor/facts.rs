@@ -166,7 +166,10 @@ impl Reactor {
                 limit: Bytes(memory.limit_bytes()),
             }),
             latencies: engine.disk().latencies().clone(),
-            condition: Condition::of(&engine, self.deleted(), self.lagging.get(), self.last_resort),
+            condition: Condition {
+                smart: self.failing_disks(),
+                ..Condition::of(&engine, self.deleted(), self.lagging.get(), self.last_resort)
+            },
             waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),

@@ -255,7 +255,33 @@ impl Reactor {
     /// How the array is, as far as this reactor knows.
     pub(super) fn condition(&self) -> Condition {
         let own = Condition::of(&self.engine.borrow(), self.deleted(), self.lagging.get(), self.last_resort);
+        let own = Condition { smart: self.failing_disks(), ..own };
         self.peers.as_ref().map_or(own, |peers| peers.condition(own))
+    }
+
+    /// The members that are there, and where.
+    pub(crate) fn member_paths(&self) -> Vec<(MemberIndex, PathBuf)> {
+        let engine = self.engine.borrow();
+        let missing = engine.missing();
+        let slots = engine.geometry().all_members().minus(missing);
+        let path = |slot: MemberIndex| Some(engine.disk().members().get(slot.index())?.as_ref()?.path().to_owned());
+        slots.iter().filter_map(|slot| Some((slot, path(slot)?))).collect()
+    }
+
+    /// Notes which members' disks say of themselves that they fail, and looks at what has happened.
+    pub(crate) fn note_failing_disks(&self, members: Vec<(MemberIndex, PathBuf)>) {
+        self.smart.replace(members);
+        self.look();
+    }
+
+    /// Members whose disks say of themselves that they fail. Another one may have the slot by now.
+    pub(super) fn failing_disks(&self) -> MemberSet {
+        let smart = self.smart.borrow();
+        if smart.is_empty() {
+            return MemberSet::EMPTY;
+        }
+        let there = self.member_paths();
+        smart.iter().filter(|&member| there.contains(member)).map(|&(slot, _)| slot).collect()
     }
 
     /// Members whose files were deleted and that can't be spared, as of the last look.

@@ -4,7 +4,7 @@ use uraid_io::histogram::Histogram;
 use uuid::Uuid;
 
 use super::*;
-use crate::control::protocol::{Ailing, Health, HealthState, Traffic};
+use crate::control::protocol::{Ailing, Health, HealthState, Limits, Traffic};
 
 fn member(slot: u8, state: MemberState) -> Member {
     Member {
@@ -59,6 +59,7 @@ fn status() -> Status {
         requests: Traffic { reads: 3, read_bytes: 4 << 20, writes: 4, written_bytes: 2 << 20, flushes: 7 },
         members: (0..3).map(|slot| member(slot, MemberState::Active)).collect(),
         spares: Vec::new(),
+        limits: Limits::default(),
         cache_mode: "writeback".into(),
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),

@@ -1,10 +1,14 @@
-//! Where clients connect to: a Unix socket or a TCP port, made here or by whoever started the process.
+//! Where clients connect to: a Unix socket or TCP ports, made here or by whoever started the process.
 
 use std::{
-    fmt, io,
+    cell::Cell,
+    fmt,
+    future::poll_fn,
+    io,
     net::{SocketAddr, TcpListener as StdTcpListener},
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
     path::{Path, PathBuf},
+    task::{Context, Poll},
 };
 
 use rustix::{
@@ -12,7 +16,7 @@ use rustix::{
     net::{AddressFamily, sockopt},
 };
 use tokio::net::{TcpListener, TcpStream, UnixStream};
-use tracing::debug;
+use tracing::{debug, warn};
 
 use super::{places::Peer, socket::UnixSocket};
 use crate::{Error, uri::uri};
@@ -46,17 +50,26 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// A socket that clients can already connect to.
+/// Sockets that clients can already connect to: one, or one for each TCP address.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
-    endpoint: Endpoint,
+    /// At least one.
+    endpoints: Vec<Endpoint>,
 }
 
 #[derive(Debug)]
 enum Socket {
     Unix(UnixSocket),
-    Tcp(TcpListener),
+    Tcp(Doors),
+}
+
+/// TCP sockets that are all listened on.
+#[derive(Debug)]
+struct Doors {
+    listeners: Vec<TcpListener>,
+    /// Whose turn it is: one that always has a client must not keep out the others.
+    next: Cell<usize>,
 }
 
 /// A new connection.
@@ -91,20 +104,45 @@ impl Listener {
     /// If called outside of a tokio runtime.
     pub fn unix(path: &Path) -> Result<Self, Error> {
         let socket = UnixSocket::bind(path)?;
-        let endpoint = Endpoint::Unix(socket.path().to_owned());
-        Ok(Self { socket: Socket::Unix(socket), endpoint })
+        let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
+        Ok(Self { socket: Socket::Unix(socket), endpoints })
     }
 
-    /// Listens on a TCP address. Port 0 lets the system choose.
+    /// Listens on TCP addresses, all of them but those that this machine does not have: a name may stand for such ones,
+    /// too. Port 0 lets the system choose one for the first address, which is then that of the others with port 0.
     ///
     /// # Errors
-    /// [`Error::Listen`].
+    /// [`Error::Listen`] if the machine has none of the addresses, or one of them can't be listened on.
     ///
     /// # Panics
-    /// If called outside of a tokio runtime.
-    pub fn tcp(address: SocketAddr) -> Result<Self, Error> {
-        let listen = || Self::of_tcp(StdTcpListener::bind(address)?);
-        listen().map_err(|source| Error::Listen { operation: "listen on", endpoint: address.to_string(), source })
+    /// If called outside of a tokio runtime, or with no address.
+    pub fn tcp(addresses: &[SocketAddr]) -> Result<Self, Error> {
+        assert!(!addresses.is_empty(), "a server listens somewhere");
+        let mut sockets: Vec<StdTcpListener> = Vec::new();
+        let mut strange = None;
+        for &(mut address) in addresses {
+            let first = sockets.first().and_then(|first| first.local_addr().ok());
+            if let Some(first) = first.filter(|_| address.port() == 0) {
+                address.set_port(first.port());
+            }
+            let failed = |source| Error::Listen { operation: "listen on", endpoint: address.to_string(), source };
+            match StdTcpListener::bind(address) {
+                Ok(socket) => sockets.push(socket),
+                Err(source) if addresses.len() > 1 && is_strange(&source) => {
+                    warn!(%address, "this machine does not have the address: it is not listened on");
+                    strange = Some(failed(source));
+                }
+                Err(source) => return Err(failed(source)),
+            }
+        }
+        match strange {
+            Some(error) if sockets.is_empty() => Err(error),
+            _ => Self::of_tcp(sockets).map_err(|source| Error::Listen {
+                operation: "listen on",
+                endpoint: addresses[0].to_string(),
+                source,
+            }),
+        }
     }
 
     /// Takes over a socket that somebody else has made, and that listens: a Unix or a TCP socket.
@@ -117,22 +155,31 @@ impl Listener {
     pub fn inherit(socket: OwnedFd) -> Result<Self, Error> {
         if sockopt::socket_domain(&socket).is_ok_and(|family| family == AddressFamily::UNIX) {
             let socket = UnixSocket::inherit(socket)?;
-            let endpoint = Endpoint::Unix(socket.path().to_owned());
-            return Ok(Self { socket: Socket::Unix(socket), endpoint });
+            let endpoints = vec![Endpoint::Unix(socket.path().to_owned())];
+            return Ok(Self { socket: Socket::Unix(socket), endpoints });
         }
-        let listen = || Self::of_tcp(StdTcpListener::from(socket));
+        let listen = || Self::of_tcp(vec![StdTcpListener::from(socket)]);
         listen().map_err(|source| Error::Listen { operation: "take over", endpoint: "a socket".to_owned(), source })
     }
 
-    /// Where clients connect to.
+    /// Where clients connect to; the first of the addresses where there are several.
     pub fn endpoint(&self) -> &Endpoint {
-        &self.endpoint
+        &self.endpoints[0]
     }
 
-    fn of_tcp(listener: StdTcpListener) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let endpoint = Endpoint::Tcp(listener.local_addr()?);
-        Ok(Self { socket: Socket::Tcp(TcpListener::from_std(listener)?), endpoint })
+    /// Everywhere that clients connect to.
+    pub fn endpoints(&self) -> &[Endpoint] {
+        &self.endpoints
+    }
+
+    fn of_tcp(sockets: Vec<StdTcpListener>) -> io::Result<Self> {
+        let (mut listeners, mut endpoints) = (Vec::new(), Vec::new());
+        for socket in sockets {
+            socket.set_nonblocking(true)?;
+            endpoints.push(Endpoint::Tcp(socket.local_addr()?));
+            listeners.push(TcpListener::from_std(socket)?);
+        }
+        Ok(Self { socket: Socket::Tcp(Doors { listeners, next: Cell::new(0) }), endpoints })
     }
 
     /// Waits for a client. Cancel safe.
@@ -144,8 +191,8 @@ impl Listener {
                 let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
                 Ok(Accepted { stream: Stream::Unix(stream), peer: Peer::Local(pid) })
             }
-            Socket::Tcp(listener) => {
-                let (stream, address) = listener.accept().await?;
+            Socket::Tcp(doors) => {
+                let (stream, address) = poll_fn(|context| doors.poll_accept(context)).await?;
                 tune(sockopt::set_tcp_nodelay(&stream, true));
                 tune(sockopt::set_socket_keepalive(&stream, true)); // a peer that lost its power says no goodbye
                 tune(enlarge_send_buffer(&stream));
@@ -153,6 +200,26 @@ impl Listener {
             }
         }
     }
+}
+
+impl Doors {
+    fn poll_accept(&self, context: &mut Context<'_>) -> Poll<io::Result<(TcpStream, SocketAddr)>> {
+        let count = self.listeners.len();
+        let first = self.next.get();
+        for door in (first..first + count).map(|door| door % count) {
+            if let Poll::Ready(accepted) = self.listeners[door].poll_accept(context) {
+                self.next.set((door + 1) % count);
+                return Poll::Ready(accepted);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// Whether an address can't be listened on because it is not one of this machine's.
+fn is_strange(error: &io::Error) -> bool {
+    let strange = [Errno::ADDRNOTAVAIL, Errno::AFNOSUPPORT].map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|error| strange.contains(&error))
 }
 
 /// Root may exceed the system's limit; others get as much as it allows.

@@ -92,7 +92,7 @@ fn nothing_but_a_socket_is_ever_replaced() {
 fn tcp_on_the_loopback() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     tokio::task::LocalSet::new().block_on(&runtime, async {
-        let listener = Listener::tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let listener = Listener::tcp(&["127.0.0.1:0".parse().unwrap()]).unwrap();
         let Endpoint::Tcp(address) = *listener.endpoint() else { panic!("not TCP") };
         assert_eq!(listener.endpoint().uri("mem"), format!("nbd://{address}/mem"));
         let (stop, stopped) = tokio::sync::oneshot::channel();
@@ -107,6 +107,40 @@ fn tcp_on_the_loopback() {
         assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
         assert_eq!(client.join().unwrap(), GREETING);
     });
+}
+
+/// 203.0.113.0/24 is for documentation: nobody has it.
+#[test]
+fn tcp_on_several_addresses() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    tokio::task::LocalSet::new().block_on(&runtime, async {
+        let addresses = ["127.0.0.1:0", "203.0.113.1:0", "127.0.0.2:0"].map(|address| address.parse().unwrap());
+        let listener = Listener::tcp(&addresses).unwrap();
+        let endpoints = listener.endpoints().to_vec();
+        let [Endpoint::Tcp(first), Endpoint::Tcp(second)] = endpoints[..] else { panic!("{endpoints:?}") };
+        assert_eq!((first.ip(), second.ip()), (addresses[0].ip(), addresses[2].ip()));
+        assert_eq!(first.port(), second.port(), "the port is the same everywhere");
+        assert_eq!(*listener.endpoint(), endpoints[0]);
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let client = std::thread::spawn(move || {
+            let greetings = [second, first, second].map(|address| {
+                let mut greeting = [0; 18];
+                TcpStream::connect(address).unwrap().read_exact(&mut greeting).unwrap();
+                greeting
+            });
+            stop.send(()).unwrap();
+            greetings
+        });
+        let memory = Memory::new(info(), Finish::AtOnce, Arc::default(), mpsc::channel().0);
+        let server = Server::new(Rc::new(memory), Limits::default()).unwrap();
+        assert!(server.serve(listener, async { stopped.await.unwrap() }).await);
+        assert_eq!(client.join().unwrap(), [GREETING; 3]);
+    });
+    let strange = ["203.0.113.1:0", "203.0.113.2:0"].map(|address| address.parse().unwrap());
+    assert!(matches!(in_runtime(|| Listener::tcp(&strange).unwrap_err()), Error::Listen { .. }));
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addresses = ["127.0.0.2:0".parse().unwrap(), taken.local_addr().unwrap()];
+    assert!(matches!(in_runtime(|| Listener::tcp(&addresses).unwrap_err()), Error::Listen { .. }));
 }
 
 #[test]

@@ -93,6 +93,18 @@ pub fn chunks() -> impl Iterator<Item = Bytes> {
     CHUNK_SHIFTS.map(|shift| Bytes(1 << shift))
 }
 
+impl Load {
+    /// What is known, each with the load of which it is not.
+    fn facts(self) -> impl Iterator<Item = (&'static str, Self)> {
+        let facts = [
+            (self.reads.is_some(), "the share of reads", Self { reads: None, ..self }),
+            (self.concurrency.is_some(), "the number of requests at a time", Self { concurrency: None, ..self }),
+            (self.request.is_some(), "the size of requests", Self { request: None, ..self }),
+        ];
+        facts.into_iter().filter(|(is_known, ..)| *is_known).map(|(_, fact, without)| (fact, without))
+    }
+}
+
 impl Drive {
     /// The performance product: the bytes that go by while the disk positions.
     #[must_use]
@@ -136,26 +148,12 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
     if load.request == Some(Bytes(0)) {
         return number("the request size", 0.0, "more than nothing");
     }
-    let rules = Rules { product: drive.product_bytes(), load: *load };
-    let mut advice = match level {
-        Level::Raid0 => rules.striped(members.into(), Vec::new()),
-        Level::Raid10 { copies } => {
-            let remark = "nothing is published for striped mirrors: the rules for RAID 0 are taken, with the disks \
-                that one copy has";
-            rules.striped(f64::from(members) / f64::from(copies), vec![remark.into()])
-        }
-        Level::Raid1 => Advice {
-            answers: vec![answer(
-                "RAID 1",
-                "every member has all of the data".into(),
-                f64::from(64 << 10),
-                "the chunk changes nothing",
-            )],
-            remarks: Vec::new(),
-        },
-        Level::Raid5 { .. } => rules.raid5(members.into()),
-        Level::Rm2 { height, .. } => rules.rm2(members.into(), height, drive.track),
-    };
+    let mut advice = by_rules(level, members, drive, load);
+    let unused = load.facts().filter(|(_, without)| by_rules(level, members, drive, without).answers == advice.answers);
+    let unused: Vec<&str> = unused.map(|(fact, _)| fact).collect();
+    advice.remarks.extend(
+        unused.into_iter().map(|fact| format!("these rules make no use of {fact} that is given; a simulation does")),
+    );
     let Answer { exact, chunk, .. } = advice.answers[0];
     let distance = (exact.0 as f64 / chunk.0 as f64).log2().abs();
     if distance > NEAR {
@@ -166,6 +164,29 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
         );
     }
     Ok(advice)
+}
+
+fn by_rules(level: Level, members: u8, drive: &Drive, load: &Load) -> Advice {
+    let rules = Rules { product: drive.product_bytes(), load: *load };
+    match level {
+        Level::Raid0 => rules.striped(members.into(), Vec::new()),
+        Level::Raid10 { copies } => {
+            let remark = "nothing is published for striped mirrors: the rules for RAID 0 are taken, with the disks \
+                that one copy has";
+            rules.striped(f64::from(members) / f64::from(copies), vec![remark.into()])
+        }
+        Level::Raid1 => Advice {
+            answers: vec![answer(
+                "RAID 1",
+                "the default, as every member has all of the data".into(),
+                f64::from(64 << 10),
+                "as much as any other chunk",
+            )],
+            remarks: Vec::new(),
+        },
+        Level::Raid5 { .. } => rules.raid5(members.into()),
+        Level::Rm2 { height, .. } => rules.rm2(members.into(), height, drive.track),
+    }
 }
 
 /// What all rules need.
@@ -407,6 +428,29 @@ mod tests {
         assert_eq!(ask(rm2, 9, &LIGHTNING, &READS).remarks, Vec::<String>::new());
         let unknown = ask(rm2, 9, &Drive { track: None, ..LIGHTNING }, &NOTHING);
         assert!(unknown.remarks.iter().any(|remark| remark.contains("tracks")), "{unknown:?}");
+    }
+
+    /// Whatever is said of a load changes the answers, or it is said that it does not.
+    #[test]
+    fn what_is_known_of_a_load_is_used_or_named() {
+        let rm2 = Level::Rm2 { height: 3, placement: Placement::Adjacent };
+        let known = Load { reads: Some(0.5), concurrency: Some(5), request: Some(Bytes(64 << 10)) };
+        let facts = [
+            ("the share of reads", Load { reads: known.reads, ..NOTHING }),
+            ("the number of requests", Load { concurrency: known.concurrency, ..NOTHING }),
+            ("the size of requests", Load { request: known.request, ..NOTHING }),
+        ];
+        for level in [Level::Raid0, Level::Raid1, Level::Raid10 { copies: 2 }, RAID5, rm2] {
+            let plain = ask(level, 9, &LIGHTNING, &NOTHING);
+            for (fact, load) in &facts {
+                let advice = ask(level, 9, &LIGHTNING, load);
+                let is_named = advice.remarks.iter().any(|remark| remark.contains(fact));
+                assert_ne!(advice.answers == plain.answers, !is_named, "{level:?} {fact}: {advice:?}");
+            }
+        }
+        assert_eq!(ask(RAID5, 9, &LIGHTNING, &Load { concurrency: Some(5), ..READS }).remarks, Vec::<String>::new());
+        let all = Load { reads: Some(1.0), ..known };
+        assert!(ask(RAID5, 9, &LIGHTNING, &all).remarks.is_empty(), "sizes count where the concurrency is known");
     }
 
     #[test]

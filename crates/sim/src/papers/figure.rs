@@ -3,6 +3,8 @@
 //! Text is left to the viewer's fonts; none are looked for here. A logarithmic axis is drawn as a linear one of the
 //! exponents, so that one way of drawing serves all.
 
+mod plain;
+
 use std::ops::Range;
 
 use plotters::backend::SVGBackend;
@@ -243,7 +245,7 @@ impl Figure {
             self.draw(&area).and_then(|()| area.present()).expect("a string takes everything");
         }
         out.push('\n');
-        out
+        plain::plain(&out)
     }
 
     fn draw(&self, area: &Area<'_>) -> Drawn {
