@@ -20,6 +20,7 @@ mod mail;
 mod map;
 mod metrics;
 mod mount;
+mod package;
 mod protocol;
 mod reactors;
 mod report;

@@ -9,14 +9,17 @@ use std::time::{Duration, Instant};
 use anyhow::Context as _;
 
 use crate::project::{Project, eprint_step};
-use crate::{crash, fuzz, kills, lint, mutants, sim, sweep, test, vm};
+use crate::{crash, fuzz, kills, lint, mutants, package, sim, sweep, test, vm};
 
 /// A step and what it runs; the number is drawn from the commit.
 type Step = (&'static str, fn(&Project, u64) -> anyhow::Result<()>);
 
 /// In this order: what fails soonest goes first.
 const STEPS: &[Step] = &[
-    ("lint", |project, _| lint::run(project)),
+    ("lint", |project, _| {
+        package::ensure_tool(project, "cargo-deny")?;
+        lint::run(project)
+    }),
     ("test", |project, _| test::run(project, &test::Options::default())),
     ("seeds that failed once", |project, _| sim::failed_once(project)),
     ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 1500)))),

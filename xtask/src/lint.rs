@@ -1,5 +1,5 @@
 //! `cargo xtask lint`: formatting and clippy of the workspace and of the fuzz targets, docs, the directions of
-//! dependencies and the source tree's rules.
+//! dependencies, their licences, sources and oldest compilers, and the source tree's rules.
 //!
 //! Every check runs even after one failed, and every failure is listed at the end.
 
@@ -7,7 +7,7 @@ use anyhow::{Context as _, bail};
 use serde_json::Value;
 
 use crate::project::{Project, eprint_step, run_program};
-use crate::{fuzz, reliability, source};
+use crate::{fuzz, package, reliability, source};
 
 /// Each package of the workspace and the project's packages that it may use. Nothing may use `uraid`, the command line.
 const DIRECTIONS: &[(&str, &[&str])] = &[
@@ -48,6 +48,16 @@ fn failures_of(project: &Project) -> anyhow::Result<Vec<String>> {
     failures.extend(reliability::check(project).err().map(|error| format!("{error:#}")));
     eprint_step("checking the directions of dependencies");
     failures.extend(dependency_failures(&project.metadata()?)?);
+
+    eprint_step("checking which compilers the dependencies need");
+    failures.extend(compiler_failures(&project.metadata_of_all()?)?);
+    if package::is_installed(project, "cargo-deny") {
+        // It also warns of what is allowed and not there, and of what it makes of workspaces.
+        let deny = ["deny", "--log-level", "error", "check", "licenses", "bans", "sources"];
+        failures.extend(run_program(&mut project.cargo(&deny)).err().map(|error| format!("{error:#}")));
+    } else {
+        eprint_step("licences and sources of dependencies are not checked: cargo install cargo-deny --locked");
+    }
 
     let mut doc = project.cargo(&["doc", "--no-deps", "--workspace", "--quiet"]);
     doc.env("RUSTDOCFLAGS", "-D warnings");
@@ -91,6 +101,30 @@ fn dependency_failures(metadata: &Value) -> anyhow::Result<Vec<String>> {
     Ok(failures)
 }
 
+/// Packages of `cargo metadata` that need a newer compiler than the workspace says is enough.
+fn compiler_failures(metadata: &Value) -> anyhow::Result<Vec<String>> {
+    let packages = metadata["packages"].as_array().context("metadata lists packages")?;
+    let needed = |package: &Value| package["rust_version"].as_str().and_then(version);
+    let ours = packages.iter().find(|package| package["name"] == "uraid").and_then(needed);
+    let ours = ours.context("the package uraid has a rust-version")?;
+    let newer = packages.iter().filter(|package| needed(package).is_some_and(|version| version > ours));
+    let failure = |package: &Value| {
+        let [name, version, needed] = ["name", "version", "rust_version"].map(|field| package[field].as_str());
+        let [name, version, needed] = [name, version, needed].map(Option::unwrap_or_default);
+        format!("{name} {version} needs Rust {needed}, above the rust-version of the workspace")
+    };
+    Ok(newer.map(failure).collect())
+}
+
+/// A version of Rust: 1.90 is 1.90.0.
+fn version(text: &str) -> Option<[u32; 3]> {
+    let mut numbers = [0; 3];
+    for (number, text) in numbers.iter_mut().zip(text.split('.')) {
+        *number = text.parse().ok()?;
+    }
+    Some(numbers)
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -131,5 +165,20 @@ mod tests {
         let failures = dependency_failures(&metadata("uraid-new", &[])).unwrap();
         assert_eq!(failures.len(), 1);
         assert!(failures[0].contains("uraid-new"), "{failures:?}");
+    }
+
+    #[test]
+    fn who_needs_a_newer_compiler_is_named() {
+        let package = |name: &str, version: Value| json!({ "name": name, "version": "2.0.1", "rust_version": version });
+        let ours = package("uraid", json!("1.90"));
+        let old = [package("a", json!("1.90.0")), package("b", json!("1.9")), package("c", Value::Null)];
+        let all = [&old[..], std::slice::from_ref(&ours)].concat();
+        let fine = json!({ "packages": all });
+        assert_eq!(compiler_failures(&fine).unwrap(), Vec::<String>::new());
+        let newer = [package("d", json!("1.90.1")), package("e", json!("1.100")), ours];
+        let failures = compiler_failures(&json!({ "packages": newer })).unwrap();
+        assert_eq!(failures.len(), 2);
+        assert!(failures[0].contains("d 2.0.1 needs Rust 1.90.1"), "{failures:?}");
+        assert!(compiler_failures(&json!({ "packages": old })).is_err());
     }
 }

@@ -19,6 +19,7 @@ mod links;
 mod lint;
 mod mutants;
 mod night;
+mod package;
 mod packages;
 mod papers;
 mod process;
@@ -63,6 +64,8 @@ enum Command {
     Vm(vm::Options),
     /// Compute the papers' tables and figures again, into docs/papers
     Papers(papers::Options),
+    /// Make the Debian package and the list of software that it is made of
+    Package(package::Options),
     /// Run everything that looks for bugs, at length, and write one report
     Night(night::Options),
     /// Make the tables of docs/reliability.md again, from what nights counted
@@ -96,6 +99,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
         Command::Kills(options) => kills::run(&project, options).map(drop),
         Command::Vm(options) => vm::run(&project, options).map(drop),
         Command::Papers(options) => papers::run(&project, options),
+        Command::Package(options) => package::run(&project, options),
         Command::Night(options) => night::run(&project, options),
         Command::Reliability => reliability::write(&project),
         Command::Ci => ci::run(&project),

@@ -33,6 +33,12 @@ pub(crate) const TESTS: &[Package] = &[
 /// What the fuzzer's own library is built with.
 pub(crate) const FUZZ: &[Package] = &[("g++", "c++")];
 
+/// What the Debian package is made with.
+pub(crate) const PACKAGE: &[Package] = &[("dpkg-dev", "dpkg-shlibdeps"), ("binutils", "strip"), ("git", "git")];
+
+/// What a fresh Debian is made with.
+pub(crate) const TRIAL: &[Package] = &[("debootstrap", "debootstrap")];
+
 /// What virtual machines are made of, and what is run in them.
 pub(crate) const VM: &[Package] = &[
     ("qemu-system-x86", "qemu-system-x86_64"),

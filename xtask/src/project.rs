@@ -38,6 +38,12 @@ impl Project {
         serde_json::from_str(&output).context("cargo metadata prints JSON")
     }
 
+    /// What `cargo metadata` prints of the workspace's packages and of all that they depend on.
+    pub(crate) fn metadata_of_all(&self) -> anyhow::Result<Value> {
+        let output = output(&mut self.cargo(&["metadata", "--locked", "--format-version", "1"]))?;
+        serde_json::from_str(&output).context("cargo metadata prints JSON")
+    }
+
     /// The commit's full number.
     pub(crate) fn commit(&self) -> anyhow::Result<String> {
         let mut git = Command::new("git");

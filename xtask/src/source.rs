@@ -22,6 +22,7 @@ const TOP_LEVEL: &[&str] = &[
     "README.md",
     "benches",
     "crates",
+    "deny.toml",
     "docs",
     "tests",
     "xtask",

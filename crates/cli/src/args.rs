@@ -2,6 +2,7 @@
 
 mod level;
 mod listen;
+mod setup;
 mod values;
 
 use std::net::SocketAddr;
@@ -9,16 +10,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, MemberSet};
 use uuid::Uuid;
 
 use crate::advise::AdviseArgs;
+use crate::complete;
 use crate::patience::PatienceArgs;
 use crate::report::ReportArgs;
 use crate::simulate::SimulateArgs;
 pub(crate) use level::{LevelName, PlacementArgs, check as check_level};
 pub(crate) use listen::{EndpointArgs, ListenAt};
+pub(crate) use setup::{CompletionsArgs, ManArgs, QuickstartArgs};
 pub(crate) use values::period;
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
 use values::{busy_poll, bytes_or_max, lba, members, metrics_address, rate, read_ahead};
@@ -101,14 +105,20 @@ pub(crate) enum Command {
     Advise(AdviseArgs),
     /// Reproduce tables and figures of the papers
     Simulate(SimulateArgs),
+    /// Print a script that completes uraid's command lines
+    Completions(CompletionsArgs),
+    /// Write the manual pages into a directory, for packages
+    #[command(hide = true)]
+    Man(ManArgs),
 }
 
 /// The commands under the headings of `uraid help`.
-const GROUPS: [(&str, &[&str]); 4] = [
+const GROUPS: [(&str, &[&str]); 5] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
     ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe", "report"]),
     ("Understand and plan", &["map", "layout", "advise", "simulate"]),
+    ("Set up a shell", &["completions"]),
 ];
 
 /// The command line, with its commands under headings.
@@ -190,8 +200,16 @@ pub(crate) struct CreateArgs {
 #[command(after_help = "Examples:
   uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
   uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
-  uraid serve --listen storage.lan:10809 --degraded a.img c.img")]
+  uraid serve --listen storage.lan:10809 --degraded a.img c.img
+  uraid serve --config /etc/uraid/vault.toml")]
 pub(crate) struct ServeArgs {
+    /// Read members and options from a TOML file
+    ///
+    /// It has a key for the members and one for each option, by its long name: members = ["a.img", "b.img"],
+    /// degraded = true, cache-size = "1G", spare = ["c.img"]. Options of the command line count more. Unless it says
+    /// otherwise, the server waits 30s for its members.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) endpoint: EndpointArgs,
     /// Write nothing to the members
@@ -253,7 +271,7 @@ pub(crate) struct ServeArgs {
     #[command(flatten)]
     pub(crate) watch: WatchArgs,
     /// Members in any order; with --uuid or --name, any paths that may be members
-    #[arg(required = true, value_name = "MEMBER")]
+    #[arg(required_unless_present = "config", value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
 }
 
@@ -317,7 +335,7 @@ pub(crate) struct WatchArgs {
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
     /// Socket or control socket of the server [default: ./uraid.sock, or the only running server]
-    #[arg(long, short, value_name = "PATH")]
+    #[arg(long, short, value_name = "PATH", add = ArgValueCompleter::new(complete::sockets))]
     pub(crate) socket: Option<PathBuf>,
 }
 
@@ -364,7 +382,7 @@ pub(crate) struct MemberArgs {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Slot, path or UUID
-    #[arg(value_name = "MEMBER")]
+    #[arg(value_name = "MEMBER", add = ArgValueCompleter::new(complete::members))]
     pub(crate) member: String,
 }
 
@@ -409,7 +427,7 @@ pub(crate) struct ReplaceArgs {
     #[arg(long)]
     pub(crate) force: bool,
     /// Slot, path or UUID of the member to replace
-    #[arg(value_name = "OLD")]
+    #[arg(value_name = "OLD", add = ArgValueCompleter::new(complete::members))]
     pub(crate) old: String,
     /// File or block device
     #[arg(value_name = "NEW")]
@@ -723,16 +741,6 @@ pub(crate) struct LayoutArgs {
     pub(crate) json: bool,
 }
 
-/// Arguments of `uraid quickstart`.
-#[derive(Debug, Args)]
-pub(crate) struct QuickstartArgs {
-    #[command(flatten)]
-    pub(crate) endpoint: EndpointArgs,
-    /// Directory for the members
-    #[arg(default_value = "./uraid-demo", value_name = "DIR")]
-    pub(crate) dir: PathBuf,
-}
-
 /// Words that are right one by one and together describe nothing that can be.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
@@ -768,7 +776,8 @@ mod tests {
         let command = Cli::command();
         command.clone().debug_assert();
         let mut named: Vec<&str> = GROUPS.iter().flat_map(|(_, names)| names.iter().copied()).collect();
-        let mut there: Vec<&str> = command.get_subcommands().map(clap::Command::get_name).collect();
+        let shown = command.get_subcommands().filter(|command| !command.is_hide_set());
+        let mut there: Vec<&str> = shown.map(clap::Command::get_name).collect();
         named.sort_unstable();
         there.sort_unstable();
         assert_eq!(named, there);

@@ -4,6 +4,8 @@ mod about;
 mod administer;
 mod advise;
 mod args;
+mod complete;
+mod config;
 mod configure;
 mod control;
 mod create;
@@ -15,6 +17,7 @@ mod health;
 mod layout;
 mod list;
 mod logging;
+mod man;
 mod map;
 mod metrics;
 mod patience;
@@ -48,7 +51,15 @@ use terminal::Closed;
 
 fn main() -> ExitCode {
     abort_on_panic();
-    let cli = Cli::from_arg_matches(&args::command().get_matches()).unwrap_or_else(|error| error.exit());
+    if let Some(code) = complete::complete() {
+        return code;
+    }
+    let given = args::command().get_matches();
+    let cli = Cli::from_arg_matches(&given).unwrap_or_else(|error| error.exit());
+    let cli = match config::expand(cli, &given) {
+        Ok(cli) => cli,
+        Err(error) => return fail(&error),
+    };
     logging::init(cli.log_format);
     let serves = matches!(cli.command, Command::Serve(_) | Command::Quickstart(_));
     let result = match cli.command {
@@ -75,17 +86,22 @@ fn main() -> ExitCode {
         Command::Advise(args) => advise::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => administer::stop(&args),
+        Command::Completions(args) => complete::run(&args),
+        Command::Man(args) => man::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         // What was asked for is done, and whoever stopped reading has seen enough.
         Err(error) if error.is::<Closed>() && !serves => ExitCode::SUCCESS,
-        Err(error) => {
-            // Nobody is left to tell where standard error is closed.
-            let _ = writeln!(io::stderr(), "uraid: {}", chain(&error));
-            if is_misuse(&error) { ExitCode::from(2) } else { ExitCode::FAILURE }
-        }
+        Err(error) => fail(&error),
     }
+}
+
+/// Says what went wrong.
+fn fail(error: &anyhow::Error) -> ExitCode {
+    // Nobody is left to tell where standard error is closed.
+    let _ = writeln!(io::stderr(), "uraid: {}", chain(error));
+    if is_misuse(error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
 /// A broken invariant ends the process: the engine must not go on, nor call members clean, in a state that nobody

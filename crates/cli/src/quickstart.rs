@@ -44,6 +44,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         endpoint.socket = Some(dir.join("uraid.sock"));
     }
     serve::run(&ServeArgs {
+        config: None,
         wanted: WantedArgs::default(),
         endpoint,
         read_only: false,
