@@ -30,6 +30,10 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-io", "qemu-utils"),
     ("rsvg-convert", "librsvg2-bin"),
     ("convert", "imagemagick"),
+    ("bash", "bash"),
+    ("zsh", "zsh"),
+    ("fish", "fish"),
+    ("man", "man-db"),
 ];
 
 /// A program that has ended.

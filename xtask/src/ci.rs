@@ -24,7 +24,7 @@ const STEPS: &[Step] = &[
     ("seeds that failed once", |project, _| sim::failed_once(project)),
     ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 1500)))),
     ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 1500)))),
-    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(1_000_000, draw)))),
+    ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(600_000, draw)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),
     ("planted bugs", |project, draw| done(mutants::run(project, &mutants::Options::sample(draw, 2)))),
     ("kills", |project, draw| done(kills::run(project, &kills::Options::rounds(30, draw)))),

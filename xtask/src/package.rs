@@ -251,8 +251,9 @@ fn try_out(package: &Path, directory: &Path) -> anyhow::Result<()> {
 }
 
 /// Names every file, but those of the package manager's own records and of accounts, which Debian's packages leave.
-const FILES: &str = "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run/systemd -o -path /var/lib/dpkg \
-    -o -path /var/log -o -path /var/cache -o -path /etc/.pwd.lock -o -name '*-' \\) -prune -o -print";
+const FILES: &str = "find / -xdev \\( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /run/systemd \
+    -o -path /var/lib/dpkg -o -path /var/log -o -path /var/cache -o -path /etc/.pwd.lock -o -name '*-' \\) \
+    -prune -o -print";
 
 /// What the package brings is there, and does its work.
 const CHECK_INSTALLED: &str = "

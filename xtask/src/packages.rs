@@ -28,6 +28,10 @@ pub(crate) const TESTS: &[Package] = &[
     // What draws drawings.
     ("librsvg2-bin", "rsvg-convert"),
     ("imagemagick", "convert"),
+    // Shells that completions are for, and what shows manual pages.
+    ("zsh", "zsh"),
+    ("fish", "fish"),
+    ("man-db", "man"),
 ];
 
 /// What the fuzzer's own library is built with.

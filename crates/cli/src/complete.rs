@@ -80,7 +80,8 @@ pub(crate) fn sockets(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates
 }
 
-/// Slots and paths of the members, and paths of the spares, of the server that the command line names, or that it means without a name.
+/// Slots and paths of the members, and paths of the spares, of the server that the command line names, or means where
+/// it names none.
 pub(crate) fn members(current: &OsStr) -> Vec<CompletionCandidate> {
     let server = ServerArgs { socket: named_socket(env::args_os()) };
     let status = in_time(move || server.connect()?.ask::<Status>(&Request::Status {}));

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
 
 use uraid_tests::binary;
-use uraid_tests::run::{is_installed, run};
+use uraid_tests::run::{client_command, run};
 
 /// The commands that the overview lists.
 fn commands() -> Vec<String> {
@@ -27,14 +26,12 @@ fn every_command_has_a_page() {
     let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     assert!(page("uraid-fail.1").contains("records that it has failed"));
     assert!(page("uraid-create.1").contains("uraid create \\-\\-level 5"), "{}", page("uraid-create.1"));
-    if is_installed("man") {
-        for name in &pages {
-            let mut command = Command::new("man");
-            command.args(["--warnings=w", "-l"]).arg(directory.path().join(name)).env("LC_ALL", "C.UTF-8");
-            let output = run(command).success();
-            assert!(output.text().contains("EXIT STATUS"), "{name}");
-            assert_eq!(output.stderr, "", "{name}");
-        }
+    for name in &pages {
+        let mut command = client_command("man");
+        command.args(["--warnings=w", "-l"]).arg(directory.path().join(name)).env("LC_ALL", "C.UTF-8");
+        let output = run(command).success();
+        assert!(output.text().contains("EXIT STATUS"), "{name}");
+        assert_eq!(output.stderr, "", "{name}");
     }
 }
 
