@@ -280,11 +280,11 @@ pub(crate) struct ServeArgs {
 pub(crate) struct LimitArgs {
     /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
     #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
-    #[arg(help_heading = "Monitoring and upkeep")]
+    #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
     pub(crate) rebuild_limit: Rate,
     /// Most bytes per second that scrubs read from each member; none: no limit
     #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
-    #[arg(help_heading = "Monitoring and upkeep")]
+    #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
     pub(crate) scrub_limit: Rate,
 }
 

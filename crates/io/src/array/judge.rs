@@ -186,10 +186,15 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     }
     for &(index, _) in &set_aside {
         let outsider = &candidates[index];
-        if is_unfinished(candidates, &outsider.superblock) {
-            continue;
-        }
-        let went_on = |other: &&Candidate| contradicts(superblock, &outsider.superblock, other.superblock.slot);
+        // What only a round says that never ended counts for nothing.
+        let is_void = |slot: MemberIndex| {
+            let since = outsider.superblock.slots.get(slot.index()).map(|record| record.since);
+            since == Some(outsider.superblock.epoch) && is_unfinished(candidates, &outsider.superblock)
+        };
+        let went_on = |other: &&Candidate| {
+            let slot = other.superblock.slot;
+            contradicts(superblock, &outsider.superblock, slot) && !is_void(slot)
+        };
         let rival = Some(newest).filter(|_| has_rival(superblock, &outsider.superblock));
         if let Some(other) = accepted().find(went_on).or(rival).filter(|_| !planted!(SplitBrainAccepted)) {
             return Err(Refusal::SplitBrain {
