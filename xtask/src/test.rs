@@ -28,15 +28,15 @@ pub(crate) struct Options {
 
 /// Runs the tests; an error when a package is missing, the build fails or a test fails.
 ///
-/// The end-to-end tests mostly wait: for servers, clients and deadlines. They run beside all others, which compute.
+/// The end-to-end tests mostly wait: for servers, clients and deadlines. They are built first, and run while all others
+/// are built and run, which compute.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     packages::ensure(packages::TESTS, !options.no_install)?;
     run_program(&mut project.cargo(&["build", "--workspace", "--profile=checked", "--bin", "uraid"]))?;
     let metadata = project.metadata()?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
     let uraid = Path::new(target).join("checked/uraid");
-    let (end_to_end, others): (Vec<Binary>, Vec<Binary>) =
-        binaries(project)?.into_iter().partition(|binary| binary.package.ends_with("tests"));
+    let end_to_end = binaries(project, &["--test", "e2e"])?;
     let left_out = why_not_mount();
     if let Some(reason) = left_out {
         eprint_step(&format!("tests that mount file systems are left out: {reason}"));
@@ -56,12 +56,16 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         }
         binary.run(&mut command, printed)
     };
-    let mut failed: Vec<String> = std::thread::scope(|scope| {
+    let mut failed: Vec<String> = std::thread::scope(|scope| -> anyhow::Result<Vec<String>> {
         let beside = scope.spawn(|| end_to_end.iter().filter_map(|binary| run(binary, Printed::Later)).collect());
-        let failed: Vec<String> = others.iter().filter_map(|binary| run(binary, Printed::AtOnce)).collect();
+        let others = binaries(project, &[]);
+        let failed = others.map(|others| {
+            let others = others.iter().filter(|binary| !end_to_end.contains(binary));
+            others.filter_map(|binary| run(binary, Printed::AtOnce)).collect()
+        });
         let beside: Vec<String> = beside.join().expect("starting a program does not panic");
-        failed.into_iter().chain(beside).collect()
-    });
+        failed.map(|failed: Vec<String>| failed.into_iter().chain(beside).collect())
+    })?;
     let mut documentation =
         project.cargo(&["test", "--workspace", "--doc", "--profile=checked", "--no-fail-fast", "--"]);
     if let Err(error) = run_program(documentation.args(&options.filter)) {
@@ -79,6 +83,7 @@ enum Printed {
 }
 
 /// A built test binary and its package's directory.
+#[derive(PartialEq, Eq)]
 struct Binary {
     executable: PathBuf,
     package: PathBuf,
@@ -108,11 +113,12 @@ impl Binary {
     }
 }
 
-/// Builds all tests of the workspace: their binaries, in the order in which cargo names them.
-fn binaries(project: &Project) -> anyhow::Result<Vec<Binary>> {
+/// Builds the tests of the workspace, or of these `targets`: their binaries, in the order in which cargo names them.
+fn binaries(project: &Project, targets: &[&str]) -> anyhow::Result<Vec<Binary>> {
     let arguments =
         ["test", "--workspace", "--profile=checked", "--no-run", "--message-format", "json-render-diagnostics"];
     let mut command = project.cargo(&arguments);
+    command.args(targets);
     eprint_step("building the tests");
     let messages = command.stderr(Stdio::inherit()).output().context("starting cargo")?;
     ensure!(messages.status.success(), "building the tests failed");

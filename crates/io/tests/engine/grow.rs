@@ -11,7 +11,7 @@ use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberS
 use crate::recovery::{Members, assembled, superblock};
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, SECTOR, Shape, TestEngine, buf, encoded, noise, read, rm2, run, shapes, size, small, write,
+    RAID5, Random, SECTOR, Shape, TestEngine, buf, encoded, images, noise, read, rm2, run, shapes, size, small, write,
 };
 
 /// What the members get: some chunks, and what is none.
@@ -258,7 +258,7 @@ fn what_can_not_grow_stays_as_it_is() {
     // One that was not stopped cleanly.
     let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
     drop(run(&mut engine, Command::Write { lba: Lba(0), buf: buf(&content[..4096]), fua: true }).expect("written"));
-    let dirty: Members = (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let dirty: Members = images(&engine);
     let (grown, _) = grow(&dirty, None, usize::MAX, &mut random);
     assert!(matches!(grown, Err(GrowError::Dirty)), "{grown:?}");
 }

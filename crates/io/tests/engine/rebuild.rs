@@ -15,7 +15,7 @@ use crate::recovery::{Members, assembled, superblock};
 use crate::support::model::Model;
 use crate::support::watch::Watch;
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, run_all, shapes, size, small,
+    RAID5, Random, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, run_all, shapes, size, small,
     tolerated, write,
 };
 
@@ -142,8 +142,7 @@ fn a_member_is_rebuilt_beside_one_that_lost_checksums() {
     let (mut engine, content) = filled(shape, Order::Fifo);
     run(&mut engine, Command::Close).expect("closed");
     let table = size(shape.superblocks()[0].areas.sums.offset);
-    let mut left: Members =
-        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let mut left: Members = images(&engine);
     left[0].as_mut().expect("present")[table] ^= 1;
     left[2] = None;
     let mut engine = shape.reopened(left, Order::Fifo).with_rebuild();

@@ -17,7 +17,7 @@ use uuid::Uuid;
 
 use crate::intent::{REGION, mirrors, shapes};
 use crate::support::watch::Watch;
-use crate::support::{self, Random, SECTOR, Shape, TestEngine, buf, encoded, noise, run, size, write};
+use crate::support::{self, Random, SECTOR, Shape, buf, encoded, images, noise, run, size, write};
 
 /// The members of an array, as they were left.
 pub(crate) type Members = Vec<Option<Vec<u8>>>;
@@ -114,12 +114,6 @@ fn recover(shape: &Shape, members: &Members, context: &str) -> (u64, Vec<u8>) {
     (read, content)
 }
 
-/// What every member has on it now.
-fn members(engine: &TestEngine) -> Members {
-    let all = engine.geometry().all_members();
-    all.iter().map(|member| engine.disk().inner.member(member).map(<[u8]>::to_vec)).collect()
-}
-
 /// Puts other bytes in place of what a member has of some sectors of its data, as a write that did not reach it leaves
 /// them.
 fn disturb(shape: &Shape, members: &mut Members, member: usize, sector: u64, sectors: u64) {
@@ -135,7 +129,7 @@ fn redundancy_is_computed_from_the_data() {
         let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
         let capacity = engine.geometry().capacity();
         write(&mut engine, 0, &noise(1, capacity.0)).expect("written");
-        let mut left = members(&engine);
+        let mut left = images(&engine);
         for member in 0..left.len() {
             disturb(&shape, &mut left, member, 1 + member as u64, 5);
         }
@@ -159,7 +153,7 @@ fn only_marked_regions_are_read_and_made_equal() {
         for &region in touched {
             write(&mut engine, region * REGION + 5, &noise(region, 8)).expect("written");
         }
-        let mut left = members(&engine);
+        let mut left = images(&engine);
         for &region in touched {
             disturb(&shape, &mut left, 1, region * REGION + 2000, 8);
         }
@@ -178,7 +172,7 @@ fn bits_do_not_outlive_their_reason() {
     let shape = mirrors();
     let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
     write(&mut engine, REGION, &noise(1, 8)).expect("written");
-    let assembled = assembled(MemDisk::new(members(&engine), Order::Fifo), &members(&engine));
+    let assembled = assembled(MemDisk::new(images(&engine), Order::Fifo), &images(&engine));
     assert_eq!(assembled.recovery(), Bytes(1 << 20));
     let mut engine: Engine<MemDisk, u64> =
         assembled.recover(|_| ()).expect("recovered").into_engine().expect("an engine");
@@ -199,7 +193,7 @@ fn bitmaps_that_can_not_be_trusted_stand_for_everything() {
     write(&mut engine, REGION, &noise(1, 8)).expect("written");
     let at = size(shape.superblocks()[0].areas.bitmap.offset);
     for bad in 0..2 {
-        let mut left = members(&engine);
+        let mut left = images(&engine);
         left[bad].as_mut().expect("present")[at + 20] ^= 1;
         disturb(&shape, &mut left, 1, 6 * REGION, 8);
         assert_eq!(recover(&shape, &left, "damaged").0, 8 << 20);
@@ -213,7 +207,7 @@ fn what_a_missing_member_lacks_stays_marked() {
     let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
     write(&mut engine, 0, &noise(1, 8)).expect("written");
     run(&mut engine, Command::Close).expect("closed");
-    let mut left = members(&engine);
+    let mut left = images(&engine);
     left[1] = None;
     for (region, expected) in [(3, vec![0, 3]), (5, vec![0, 3, 5])] {
         let assembled = assembled(MemDisk::new(left.clone(), Order::Fifo), &left);
@@ -316,7 +310,7 @@ fn recovery_can_be_cut_off_anywhere() {
         write(&mut engine, 0, &noise(2, 8)).expect("written");
         write(&mut engine, lba, &noise(1, 50)).expect("written");
         let mut random = Random(index);
-        let mut left = members(&engine);
+        let mut left = images(&engine);
         // Somewhere in the last region.
         disturb(&shape, &mut left, 0, shape.geometry().used_sectors().0 - 40, 24);
         let mut cut = 0;

@@ -15,7 +15,7 @@ use uraid_layout::{
 use crate::content::{Storm, caching};
 use crate::counts::moved;
 use crate::support::{
-    RAID5, SECTOR, Shape, TestEngine, assert_encoded, buf, encoded, noise, read, rm2, run, shapes, size, small,
+    RAID5, SECTOR, Shape, TestEngine, assert_encoded, buf, encoded, images, noise, read, rm2, run, shapes, size, small,
     tolerated, with_cache, write,
 };
 
@@ -66,11 +66,6 @@ fn spoil(engine: &mut TestEngine, stripe: StripeId, cell: Cell, columns: std::op
     let start = size(Sectors(sector.0).bytes());
     let part = &mut engine.disk_mut().data_mut(member)[start..start + size(Sectors(len).bytes())];
     part.iter_mut().zip(noise(seed, len)).for_each(|(byte, noise)| *byte ^= noise | 1);
-}
-
-fn members_of(engine: &TestEngine) -> Vec<Vec<u8>> {
-    let members = engine.geometry().all_members().minus(engine.missing());
-    members.iter().map(|member| engine.disk().inner.member(member).expect("present").to_vec()).collect()
 }
 
 /// The members of an array in a storm agree with each other at any moment at which the scrub looks.
@@ -161,7 +156,7 @@ fn one_wrong_unit_is_reported_exactly_and_nothing_is_written() {
         for (turn, cell) in (0..).zip(used_cells(&geometry, stripe)) {
             let columns = turn % 5..turn % 5 + 1 + turn % 3;
             spoil(&mut engine, stripe, cell, columns.clone(), 9);
-            let before = members_of(&engine);
+            let before = images(&engine);
             let ops = engine.disk().ops.len();
             let mut status = None;
             let cost = moved(&mut engine, |engine| status = Some(scrub(engine, ScrubMode::Check)));
@@ -174,7 +169,7 @@ fn one_wrong_unit_is_reported_exactly_and_nothing_is_written() {
             assert_eq!((status.repaired, status.unchecked, status.unlisted), (Sectors(0), Sectors(0), 0), "{context}");
             assert_eq!((cost.1, cost.2, cost.4), (used as u64 * shape.chunk, 0, 0), "{context}: each unit read once");
             assert!(engine.disk().ops[ops..].iter().all(|op| op.name == OpName::Read), "{context}");
-            assert!(members_of(&engine) == before, "{context}: something was written");
+            assert!(images(&engine) == before, "{context}: something was written");
             spoil(&mut engine, stripe, cell, columns, 9);
         }
     }
@@ -242,10 +237,10 @@ fn a_wrong_unit_of_rm2_is_repaired() {
             spoil(&mut engine, stripe, cell, columns.clone(), 30 + turn);
             let is_data = matches!(geometry.map(stripe).role(cell), Role::Data(_));
             if is_data {
-                let before = members_of(&engine);
+                let before = images(&engine);
                 let status = scrub(&mut engine, ScrubMode::Repair);
                 assert_eq!((status.mismatched, status.repaired), (len, Sectors(0)), "{context}: not certain");
-                assert!(members_of(&engine) == before, "{context}: it is left alone");
+                assert!(images(&engine) == before, "{context}: it is left alone");
             }
             let mode = if is_data { ScrubMode::RepairSuspects } else { ScrubMode::Repair };
             let before = engine.counters().total().written_bytes;
@@ -387,10 +382,10 @@ fn what_is_not_known_is_not_touched() {
         let geometry = engine.geometry().clone();
         for cell in used_cells(&geometry, StripeId(2)) {
             spoil(&mut engine, StripeId(2), cell, 1..3, 8);
-            let before = members_of(&engine);
+            let before = images(&engine);
             let status = scrub(&mut engine, ScrubMode::RepairSuspects);
             assert_eq!((status.mismatched, status.repaired), (Sectors(2), Sectors(0)), "{shape:?}: {cell}");
-            assert!(members_of(&engine) == before, "{shape:?}: {cell}");
+            assert!(images(&engine) == before, "{shape:?}: {cell}");
             spoil(&mut engine, StripeId(2), cell, 1..3, 8);
         }
     }
@@ -441,9 +436,9 @@ fn checksums_tell_which_block_is_wrong() {
                 blame: Blame::Certain(at(&geometry, stripe, cell, 0)),
                 is_repaired: false,
             };
-            let before = members_of(&engine);
+            let before = images(&engine);
             assert_eq!(scrub(&mut engine, ScrubMode::Check).mismatches, [here], "{context}");
-            assert!(members_of(&engine) == before, "{context}: something was written");
+            assert!(images(&engine) == before, "{context}: something was written");
             let status = scrub(&mut engine, ScrubMode::Repair);
             let is_repaired = geometry.tolerance() > 0;
             assert_eq!(status.mismatches, [Mismatch { is_repaired, ..here }], "{context}");
@@ -692,8 +687,7 @@ fn an_array_that_must_not_be_written_is_not() {
     let shape = small(Level::Raid1, 3);
     let (mut engine, _) = filled(shape);
     spoil(&mut engine, StripeId(0), Cell(2), 0..8, 3);
-    let members: Vec<_> =
-        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let members: Vec<_> = images(&engine);
     let mut reader = shape.engine_on(members.clone(), MemberSet::EMPTY, Order::Fifo, true);
     assert!(matches!(reader.start_scrub(ScrubMode::Repair, StripeId(0)), Err(EngineError::ReadOnly)));
     assert_eq!(scrub(&mut reader, ScrubMode::Check).mismatched, Sectors(8));

@@ -5,7 +5,7 @@ use uraid_io::engine::{CacheMode, Command};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::recovery::{Members, assembled};
-use crate::support::{RAID5, Random, Shape, noise, read, rm2, run, small, with_cache, write};
+use crate::support::{RAID5, Random, Shape, images, noise, read, rm2, run, small, with_cache, write};
 use uraid_io::superblock::Consistency;
 
 const SECTOR_SIZE: usize = 4096;
@@ -70,9 +70,7 @@ fn nothing_smaller_than_their_sectors_reaches_members() {
             }
             drop(run(&mut engine, Command::Flush).expect("flushed"));
             // What a crash leaves is recovered.
-            let left: Members = (0..shape.members)
-                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
-                .collect();
+            let left: Members = images(&engine);
             let mut disk = MemDisk::new(left.clone(), Order::Fifo);
             disk.set_sector_size(Bytes(SECTOR_SIZE as u64));
             let opened = assembled(disk, &left);

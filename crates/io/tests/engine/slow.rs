@@ -12,7 +12,8 @@ use uuid::Uuid;
 
 use crate::faults::assert_recorded;
 use crate::support::{
-    RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, shapes, size, small, with_cache, write,
+    RAID5, Shape, TestEngine, assert_encoded, buf, images, noise, read, rm2, run, shapes, size, small, with_cache,
+    write,
 };
 
 const READ: Duration = Duration::from_millis(200);
@@ -499,7 +500,7 @@ fn checksums_that_do_not_come_are_gone_around() {
     let shape = small(RAID5, 5).checked();
     let (mut engine, content) = filled(shape, MemberSet::EMPTY);
     run(&mut engine, Command::Close).expect("closed");
-    let members = (0..5).map(|slot| engine.disk().inner.member(member(slot)).map(<[u8]>::to_vec)).collect();
+    let members = images(&engine);
     let mut engine = shape.reopened(members, Order::Fifo);
     engine.set_deadlines(DEADLINES);
     engine.disk_mut().hold(member(0), OpName::Read);

@@ -10,8 +10,8 @@ use uraid_layout::stripe::Group;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{
-    CHUNK, RAID5, Shape, TestEngine, assert_encoded, block, buf, encoded, noise, read, recovered, rm2, run, shapes,
-    size, small, tolerated, with_cache, write,
+    CHUNK, RAID5, Shape, TestEngine, assert_encoded, block, buf, encoded, images, noise, read, recovered, rm2, run,
+    shapes, size, small, tolerated, with_cache, write,
 };
 
 const BLOCK: usize = 4096;
@@ -331,9 +331,8 @@ fn a_lost_write_of_checksums_costs_nothing() {
             write(&mut engine, 0, &content).expect("written");
             run(&mut engine, Command::Close).expect("closed");
             engine.disk_mut().inner.member_mut(member).expect("present")[range].copy_from_slice(&old);
-            let members =
-                (0..shape.members).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
-            let mut engine = shape.checked().reopened(members.collect(), Order::Fifo);
+            let members = images(&engine);
+            let mut engine = shape.checked().reopened(members, Order::Fifo);
             assert_content(&mut engine, &content, &context);
             assert_eq!(engine.counters().total().unrepairable, 0, "{context}");
             if is_mirror(shape) {
@@ -360,8 +359,7 @@ fn content_without_its_checksums_is_held_against_the_others() {
     let member = MemberIndex(1);
     let blocks = data_blocks(shape, member);
     for fault in 0..4 {
-        let mut members: Vec<Option<Vec<u8>>> =
-            (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let mut members = images(&engine);
         let bytes = members[member.index()].as_mut().expect("present");
         match fault {
             0 => bytes[table + 17] ^= 1,
@@ -380,10 +378,7 @@ fn content_without_its_checksums_is_held_against_the_others() {
         assert_eq!((counters.mismatches, counters.repaired), (1 + count, count), "the table, and each block");
         assert_eq!(engine.counters().total().unrepairable, 0);
         run(&mut engine, Command::Close).expect("closed");
-        let mut engine = shape.reopened(
-            (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect(),
-            Order::Fifo,
-        );
+        let mut engine = shape.reopened(images(&engine), Order::Fifo);
         assert_content(&mut engine, &content, "healed");
         assert_eq!(engine.counters().total().mismatches, 0, "content and checksums are whole again");
     }
@@ -397,8 +392,7 @@ fn content_that_is_misplaced_with_its_checksums_is_found() {
     run(&mut engine, Command::Close).expect("closed");
     let areas = shape.superblocks()[0].areas;
     let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
-    let mut members: Vec<Option<Vec<u8>>> =
-        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let mut members = images(&engine);
     let bytes = members[0].as_mut().expect("present");
     // 127 blocks have their checksums in a sector.
     bytes.copy_within(data..data + 127 * BLOCK, data + 127 * BLOCK);
@@ -415,8 +409,7 @@ fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
         let (mut engine, content) = filled(shape);
         run(&mut engine, Command::Close).expect("closed");
         let table = size(shape.superblocks()[0].areas.sums.offset);
-        let mut members: Vec<Option<Vec<u8>>> =
-            (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let mut members = images(&engine);
         members[1].as_mut().expect("present")[table] ^= 1;
         if let Some(missing) = missing {
             members[missing] = None;
@@ -440,9 +433,7 @@ fn a_copy_without_its_checksums_is_held_against_the_other_copies() {
         let geometry = shape.geometry();
         let copies: Vec<_> = [geometry.locate(Lba(0))].into_iter().chain(geometry.parity_of(Lba(0))).collect();
         for (known, is_right) in copies.iter().flat_map(|copy| [(copy, true), (copy, false)]) {
-            let mut members: Vec<Option<Vec<u8>>> = (0..shape.members)
-                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
-                .collect();
+            let mut members = images(&engine);
             for copy in &copies {
                 let bytes = members[copy.member.index()].as_mut().expect("present");
                 bytes[table] ^= u8::from(copy != known);
@@ -475,8 +466,7 @@ fn lost_checksums_are_believed_only_where_nothing_else_is_left() {
     let (first, second) = (data_blocks(shape, MemberIndex(0)), data_blocks(shape, MemberIndex(1)));
     // Its neighbour has parity there, which is right, and wrong content everywhere else.
     let wrong = *first.iter().find(|block| !second.contains(block)).expect("parity goes around");
-    let mut members: Vec<Option<Vec<u8>>> =
-        (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let mut members = images(&engine);
     members[0].as_mut().expect("present")[data + wrong * BLOCK] ^= 1;
     let neighbour = members[1].as_mut().expect("present");
     neighbour[table] ^= 1;
@@ -502,9 +492,7 @@ fn lost_checksums_are_not_believed_where_a_degraded_array_has_the_content() {
         let geometry = shape.geometry();
         for other in (1..shape.members - 1).map(MemberIndex) {
             let (victim, missing) = (MemberIndex(shape.members - 1), [MemberIndex(0), other]);
-            let mut members: Vec<Option<Vec<u8>>> = (0..shape.members)
-                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
-                .collect();
+            let mut members = images(&engine);
             missing.iter().for_each(|slot| members[slot.index()] = None);
             let bytes = members[victim.index()].as_mut().expect("present");
             bytes[table] ^= 1;
@@ -541,14 +529,11 @@ fn stale_checksums_on_the_way_to_a_block_cost_nothing() {
         let geometry = shape.geometry();
         let sums = shape.superblocks()[0].areas.sums;
         let table = size(sums.offset)..size(sums.end().expect("fits"));
-        let all = |engine: &TestEngine| -> Vec<Option<Vec<u8>>> {
-            geometry.all_members().iter().map(|slot| engine.disk().inner.member(slot).map(<[u8]>::to_vec)).collect()
-        };
-        let before = all(&engine);
+        let before = images(&engine);
         let content = noise(9, engine.geometry().capacity().0);
         write(&mut engine, 0, &content).expect("written");
         run(&mut engine, Command::Close).expect("closed");
-        let after = all(&engine);
+        let after = images(&engine);
         for missing in tolerated(&geometry).into_iter().filter(|missing| missing.len() == 2) {
             for victim in geometry.all_members().minus(missing).iter() {
                 let lost = missing.with(victim);
@@ -583,8 +568,7 @@ fn a_stripe_is_written_out_though_members_fail_in_different_columns() {
     let shape = Shape { chunk: 3 * CHUNK, chunks: 3, ..small(RAID5, 5) }.checked();
     let (mut engine, mut content) = filled(shape);
     run(&mut engine, Command::Close).expect("closed");
-    let mut members: Vec<Option<Vec<u8>>> =
-        (0..5).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let mut members = images(&engine);
     // The first stripe has its parity on the last member; of the other members, each column has one that is wrong,
     // and a small write reads all.
     let data = size(shape.superblocks()[0].areas.data.offset);
@@ -664,8 +648,8 @@ fn a_failed_write_without_redundancy_costs_the_others_no_checksums() {
     // After the log's record.
     let (mut engine, old, new) = with_a_failed_write(1);
     run(&mut engine, Command::Close).expect("closed");
-    let members = (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
-    let mut engine = small(Level::Raid0, 3).checked().reopened(members.collect(), Order::Fifo);
+    let members = images(&engine);
+    let mut engine = small(Level::Raid0, 3).checked().reopened(members, Order::Fifo);
     let geometry = engine.geometry().clone();
     for (index, found) in blocks(&mut engine).into_iter().enumerate() {
         let range = index * BLOCK..(index + 1) * BLOCK;
@@ -686,8 +670,8 @@ fn checksums_that_a_member_could_not_take_are_written_when_the_array_is_closed()
     // After the log's record and the content.
     let (mut engine, old, new) = with_a_failed_write(2);
     run(&mut engine, Command::Close).expect("closed");
-    let members = (0..3).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
-    let mut engine = small(Level::Raid0, 3).checked().reopened(members.collect(), Order::Fifo);
+    let members = images(&engine);
+    let mut engine = small(Level::Raid0, 3).checked().reopened(members, Order::Fifo);
     assert_content(&mut engine, &[&new, &old[new.len()..]].concat(), "after the start");
     assert_eq!(engine.counters().total().mismatches, 0);
 }
@@ -700,9 +684,7 @@ fn a_degraded_array_gives_out_nothing_wrong() {
         run(&mut engine, Command::Close).expect("closed");
         let all = encoded(&shape.geometry(), &content);
         for missing in (0..shape.members).map(MemberIndex) {
-            let mut members: Vec<Option<Vec<u8>>> = (0..shape.members)
-                .map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec))
-                .collect();
+            let mut members = images(&engine);
             members[missing.index()] = None;
             let engine = shape.checked().reopened(members, Order::Fifo);
             let (mut engine, _pool) = with_cache(engine, Some((CacheMode::WriteThrough, 64)));
@@ -758,9 +740,8 @@ fn a_crash_between_content_and_checksums_is_made_good() {
                     reply.result.expect("written");
                     reply.token
                 }));
-                let members =
-                    (0..shape.members).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec));
-                let mut after = recovered(&shape, members.collect());
+                let members = images(&engine);
+                let mut after = recovered(&shape, members);
                 let context = format!("{shape:?}, seed {seed}, crash {crashes}");
                 for (block, found) in (0u64..).zip(blocks(&mut after)) {
                     let found = found.unwrap_or_else(|error| panic!("{context}: block {block}: {error}"));

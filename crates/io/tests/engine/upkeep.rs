@@ -6,7 +6,7 @@ use uraid_io::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun, UnixSec
 use uraid_layout::{MemberIndex, MemberSet, Sectors, StripeId};
 
 use crate::rebuild::{filled as rebuilding, new_member};
-use crate::support::{RAID5, Shape, TestEngine, noise, run, small, write};
+use crate::support::{RAID5, Shape, TestEngine, images, noise, run, small, write};
 
 fn filled(shape: Shape) -> TestEngine {
     let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(1));
@@ -70,8 +70,7 @@ fn a_scrub_that_is_on_record_goes_on_after_a_crash() {
     let mut engine = filled(shape);
     engine.keep_scrub(at(30), true);
     turn(&mut engine);
-    let members: Vec<_> =
-        (0..4).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let members: Vec<_> = images(&engine);
     let mut engine = shape.reopened(members, Order::Fifo);
     assert_eq!(engine.scrub_record(), at(30));
     engine.resume_scrub(run_at(30)).expect("goes on");
@@ -90,8 +89,7 @@ fn a_scrub_that_is_on_record_goes_on_after_a_crash() {
 fn nothing_is_put_on_record_of_an_array_that_is_read_only() {
     let shape = small(RAID5, 4);
     let engine = filled(shape);
-    let members: Vec<_> =
-        (0..4).map(|slot| engine.disk().inner.member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+    let members: Vec<_> = images(&engine);
     let mut reader = shape.engine_on(members, MemberSet::EMPTY, Order::Fifo, true);
     let before = reader.disk().newest().epoch;
     reader.keep_scrub(at(1), true);

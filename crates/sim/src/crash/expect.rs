@@ -30,6 +30,8 @@ pub(super) struct Expect {
     sums_agree: bool,
     /// Members that may have failed.
     failed: MemberSet,
+    /// By sector of a member's data area, whether it is where a write may have failed that such a member took part of.
+    open: Vec<Vec<bool>>,
 }
 
 /// The sectors of one column, by cell: half a sector is no thing to XOR.
@@ -67,14 +69,26 @@ impl Expect {
             hash,
             sums_agree: shape.integrity != Integrity::None,
             failed: MemberSet::EMPTY,
+            open: Vec::new(),
         }
     }
 
     /// The same, where members may have failed. What such a one holds in a block that was written is the old, the new,
     /// or some of both, and an array without redundancy goes on with it: the block may have no checksum any more, which
     /// says that nothing is known of it. Where it failed to give its checksums they may be marked as lost.
-    pub(super) fn after_failures_of(self, failed: MemberSet) -> Self {
-        Self { failed, ..self }
+    ///
+    /// Where it failed to take them, too, and nothing makes up for the member, the old checksum may be left, and reads
+    /// fail: but only of what no flush has made durable since.
+    pub(super) fn after_failures_of(self, shape: &Shape, failed: MemberSet) -> Self {
+        let geometry = &shape.geometry;
+        let mut open = vec![vec![false; self.touched[0].len()]; geometry.members()];
+        if geometry.tolerance() == 0 {
+            let unsettled = (0..self.model.capacity().0).map(Lba).filter(|&lba| self.model.allowed(lba).count() > 1);
+            for place in unsettled.map(|lba| geometry.locate(lba)) {
+                open[place.member.index()][usize::try_from(place.sector.0).expect("a small member")] = true;
+            }
+        }
+        Self { failed, open, ..self }
     }
 
     /// Holds the members that are part of the array against it.
@@ -152,7 +166,8 @@ impl Expect {
             let mut content = [0; 4096];
             image.read(Bytes(own.areas.data.offset.0 + block.0 * BLOCK_BYTES.0), &mut content);
             let sum = page.sum(block.place().1);
-            let says_so = sum == Sum::LOST || sum == Sum::UNKNOWN && self.is_touched(member, block);
+            let says_so = sum == Sum::LOST || sum == Sum::UNKNOWN && covers(&self.touched[member.index()], block);
+            let says_so = says_so || self.open.get(member.index()).is_some_and(|open| covers(open, block));
             let is_told = self.failed.contains(member) && says_so;
             if damaged > 0 || sum != tag.sum(block, &content) && !is_told {
                 return Err(Finding::Sum { member, block: block.0 });
@@ -160,13 +175,13 @@ impl Expect {
         }
         Ok(())
     }
+}
 
-    /// Whether something was written in a block's columns.
-    fn is_touched(&self, member: MemberIndex, block: BlockNumber) -> bool {
-        let sectors = usize::try_from(BLOCK_BYTES.0 / SECTOR_BYTES).expect("a small number");
-        let first = usize::try_from(block.0).expect("a small member") * sectors;
-        self.touched[member.index()][first..first + sectors].contains(&true)
-    }
+/// Whether one of a block's sectors is among these of its member.
+fn covers(sectors: &[bool], block: BlockNumber) -> bool {
+    let len = usize::try_from(BLOCK_BYTES.0 / SECTOR_BYTES).expect("a small number");
+    let first = usize::try_from(block.0).expect("a small member") * len;
+    sectors[first..first + len].contains(&true)
 }
 
 /// Computes what is missing, as far as it can be.

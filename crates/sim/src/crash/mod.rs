@@ -258,7 +258,7 @@ pub(crate) fn look_after(
     members.iter().for_each(|(slot, member)| images[slot.index()] = Some(member.current().clone()));
     let joining = MemberSet::EMPTY;
     let given = check::Given { left: members.present(), returned: excused, joining, forced: false };
-    let expect = expect::Expect::new(shape, model).after_failures_of(excused);
+    let expect = expect::Expect::new(shape, model).after_failures_of(shape, excused);
     Ok(match check::check(shape, &images, &expect, given)? {
         check::Outcome::Refused => Outlook::Refused,
         check::Outcome::Open { was_recovered: true, .. } => Outlook::Recovered,

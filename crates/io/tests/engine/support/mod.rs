@@ -199,6 +199,12 @@ pub(crate) fn noise(seed: u64, sectors: u64) -> Vec<u8> {
 }
 
 /// Runs commands that are all submitted at once; the replies in the commands' order.
+/// What every member has on it now; none for one that is not there.
+pub(crate) fn images(engine: &TestEngine) -> Vec<Option<Vec<u8>>> {
+    let all = engine.geometry().all_members();
+    all.iter().map(|member| engine.disk().inner.member(member).map(<[u8]>::to_vec)).collect()
+}
+
 pub(crate) fn run_all(engine: &mut TestEngine, commands: Vec<Command>) -> Vec<Result<Option<Buf>, EngineError>> {
     let count = commands.len();
     for (token, command) in (0..).zip(commands) {
