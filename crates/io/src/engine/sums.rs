@@ -7,8 +7,9 @@
 //!
 //! Invariants:
 //! - A block's checksum changes under its stripe's lock.
-//! - A log record is trimmed only when content and checksums are in place and durable: whatever a crash leaves of them,
-//!   recovery makes both anew.
+//! - A log record is trimmed only when content and checksums are in place and durable on all members that took them:
+//!   whatever a crash leaves of them, recovery makes both anew. Only without redundancy does a member count that failed
+//!   to take them: its blocks may be errors after a crash, until they are written again.
 //! - A page that a job needs stays in memory until the job is done with it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
