@@ -26,6 +26,8 @@ pub(crate) struct About {
     pub(crate) geometry: Geometry,
     /// Where clients find it.
     pub(crate) uri: String,
+    /// Where its configuration is, if it was read from a file.
+    pub(crate) config: Option<PathBuf>,
     pub(crate) is_read_only: bool,
     /// It is served as the last resort.
     pub(crate) salvage: Option<Salvage>,
@@ -71,6 +73,7 @@ impl About {
             chunk: array.geometry.chunk().bytes(),
             geometry: array.geometry.clone(),
             uri,
+            config: None,
             is_read_only,
             salvage: salvage(array),
             reactors,

@@ -1,14 +1,18 @@
 //! The commands that ask a server to do something.
 
 use std::io::{self, Write as _};
-use std::path::absolute;
+use std::path::{PathBuf, absolute};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 use uuid::Uuid;
 
-use crate::args::{AddArgs, MemberArgs, Rate, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, SettingArgs, StopArgs};
+use crate::args::{
+    AddArgs, MemberArgs, Misuse, Rate, ReplaceArgs, ScrubAction, ScrubArgs, SetArgs, SettingArgs, StopArgs,
+};
+use crate::config;
+use crate::control::client::Client;
 use crate::control::protocol::{
     Added, Certainty, Lost, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status, Stopped,
 };
@@ -56,18 +60,22 @@ fn waiting(before: Option<&Status>) -> String {
 /// `uraid set`.
 pub(crate) fn set(args: &SetArgs) -> Result<()> {
     let mut client = args.server.connect()?;
+    let kept_in = if args.persist { Some(configuration(&mut client)?) } else { None };
     let SettingArgs { rebuild_limit, scrub_limit, cache, log, read_deadline, write_deadline, max_errors } =
         &args.settings;
-    let limit = |rate: Rate| rate.0.map(|rate| rate.0);
-    let limited =
-        |rate: Rate| rate.0.map_or_else(|| "not limited".to_owned(), |rate| format!("limited to {}/s", size(rate.0)));
+    let mut set: Vec<(&str, String)> = Vec::new();
+    let mut limit = |key, doing, rate: Rate, request: fn(Option<u64>) -> Request| {
+        let bytes = rate.0.map(|rate| rate.0);
+        let _: Value = client.ask(&request(bytes))?;
+        let limited = bytes.map_or_else(|| "not limited".to_owned(), |bytes| format!("limited to {}/s", size(bytes)));
+        set.push((key, bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())));
+        print(format_args!("{doing} each member is {limited}"))
+    };
     if let Some(rate) = *rebuild_limit {
-        let _: Value = client.ask(&Request::RebuildLimit { bytes_per_second: limit(rate) })?;
-        print(format_args!("rebuilding each member is {}", limited(rate)))?;
+        limit("rebuild-limit", "rebuilding", rate, |bytes_per_second| Request::RebuildLimit { bytes_per_second })?;
     }
     if let Some(rate) = *scrub_limit {
-        let _: Value = client.ask(&Request::ScrubLimit { bytes_per_second: limit(rate) })?;
-        print(format_args!("scrubbing each member is {}", limited(rate)))?;
+        limit("scrub-limit", "scrubbing", rate, |bytes_per_second| Request::ScrubLimit { bytes_per_second })?;
     }
     let settings = [
         ("cache", cache),
@@ -78,9 +86,23 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     ];
     for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
         let _: Value = client.ask(&Request::Set { key: key.to_owned(), value: value.clone() })?;
+        set.push((key, value.clone()));
         print(format_args!("{key} is {value}"))?;
     }
-    Ok(())
+    let Some(path) = kept_in else { return Ok(()) };
+    config::keep(&path, &set).context("it is set until the server stops, and not kept for the next start")?;
+    print(format_args!("kept in {}", path.display()))
+}
+
+/// The file that the server was configured with.
+fn configuration(client: &mut Client) -> Result<PathBuf> {
+    let status: Status = client.ask(&Request::Status {})?;
+    let path = status.config.ok_or_else(|| {
+        Misuse(
+            "the server has no configuration file: start it with `uraid serve --config`, or give it the option".into(),
+        )
+    })?;
+    Ok(path.into())
 }
 
 /// `uraid fail`.

@@ -2,6 +2,7 @@
 
 mod level;
 mod listen;
+mod set;
 mod setup;
 mod values;
 
@@ -22,6 +23,7 @@ use crate::report::ReportArgs;
 use crate::simulate::SimulateArgs;
 pub(crate) use level::{LevelName, PlacementArgs, check as check_level};
 pub(crate) use listen::{EndpointArgs, ListenAt};
+pub(crate) use set::{SetArgs, SettingArgs};
 pub(crate) use setup::{CompletionsArgs, ManArgs, QuickstartArgs};
 pub(crate) use values::period;
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
@@ -484,51 +486,6 @@ pub(crate) enum ScrubAction {
         #[arg(long)]
         json: bool,
     },
-}
-
-/// Arguments of `uraid set`.
-#[derive(Debug, Args)]
-#[command(
-    override_usage = "uraid set [OPTIONS]",
-    after_help = "Settings last until the server stops. To keep one, give the same option to `uraid serve`, for example
-in OPTIONS= of /etc/uraid/NAME.conf; for --log set URAID_LOG.
-
-Examples:
-  uraid set --rebuild-limit 50M
-  uraid set --cache writethrough --log info"
-)]
-pub(crate) struct SetArgs {
-    #[command(flatten)]
-    pub(crate) server: ServerArgs,
-    #[command(flatten)]
-    pub(crate) settings: SettingArgs,
-}
-
-/// What can be set while an array is served. The server checks the values.
-#[derive(Debug, Args)]
-#[group(required = true, multiple = true)]
-pub(crate) struct SettingArgs {
-    /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
-    #[arg(long, value_parser = rate, value_name = "RATE|none")]
-    pub(crate) rebuild_limit: Option<Rate>,
-    /// Most bytes per second that scrubs read from each member; none: no limit
-    #[arg(long, value_parser = rate, value_name = "RATE|none")]
-    pub(crate) scrub_limit: Option<Rate>,
-    /// When writes are answered: writeback or writethrough
-    #[arg(long, value_name = "MODE")]
-    pub(crate) cache: Option<String>,
-    /// What is logged: error, warn, info, debug, trace or off
-    #[arg(long, value_name = "LEVEL")]
-    pub(crate) log: Option<String>,
-    /// As for `uraid serve`
-    #[arg(long, value_name = "TIME|off")]
-    pub(crate) read_deadline: Option<String>,
-    /// As for `uraid serve`
-    #[arg(long, value_name = "TIME|off")]
-    pub(crate) write_deadline: Option<String>,
-    /// As for `uraid serve`
-    #[arg(long, value_name = "N|off")]
-    pub(crate) max_errors: Option<String>,
 }
 
 /// What is kept in memory.

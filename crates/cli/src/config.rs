@@ -1,15 +1,19 @@
 //! `uraid serve --config`: members and options of `uraid serve` in a TOML file, under their long names.
 //!
 //! The command line counts where both name something. The file becomes words of a command line, so that options mean,
-//! and are checked for, the same in both.
+//! and are checked for, the same in both. `uraid set --persist` changes the file.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, FromArgMatches as _};
 use toml::{Table, Value};
+use toml_edit::DocumentMut;
 
 use crate::args::{self, Cli, Command, Misuse};
 
@@ -28,7 +32,54 @@ pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
     let fault = |text: String| Misuse(format!("{}: {}", path.display(), text.trim_end()));
     let words = words(&text, given).map_err(fault)?;
     let matches = args::command().try_get_matches_from(words).map_err(|error| fault(said(&error)))?;
-    Ok(Cli::from_arg_matches(&matches).map_err(|error| fault(said(&error)))?)
+    let mut cli = Cli::from_arg_matches(&matches).map_err(|error| fault(said(&error)))?;
+    if let Command::Serve(serve) = &mut cli.command {
+        serve.config = Some(absolute(path)?);
+    }
+    Ok(cli)
+}
+
+/// Changes a file's keys to these values, or adds them. Everything else in it stays, with its comments; whatever
+/// happens meanwhile leaves the old file or the new one.
+///
+/// # Errors
+/// When the file can't be read, is no TOML, or can't be replaced.
+pub(crate) fn keep(path: &Path, set: &[(&str, String)]) -> Result<()> {
+    // A link is to stay one.
+    let path = fs::canonicalize(path).with_context(|| format!("can't find {}", path.display()))?;
+    let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+    let mut document: DocumentMut = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
+    for (key, value) in set {
+        let mut value = toml_edit::Value::from(value);
+        if let Some(old) = document.get(key).and_then(toml_edit::Item::as_value) {
+            *value.decor_mut() = old.decor().clone();
+        }
+        document.insert(key, toml_edit::Item::Value(value));
+    }
+    replace(&path, document.to_string().as_bytes()).with_context(|| format!("can't write {}", path.display()))
+}
+
+/// Puts a file with these bytes in the place of another one.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let directory = path.parent().ok_or(io::ErrorKind::IsADirectory)?;
+    let mut name = OsString::from(".");
+    name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
+    name.push(".new");
+    let (new, old) = (directory.join(name), fs::metadata(path)?);
+    let mut file = File::create(&new)?;
+    let written = (|| {
+        file.set_permissions(old.permissions())?;
+        fchown(&file, Some(old.uid()), Some(old.gid()))?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&new, path)
+    })();
+    if written.is_err() {
+        // What is left of it would only be in the way.
+        let _ = fs::remove_file(&new);
+    }
+    written?;
+    File::open(directory)?.sync_all()
 }
 
 /// The command line that says what the given one and a file say.

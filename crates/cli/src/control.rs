@@ -212,7 +212,7 @@ impl Control {
 
     async fn status(&self) -> Result<Status> {
         let facts = self.reactor.all_facts().await?;
-        let About { name, uuid, level, layout, size, chunk, uri, is_read_only, reactors, .. } = &*self.about;
+        let About { name, uuid, level, layout, size, chunk, uri, config, is_read_only, reactors, .. } = &*self.about;
         let bytes = |fill: Option<uraid_io::engine::Fill>| {
             fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
         };
@@ -225,6 +225,7 @@ impl Control {
             size_bytes: size.0,
             chunk_bytes: chunk.0,
             uri: uri.clone(),
+            config: config.as_ref().map(|path| path.display().to_string()),
             read_only: *is_read_only,
             reactors: *reactors,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),

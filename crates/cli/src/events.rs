@@ -550,6 +550,7 @@ mod tests {
             chunk: spec.chunk,
             geometry: Geometry::new(spec).expect("an array"),
             uri: String::new(),
+            config: None,
             is_read_only: false,
             salvage: None,
             reactors: 1,

@@ -161,7 +161,8 @@ async fn serve(
     };
     let settings = settings(&array, args);
     let reactors = reactors(&array, args);
-    let about = Rc::new(About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors, spares));
+    let about = About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors, spares);
+    let about = Rc::new(About { config: args.config.clone(), ..about });
     let service = Service::start(array, &info, settings, reactors).await?;
     let (reactor, connections) = service.parts();
     let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));

@@ -1,8 +1,10 @@
 //! `uraid serve --config`: an array that a file describes.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
 
+use serde_json::Value;
 use uraid_tests::array::Array;
 use uraid_tests::binary;
 use uraid_tests::image::Random;
@@ -90,4 +92,46 @@ fn a_file_that_is_wrong_is_refused_by_the_name_of_the_key() {
     });
     assert!(missing.code_is(1).stderr.contains("can't read /nowhere/array.toml"));
     let _ = binary::uraid(["serve"]).code_is(2);
+}
+
+#[test]
+fn what_is_set_is_kept_in_the_file_that_keeps_the_rest() {
+    let array = Array::create(&shape::raid5_of_3());
+    let rest = members(&array) + &format!("# Where clients find it.\nsocket = {:?}\n", array.socket());
+    let text = rest.clone() + "scrub-limit = '10M' # by day\n";
+    let file = array.path("array.toml");
+    let server = Server::spawn(serve(&array, &text, &[]), array.socket()).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o640)).unwrap();
+    let socket = array.socket().to_owned();
+    let set = |words: &[&str]| {
+        let mut command = binary::command();
+        command.arg("set").arg("--socket").arg(&socket).args(words);
+        run(command)
+    };
+    let _ = set(&["--rebuild-limit", "20M"]).code_is(0);
+    assert_eq!(fs::read_to_string(&file).unwrap(), text, "it was not to be kept");
+    let kept = set(&["--rebuild-limit", "50M", "--scrub-limit", "none", "--cache", "writethrough", "--persist"]);
+    assert!(kept.code_is(0).text().contains("kept in "));
+    let now = fs::read_to_string(&file).unwrap();
+    assert_eq!(now, rest + "scrub-limit = \"none\" # by day\nrebuild-limit = \"52428800\"\ncache = \"writethrough\"\n");
+    assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o640);
+    // What the server refuses is not kept.
+    let _ = set(&["--max-errors", "many", "--persist"]).code_is(1);
+    assert_eq!(fs::read_to_string(&file).unwrap(), now);
+    let _ = server.stop();
+    let server = Server::spawn(serve(&array, &now, &[]), array.socket()).unwrap();
+    let said = status(&array);
+    assert_eq!(said["limits"]["rebuild_bytes_per_second"], 50 << 20);
+    assert_eq!(
+        (&said["limits"]["scrub_bytes_per_second"], &said["cache_mode"]),
+        (&Value::Null, &"writethrough".into())
+    );
+    fs::remove_file(&file).unwrap();
+    let gone = set(&["--max-errors", "5", "--persist"]).code_is(1);
+    assert!(gone.stderr.contains("not kept for the next start"), "{}", gone.stderr);
+    let _ = server.stop();
+    let server = Server::start(&array);
+    let without = set(&["--max-errors", "5", "--persist"]).code_is(2);
+    assert!(without.stderr.contains("has no configuration file"), "{}", without.stderr);
+    let _ = server.stop();
 }

@@ -136,6 +136,9 @@ pub(crate) struct Status {
     pub(crate) size_bytes: u64,
     pub(crate) chunk_bytes: u64,
     pub(crate) uri: String,
+    /// The file that the server was configured with.
+    #[serde(default)]
+    pub(crate) config: Option<String>,
     pub(crate) read_only: bool,
     pub(crate) reactors: u8,
     pub(crate) uptime_ms: u64,

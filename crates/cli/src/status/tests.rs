@@ -51,6 +51,7 @@ fn status() -> Status {
         size_bytes: 3 << 30,
         chunk_bytes: 64 << 10,
         uri: "nbd+unix:///vault?socket=/srv/uraid.sock".into(),
+        config: None,
         read_only: false,
         reactors: 1,
         uptime_ms: 192_500,
