@@ -143,3 +143,20 @@ fn members_are_wiped_only_when_that_is_meant() {
     assert!(refused.stderr.contains(member), "{}", refused.stderr);
     let _ = Server::start_members(&array, &array.without(&[2]), &["--degraded"]).stop();
 }
+
+#[test]
+fn an_array_whose_server_does_not_answer_is_not_called_stopped() {
+    let directory = tempfile::tempdir().unwrap();
+    let array = Array::create(&shape::raid5_of_3());
+    let server = served(&array, directory.path());
+    let pid = rustix::process::Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
+    // As a server that hangs: nobody finds it any more.
+    fs::remove_file(array.socket().with_extension("ctl")).unwrap();
+    let members: Vec<&str> = array.members().iter().map(|path| path.to_str().unwrap()).collect();
+    let listed = uraid(directory.path(), &[&["list", "--json"][..], &members].concat()).success().json();
+    assert_eq!(names(&listed), ["in use"], "{listed:#}");
+    let text = uraid(directory.path(), &[&["list"][..], &members].concat()).success().text();
+    assert!(text.contains(&format!("process {}", server.pid())), "{text}");
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
+    let _ = server.end();
+}

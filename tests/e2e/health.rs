@@ -69,3 +69,27 @@ fn a_member_that_can_be_spared_does_not_keep_a_server_from_stopping() {
     let _ = ask(&array, &["stop"]).success();
     let _ = server.end().success();
 }
+
+/// A write at the end would give the file its size again, and what it lost would read as zeros.
+#[test]
+fn a_member_that_was_truncated_is_given_up_before_a_write_hides_it() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let mut image = Random::new(6).bytes(array.expected_size());
+    write_export(server.uri(), &image);
+    std::fs::File::options().write(true).open(&array.members()[0]).unwrap().set_len(0).unwrap();
+    // Whichever member has the array's last units, and their parity.
+    let tail = 1 << 20;
+    let end = Random::new(7).bytes(tail);
+    let mut client = server.connect();
+    client.write(image.len() - tail, &end);
+    client.flush();
+    let at = image.len() - tail;
+    image[at..].copy_from_slice(&end);
+    assert_same(&read_export(server.uri()), &image, "without the member that was truncated");
+    assert_eq!(status(&array)["health"]["missing"], serde_json::json!([0]));
+    let _ = server.stop();
+    let server = Server::start_members(&array, array.members(), &["--degraded"]);
+    assert_same(&read_export(server.uri()), &image, "a degraded start leaves it out");
+    let _ = server.stop();
+}

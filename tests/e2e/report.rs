@@ -108,3 +108,20 @@ fn a_server_or_a_member_that_does_not_answer_costs_its_section() {
     let refused = report(&array, &["--socket", text(&none), "-o", "/"]).code_is(1).stderr;
     assert!(refused.contains("is a directory"), "{refused}");
 }
+
+#[test]
+fn a_document_replaces_no_member() {
+    let array = Array::create(&shape::raid5_of_3());
+    let member = &array.members()[0];
+    let before = std::fs::read(member).unwrap();
+    let link = array.path("link");
+    std::os::unix::fs::symlink(member, &link).unwrap();
+    for file in [member, &link] {
+        let refused = report(&array, &["-o", text(file), text(&array.members()[1])]).code_is(1);
+        assert!(refused.stderr.contains("holds something else"), "{}", refused.stderr);
+        let drawing = ["layout", "--level", "5", "--members", "3", "--svg", text(file)];
+        let refused = binary::uraid(drawing).code_is(1);
+        assert!(refused.stderr.contains("holds something else"), "{}", refused.stderr);
+    }
+    assert!(std::fs::read(member).unwrap() == before, "the member is as it was");
+}

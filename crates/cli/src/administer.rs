@@ -14,7 +14,7 @@ use crate::args::{
 use crate::config;
 use crate::control::client::Client;
 use crate::control::protocol::{
-    Added, Certainty, Lost, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status, Stopped,
+    Added, Certainty, Lost, Replace, Replaced, Request, Scrub, ScrubFault, ScrubMode, ScrubReport, Status, Stopped,
 };
 use crate::health::words;
 use crate::status;
@@ -31,11 +31,18 @@ pub(crate) fn stop(args: &StopArgs) -> Result<()> {
     let before: Result<Status> = args.server.connect()?.ask(&Request::Status {});
     let mut client = args.server.connect()?;
     let request = Request::Stop { force: args.force };
+    let before = &before;
     let Stopped { lost } = client.ask_at_length(&request, SOON, || {
         // Whoever has closed standard error does not want to know.
-        let _ = writeln!(io::stderr(), "{}", waiting(before.ok().as_ref()));
+        let _ = writeln!(io::stderr(), "{}", waiting(before.as_ref().ok()));
     })?;
     print(format_args!("stopped"))?;
+    if let Some(Replace { slot, path, .. }) = before.as_ref().ok().and_then(|before| before.replace.as_ref()) {
+        let path = path.as_ref().map_or_else(String::new, |path| format!(" to {path}"));
+        print(format_args!(
+            "the copy{path} was not finished, and member {slot} stays: to begin it again, run `uraid replace --force`"
+        ))?;
+    }
     for Lost { slot, path } in lost {
         let path = path.map_or_else(String::new, |path| format!(" ({path})"));
         print(format_args!("member {slot}{path} failed meanwhile: the array continues without it"))?;

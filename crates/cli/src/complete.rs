@@ -11,7 +11,7 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use clap::builder::StyledStr;
 use clap_complete::CompleteEnv;
@@ -48,6 +48,9 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     };
     let mut script = Vec::new();
     completer.write_registration(VARIABLE, "uraid", "uraid", "uraid", &mut script)?;
+    if args.shell == Shell::Bash {
+        script = quoting(&script).context("the script is not as expected")?;
+    }
     if args.shell == Shell::Zsh {
         // Where zsh loads the script at the first completion, it calls it for that one, too.
         writeln!(script, "[[ ${{funcstack[1]}} == _uraid ]] && _clap_dynamic_completer_uraid \"$@\"")?;
@@ -56,11 +59,49 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
     Ok(())
 }
 
+/// The script for bash, quoting what it puts on the command line: the name of a file may be anything.
+fn quoting(script: &[u8]) -> Option<Vec<u8>> {
+    let script = std::str::from_utf8(script).ok()?;
+    let (before, after) = script.split_once("    COMPREPLY=( $( ")?;
+    let (answer, after) = after.split_once("    ) )\n    if [[ $? != 0 ]]; then\n        unset COMPREPLY\n")?;
+    Some(
+        format!(
+            "{before}    local set=$-
+    set -f
+    COMPREPLY=( $( {answer}    ) )
+    local status=$?
+    [[ $set == *f* ]] || set +f
+    local at
+    for at in \"${{!COMPREPLY[@]}}\"; do
+        printf -v \"COMPREPLY[at]\" %q \"${{COMPREPLY[at]}}\"
+    done
+    if [[ $status != 0 ]]; then
+        unset COMPREPLY
+{after}"
+        )
+        .into_bytes(),
+    )
+}
+
+/// The command line to complete: other names of commands are understood, and not offered in place of the commands.
+fn command() -> clap::Command {
+    let mut command = args::command();
+    let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
+    for name in names {
+        command = command.mut_subcommand(name, |command| {
+            // The process ends when it has printed the candidates.
+            let others: Vec<&'static str> =
+                command.get_visible_aliases().map(|other| &*other.to_owned().leak()).collect();
+            command.visible_alias(None::<&'static str>).aliases(others)
+        });
+    }
+    command
+}
+
 /// Completes a command line, if a shell's script calls; none: it is an ordinary start.
 pub(crate) fn complete() -> Option<ExitCode> {
     let here = env::current_dir().ok();
-    let completed =
-        CompleteEnv::with_factory(args::command).var(VARIABLE).try_complete(env::args_os(), here.as_deref());
+    let completed = CompleteEnv::with_factory(command).var(VARIABLE).try_complete(env::args_os(), here.as_deref());
     match completed {
         Ok(false) => None,
         Ok(true) => Some(ExitCode::SUCCESS),

@@ -4,14 +4,15 @@
 //! and are checked for, the same in both. `uraid set --persist` changes the file.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io::{self, Write as _};
-use std::os::unix::fs::{MetadataExt as _, fchown};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
 use std::path::{Path, absolute};
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, FromArgMatches as _};
+use rustix::fs::OFlags;
 use toml::{Table, Value};
 use toml_edit::DocumentMut;
 
@@ -21,6 +22,14 @@ use crate::args::{self, Cli, Command, Misuse};
 /// appear late.
 const WAIT: (&str, &str) = ("wait-for-members", "30s");
 
+/// The most that a file may have.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// What the command line says about where to listen replaces all that the file says about it.
+const PLACES: [&str; 2] = ["socket", "listen"];
+
+const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
+
 /// What the key of the members is.
 const MEMBERS: &str = "members";
 
@@ -28,7 +37,7 @@ const MEMBERS: &str = "members";
 pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
     let Command::Serve(serve) = &cli.command else { return Ok(cli) };
     let (Some(path), Some(("serve", given))) = (&serve.config, given.subcommand()) else { return Ok(cli) };
-    let text = fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    let text = read(path).with_context(|| format!("can't read {}", path.display()))?;
     let fault = |text: String| Misuse(format!("{}: {}", path.display(), text.trim_end()));
     let words = words(&text, given).map_err(fault)?;
     let matches = args::command().try_get_matches_from(words).map_err(|error| fault(said(&error)))?;
@@ -39,6 +48,20 @@ pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
     Ok(cli)
 }
 
+/// The text of a file, which has to be one: a pipe might never end.
+fn read(path: &Path) -> io::Result<String> {
+    let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    let mut text = String::new();
+    file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > BYTES_MAX {
+        return Err(io::Error::other("it has more than 1 MiB: is it a configuration?"));
+    }
+    Ok(text)
+}
+
 /// Changes a file's keys to these values, or adds them. Everything else in it stays, with its comments; whatever
 /// happens meanwhile leaves the old file or the new one.
 ///
@@ -47,7 +70,7 @@ pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
 pub(crate) fn keep(path: &Path, set: &[(&str, String)]) -> Result<()> {
     // A link is to stay one.
     let path = fs::canonicalize(path).with_context(|| format!("can't find {}", path.display()))?;
-    let text = fs::read_to_string(&path).with_context(|| format!("can't read {}", path.display()))?;
+    let text = read(&path).with_context(|| format!("can't read {}", path.display()))?;
     let mut document: DocumentMut = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
     for (key, value) in set {
         let mut value = toml_edit::Value::from(value);
@@ -91,6 +114,10 @@ fn words(text: &str, given: &ArgMatches) -> Result<Vec<OsString>, String> {
     let mut command = args::command();
     command.build();
     let serve = command.find_subcommand("serve").expect("there is such a command");
+    let is_given = |argument: &&Arg| given.value_source(argument.get_id().as_str()) == Some(ValueSource::CommandLine);
+    if serve.get_arguments().filter(is_given).any(|argument| PLACES.contains(&key(argument))) {
+        PLACES.iter().for_each(|place| drop(file.remove(*place)));
+    }
     let mut words: Vec<OsString> = vec!["uraid".into(), "serve".into()];
     let mut members = Vec::new();
     for argument in serve.get_arguments().filter(|argument| is_setting(argument)) {

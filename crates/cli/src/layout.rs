@@ -2,16 +2,16 @@
 
 mod svg;
 
-use std::fs;
 use std::path::Path;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde::Serialize;
 use uraid_layout::draw::{Picture, draw};
 use uraid_layout::stripe::Role;
 use uraid_layout::{Geometry, Level, StripeId};
 
 use crate::args::LayoutArgs;
+use crate::output;
 use crate::shape;
 use crate::terminal::{print, print_json};
 
@@ -74,7 +74,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     if path == Path::new("-") {
         return print(format_args!("{}", text.trim_end()));
     }
-    fs::write(path, text).with_context(|| format!("can't write {}", path.display()))
+    output::save(path, text, "<svg")
 }
 
 /// Stripes until the placement repeats.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use uraid_io::array::{Look, Patience, look};
+use uraid_io::member::Member;
 use uuid::Uuid;
 
 use crate::args::ListArgs;
@@ -32,7 +33,7 @@ struct Found {
     name: String,
     level: String,
     size_bytes: u64,
-    /// `running` or `stopped`.
+    /// `running`, `stopped`, or `in use` by a process that does not answer.
     state: &'static str,
     /// How it is, in words.
     health: String,
@@ -143,11 +144,18 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
         Err(error) => Found { health: format!("not usable: {}", crate::chain(&error)), ..nothing },
         Ok(report) => {
             let (members, former) = report.paths();
+            // Its members must be left alone, whatever they say.
+            let user = paths.iter().find_map(|path| Member::user(path));
+            let (state, health) = match user {
+                None => ("stopped", report.health()),
+                Some(pid) => ("in use", format!("process {pid} does not say how it is")),
+            };
             Found {
                 name: report.name.clone(),
                 level: report.level.to_owned(),
                 size_bytes: report.size,
-                health: report.health(),
+                state,
+                health,
                 member_count: report.member_count,
                 members,
                 former,

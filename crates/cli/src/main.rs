@@ -20,6 +20,7 @@ mod logging;
 mod man;
 mod map;
 mod metrics;
+mod output;
 mod patience;
 mod probe;
 mod quickstart;

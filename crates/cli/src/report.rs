@@ -5,16 +5,15 @@
 
 mod redact;
 
-use std::fs::{self, OpenOptions};
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf, absolute};
+use std::fs;
+use std::io::Read as _;
+use std::path::{PathBuf, absolute};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use clap::Args;
 use rustix::process::{Resource, getrlimit};
 use uraid_io::array::{Patience, candidates, judge, look};
@@ -27,11 +26,16 @@ use crate::control::client::Client;
 use crate::control::protocol::{Metrics, Request, Status};
 use crate::examine;
 use crate::layout;
-use crate::terminal::{list, print};
+use crate::output;
+use crate::terminal::print;
 use redact::Redactor;
 
 /// The most that is taken of what another program prints.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
+
+/// The first section, and how a report begins with it.
+const FIRST: &str = "version";
+const OPENING: &str = "== version ==";
 
 /// Arguments of `uraid report`.
 #[derive(Debug, Args)]
@@ -74,7 +78,7 @@ struct Report {
 /// Runs the command.
 pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     let mut report = Report::default();
-    report.section("version", Ok(format!("uraid {}", env!("CARGO_PKG_VERSION"))));
+    report.section(FIRST, Ok(format!("uraid {}", env!("CARGO_PKG_VERSION"))));
     report.section("system", within(args.deadline, || Ok(system())));
     let status = status(args);
     if let Ok(status) = &status {
@@ -94,14 +98,16 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
     let paths = members.clone();
     report.section("members", within(2 * deadline, move || looks(&paths, deadline)));
     let paths = members.clone();
-    report.section("the array on the members", within(2 * deadline, move || examined(&paths, deadline)));
+    let found = within(2 * deadline, move || examine::report(&readable(&paths, deadline)?));
+    report.private.extend(found.iter().map(|found| found.name.clone()));
+    report.section("the array on the members", found.and_then(|found| examined(&found)));
     report.section("layout", within(2 * deadline, move || drawn(&members, deadline)));
     report.section("log", journal(args));
     let Report { text, private } = report;
     let text = if args.redact { Redactor::new(private).redact(&text) } else { text };
     match &args.output {
         None => print(format_args!("{}", text.trim_end())),
-        Some(path) => write(path, &text),
+        Some(path) => output::save(path, &text, OPENING),
     }
 }
 
@@ -200,9 +206,8 @@ fn readable(paths: &[PathBuf], deadline: Duration) -> Result<Vec<PathBuf>> {
     Ok(readable)
 }
 
-fn examined(paths: &[PathBuf], deadline: Duration) -> Result<String> {
-    let report = examine::report(&readable(paths, deadline)?)?;
-    Ok(format!("{}\n{}", report.title(), serde_json::to_string_pretty(&report)?))
+fn examined(found: &examine::Report) -> Result<String> {
+    Ok(format!("{}\n{}", found.title(), serde_json::to_string_pretty(found)?))
 }
 
 fn drawn(paths: &[PathBuf], deadline: Duration) -> Result<String> {
@@ -217,13 +222,13 @@ fn drawn(paths: &[PathBuf], deadline: Duration) -> Result<String> {
 fn journal(args: &ReportArgs) -> Result<String> {
     let lines = args.log_lines.to_string();
     let words = ["--no-pager", "--quiet", "--output=short-iso", "--lines", &lines, "--unit", &args.unit];
-    let text = output("journalctl", &words, args.deadline)?;
+    let text = said_by("journalctl", &words, args.deadline)?;
     ensure!(!text.trim().is_empty(), "the journal has nothing of {}; --unit names another unit", args.unit);
     Ok(text)
 }
 
 /// What a program prints, if it ends in time.
-fn output(program: &str, words: &[&str], time: Duration) -> Result<String> {
+fn said_by(program: &str, words: &[&str], time: Duration) -> Result<String> {
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
     let mut child = command.spawn().with_context(|| format!("can't run {program}"))?;
@@ -236,14 +241,5 @@ fn output(program: &str, words: &[&str], time: Duration) -> Result<String> {
     // It may have ended by itself, or have more to print than is taken.
     let _ = child.kill();
     let _ = child.wait();
-    read.with_context(|| format!("{program} {}", list(words)))
-}
-
-/// Writes the text to a file that only this user can read.
-fn write(path: &Path, text: &str) -> Result<()> {
-    if path.is_dir() {
-        bail!("{} is a directory: name a file in it", path.display());
-    }
-    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path);
-    file.and_then(|mut file| file.write_all(text.as_bytes())).with_context(|| format!("can't write {}", path.display()))
+    read.with_context(|| format!("{program} {}", words.join(" ")))
 }

@@ -1,16 +1,25 @@
 //! `uraid wipe`: makes members forget their array.
 
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, ensure};
-use uraid_io::member::{Access, Member};
+use uraid_io::member::{Access, FileId, Member};
 use uraid_io::superblock;
 
 use crate::args::WipeArgs;
 use crate::terminal::print;
 
+/// Whether two paths lead to one file: it would be locked by itself.
+fn same_file(one: &Path, other: &Path) -> bool {
+    one == other || matches!((FileId::of(one), FileId::of(other)), (Ok(one), Ok(other)) if one == other)
+}
+
 /// Runs the command. Nothing is wiped unless all can be.
 pub(crate) fn run(args: &WipeArgs) -> Result<()> {
     let mut found = Vec::new();
-    for path in &args.members {
+    for (index, path) in args.members.iter().enumerate() {
+        let is_same = |other: &PathBuf| same_file(other, path);
+        ensure!(!args.members[..index].iter().any(is_same), "{} is named twice", path.display());
         let member = Member::open(path, Access::ReadWrite)?;
         let superblock = superblock::load(&member)?;
         let name = superblock.name.escape_debug().to_string();

@@ -234,6 +234,19 @@ impl Member {
         self.file.metadata().is_ok_and(|metadata| metadata.nlink() == 0)
     }
 
+    /// The process that uses the member at a path, where the kernel says so.
+    #[must_use]
+    pub fn user(path: &Path) -> Option<u32> {
+        // Opening a pipe would wait.
+        let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).ok()?;
+        lock::holder(&file)
+    }
+
+    /// Whether its file is shorter than it was when it was opened. May block.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.file.metadata().is_ok_and(|metadata| metadata.len() < self.size.0)
+    }
+
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or
     /// machine likes.
     #[must_use]

@@ -154,7 +154,11 @@ fn a_copy_that_is_cut_off_or_stopped_leaves_the_old_member() {
     let server = Server::start(&array);
     assert_same(&read_export(server.uri()), &model, "the old member is one");
     assert_eq!(super::status(&array)["replace"], Value::Null);
-    let _ = server.stop();
+    let _ = ask(&array, &["set", "--rebuild-limit", "64K"]).success();
+    let _ = ask(&array, &["replace", "--force", "1", new_name]).success();
+    let said = ask(&array, &["stop"]).success().text();
+    assert!(said.contains("was not finished") && said.contains(new_name), "{said}");
+    let _ = server.end().success();
     let refusal = Server::refused(&array, &replaced(&array, 1, &new), &[]).stderr;
     assert!(refusal.contains("new") && refusal.contains("superblock"), "{refusal}");
 }

@@ -98,3 +98,32 @@ fn a_server_that_hangs_is_not_waited_for() {
     let found = candidates(&["uraid", "fail", "-s", control.to_str().unwrap(), ""], directory.path());
     assert!(found.iter().all(|word| word.starts_with("--")), "{found:?}");
 }
+
+#[test]
+fn names_of_files_are_words_for_bash_whatever_they_are() {
+    let directory = tempfile::tempdir().unwrap();
+    symlink(binary::path(), directory.path().join("uraid")).unwrap();
+    let path = format!("{}:{}", directory.path().display(), std::env::var("PATH").unwrap());
+    for (name, begun) in [("do$(touch PWNED)l", "do"), ("sp ace", "sp"), ("st*r", "st"), ("starter", "starte")] {
+        std::fs::write(directory.path().join(name), "").unwrap();
+        // What readline would run is a line with the answer in it.
+        let script = format!(
+            "source <(uraid completions bash); COMP_WORDS=(uraid list {begun}); COMP_CWORD=2; COMP_TYPE=9
+            _clap_complete_uraid uraid {begun} list; eval \"printf '%s\\n' ${{COMPREPLY[*]}}\""
+        );
+        let mut command = Command::new("bash");
+        command.args(["-c", &script]).env("PATH", &path).current_dir(directory.path());
+        assert_eq!(run(command).success().text(), format!("{name}\n"));
+    }
+    assert!(!directory.path().join("PWNED").exists());
+}
+
+#[test]
+fn commands_are_offered_by_their_own_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let offered = candidates(&["uraid", ""], directory.path());
+    for (name, other) in [("serve", "assemble"), ("status", "detail"), ("remove", "detach")] {
+        assert!(offered.contains(&name.to_owned()) && !offered.contains(&other.to_owned()), "{offered:?}");
+    }
+    assert!(candidates(&["uraid", "assemble", "--degr"], directory.path()).contains(&"--degraded".to_owned()));
+}

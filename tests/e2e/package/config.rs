@@ -58,6 +58,16 @@ fn the_command_line_counts_more() {
 }
 
 #[test]
+fn where_the_command_line_says_to_listen_is_all() {
+    let array = Array::create(&shape::raid5_of_3());
+    let text = members(&array) + "listen = '127.0.0.1:1'\n";
+    let socket = array.socket();
+    let words = ["--socket", socket.to_str().unwrap()];
+    let server = Server::spawn(serve(&array, &text, &words), array.socket()).unwrap();
+    let _ = server.stop();
+}
+
+#[test]
 fn members_that_are_missing_are_waited_for_and_then_refused() {
     let array = Array::create(&shape::raid5_of_3());
     let without = format!("members = {:?}\nsocket = {:?}\n", array.without(&[1]), array.socket());
@@ -85,6 +95,14 @@ fn a_file_that_is_wrong_is_refused_by_the_name_of_the_key() {
         let output = refused(&array, &text).code_is(2);
         assert!(output.stderr.contains(named), "{text}: {}", output.stderr);
     }
+    let long = run(serve(&array, &"# ".repeat(1 << 20), &[])).code_is(1);
+    assert!(long.stderr.contains("more than 1 MiB"), "{}", long.stderr);
+    let mut command = binary::command();
+    let pipe = run({
+        command.args(["serve", "--config", "/dev/zero"]);
+        command
+    });
+    assert!(pipe.code_is(1).stderr.contains("it is no file"));
     let mut command = binary::command();
     let missing = run({
         command.args(["serve", "--config", "/nowhere/array.toml"]);

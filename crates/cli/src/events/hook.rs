@@ -8,7 +8,7 @@ use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
@@ -96,6 +96,7 @@ pub(crate) fn check_program(program: &Path) -> Result<()> {
         }
         Err(error) => Err(error).context(format!("--on-event {name}: can't look at the program")),
         Ok(metadata) if metadata.is_dir() => bail!("--on-event {name}: is a directory: name a program in it"),
+        Ok(metadata) if !metadata.is_file() => bail!("--on-event {name}: is no program: name one"),
         Ok(_) => {
             let advice = quoted(&name.to_string());
             ensure!(is_executable_file(program), "--on-event {name}: is not executable: run chmod +x {advice}");
@@ -125,11 +126,15 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, dead
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
+        if deadline.get().is_some_and(|&deadline| deadline <= Instant::now()) {
+            tracing::warn!(event, array, "--on-event: the server ends, and the program is not told of this event");
+            continue;
+        }
         match command.spawn().and_then(|child| wait(child, until)) {
-            Ok(true) => {}
-            Ok(false) => {
+            Ok(status) if status.success() => {}
+            Ok(status) => {
                 let program = program.display();
-                tracing::warn!(event, array, %program, "--on-event: the program failed");
+                tracing::warn!(event, array, %program, %status, "--on-event: the program failed");
             }
             Err(error) => {
                 let program = program.display();
@@ -139,8 +144,8 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, dead
     }
 }
 
-/// Waits for the end of the program, which is killed if it has not ended by `until`; whether it has succeeded.
-fn wait(mut child: Child, until: Instant) -> std::io::Result<bool> {
+/// Waits for the end of the program, which is killed if it has not ended by `until`.
+fn wait(mut child: Child, until: Instant) -> std::io::Result<ExitStatus> {
     let pid = Pid::from_child(&child);
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
@@ -152,10 +157,9 @@ fn wait(mut child: Child, until: Instant) -> std::io::Result<bool> {
                 tracing::warn!("--on-event: the program takes too long and is killed");
                 // It may be gone by now, and was not reaped: its number is nobody else's.
                 let _ = kill_process_group(pid, Signal::KILL);
-                child.wait()?;
-                return Ok(false);
+                return child.wait();
             }
-            Ok(_) => return Ok(child.wait()?.success()),
+            Ok(_) => return child.wait(),
             Err(rustix::io::Errno::INTR) => {}
             Err(error) => return Err(error.into()),
         }

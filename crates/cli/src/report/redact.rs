@@ -8,12 +8,24 @@ use uuid::Uuid;
 
 /// What stands for what.
 pub(super) struct Redactor {
-    /// The longest first.
-    known: Vec<(String, &'static str)>,
+    /// What is known to be private, as it may be written; the longest first.
+    known: Vec<Known>,
     /// By what they stand for.
     names: BTreeMap<String, String>,
     counts: BTreeMap<&'static str, usize>,
 }
+
+/// A private word.
+struct Known {
+    /// As a text has it.
+    written: String,
+    /// What it is.
+    word: String,
+    kind: &'static str,
+}
+
+/// Names that are shorter, and numbers, are left out only where a text quotes them: they are everywhere.
+const LEN_MIN: usize = 3;
 
 impl Redactor {
     /// Leaves out `private` words, this machine's name, and everything that looks like a path, an address or a UUID.
@@ -23,11 +35,10 @@ impl Redactor {
     }
 
     fn of(private: Vec<String>, host: &str) -> Self {
-        let mut known: Vec<(String, &'static str)> =
-            private.into_iter().map(|word| (kind_of(&word), word)).map(|(kind, word)| (word, kind)).collect();
-        known.extend([host, host.split('.').next().unwrap_or_default()].map(|host| (host.to_owned(), "host")));
-        known.retain(|(word, _)| !word.is_empty());
-        known.sort_by_key(|(word, _)| std::cmp::Reverse(word.len()));
+        let hosts = [host, host.split('.').next().unwrap_or_default()].map(|host| (host.to_owned(), "host"));
+        let words = private.into_iter().map(|word| (kind_of(&word), word)).map(|(kind, word)| (word, kind));
+        let mut known: Vec<Known> = words.chain(hosts).flat_map(|(word, kind)| spellings(&word, kind)).collect();
+        known.sort_by_key(|known| std::cmp::Reverse(known.written.len()));
         Self { known, names: BTreeMap::new(), counts: BTreeMap::new() }
     }
 
@@ -37,9 +48,8 @@ impl Redactor {
         let mut rest = text;
         let mut before = None;
         while let Some(first) = rest.chars().next() {
-            let (taken, kind) = self.private_at(rest, before).unwrap_or((0, ""));
-            let taken = if taken > 0 {
-                out += &self.name(&rest[..taken], kind);
+            let taken = if let Some((taken, word, kind)) = self.private_at(rest, before).filter(|found| found.0 > 0) {
+                out += &self.name(&word, kind);
                 taken
             } else {
                 // A word is left in one piece, so that nothing is found in its middle.
@@ -54,34 +64,43 @@ impl Redactor {
         out
     }
 
-    /// How long the private thing is that a text begins with, and what it is.
-    fn private_at(&self, text: &str, before: Option<char>) -> Option<(usize, &'static str)> {
+    /// How long the private thing is that a text begins with, what it is, and of which kind.
+    fn private_at(&self, text: &str, before: Option<char>) -> Option<(usize, String, &'static str)> {
+        let own = |length: usize, kind| (length, text[..length].to_owned(), kind);
         if before.is_some_and(is_of_word) {
             return None;
         }
         let ends = |length: usize| !text[length..].chars().next().is_some_and(is_of_word);
-        let known = self.known.iter().find(|(word, _)| text.starts_with(word.as_str()) && ends(word.len()));
-        if let Some((word, kind)) = known {
-            return Some((word.len(), kind));
+        let is_quoted = |length: usize| before.zip(text[length..].chars().next()).is_some_and(is_pair_of_quotes);
+        let is_telling = |known: &&Known| known.is_telling() || is_quoted(known.written.len());
+        let is_here = |known: &&Known| text.starts_with(known.written.as_str()) && ends(known.written.len());
+        if let Some(known) = self.known.iter().filter(is_here).find(is_telling) {
+            return Some((known.written.len(), known.word.clone(), known.kind));
         }
         if text.starts_with('/') {
-            let length = text.find(is_end_of_path).unwrap_or(text.len());
+            // Quotes may hold a path with spaces.
+            let quoted = before.filter(|quote| "\"'".contains(*quote)).and_then(|quote| text.find(quote));
+            let quoted = quoted.filter(|&length| !text[..length].contains('\n'));
+            let length = quoted.or_else(|| text.find(is_end_of_path)).unwrap_or(text.len());
             let path = text[..length].trim_end_matches(['.', ':']);
             let has_name = path.contains(|character: char| character.is_alphanumeric());
-            return has_name.then(|| (path.len(), kind_of(path)));
+            return has_name.then(|| own(path.len(), kind_of(path)));
         }
         let is_part = |character: char| character.is_ascii_alphanumeric() || matches!(character, '-' | '.' | ':');
         let length = text.find(|character| !is_part(character)).unwrap_or(text.len());
         let token = text[..length].trim_end_matches(['.', ':', '-']);
         if token.len() == 36 && Uuid::try_parse(token).is_ok() {
-            return Some((token.len(), "uuid"));
+            return Some(own(token.len(), "uuid"));
+        }
+        if let Some(host) = host_of(token) {
+            return Some(own(host.len(), "host"));
         }
         let address = token.parse().ok().or_else(|| token.parse().ok().map(|socket: SocketAddr| socket.ip()));
         let is_private = |address: &IpAddr| !address.is_loopback() && !address.is_unspecified();
         let address = address.filter(is_private)?;
         // The port stays.
         let length = if address.is_ipv4() { token.find(':').unwrap_or(token.len()) } else { token.len() };
-        Some((length, "address"))
+        Some(own(length, "address"))
     }
 
     /// What stands for something.
@@ -95,6 +114,39 @@ impl Redactor {
         self.names.insert(private.to_owned(), name.clone());
         name
     }
+}
+
+impl Known {
+    fn is_telling(&self) -> bool {
+        let is_number = self.written.bytes().all(|byte| byte.is_ascii_digit());
+        !is_number && (self.kind != "name" || self.written.chars().count() >= LEN_MIN)
+    }
+}
+
+/// A private word, as texts, JSON and logs may write it.
+fn spellings(word: &str, kind: &'static str) -> Vec<Known> {
+    let json = serde_json::Value::from(word).to_string();
+    let debug = format!("{word:?}");
+    let inner = |quoted: &str| quoted[1..quoted.len() - 1].to_owned();
+    let mut all = vec![word.to_owned(), inner(&json), inner(&debug), word.escape_debug().to_string()];
+    // A file has the name of its path, too.
+    all.extend(word.rsplit_once('/').filter(|_| kind != "name").map(|(_, name)| name.to_owned()));
+    all.retain(|written| !written.is_empty());
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().map(|written| Known { written, word: word.to_owned(), kind }).collect()
+}
+
+/// The name of a host before a port, as in `storage.lan:10809`: it has a dot and a letter.
+fn host_of(token: &str) -> Option<&str> {
+    let (host, port) = token.split_once(':')?;
+    let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
+    let is_host = host.contains('.') && host.ends_with(|character: char| character.is_ascii_alphabetic());
+    (is_port && is_host).then_some(host)
+}
+
+fn is_pair_of_quotes((before, after): (char, char)) -> bool {
+    before == after && "\"'".contains(before)
 }
 
 fn kind_of(word: &str) -> &'static str {
@@ -129,6 +181,18 @@ mod tests {
             nbd+unix:path-3?socket=path-4 address-1:10809 address-2 127.0.0.1\n\
             vaulted 1/2 MB/s 14:09:34 6e66a4ef {\"name\": \"name-1\", \"path\": \"path-1\"}\n";
         assert_eq!(Redactor::of(private, "storage1.lan").redact(text), wanted);
+    }
+
+    #[test]
+    fn however_a_name_is_written_it_is_left_out() {
+        let private = ["/srv/my sécret dir/it's \"b\"", "/srv/d0", "a/b \"q\" \\ü", "0"].map(str::to_owned).to_vec();
+        let text = "{\"path\": \"/srv/my sécret dir/it's \\\"b\\\"\", \"name\": \"a/b \\\"q\\\" \\\\ü\"}\n\
+            left out: d0: gone; storage.lan:10809; \"/srv/geheim ordner/x y.img\"\n\
+            uraid 0.1.0 \"clients\": 0, \"name\": \"0\" at 10:25\n";
+        let wanted = "{\"path\": \"path-1\", \"name\": \"name-1\"}\n\
+            left out: path-2: gone; host-1:10809; \"path-3\"\n\
+            uraid 0.1.0 \"clients\": 0, \"name\": \"name-2\" at 10:25\n";
+        assert_eq!(Redactor::of(private, "here.lan").redact(text), wanted);
     }
 
     #[test]

@@ -62,8 +62,12 @@ pub(super) fn gather(
     // Whoever is used by somebody else does not hang, and nobody may go on without it.
     let open = move |path: &Path, _| Ok(Member::open(path, access)?);
     let members = sieve.pass(ids, "open", member::LOCK_WAIT_MAX, open)?;
-    let read = |path: &Path, member: Member| {
+    let read = move |path: &Path, member: Member| {
         let superblock = superblock::load(&member)?;
+        let (size, expected) = (member.size(), superblock.areas.member_size);
+        if may_lack && size < expected {
+            return Err(OpenError::Truncated { path: path.to_path_buf(), size, expected });
+        }
         Ok((member, Candidate { path: path.to_path_buf(), superblock }))
     };
     let members = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
@@ -120,6 +124,9 @@ impl Sieve<'_> {
                     error.failure().or_else(protection).map(|(action, errno)| SetAside::Unreadable { action, errno })
                 }
             },
+            OpenError::Truncated { size, expected, .. } => {
+                Some(SetAside::Truncated { size: *size, expected: *expected })
+            }
             OpenError::Io(Error::Superblock { source, .. }) if self.may_lack => match source {
                 SuperblockError::NoMagic => Some(SetAside::Blank),
                 SuperblockError::BadChecksum { .. } => Some(SetAside::Damaged),

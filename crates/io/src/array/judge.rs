@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use thiserror::Error;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, GeometryError, MemberIndex, MemberSet, Spec};
+use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
 use crate::superblock::{Epoch, Sequence, SlotRecord, SlotState, Superblock};
@@ -67,6 +67,14 @@ pub enum SetAside {
     /// There is none that is whole.
     #[error("every copy of its superblock is damaged")]
     Damaged,
+    /// It lost its end.
+    #[error("it was truncated: it had {expected} bytes as a member and has {size} now")]
+    Truncated {
+        /// Its size.
+        size: Bytes,
+        /// What its superblock says.
+        expected: Bytes,
+    },
     /// Nobody knows whose member it is: it hangs.
     #[error("it did not {action} in time")]
     Silent {

@@ -28,7 +28,7 @@ pub enum RecoverError {
     Log(#[from] ReplayError),
     /// A member's log reads differently the second time.
     #[error(
-        "member {member} lost record {} of its log during the start: start without it, with --degraded",
+        "member {member} lost record {} of its log during the start: leave it out, and start with --degraded",
         sequence.0
     )]
     Unstable {

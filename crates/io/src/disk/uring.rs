@@ -5,6 +5,7 @@
 //! - No more operations are with the kernel than the completion ring holds, so that it can't overflow; the rest waits.
 //! - A write that finds no room can be made to wait for it: what it brings is nowhere else yet.
 //! - A short transfer goes back to the kernel for the remainder.
+//! - A member that was truncated takes no more writes: they would hide what it lost.
 //! - A member in memory (tmpfs) has nothing to wait for, and the kernel would hand each operation to a worker thread:
 //!   small transfers on it are done at once, in the same call that would have sent them.
 //! - Dropping the disk first waits for everything that the kernel has and somebody waits for, for a while. What the
@@ -30,7 +31,7 @@ use io_uring::IoUring;
 use io_uring::types::{SubmitArgs, Timespec};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
-use super::{Completion, Disk, DiskError, DiskOp, Latencies};
+use super::{Completion, Disk, DiskError, DiskOp, Latencies, OpKind};
 use crate::error::Error;
 use crate::member::Member;
 use slot::{Progress, Slot};
@@ -41,6 +42,10 @@ pub const DEFAULT_DEPTH: u32 = 256;
 /// Transfers of up to this are done at once on members in memory, among them the log records of a full queue of small
 /// writes; longer ones are worth a worker thread.
 const AT_ONCE_MAX: Bytes = Bytes(128 << 10);
+
+/// How long a member's file is taken to have its size after a look. A write beyond the end of one that was truncated
+/// would give it a size again, and its hole would read as zeros.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How long dropping the disk waits for what the kernel has.
 const DROP_WAIT: Duration = Duration::from_secs(10);
@@ -73,6 +78,8 @@ pub struct UringDisk {
     with_kernel: usize,
     enters: u64,
     latencies: Latencies,
+    /// By slot: when the member's file was last seen to have its size.
+    seen_whole: Vec<Option<Instant>>,
     broken: Option<std::io::Error>,
 }
 
@@ -94,6 +101,7 @@ impl UringDisk {
             event,
             latencies: Latencies::new(members.len()),
             short_of_room: vec![0; members.len()],
+            seen_whole: vec![None; members.len()],
             members,
             slots: (0..capacity).map(|_| Slot::default()).collect(),
             vacant: (0..capacity).rev().collect(),
@@ -154,7 +162,9 @@ impl UringDisk {
             self.members.push(None);
             self.latencies.grow(self.members.len());
             self.short_of_room.push(0);
+            self.seen_whole.push(None);
         }
+        self.seen_whole[slot.index()] = None;
         self.keep_open(slot);
         member.iter().for_each(|member| self.make_way_for(member));
         Ok(std::mem::replace(&mut self.members[slot.index()], member))
@@ -237,6 +247,13 @@ impl UringDisk {
             } else if let Some(op) = self.waiting.pop_front() {
                 let index = self.vacant.pop().expect("a slot is vacant");
                 let member = self.members[op.member.index()].as_ref().expect("submit refused absent members");
+                let seen = &mut self.seen_whole[op.member.index()];
+                if op.kind != OpKind::Read && !is_whole(member, seen, now) {
+                    self.vacant.push(index);
+                    let error = DiskError::ShortIo { op: op.info(), done: Bytes(0) };
+                    self.refused.push(op.complete(Err(error)));
+                    continue;
+                }
                 self.slots[index].start(op, member.as_fd().as_raw_fd(), member.may_stall(), now);
                 if member.is_in_memory() && self.slots[index].is_small(AT_ONCE_MAX) {
                     let answer = self.slots[index].do_at_once();
@@ -298,6 +315,15 @@ impl UringDisk {
             }
         }
     }
+}
+
+/// Whether a member's file has its size, as far as a recent look tells. Looking at one that hangs would hang.
+fn is_whole(member: &Member, seen: &mut Option<Instant>, now: Instant) -> bool {
+    if member.is_device() || member.may_stall() || seen.is_some_and(|at| now.duration_since(at) < LOOK_EVERY) {
+        return true;
+    }
+    *seen = (!member.is_cut()).then_some(now);
+    seen.is_some()
 }
 
 impl Disk for UringDisk {
@@ -430,6 +456,7 @@ impl Disk for UringDisk {
         self.keep_open(one);
         self.keep_open(other);
         self.members.swap(one.index(), other.index());
+        self.seen_whole.swap(one.index(), other.index());
         self.latencies.exchange(one, other);
     }
 }

@@ -26,8 +26,8 @@ pub struct Redo {
 pub enum ReplayError {
     /// A member lacks a record that was committed.
     #[error(
-        "member {member} lost record {} of its log, which was committed: its log is damaged. Start without \
-         it, with --degraded, if the others suffice",
+        "member {member} lost record {} of its log, which was committed: its log is damaged. Leave it \
+         out, and start with --degraded, if the others suffice",
         sequence.0
     )]
     Lost {

@@ -86,7 +86,7 @@ pub(super) fn release(file: &File) {
 }
 
 /// Who holds the lock, as far as the kernel tells; nobody when it is a process that has ended.
-fn holder(file: &File) -> Option<u32> {
+pub(super) fn holder(file: &File) -> Option<u32> {
     let metadata = file.metadata().ok()?;
     let device = metadata.dev();
     let locks = std::fs::read_to_string("/proc/locks").ok()?;

@@ -211,3 +211,27 @@ fn a_write_that_waits_for_room_can_be_abandoned() {
     disk.reap(&mut completions);
     assert_eq!((completions.len(), disk.in_flight(), buf.is_lent()), (1, 0, false));
 }
+
+/// A write beyond the end would give the file a size again, and what was lost would read as zeros.
+#[test]
+fn a_member_that_was_truncated_takes_no_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("member");
+    let member = Member::create(&path, Bytes(8 << 20), Allocation::Sparse).unwrap();
+    let mut disk = UringDisk::new(vec![Some(Arc::new(member))], 8).unwrap();
+    std::fs::File::options().write(true).open(&path).unwrap().set_len(0).unwrap();
+    let mut completions = Vec::new();
+    for _ in 0..3 {
+        let mut buffers = [Buf::zeroed(BLOCK)];
+        batch(OpKind::Write, 1, &mut buffers).into_iter().for_each(|op| disk.submit(op));
+        disk.kick().unwrap();
+        while disk.in_flight() > 0 {
+            disk.wait().unwrap();
+            disk.reap(&mut completions);
+        }
+    }
+    let refused =
+        completions.iter().filter(|completion| matches!(completion.result, Err(DiskError::ShortIo { .. }))).count();
+    assert_eq!((refused, completions.len()), (3, 3));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+}
