@@ -244,7 +244,7 @@ impl Member {
 
     /// Whether its file is shorter than it was when it was opened. May block.
     pub(crate) fn is_cut(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.len() < self.size.0)
+        self.file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < self.size.0)
     }
 
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or

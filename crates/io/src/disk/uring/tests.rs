@@ -156,7 +156,7 @@ fn write_of(tag: u64, buf: &Buf) -> DiskOp {
 fn a_write_waits_for_room() {
     let directory = tempfile::tempdir().unwrap();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let member = Arc::new(Member::of(full, Bytes(1 << 20)));
+    let member = Arc::new(Member::of(full, Bytes(1024)));
     let mut disk = UringDisk::new(vec![Some(Arc::clone(&member))], 8).unwrap();
     let buf = Buf::zeroed(Bytes(512));
     let mut completions = Vec::new();
