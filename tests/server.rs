@@ -173,6 +173,11 @@ impl Server {
         self.lines.iter().collect()
     }
 
+    /// Sends it a signal, whatever it does about that.
+    pub fn signal(&self, signal: Signal) {
+        self.running.signal(signal);
+    }
+
     /// Waits until it has ended, which somebody else brings about.
     #[must_use]
     #[track_caller]

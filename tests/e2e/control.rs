@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use rustix::process::Signal;
 use serde_json::{Value, json};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
@@ -368,6 +369,20 @@ fn a_program_that_takes_long_keeps_nothing_of_a_stopped_array() {
     std::io::Write::write_all(&mut gate, b"go on\n").unwrap();
     let _ = server.end().success();
     let _ = next.stop();
+}
+
+/// Nor does it keep an administrator at the terminal.
+#[test]
+fn a_signal_ends_a_server_that_waits_for_the_program_alone() {
+    let array = Array::create(&shape::raid5_of_3());
+    let hook = array.path("hook");
+    std::fs::write(&hook, "#!/bin/sh\n[ \"$1\" = stopped ] && exec sleep 1000\nexit 0\n").unwrap();
+    std::fs::set_permissions(&hook, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
+    let _ = ask(&array, &["stop"]).success();
+    server.signal(Signal::TERM);
+    let said = server.end().success().stderr;
+    assert!(said.contains("not waited for any longer"), "{said}");
 }
 
 #[test]

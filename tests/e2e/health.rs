@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use uraid_tests::array::Array;
+use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
@@ -66,8 +67,10 @@ fn a_member_that_can_be_spared_does_not_keep_a_server_from_stopping() {
     let array = Array::create(&shape::raid5_of_3());
     let server = Server::start(&array);
     std::fs::remove_file(&array.members()[1]).unwrap();
-    let _ = ask(&array, &["stop"]).success();
+    let said = ask(&array, &["stop"]).success().text();
+    assert!(said.contains("member 1") && said.contains("continues without it"), "{said}");
     let _ = server.end().success();
+    assert_eq!(binary::examine(&array.without(&[1]))["missing"], serde_json::json!([1]), "that is on record");
 }
 
 /// A write at the end would give the file its size again, and what it lost would read as zeros.

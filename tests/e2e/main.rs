@@ -19,6 +19,7 @@ mod limits;
 mod mail;
 mod map;
 mod metrics;
+mod mistakes;
 mod mount;
 mod package;
 mod protocol;

@@ -6,7 +6,6 @@ mod set;
 mod setup;
 mod values;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,10 +26,13 @@ pub(crate) use set::{SetArgs, SettingArgs};
 pub(crate) use setup::{CompletionsArgs, ManArgs, QuickstartArgs};
 pub(crate) use values::period;
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
-use values::{busy_poll, bytes_or_max, lba, members, metrics_address, rate, read_ahead};
+use values::{busy_poll, bytes_or_max, lba, members, memory, metrics_address, rate, read_ahead};
 
 /// The most threads that serve an array.
 const REACTORS_MAX: i64 = 16;
+
+/// The most members of an array.
+const MEMBERS_MAX: i64 = 64;
 
 /// Software RAID in user space, served as a network block device.
 #[derive(Debug, Parser)]
@@ -219,7 +221,7 @@ pub(crate) struct ServeArgs {
     pub(crate) read_only: bool,
     /// Start although members are missing
     ///
-    /// Also leaves out members that are blank, or that hang for longer than --write-deadline.
+    /// Also leaves out members that are blank, whose log is damaged, or that hang for longer than --write-deadline.
     #[arg(long)]
     pub(crate) degraded: bool,
     /// Spare that replaces a failed member; repeatable
@@ -308,8 +310,9 @@ pub(crate) struct WatchArgs {
     /// Serve metrics for Prometheus at http://ADDR:PORT/metrics
     ///
     /// A port alone listens on 127.0.0.1. Anyone who reaches the port can read the metrics.
-    #[arg(long, value_parser = metrics_address, value_name = "[ADDR:]PORT", help_heading = "Monitoring and upkeep")]
-    pub(crate) metrics: Option<SocketAddr>,
+    #[arg(long, value_parser = metrics_address, value_name = "[HOST:]PORT", help_heading = "Monitoring and upkeep")]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) metrics: Option<ListenAt>,
     /// Run this program when something happens
     ///
     /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
@@ -497,13 +500,13 @@ pub(crate) struct CacheArgs {
     #[arg(long, value_enum, default_value_t, value_name = "MODE", help_heading = "Performance")]
     pub(crate) cache: CacheName,
     /// Memory for the cache [default: 256M, at most 1/8 of the machine's memory]
-    #[arg(long, value_parser = bytes, value_name = "SIZE", help_heading = "Performance")]
+    #[arg(long, value_parser = memory, value_name = "SIZE", help_heading = "Performance")]
     pub(crate) cache_size: Option<Bytes>,
     /// Memory for clients' requests [default: the cache's size, at least 64M]
     ///
     /// Clients wait while none is left. A client that takes no replies for 30 seconds while others wait is
     /// disconnected.
-    #[arg(long, value_parser = bytes, value_name = "SIZE", help_heading = "Performance")]
+    #[arg(long, value_parser = memory, value_name = "SIZE", help_heading = "Performance")]
     pub(crate) request_memory: Option<Bytes>,
     /// Read ahead of sequential readers: auto, off, or up to 32M
     ///
@@ -665,6 +668,7 @@ pub(crate) struct DescribedArgs {
     pub(crate) level: Option<LevelName>,
     /// Number of members of an array that need not exist
     #[arg(long = "members", id = "member_count", value_name = "N", requires = "level")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=MEMBERS_MAX))]
     pub(crate) count: Option<u8>,
     /// Data area of each member of an array that need not exist
     #[arg(long, value_parser = bytes, default_value = "1G", value_name = "SIZE")]
@@ -685,10 +689,10 @@ pub(crate) struct LayoutArgs {
     #[command(flatten)]
     pub(crate) placement: PlacementArgs,
     /// Number of members
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=MEMBERS_MAX), value_name = "N")]
     pub(crate) members: u8,
     /// Number of stripes to draw [default: until the placement repeats]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..), value_name = "N")]
     pub(crate) stripes: Option<u16>,
     /// Write the picture as SVG; -: to standard output
     #[arg(long, value_name = "FILE", conflicts_with = "json")]

@@ -3,11 +3,12 @@
 //! The command line counts where both name something. The file becomes words of a command line, so that options mean,
 //! and are checked for, the same in both. `uraid set --persist` changes the file.
 
+use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
-use std::path::{Path, absolute};
+use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
@@ -122,7 +123,7 @@ fn words(text: &str, given: &ArgMatches) -> Result<Vec<OsString>, String> {
     let mut members = Vec::new();
     for argument in serve.get_arguments().filter(|argument| is_setting(argument)) {
         let (id, key) = (argument.get_id().as_str(), key(argument));
-        let said = file.remove(key).map(|value| (values(&value, argument.get_action().takes_values()), value));
+        let said = file.remove(key).map(|value| (values(&value, argument), value));
         let values: Vec<OsString> = match (given.value_source(id), said) {
             (Some(ValueSource::CommandLine), _) if !argument.get_action().takes_values() => vec!["".into()],
             (Some(ValueSource::CommandLine), _) => {
@@ -162,23 +163,32 @@ fn key(argument: &Arg) -> &str {
 
 /// A value as an option has it, one for each time that it is there, empty for options without values; none: no option
 /// has such a value.
-fn values(value: &Value, takes_values: bool) -> Option<Vec<OsString>> {
+fn values(value: &Value, argument: &Arg) -> Option<Vec<OsString>> {
+    let takes_values = argument.get_action().takes_values();
     match value {
         Value::Boolean(is_set) if !takes_values => Some(is_set.then(OsString::new).into_iter().collect()),
         _ if !takes_values => None,
         Value::String(text) => Some(vec![text.into()]),
+        Value::Integer(_) if takes_paths(argument) => None,
         Value::Integer(number) => Some(vec![number.to_string().into()]),
         Value::Array(list) => {
             let single = list.iter().filter(|value| !value.is_array());
-            let values: Option<Vec<_>> = single.map(|value| values(value, true)).collect();
+            let values: Option<Vec<_>> = single.map(|value| values(value, argument)).collect();
             values.map(|values| values.concat()).filter(|values| values.len() == list.len())
         }
         Value::Boolean(_) | Value::Float(_) | Value::Datetime(_) | Value::Table(_) => None,
     }
 }
 
+/// Whether its values are files, whose names are texts even where they have digits alone.
+fn takes_paths(argument: &Arg) -> bool {
+    argument.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
 fn expected(argument: &Arg) -> &'static str {
-    if argument.get_action().takes_values() {
+    if takes_paths(argument) {
+        "write a text in quotation marks, or a list of these"
+    } else if argument.get_action().takes_values() {
         "write a text, a number, or a list of these"
     } else {
         "write true or false"

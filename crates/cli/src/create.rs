@@ -10,10 +10,12 @@ use uraid_io::superblock::UnixSeconds;
 
 use crate::args::{ConsistencyName, CreateArgs};
 use crate::examine;
+use crate::signals::outlive_file_limits;
 use crate::terminal::{self, Progress, print, print_json};
 
 /// Runs the command.
 pub(crate) fn run(args: &CreateArgs) -> Result<()> {
+    outlive_file_limits()?;
     let count = u8::try_from(args.members.len()).unwrap_or(u8::MAX);
     let options = CreateOptions {
         level: args.placement.level(args.level, count)?,

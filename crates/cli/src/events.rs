@@ -391,10 +391,12 @@ impl Watcher {
         self.changed.notified().await;
     }
 
-    /// Says that the array is not served any more, and waits until the program has been told.
-    pub(crate) fn end(&self) {
+    /// Says that the array is not served any more, and waits until the program has been told, or `hurried` is ready.
+    pub(crate) async fn end(&self, hurried: impl Future<Output = ()>) {
         self.tell(Event::Stopped);
-        self.hook.take().into_iter().for_each(Hook::end);
+        if let Some(hook) = self.hook.take() {
+            hook.end(hurried).await;
+        }
     }
 
     fn notify(&self, now: Condition) {

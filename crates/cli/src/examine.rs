@@ -13,7 +13,7 @@ use uuid::Uuid;
 use crate::args::ExamineArgs;
 use crate::create::now;
 use crate::shape::{consistency_name, integrity_name, layout_name, level_name, level_title};
-use crate::terminal::{duration, list, print, print_json, size};
+use crate::terminal::{duration, list, print, print_json, size, visible};
 
 /// An array, as its members describe it. Sizes are in bytes.
 #[derive(Debug, Serialize)]
@@ -201,7 +201,7 @@ impl Report {
     /// One line for people: `array 'vault' (RM2 adjacent, 3 GiB in chunks of 64 KiB)`.
     pub(crate) fn title(&self) -> String {
         let Self { name, level, layout, chunk, .. } = self;
-        let name = if name.is_empty() { String::new() } else { format!(" '{}'", name.escape_debug()) };
+        let name = if name.is_empty() { String::new() } else { format!(" '{}'", visible(name)) };
         let level = level_title(level);
         format!("array{name} ({level} {layout}, {} in chunks of {})", size(self.size), size(*chunk))
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde::Serialize;
 use uraid_io::array::{Look, Patience, look};
 use uraid_io::member::Member;
@@ -18,7 +18,7 @@ use crate::examine;
 use crate::health::words;
 use crate::running;
 use crate::shape::level_title;
-use crate::terminal::{list as enumerate, print, print_json, size};
+use crate::terminal::{list as enumerate, print, print_json, size, visible};
 
 /// How long a path may take to answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
@@ -70,13 +70,17 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
     }
     arrays.sort_by(|one, other| (&one.name, one.uuid).cmp(&(&other.name, other.uuid)));
     if args.json {
-        return print_json(&arrays);
-    }
-    if arrays.is_empty() {
+        print_json(&arrays)?;
+    } else if arrays.is_empty() {
         let places = if args.paths.is_empty() { "block devices or the files of this directory" } else { "these paths" };
-        return print(format_args!("no array found: no server is running, and none of {places} is a member"));
+        print(format_args!("no array found: no server is running, and none of {places} is a member"))?;
+    } else {
+        arrays.iter().try_for_each(show)?;
     }
-    arrays.iter().try_for_each(show)
+    let absent = args.paths.iter().filter(|path| path.symlink_metadata().is_err());
+    let absent: Vec<_> = absent.map(|path| path.display()).collect();
+    ensure!(absent.is_empty(), "there is no {}", enumerate(&absent));
+    Ok(())
 }
 
 /// Where members may be: what was named, and what is in named directories; otherwise block devices and the working
@@ -168,7 +172,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
 /// Some lines for people.
 fn show(array: &Found) -> Result<()> {
     let Found { uuid, name, level, size_bytes, state, health, uri, member_count, members, former } = array;
-    let name = if name.is_empty() { uuid.to_string() } else { name.escape_debug().to_string() };
+    let name = if name.is_empty() { uuid.to_string() } else { visible(name) };
     if level.is_empty() {
         print(format_args!("{name}: {health}"))?;
     } else {
@@ -178,9 +182,10 @@ fn show(array: &Found) -> Result<()> {
     if let Some(uri) = uri {
         print(format_args!("  {uri}"))?;
     }
-    print(format_args!("  {}", enumerate(members)))?;
+    let shown = |paths: &[String]| enumerate(&paths.iter().map(|path| visible(path)).collect::<Vec<_>>());
+    print(format_args!("  {}", shown(members)))?;
     match former.as_slice() {
         [] => Ok(()),
-        former => print(format_args!("  not its members any more: {}", enumerate(former))),
+        former => print(format_args!("  not its members any more: {}", shown(former))),
     }
 }

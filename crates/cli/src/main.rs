@@ -29,6 +29,7 @@ mod report;
 mod running;
 mod serve;
 mod shape;
+mod signals;
 mod simulate;
 mod smart;
 mod spares;
@@ -120,7 +121,7 @@ fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misuse>()
         || error.is::<GeometryError>()
         || error.downcast_ref::<CreateError>().is_some_and(CreateError::is_misuse)
-        || matches!(error.downcast_ref(), Some(ConfigureError::Unsuited { .. }))
+        || matches!(error.downcast_ref(), Some(ConfigureError::Unsuited { .. } | ConfigureError::Name(_)))
 }
 
 /// An error with its causes, each said once: many messages end in their cause's.

@@ -21,6 +21,7 @@ use uraid_layout::{MemberIndex, Sectors};
 use crate::about::About;
 use crate::control::protocol::{HealthState, Trouble, Work};
 use crate::reactor::{Asked, CacheUse, Facts, Reactor};
+use crate::terminal::list;
 use text::Text;
 
 /// Where metrics are handed out.
@@ -35,13 +36,13 @@ impl Exporter {
     ///
     /// # Errors
     /// When that is not possible.
-    pub(crate) async fn listen(address: SocketAddr) -> Result<Self> {
+    pub(crate) async fn listen(addresses: &[SocketAddr]) -> Result<Self> {
         let listen = async {
-            let listener = TcpListener::bind(address).await?;
+            let listener = TcpListener::bind(addresses).await?;
             let address = listener.local_addr()?;
             std::io::Result::Ok(Self { listener, address })
         };
-        listen.await.with_context(|| format!("can't listen on {address} for --metrics"))
+        listen.await.with_context(|| format!("can't listen on {} for --metrics", list(addresses)))
     }
 
     /// Where the page is.

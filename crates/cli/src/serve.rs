@@ -1,12 +1,11 @@
 //! `uraid serve`: an array as a network block device, in the foreground.
 
 mod late;
-mod signals;
 mod start;
 
 use std::cell::Cell;
 use std::net::SocketAddr;
-use std::path::{Path, PathBuf};
+use std::path::{Path, PathBuf, absolute};
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -27,10 +26,10 @@ use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, LastResort, Reactor, Settings};
 use crate::running::Registration;
+use crate::signals::{Signals, outlive_file_limits};
 use crate::smart::Smart;
 use crate::systemd::{self, Notifier};
 use crate::terminal::{print, quoted};
-use signals::Signals;
 use start::{Started, start};
 
 /// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake
@@ -61,16 +60,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let needs_one = args.spares.is_empty() || args.reactors == 1;
     ensure!(needs_one, Misuse("only a single reactor can use spares: leave --reactors out".into()));
     ensure_descriptors(args)?;
+    outlive_file_limits()?;
+    ensure_two_sockets(args)?;
     args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
     let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
     let addresses = args.endpoint.listen.as_ref().map(ListenAt::addresses).transpose()?;
+    let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
     let started = start(args, &notifier)?;
     signals.hand_over();
     let info = info(&started.array, args);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = LocalSet::new()
-        .block_on(&runtime, serve(started, info, args, Outside { addresses, smart }, &signals, notifier));
+        .block_on(&runtime, serve(started, info, args, Outside { addresses, metrics, smart }, &signals, notifier));
     // A file system that hangs is not waited for.
     runtime.shutdown_background();
     served
@@ -86,6 +88,17 @@ fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
         limit >= needed,
         "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or \
          LimitNOFILE= of the unit)"
+    );
+    Ok(())
+}
+
+/// Refuses one socket for clients and for administrators.
+fn ensure_two_sockets(args: &ServeArgs) -> Result<()> {
+    let (Some(control), None) = (&args.watch.control, &args.endpoint.listen) else { return Ok(()) };
+    let socket = args.endpoint.socket.clone().unwrap_or_else(|| default_socket(&args.members));
+    ensure!(
+        absolute(control)? != absolute(&socket)?,
+        Misuse(format!("--control: {} is the socket for clients: name another file", control.display()))
     );
     Ok(())
 }
@@ -141,6 +154,8 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
 struct Outside {
     /// Where to listen, if it is on TCP.
     addresses: Option<Vec<SocketAddr>>,
+    /// Where metrics are handed out: at the first of these that can be.
+    metrics: Option<Vec<SocketAddr>>,
     smart: Option<Smart>,
 }
 
@@ -148,15 +163,15 @@ async fn serve(
     Started { array, spares }: Started,
     info: ExportInfo,
     args: &ServeArgs,
-    Outside { addresses, smart }: Outside,
+    Outside { addresses, metrics, smart }: Outside,
     signals: &Signals,
     notifier: Rc<Notifier>,
 ) -> Result<()> {
     let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
     let listener = listener(&args.endpoint, addresses.as_deref(), &args.members)?;
     let socket = control_socket(listener.endpoint(), &args.watch)?;
-    let exporter = match args.watch.metrics {
-        Some(address) => Some(Exporter::listen(address).await?),
+    let exporter = match metrics {
+        Some(addresses) => Some(Exporter::listen(&addresses).await?),
         None => None,
     };
     let settings = settings(&array, args);
@@ -201,6 +216,8 @@ async fn serve(
         }
         notifier.stopping();
         known.set(reactor.vacancies());
+        // They end with the server, and are not to be waited for at the next start.
+        reactor.give_up_deleted().await;
         spawn_local(say_what_stops(Rc::clone(&reactor)));
         Box::pin(control.end_scrub()).await;
     };
@@ -217,7 +234,9 @@ async fn serve(
     }
     control.close_door().await;
     control.end(&closed, lost).await;
-    reactor.watcher().into_iter().for_each(Watcher::end);
+    if let Some(watcher) = reactor.watcher() {
+        watcher.end(signals.heard()).await;
+    }
     drop((summing, registration));
     closed
 }
@@ -299,7 +318,7 @@ fn listener(endpoint: &EndpointArgs, addresses: Option<&[SocketAddr]>, members: 
         let listener = Listener::inherit(socket)?;
         let is_asked_for = match (listener.endpoint(), &endpoint.socket, addresses) {
             (_, None, None) => true,
-            (Endpoint::Unix(path), Some(socket), _) => std::path::absolute(socket)? == *path,
+            (Endpoint::Unix(path), Some(socket), _) => absolute(socket)? == *path,
             (Endpoint::Tcp(address), _, Some(addresses)) => addresses.contains(address),
             _ => false,
         };

@@ -12,7 +12,7 @@ use crate::control::protocol::{
 use crate::create::now;
 use crate::health::words;
 use crate::shape::level_title;
-use crate::terminal::{duration, print, print_json, size};
+use crate::terminal::{duration, print, print_json, size, visible};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -65,6 +65,7 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
     text += &table(status, before);
     for Spare { path, problem } in &status.spares {
+        let path = visible(path);
         text += &match problem {
             None => format!("spare    {path}\n"),
             Some(problem) => format!("spare    {path}, which can't be taken: {problem}\n"),
@@ -95,7 +96,7 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
         let Replace { slot, uuid, ref path, done_bytes, total_bytes, .. } = *replace;
         let then = before.and_then(|before| before.replace.as_ref()).map_or(0, |replace| replace.done_bytes);
         let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
-        let new = path.clone().unwrap_or_else(|| uuid.to_string());
+        let new = path.as_ref().map_or_else(|| uuid.to_string(), |path| visible(path));
         let rest = rest(status, before, done_bytes, then, total_bytes);
         text += &format!("\nreplace  {done}{rest}, member {slot} to {new}");
     }
@@ -164,7 +165,7 @@ fn table(status: &Status, before: Option<&Status>) -> String {
         };
         [
             slot.to_string(),
-            path.clone().unwrap_or_else(|| uuid.to_string()),
+            path.as_ref().map_or_else(|| uuid.to_string(), |path| visible(path)),
             state.to_owned(),
             moved(member.read_bytes, |member| member.read_bytes),
             moved(member.written_bytes + member.log_bytes, |member| member.written_bytes + member.log_bytes),
@@ -234,7 +235,7 @@ fn line(status: &Status, before: Option<&Status>) -> String {
 }
 
 fn title(status: &Status) -> String {
-    if status.name.is_empty() { status.uuid.to_string() } else { status.name.escape_debug().to_string() }
+    if status.name.is_empty() { status.uuid.to_string() } else { visible(&status.name) }
 }
 
 /// ` (12 MiB/s)`, where there was a look before.

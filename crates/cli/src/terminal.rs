@@ -93,6 +93,15 @@ pub(crate) fn list(items: &[impl fmt::Display]) -> String {
     text
 }
 
+/// A text on one line, without what would play tricks on a terminal.
+pub(crate) fn visible(text: &str) -> String {
+    let escaped = |character: char| match character {
+        '\'' | '"' => character.to_string(),
+        _ => character.escape_debug().to_string(),
+    };
+    text.chars().map(escaped).collect()
+}
+
 /// A word as a shell takes it.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(&byte);
@@ -128,7 +137,7 @@ pub(crate) fn duration(seconds: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{LINE_PERIOD, Progress, duration, list, size};
+    use super::{LINE_PERIOD, Progress, duration, list, size, visible};
 
     #[test]
     fn without_a_terminal_a_line_says_now_and_then_how_far_work_is() {
@@ -155,6 +164,12 @@ mod tests {
     fn durations_are_readable() {
         let shown = [0, 59, 60, 3599, 3660, 90_000].map(duration);
         assert_eq!(shown, ["0 s", "59 s", "1 min 0 s", "59 min 59 s", "1 h 1 min", "1 d 1 h"]);
+    }
+
+    #[test]
+    fn what_plays_tricks_on_a_terminal_is_escaped() {
+        let shown = ["Bob's \"Ü\" disk", "a\nb\tc", "\x1b[2J", "\u{202e}x"].map(visible);
+        assert_eq!(shown, ["Bob's \"Ü\" disk", r"a\nb\tc", r"\u{1b}[2J", r"\u{202e}x"]);
     }
 
     #[test]

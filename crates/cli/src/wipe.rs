@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
+use uraid_io::Error;
 use uraid_io::member::{Access, FileId, Member};
-use uraid_io::superblock;
+use uraid_io::superblock::{self, SuperblockError};
 
 use crate::args::WipeArgs;
-use crate::terminal::print;
+use crate::terminal::{print, visible};
 
 /// Whether two paths lead to one file: it would be locked by itself.
 fn same_file(one: &Path, other: &Path) -> bool {
@@ -21,8 +22,13 @@ pub(crate) fn run(args: &WipeArgs) -> Result<()> {
         let is_same = |other: &PathBuf| same_file(other, path);
         ensure!(!args.members[..index].iter().any(is_same), "{} is named twice", path.display());
         let member = Member::open(path, Access::ReadWrite)?;
-        let superblock = superblock::load(&member)?;
-        let name = superblock.name.escape_debug().to_string();
+        let superblock = match superblock::load(&member) {
+            Err(Error::Superblock { source: SuperblockError::NoMagic, .. }) => {
+                bail!("{}: is no member, so there is nothing to wipe", path.display())
+            }
+            loaded => loaded?,
+        };
+        let name = visible(&superblock.name);
         let array = if name.is_empty() { superblock.array.to_string() } else { format!("'{name}'") };
         found.push((member, format!("{}: member {} of array {array}", path.display(), superblock.slot)));
     }

@@ -209,6 +209,32 @@ pub enum SuperblockError {
     },
 }
 
+/// Why no array can have a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    /// It does not fit the superblock.
+    #[error("the name has {len} bytes; at most {NAME_BYTES_MAX} fit")]
+    TooLong {
+        /// Its length in bytes.
+        len: usize,
+    },
+    /// It would play tricks on a terminal.
+    #[error("the name has control characters such as line breaks: leave them out")]
+    Control,
+}
+
+/// Whether an array can have this name.
+///
+/// # Errors
+/// See [`NameError`].
+pub fn check_name(name: &str) -> Result<(), NameError> {
+    match name.len() {
+        len if len > NAME_BYTES_MAX => Err(NameError::TooLong { len }),
+        _ if name.chars().any(char::is_control) => Err(NameError::Control),
+        _ => Ok(()),
+    }
+}
+
 impl Consistency {
     /// What suits a level: a log where there is parity, a bitmap for mirrors, nothing where nothing is kept twice.
     #[must_use]

@@ -32,6 +32,20 @@ impl Peer {
         Self(BufReader::new(stream))
     }
 
+    /// One that asks and asks, until the server has stopped reading because what it says is not read.
+    fn deaf(array: &Array) -> Self {
+        let mut peer = Self::new(array);
+        peer.0.get_mut().set_nonblocking(true).unwrap();
+        let full = loop {
+            match peer.0.get_mut().write(STATUS) {
+                Ok(count) => assert!(count > 0, "a socket takes something or nothing"),
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        peer
+    }
+
     fn send(&mut self, bytes: &[u8]) {
         self.0.get_mut().write_all(bytes).unwrap();
     }
@@ -142,16 +156,7 @@ fn lines_without_an_end_are_refused() {
 fn a_peer_that_never_reads_is_nobody_elses_concern() {
     let array = Array::create(&shape::raid5_of_3());
     let server = Server::start(&array);
-    let mut deaf = Peer::new(&array);
-    deaf.0.get_mut().set_nonblocking(true).unwrap();
-    // Until the server has stopped reading, because what it says is not read.
-    let full = loop {
-        match deaf.0.get_mut().write(STATUS) {
-            Ok(count) => assert!(count > 0, "a socket takes something or nothing"),
-            Err(error) => break error,
-        }
-    };
-    assert_eq!(full.kind(), ErrorKind::WouldBlock);
+    let _deaf = Peer::deaf(&array);
     Peer::new(&array).is_answered();
     let mut client = server.connect();
     let data = Random::new(1).bytes(4096);
@@ -164,15 +169,26 @@ fn a_peer_that_never_reads_is_nobody_elses_concern() {
 fn connections_are_bounded_and_their_places_given_back() {
     let array = Array::create(&shape::raid1_of_2());
     let server = Server::start(&array);
-    let mut peers: Vec<Peer> = (0..CONNECTIONS).map(|_| Peer::new(&array)).collect();
-    peers.iter_mut().for_each(Peer::is_answered);
+    // Each is being answered for as long as it does not read.
+    let deaf: Vec<Peer> = (0..CONNECTIONS).map(|_| Peer::deaf(&array)).collect();
     let mut more = Peer::new(&array);
     assert!(more.error().contains("16"));
     assert!(more.closes());
-    let left = peers.pop().expect("there are some");
-    left.0.get_ref().shutdown(Shutdown::Write).unwrap();
-    assert!(left.closes());
+    drop(deaf);
     Peer::new(&array).is_answered();
+    let _ = server.stop();
+}
+
+/// Whoever only keeps a connection open locks nobody out.
+#[test]
+fn the_connection_that_was_idle_longest_makes_room_for_another() {
+    let array = Array::create(&shape::raid1_of_2());
+    let server = Server::start(&array);
+    let mut peers: Vec<Peer> = (0..CONNECTIONS).map(|_| Peer::new(&array)).collect();
+    peers.iter_mut().for_each(Peer::is_answered);
+    Peer::new(&array).is_answered();
+    let first = peers.remove(0);
+    assert!(first.closes());
     peers.iter_mut().for_each(Peer::is_answered);
     let _ = server.stop();
 }

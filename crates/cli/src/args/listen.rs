@@ -21,7 +21,7 @@ pub(crate) struct EndpointArgs {
     ///
     /// A port alone listens on 127.0.0.1, a host alone on port 10809. All addresses of a name are listened on. Write
     /// IPv6 addresses in brackets: `[::1]:10809`. `[::]:10809` lets every host connect.
-    #[arg(long, value_parser = ListenAt::parse, value_name = "HOST:PORT")]
+    #[arg(long, value_parser = ListenAt::parse, value_name = "HOST:PORT", allow_negative_numbers = true)]
     pub(crate) listen: Option<ListenAt>,
     /// Name of the export [default: the array's name]
     #[arg(long, value_name = "NAME")]
@@ -81,6 +81,12 @@ impl ListenAt {
         Ok(Self { host, port })
     }
 
+    /// As [`ListenAt::parse`], where no port is meant unless it is said; none: it says no place with a port.
+    pub(super) fn parse_with_port(text: &str) -> Option<Self> {
+        let (_, port) = text.rsplit_once(':').unwrap_or(("", text));
+        port.parse::<u16>().ok().and_then(|_| Self::parse(text).ok())
+    }
+
     /// All addresses that are meant, each once: at least one.
     ///
     /// # Errors
@@ -96,7 +102,7 @@ impl ListenAt {
         };
         let advice = || {
             format!(
-                "no address of '{name}' is known: correct --listen, give an address there, or add the name to \
+                "no address of '{name}' is known: correct it, give an address in its place, or add the name to \
                  /etc/hosts or the name server"
             )
         };

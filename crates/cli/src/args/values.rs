@@ -1,12 +1,16 @@
 //! Values of options that are more than a number or a word: sizes, times, rates, slots, addresses.
 
-use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet};
 
+use super::ListenAt;
+
 /// The most that can be read ahead of a reader.
 const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
+
+/// The least memory that is good for anything. Less is more likely a number without its unit.
+const MEMORY_MIN: Bytes = Bytes(64 << 10);
 
 /// How fast something may be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -53,6 +57,14 @@ pub(crate) fn bytes(text: &str) -> Result<Bytes, String> {
     Ok(Bytes(bytes))
 }
 
+/// An amount of memory.
+pub(super) fn memory(text: &str) -> Result<Bytes, String> {
+    match bytes(text)? {
+        size if size == Bytes(0) || size >= MEMORY_MIN => Ok(size),
+        size => Err(format!("{} bytes are too few: write a unit, such as 64M", size.0)),
+    }
+}
+
 pub(super) fn bytes_or_max(text: &str) -> Result<Most, String> {
     if text == "max" { Ok(Most(None)) } else { bytes(text).map(|bytes| Most(Some(bytes))) }
 }
@@ -96,12 +108,10 @@ pub(super) fn members(text: &str) -> Result<MemberSet, String> {
         .collect()
 }
 
-/// A port of this machine's own, or an address that others may reach.
-pub(super) fn metrics_address(text: &str) -> Result<SocketAddr, String> {
-    let on_loopback = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
-    let address = on_loopback.ok().or_else(|| text.parse().ok());
-    address.ok_or_else(|| {
-        format!("'{text}' is not a port or an address with one; write for example 9187 or 127.0.0.1:9187")
+/// A port of this machine's own, or an address or a name with a port that others may reach.
+pub(super) fn metrics_address(text: &str) -> Result<ListenAt, String> {
+    ListenAt::parse_with_port(text).ok_or_else(|| {
+        format!("'{text}' is not a port, nor an address or a name with one; write for example 9187 or storage.lan:9187")
     })
 }
 

@@ -1,13 +1,14 @@
 //! Connections to the control socket, one task for each.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
 use tokio::net::unix::OwnedReadHalf;
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use uraid_nbd::UnixSocket;
 
@@ -16,7 +17,7 @@ use super::protocol::{Answer, LINE_BYTES_MAX, Request};
 
 type Response = super::protocol::Response<Answer>;
 
-/// Connections at a time.
+/// Connections at a time. When there is one more, the one leaves that has been idle longest.
 const CONNECTIONS_MAX: usize = 16;
 
 /// How long a peer may take for its next line, and for taking in a response.
@@ -29,6 +30,7 @@ const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 /// Answers whoever connects until the door closes, and then those who are connected.
 pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
     let mut connections = JoinSet::new();
+    let mut peers = Peers::default();
     control.door.is_open.set(true);
     loop {
         // A connection that has ended makes room for the next one.
@@ -37,15 +39,24 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
             () = control.door.closes.notified() => break,
             Some(_) = connections.join_next() => {}
             accepted = socket.accept() => match accepted {
-                Ok(stream) if connections.len() < CONNECTIONS_MAX => {
+                Ok(stream) => {
+                    if connections.len() == CONNECTIONS_MAX && !peers.dismiss() {
+                        refuse(&stream);
+                        continue;
+                    }
+                    if connections.len() == CONNECTIONS_MAX {
+                        connections.join_next().await;
+                    }
                     let control = Rc::clone(&control);
-                    connections.spawn_local(async move {
-                        if let Err(error) = converse(&control, stream).await {
+                    let idle = Rc::new(Cell::new(None));
+                    let idle_since = Rc::clone(&idle);
+                    let task = connections.spawn_local(async move {
+                        if let Err(error) = converse(&control, stream, &idle).await {
                             tracing::debug!(%error, "a control connection ended");
                         }
                     });
+                    peers.add(Peer { idle_since, task });
                 }
-                Ok(stream) => refuse(&stream),
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a control connection");
                     sleep(ACCEPT_BACKOFF).await;
@@ -59,19 +70,47 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
     while connections.join_next().await.is_some() {}
 }
 
+/// A connection.
+struct Peer {
+    /// Since when its next request is waited for; none: it is being answered.
+    idle_since: Rc<Cell<Option<Instant>>>,
+    task: AbortHandle,
+}
+
+/// The connections that there are.
+#[derive(Default)]
+struct Peers(Vec<Peer>);
+
+impl Peers {
+    fn add(&mut self, peer: Peer) {
+        self.0.retain(|peer| !peer.task.is_finished());
+        self.0.push(peer);
+    }
+
+    /// Ends the connection that has waited longest for a request; false: all are being answered.
+    fn dismiss(&mut self) -> bool {
+        self.0.retain(|peer| !peer.task.is_finished());
+        let idle = self.0.iter().filter_map(|peer| Some((peer.idle_since.get()?, &peer.task)));
+        let longest = idle.min_by_key(|(since, _)| *since);
+        longest.inspect(|(_, task)| task.abort()).is_some()
+    }
+}
+
 /// Says that there are too many, to those who look.
 fn refuse(stream: &UnixStream) {
-    let text = format!("there are {CONNECTIONS_MAX} control connections already, and no more are allowed: close one");
+    let text = format!("the server is answering {CONNECTIONS_MAX} control connections, and takes no more: try later");
     // An empty send buffer takes it at once.
     let _ = stream.try_write(&line(&Response::Error(text)));
 }
 
-/// Answers one peer line by line until it leaves, or sends what is no line.
-async fn converse(control: &Rc<Control>, stream: UnixStream) -> io::Result<()> {
+/// Answers one peer line by line until it leaves, or sends what is no line. Sets since when it is idle.
+async fn converse(control: &Rc<Control>, stream: UnixStream, idle: &Cell<Option<Instant>>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
     loop {
+        idle.set(Some(Instant::now()));
         let Some(text) = timeout(LINE_TIME_MAX, read_line(&mut read)).await?? else { return Ok(()) };
+        idle.set(None);
         let (response, goes_on) = match text {
             Ok(text) => (answer(control, &text).await, true),
             Err(error) => (Response::Error(error), false),

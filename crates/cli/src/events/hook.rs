@@ -5,6 +5,7 @@
 
 use std::env;
 use std::io::ErrorKind;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -15,9 +16,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fs::Access;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
+use tokio::task::spawn_blocking;
 
 use crate::terminal::quoted;
 
@@ -31,8 +33,14 @@ pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(30);
 pub(crate) struct Hook {
     queue: SyncSender<Call>,
     thread: JoinHandle<()>,
-    /// When the program may run no longer, once the server ends.
-    deadline: Arc<OnceLock<Instant>>,
+    end: Arc<End>,
+}
+
+/// How long the program may still run, once the server ends.
+struct End {
+    deadline: OnceLock<Instant>,
+    /// Readable when the program may run no longer, whatever the deadline.
+    hurry: OwnedFd,
 }
 
 /// One run of the program.
@@ -50,11 +58,12 @@ impl Hook {
     /// `URAID_HEALTH`.
     pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
         let (queue, calls) = sync_channel(WAITING_MAX);
-        let deadline = Arc::new(OnceLock::new());
-        let (program, end) = (program.to_owned(), Arc::clone(&deadline));
-        let run = move || run_calls(&program, &calls, time_max, &end);
+        let hurry = eventfd(0, EventfdFlags::CLOEXEC).context("can't make an eventfd")?;
+        let end = Arc::new(End { deadline: OnceLock::new(), hurry });
+        let (program, ends) = (program.to_owned(), Arc::clone(&end));
+        let run = move || run_calls(&program, &calls, time_max, &ends);
         let thread = std::thread::Builder::new().name("on-event".into()).spawn(run).context("can't start a thread")?;
-        Ok(Self { queue, thread, deadline })
+        Ok(Self { queue, thread, end })
     }
 
     /// Has the program told of an event, in its turn.
@@ -65,12 +74,41 @@ impl Hook {
         }
     }
 
-    /// Waits until the program has been told everything, or its time is over.
-    pub(super) fn end(self) {
-        let Self { queue, thread, deadline } = self;
-        deadline.get_or_init(|| Instant::now() + HOOK_TIME_MAX);
+    /// Waits until the program has been told everything, or its time is over; as soon as `hurried` is ready, it is.
+    pub(super) async fn end(self, hurried: impl Future<Output = ()>) {
+        let Self { queue, thread, end } = self;
+        end.deadline.get_or_init(|| Instant::now() + HOOK_TIME_MAX);
         drop(queue);
-        assert!(thread.join().is_ok(), "a panic ends the process");
+        let mut joined = spawn_blocking(move || thread.join());
+        let joined = tokio::select! {
+            joined = &mut joined => joined,
+            () = hurried => {
+                tracing::warn!("--on-event: the program is not waited for any longer");
+                end.hurry();
+                joined.await
+            }
+        };
+        assert!(joined.is_ok_and(|joined| joined.is_ok()), "a panic ends the process");
+    }
+}
+
+impl End {
+    /// Has the program end now.
+    fn hurry(&self) {
+        // Its counter starts at zero, so there is room for one.
+        let _ = rustix::io::write(&self.hurry, &1_u64.to_ne_bytes());
+    }
+
+    /// Until when a call may last that begins now.
+    fn until(&self, time_max: Duration) -> Instant {
+        let until = Instant::now() + time_max;
+        self.deadline.get().map_or(until, |&deadline| until.min(deadline))
+    }
+
+    /// Whether nothing may be begun any more.
+    fn is_over(&self) -> bool {
+        let is_hurried = poll(&mut [PollFd::new(&self.hurry, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
+        is_hurried || self.deadline.get().is_some_and(|&deadline| deadline <= Instant::now())
     }
 }
 
@@ -109,10 +147,9 @@ fn is_executable_file(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, deadline: &OnceLock<Instant>) {
+fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, end: &End) {
     for Call { event, array, members, health } in calls {
-        let until = Instant::now() + time_max;
-        let until = deadline.get().map_or(until, |&deadline| until.min(deadline));
+        let until = end.until(time_max);
         let mut command = Command::new(program);
         command
             .arg(event)
@@ -126,11 +163,11 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, dead
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
-        if deadline.get().is_some_and(|&deadline| deadline <= Instant::now()) {
+        if end.is_over() {
             tracing::warn!(event, array, "--on-event: the server ends, and the program is not told of this event");
             continue;
         }
-        match command.spawn().and_then(|child| wait(child, until)) {
+        match command.spawn().and_then(|child| wait(child, until, &end.hurry)) {
             Ok(status) if status.success() => {}
             Ok(status) => {
                 let program = program.display();
@@ -144,16 +181,19 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, dead
     }
 }
 
-/// Waits for the end of the program, which is killed if it has not ended by `until`.
-fn wait(mut child: Child, until: Instant) -> std::io::Result<ExitStatus> {
+/// Waits for the end of the program, which is killed if it has not ended by `until`, or when `hurry` is readable.
+fn wait(mut child: Child, until: Instant, hurry: &OwnedFd) -> std::io::Result<ExitStatus> {
     let pid = Pid::from_child(&child);
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let timeout =
             Timespec { tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX), tv_nsec: left.subsec_nanos().into() };
-        match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&timeout)) {
-            Ok(0) => {
+        let mut awaited = [PollFd::new(&pidfd, PollFlags::IN), PollFd::new(hurry, PollFlags::IN)];
+        let count = poll(&mut awaited, Some(&timeout));
+        let has_ended = !awaited[0].revents().is_empty();
+        match count {
+            Ok(_) if !has_ended => {
                 tracing::warn!("--on-event: the program takes too long and is killed");
                 // It may be gone by now, and was not reaped: its number is nobody else's.
                 let _ = kill_process_group(pid, Signal::KILL);
@@ -182,6 +222,11 @@ mod tests {
         path
     }
 
+    fn end(hook: Hook) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(hook.end(std::future::pending()));
+    }
+
     #[test]
     fn a_program_that_hangs_is_killed_and_the_next_event_told() {
         let directory = tempfile::tempdir().unwrap();
@@ -194,7 +239,7 @@ mod tests {
             members: vec!["/dev/x y".into()],
             health: String::new(),
         });
-        hook.end();
+        end(hook);
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
         assert_eq!(calls, "3:member-failed:an array; with 'signs':/dev/x y\n");
     }
@@ -207,7 +252,7 @@ mod tests {
         for _ in 0..10 * WAITING_MAX {
             hook.call(Call { event: "degraded", array: String::new(), members: vec![], health: String::new() });
         }
-        hook.end();
+        end(hook);
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
         // The first may have been taken already, or wait with the others.
         assert!((WAITING_MAX - 1..10 * WAITING_MAX).contains(&calls.lines().count()), "{calls}");

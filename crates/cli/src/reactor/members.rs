@@ -353,27 +353,32 @@ impl Reactor {
     pub(super) async fn miss_deleted(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            let Some(found) = self.look_for_deleted().await else { continue };
-            let said = self.deleted();
-            let mut kept = Vec::new();
-            for open in found {
-                let member = open.slot;
-                if !said.contains(member) {
-                    tracing::error!(%member, "the member's file was deleted");
-                }
-                match self.fail_member(member).await {
-                    Ok(()) => continue,
-                    Err(error) if !said.contains(member) => {
-                        tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy \
-                            what the array holds");
-                    }
-                    Err(_) => {}
-                }
-                kept.push(open);
-            }
-            *self.deleted.borrow_mut() = kept;
-            self.turn();
+            self.give_up_deleted().await;
         }
+    }
+
+    /// Gives up the members whose files are deleted by now, as far as the array can do without them.
+    pub(crate) async fn give_up_deleted(&self) {
+        let Some(found) = self.look_for_deleted().await else { return };
+        let said = self.deleted();
+        let mut kept = Vec::new();
+        for open in found {
+            let member = open.slot;
+            if !said.contains(member) {
+                tracing::error!(%member, "the member's file was deleted");
+            }
+            match self.fail_member(member).await {
+                Ok(()) => continue,
+                Err(error) if !said.contains(member) => {
+                    tracing::error!(%member, %error, "it is used until the server ends, and is lost then: copy \
+                        what the array holds");
+                }
+                Err(_) => {}
+            }
+            kept.push(open);
+        }
+        *self.deleted.borrow_mut() = kept;
+        self.turn();
     }
 
     async fn command(&self, command: Command) -> Result<()> {

@@ -6,6 +6,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use uuid::Uuid;
 
+use crate::terminal::visible;
+
 /// What stands for what.
 pub(super) struct Redactor {
     /// What is known to be private, as it may be written; the longest first.
@@ -128,7 +130,7 @@ fn spellings(word: &str, kind: &'static str) -> Vec<Known> {
     let json = serde_json::Value::from(word).to_string();
     let debug = format!("{word:?}");
     let inner = |quoted: &str| quoted[1..quoted.len() - 1].to_owned();
-    let mut all = vec![word.to_owned(), inner(&json), inner(&debug), word.escape_debug().to_string()];
+    let mut all = vec![word.to_owned(), inner(&json), inner(&debug), word.escape_debug().to_string(), visible(word)];
     // A file has the name of its path, too.
     all.extend(word.rsplit_once('/').filter(|_| kind != "name").map(|(_, name)| name.to_owned()));
     all.retain(|written| !written.is_empty());

@@ -7,7 +7,10 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Error, Result, ensure};
-use uraid_io::array::{Array, Ignored, Look, OpenOptions, Patience, Wanted, look, select};
+use uraid_io::array::{
+    Array, Ignored, Look, OpenError, OpenOptions, Patience, RecoverError, Wanted, candidates, look, select,
+};
+use uraid_io::log::replay::ReplayError;
 use uraid_io::member::{Access, MemberError};
 use uraid_layout::{Bytes, MemberIndex};
 
@@ -114,7 +117,11 @@ fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) ->
         let opened = opened.map_err(Error::from).and_then(|array| agree(array, args, patience));
         let hung = patience.take_hung();
         if hung.is_empty() {
-            return opened;
+            match opened {
+                Err(error) if args.degraded => leave_out_with_damaged_log(error, &mut members)?,
+                opened => return opened,
+            }
+            continue;
         }
         for error in hung {
             tracing::error!("{error}: it is left out");
@@ -122,6 +129,27 @@ fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) ->
             members.retain(|member| *member != path);
         }
     }
+}
+
+/// Leaves out the member whose damaged log is what keeps the array from starting.
+///
+/// # Errors
+/// Any other reason.
+fn leave_out_with_damaged_log(error: Error, members: &mut Vec<PathBuf>) -> Result<()> {
+    let damaged = match error.downcast_ref() {
+        Some(OpenError::Recover(RecoverError::Log(ReplayError::Lost { member, .. }))) => *member,
+        _ => return Err(error),
+    };
+    let (count, found) = (members.len(), candidates(members, Access::Inspect)?.members);
+    let is_damaged = |path: &PathBuf| {
+        found.iter().any(|(_, candidate)| candidate.path == *path && candidate.superblock.slot == damaged)
+    };
+    members.retain(|path| !is_damaged(path));
+    if members.len() == count {
+        return Err(error);
+    }
+    tracing::error!("{error}: it is left out");
+    Ok(())
 }
 
 /// Brings parity into agreement where the last run left it open.

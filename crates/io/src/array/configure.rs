@@ -15,7 +15,7 @@ use crate::Error;
 use crate::disk::Disk;
 use crate::engine::Record;
 use crate::member::Access;
-use crate::superblock::{Areas, Consistency, Epoch, Sequence, Superblock, SuperblockError};
+use crate::superblock::{Areas, Consistency, Epoch, NameError, Sequence, Superblock, SuperblockError, check_name};
 
 /// What is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -53,6 +53,9 @@ pub enum ConfigureError {
         /// The level.
         level: Level,
     },
+    /// No array can have the name.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// A member was made with too small a log.
     #[error(
         "the log of member {member} has {size} bytes, but parity stripes of this size need {needed}; only `uraid \
@@ -106,6 +109,9 @@ impl<D: Disk> Assembled<D> {
         assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
         let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = self;
         let level = geometry.spec().level;
+        if let Setting::Name(name) = setting {
+            check_name(name)?;
+        }
         if !record.lost().is_empty() {
             return Err(ConfigureError::NotWhole { missing: record.lost() });
         }

@@ -14,7 +14,7 @@ use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::member::{Access, Allocation, Member, MemberError};
 use crate::signature;
 use crate::superblock::{
-    Area, Areas, Consistency, Integrity, MEMBER_MIN, NAME_BYTES_MAX, SECTOR_SIZES, Superblock, UnixSeconds,
+    Area, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, UnixSeconds, check_name,
 };
 
 /// What to make.
@@ -131,12 +131,9 @@ pub enum CreateError {
         /// Where that shows.
         offset: Bytes,
     },
-    /// The name is too long, or would play tricks on a terminal.
-    #[error("the name has {len} bytes; it can have at most {NAME_BYTES_MAX}, and no control characters")]
-    Name {
-        /// Its length.
-        len: usize,
-    },
+    /// No array can have the name.
+    #[error(transparent)]
+    Name(#[from] NameError),
     /// More members than an array can have.
     #[error("{count} members are too many; an array has at most 64")]
     TooMany {
@@ -155,7 +152,7 @@ impl CreateError {
         matches!(
             self,
             Self::Geometry(_)
-                | Self::Name { .. }
+                | Self::Name(_)
                 | Self::TooMany { .. }
                 | Self::NoSize { .. }
                 | Self::LogTooSmall { .. }
@@ -186,10 +183,7 @@ pub fn create(
 ) -> Result<Superblock, CreateError> {
     let count = u8::try_from(paths.len()).ok().filter(|&count| count <= 64);
     let count = count.ok_or(CreateError::TooMany { count: paths.len() })?;
-    let len = options.name.len();
-    if len > NAME_BYTES_MAX || options.name.chars().any(char::is_control) {
-        return Err(CreateError::Name { len });
-    }
+    check_name(&options.name)?;
     let is_checked = options.integrity != Integrity::None;
     let suits = if is_checked { Consistency::Log } else { Consistency::of_level(options.level) };
     let consistency = options.consistency.unwrap_or(suits);

@@ -5,12 +5,12 @@
 //! found later: a member that the array has on record as given up or replaced is never taken again by itself, and one
 //! that has joined is there.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use uraid_io::array::returning;
 use uraid_io::engine::{Command, Joining, ScrubMode};
-use uraid_io::superblock::{Area, Areas, Integrity, Sequence, Superblock};
+use uraid_io::superblock::{Area, Areas, Epoch, Integrity, Sequence, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
@@ -40,8 +40,9 @@ pub(super) struct Administrator {
     pub(super) copies: Vec<Member>,
     /// Members that the array has on record that it does without.
     pub(super) barred: BTreeSet<Uuid>,
-    /// Members that were given up in this life, and nothing else has happened to.
-    sound: BTreeSet<Uuid>,
+    /// Members that were given up in this life, and nothing else has happened to, with the array's epoch then. A copy
+    /// from an earlier life that is loose beside its member has an older one.
+    sound: BTreeMap<Uuid, Epoch>,
     /// Slots of which it is not known in this life whom the array has on record there.
     pub(super) unsettled: MemberSet,
     /// Slots whose members have joined in this life.
@@ -67,7 +68,7 @@ impl Administrator {
             loose: Vec::new(),
             copies: Vec::new(),
             barred: BTreeSet::new(),
-            sound: BTreeSet::new(),
+            sound: BTreeMap::new(),
             unsettled: MemberSet::EMPTY,
             settled: MemberSet::EMPTY,
             unborn: MemberSet::EMPTY,
@@ -258,7 +259,7 @@ impl Client<'_> {
         // Where a copy is about to take a place, it may be the copy that is given up.
         let is_copied = !self.copied().is_empty();
         let may_refuse = is_needed || is_copied || missing.contains(slot);
-        let uuid = self.superblocks[slot.index()].member;
+        let (uuid, epoch) = (self.superblocks[slot.index()].member, self.engine.superblock().epoch);
         self.is_changing = true;
         self.submit(Asked::Fail { slot, may_refuse }, Command::Fail { member: slot });
         let is_failed = self.engine.missing().contains(slot) && !missing.contains(slot);
@@ -268,7 +269,7 @@ impl Client<'_> {
             administrator.unsettled = administrator.unsettled.with(slot);
             administrator.settled = administrator.settled.without(slot);
             if is_sound && is_failed {
-                administrator.sound.insert(uuid);
+                administrator.sound.insert(uuid, epoch);
             }
         }
     }
@@ -368,9 +369,10 @@ impl Administrator {
     fn returning(&mut self, mut member: Member, truth: &Superblock) -> Result<Option<(Member, Joining)>, Finding> {
         let own = member.superblock().expect("only such are kept");
         let slot = own.slot;
+        let is_sound = self.sound.get(&own.member).is_some_and(|given_up| own.epoch >= *given_up);
         let joining = match returning(Path::new("returning"), &own, truth) {
             Ok(joining) => joining,
-            Err(error) if self.sound.contains(&own.member) && truth.slots[slot.index()].member == own.member => {
+            Err(error) if is_sound && truth.slots[slot.index()].member == own.member => {
                 return Err(Finding::NotJoined { slot, error: error.to_string() });
             }
             Err(_) => {

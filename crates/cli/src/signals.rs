@@ -41,8 +41,6 @@ impl Signals {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
             let _context = runtime.enter();
-            // A file that must not grow any further is its member's failure, and not the server's end.
-            let _ = signal(SignalKind::from_raw(Signal::XFSZ.as_raw()))?;
             let mut kinds = vec![("SIGINT", SignalKind::interrupt()), ("SIGTERM", SignalKind::terminate())];
             if !is_ignored(SignalKind::hangup()) {
                 kinds.push(("SIGHUP", SignalKind::hangup()));
@@ -66,6 +64,14 @@ impl Signals {
     pub(crate) async fn heard(&self) {
         self.0.asked.notified().await;
     }
+}
+
+/// Has a file that must not grow any further (`ulimit -f`) fail the write, and not end the process.
+pub(crate) fn outlive_file_limits() -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let _context = runtime.enter();
+    // Once it is heard, nobody need listen.
+    signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop).context("can't listen for signals")
 }
 
 /// Whether the process was started with a signal ignored.
