@@ -15,6 +15,7 @@ pub const CLIENT_TIME_MAX: Duration = Duration::from_secs(120);
 
 /// Debian package of each foreign program, for the message when it is missing.
 const PACKAGES: &[(&str, &str)] = &[
+    ("script", "bsdutils"),
     ("fio", "fio"),
     ("nbdkit", "nbdkit"),
     ("nbdcopy", "libnbd-bin"),

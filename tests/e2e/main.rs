@@ -5,6 +5,7 @@
 mod advise;
 mod cache;
 mod clients;
+mod colours;
 mod control;
 mod create;
 mod degraded;

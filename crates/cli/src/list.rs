@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -18,7 +19,8 @@ use crate::examine;
 use crate::health::words;
 use crate::running;
 use crate::shape::level_title;
-use crate::terminal::{list as enumerate, print, print_json, size, visible};
+use crate::status::tone;
+use crate::terminal::{Colours, Tone, list as enumerate, print, print_json, size, visible};
 
 /// How long a path may take to answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
@@ -37,6 +39,9 @@ struct Found {
     state: &'static str,
     /// How it is, in words.
     health: String,
+    /// How these stand out.
+    #[serde(skip)]
+    tone: Option<Tone>,
     /// Where clients reach it; none while it is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
@@ -75,7 +80,8 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
         let places = if args.paths.is_empty() { "block devices or the files of this directory" } else { "these paths" };
         print(format_args!("no array found: no server is running, and none of {places} is a member"))?;
     } else {
-        arrays.iter().try_for_each(show)?;
+        let colours = Colours::of(&io::stdout());
+        arrays.iter().try_for_each(|array| show(array, colours))?;
     }
     let absent = args.paths.iter().filter(|path| path.symlink_metadata().is_err());
     let absent: Vec<_> = absent.map(|path| path.display()).collect();
@@ -104,7 +110,7 @@ fn candidates(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
 }
 
 /// The files of a directory, without what is hidden.
-fn files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
     let entries = fs::read_dir(directory)?.flatten().filter(|entry| !is_hidden(&entry.file_name()));
     let paths = entries.map(|entry| if directory == Path::new(".") { entry.file_name().into() } else { entry.path() });
@@ -122,6 +128,7 @@ fn served(socket: &Path) -> Result<Found> {
         size_bytes: status.size_bytes,
         state: "running",
         health: words(&status.health),
+        tone: Some(tone(status.health.state)),
         uri: Some(status.uri),
         member_count: status.members.len(),
         members,
@@ -139,6 +146,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
         size_bytes: 0,
         state: "stopped",
         health: String::new(),
+        tone: None,
         uri: None,
         member_count: paths.len(),
         members,
@@ -170,8 +178,9 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
 }
 
 /// Some lines for people.
-fn show(array: &Found) -> Result<()> {
-    let Found { uuid, name, level, size_bytes, state, health, uri, member_count, members, former } = array;
+fn show(array: &Found, colours: Colours) -> Result<()> {
+    let Found { uuid, name, level, size_bytes, state, health, tone, uri, member_count, members, former } = array;
+    let health = tone.map_or_else(|| health.clone(), |tone| colours.paint(health, tone));
     let name = if name.is_empty() { uuid.to_string() } else { visible(name) };
     if level.is_empty() {
         print(format_args!("{name}: {health}"))?;

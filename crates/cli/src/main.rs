@@ -49,7 +49,7 @@ use uraid_io::array::{ConfigureError, CreateError};
 use uraid_layout::GeometryError;
 
 use args::{Cli, Command, Misuse};
-use terminal::Closed;
+use terminal::{Closed, Colours, Tone};
 
 fn main() -> ExitCode {
     abort_on_panic();
@@ -102,7 +102,8 @@ fn main() -> ExitCode {
 /// Says what went wrong.
 fn fail(error: &anyhow::Error) -> ExitCode {
     // Nobody is left to tell where standard error is closed.
-    let _ = writeln!(io::stderr(), "uraid: {}", chain(error));
+    let name = Colours::of(&io::stderr()).paint("uraid:", Tone::Bad);
+    let _ = writeln!(io::stderr(), "{name} {}", chain(error));
     if is_misuse(error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 

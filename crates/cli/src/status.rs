@@ -7,12 +7,13 @@ use anyhow::Result;
 
 use crate::args::StatusArgs;
 use crate::control::protocol::{
-    Fill, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status, Trouble,
+    Fill, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status,
+    Trouble,
 };
 use crate::create::now;
 use crate::health::words;
 use crate::shape::level_title;
-use crate::terminal::{duration, print, print_json, size, visible};
+use crate::terminal::{Colours, Tone, duration, print, print_json, size, visible};
 
 /// Between two looks.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -26,6 +27,7 @@ const BAR: u64 = 30;
 /// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     let mut client = args.server.connect()?;
+    let colours = Colours::of(&io::stdout());
     let mut before: Option<Status> = None;
     loop {
         let status: Status = client.ask(&Request::Status {})?;
@@ -33,10 +35,10 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
             (true, false) => print_json(&status)?,
             (true, true) => print(format_args!("{}", serde_json::to_string(&status)?))?,
             (false, true) if io::stdout().is_terminal() => {
-                print(format_args!("{CLEAR}{}", screen(&status, before.as_ref())))?;
+                print(format_args!("{CLEAR}{}", screen(&status, before.as_ref(), colours)))?;
             }
             (false, true) => print(format_args!("{}", line(&status, before.as_ref())))?,
-            (false, false) => print(format_args!("{}", screen(&status, None)))?,
+            (false, false) => print(format_args!("{}", screen(&status, None, colours)))?,
         }
         if !args.watch {
             return Ok(());
@@ -47,7 +49,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
 }
 
 /// Everything, on several lines.
-fn screen(status: &Status, before: Option<&Status>) -> String {
+fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String {
     let Status { level, layout, members, size_bytes, chunk_bytes, requests, .. } = status;
     let level = level_title(level);
     let clients = if status.clients == 1 { "1 client".to_owned() } else { format!("{} clients", status.clients) };
@@ -60,10 +62,10 @@ fn screen(status: &Status, before: Option<&Status>) -> String {
         size(*chunk_bytes),
         status.uri,
         duration(status.uptime_ms / 1000),
-        words(&status.health),
+        colours.paint(&words(&status.health), tone(status.health.state)),
     );
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
-    text += &table(status, before);
+    text += &table(status, before, colours);
     for Spare { path, problem } in &status.spares {
         let path = visible(path);
         text += &match problem {
@@ -146,7 +148,7 @@ fn rest(status: &Status, before: Option<&Status>, done: u64, then: u64, total: u
 }
 
 /// A row for each member.
-fn table(status: &Status, before: Option<&Status>) -> String {
+fn table(status: &Status, before: Option<&Status>, colours: Colours) -> String {
     let head = ["", "member", "state", "read", "written", "operations", "read ms", "write ms", "errors", "repaired"];
     let head = head.map(str::to_owned);
     let row = |(index, member): (usize, &Member)| {
@@ -179,16 +181,41 @@ fn table(status: &Status, before: Option<&Status>) -> String {
     let rows: Vec<_> = std::iter::once(head).chain(status.members.iter().enumerate().map(row)).collect();
     let widths: [usize; 10] =
         std::array::from_fn(|column| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default());
+    // The heading has none.
+    let tones = std::iter::once(None).chain(status.members.iter().map(member_tone));
     let mut text = String::new();
-    for row in rows {
+    for (row, tone) in rows.iter().zip(tones) {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
             // Names to the left, numbers to the right.
-            text += &if (1..3).contains(&column) { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
+            let cell = if (1..3).contains(&column) { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
+            text += &match tone {
+                Some(tone) if column == 2 => colours.paint(&cell, tone),
+                _ => cell,
+            };
         }
         text.truncate(text.trim_end().len());
         text.push('\n');
     }
     text
+}
+
+/// How an array's state stands out.
+pub(crate) fn tone(state: HealthState) -> Tone {
+    match state {
+        HealthState::Whole => Tone::Good,
+        HealthState::Degraded | HealthState::Stalled => Tone::Attention,
+        HealthState::Failing | HealthState::Salvage | HealthState::Frozen => Tone::Bad,
+    }
+}
+
+/// How a member's state stands out; none: not at all.
+fn member_tone(member: &Member) -> Option<Tone> {
+    match member.state {
+        MemberState::Missing => Some(Tone::Bad),
+        _ if !member.troubles.is_empty() => Some(Tone::Bad),
+        MemberState::Rebuilding => Some(Tone::Attention),
+        MemberState::Active => None,
+    }
 }
 
 /// A trouble in a column.

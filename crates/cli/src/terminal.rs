@@ -4,6 +4,9 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
+use anstream::stream::RawStream;
+use anstream::{AutoStream, ColorChoice};
+use anstyle::AnsiColor;
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -32,6 +35,42 @@ pub(crate) fn print(line: fmt::Arguments<'_>) -> Result<()> {
 /// Prints facts as indented JSON.
 pub(crate) fn print_json(facts: &impl Serialize) -> Result<()> {
     print(format_args!("{}", serde_json::to_string_pretty(facts)?))
+}
+
+/// How a text stands out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tone {
+    /// As it should be.
+    Good,
+    /// Somebody should look at it.
+    Attention,
+    /// Content is lost, or will be.
+    Bad,
+}
+
+/// Whether texts have colours.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Colours(bool);
+
+impl Colours {
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self(false);
+
+    /// As a stream shows them: none unless it is a terminal, and none if `NO_COLOR` or `CLICOLOR=0` says so.
+    pub(crate) fn of(stream: &impl RawStream) -> Self {
+        Self(AutoStream::choice(stream) != ColorChoice::Never)
+    }
+
+    /// The text in the colour of its tone.
+    pub(crate) fn paint(self, text: &str, tone: Tone) -> String {
+        let colour = match tone {
+            Tone::Good => AnsiColor::Green,
+            Tone::Attention => AnsiColor::Yellow,
+            Tone::Bad => AnsiColor::Red,
+        };
+        let style = colour.on_default();
+        if self.0 { format!("{style}{text}{style:#}") } else { text.to_owned() }
+    }
 }
 
 /// How far long work is: a bar where standard error is a terminal, otherwise a line every now and then.

@@ -91,7 +91,7 @@ degraded: member 2 is missing; survives no failure
 clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
 log      [..............................] 0 bytes of 1 MiB";
-    assert_eq!(screen(&status, None), expected);
+    assert_eq!(screen(&status, None, Colours::NONE), expected);
 }
 
 #[test]
@@ -102,7 +102,7 @@ fn between_two_looks_rates_are_shown() {
     now.requests.read_bytes += 30 << 20;
     now.members[0].read_bytes += 10 << 20;
     now.members[0].read_latency = latency(&[10, 16, 16]);
-    let text = screen(&now, Some(&before));
+    let text = screen(&now, Some(&before), Colours::NONE);
     assert!(text.contains("read 34 MiB (15 MiB/s), wrote 2 MiB (0 bytes/s)"), "{text}");
     let row = text.lines().find(|line| line.contains("/srv/d0")).expect("a row for each member");
     assert!(row.contains("5 MiB/s"), "{row}");
@@ -128,7 +128,7 @@ fn a_scrub_has_a_bar_and_the_time_that_is_left() {
     let before = Status { scrub: Some(scrub), ..status() };
     let scrub = Scrub { done_bytes: (1 << 30) + (64 << 20), ..scrub };
     let now = Status { scrub: Some(scrub), uptime_ms: before.uptime_ms + 1000, ..status() };
-    let text = screen(&now, Some(&before));
+    let text = screen(&now, Some(&before), Colours::NONE);
     let line =
         "scrub    [##########....................] 1.06 GiB of 3 GiB, checking; 8 KiB wrong (64 MiB/s, 31 s left)";
     assert_eq!(text.lines().last(), Some(line));
@@ -152,7 +152,7 @@ fn the_screen_says_who_keeps_clients_waiting() {
     let ailing = Ailing { slot: 1, trouble: Trouble::NoRoom, path, waits_ms: Some(12_300) };
     status.health = Health { troubles: vec![ailing], ..health(HealthState::Stalled, 1) };
     status.members[1].troubles = vec![Trouble::NoRoom, Trouble::Slow];
-    let text = screen(&status, None);
+    let text = screen(&status, None, Colours::NONE);
     assert!(text.contains("\nstalled: waiting for room on /srv/d1 for 12 s; survives 1 more failure\n"), "{text}");
     let row = text.lines().find(|line| line.starts_with("1  /srv/d1")).expect("a row for each member");
     assert!(row.contains("waiting for room  "), "{row}");
