@@ -391,9 +391,14 @@ impl Run {
         faults
     }
 
-    /// The same with what corrupts silently, where something does. A member does not fail otherwise then, nor any where
-    /// a failed write leaves nothing known of what a block holds: a block is not checked if its checksum can't be read,
-    /// or is not known.
+    /// Those of these members that may fail visibly. A member that corrupts silently does not: a block whose checksum
+    /// can't be read is not checked.
+    fn may_fail(&self, members: MemberSet) -> MemberSet {
+        self.silent.map_or(members, |silent| members.minus(silent.content).minus(silent.tables))
+    }
+
+    /// Adds silent corruption to [`Run::draw_faults`], if the run has any. Without redundancy no member fails visibly
+    /// then: a failed write leaves a block whose checksum is not known.
     fn draw_all_faults(&mut self, missing: MemberSet) -> Faults {
         let mut faults = self.draw_faults(missing);
         if let Some(silent) = self.silent {
@@ -401,7 +406,7 @@ impl Run {
             let mut rate =
                 || Rate(if random.chance(1, 2) { u32::try_from(random.within(1, 3000)).expect("small") } else { 0 });
             faults.silent = Some(Silent { lost: rate(), misdirected: rate(), flipped: rate(), ..silent });
-            faults.members = faults.members.minus(silent.content).minus(silent.tables);
+            faults.members = self.may_fail(faults.members);
             if self.scenario.geometry.tolerance() == 0 {
                 faults.members = MemberSet::EMPTY;
             }

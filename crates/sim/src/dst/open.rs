@@ -148,6 +148,7 @@ impl Run {
         if is_logged && self.aside.chance(1, 4) {
             // Parity can be relied on, so that members may fail meanwhile.
             let members = *self.aside.pick(&tolerated(&self.scenario.geometry, verdict.lost()));
+            let members = self.may_fail(members);
             disk.set_faults(Faults { members, read_eio: Rate(1000), ..Faults::default() });
         }
         let generation = scenario::uuid(&mut self.aside);
