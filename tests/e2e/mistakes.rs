@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use uraid_tests::array::Array;
@@ -118,6 +119,38 @@ fn metrics_are_where_a_name_leads() {
     let server = Server::start_members(&array, array.members(), &["--metrics", "localhost:0"]);
     let url = server.line_after("metrics at http://");
     assert!(url.starts_with("127.0.0.1:") || url.starts_with("[::1]:"), "{url}");
+    let _ = server.stop();
+}
+
+/// As under the service manager: root's commands reach a server that runs as somebody else.
+#[test]
+fn a_server_that_may_not_create_a_file_says_who_it_is() {
+    const NOBODY: u32 = 65534;
+    if !rustix::process::geteuid().is_root() {
+        println!("left out: only root can start a server as another user");
+        return;
+    }
+    let array = Array::create(&shape::raid5_of_3());
+    let place = array.path("");
+    let own = |path: &Path| std::os::unix::fs::chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    own(&place);
+    array.members().iter().for_each(|member| own(member));
+    let locked = place.join("locked");
+    fs::create_dir(&locked).unwrap();
+    let serve = Server::command(&array, &array.without(&[1]), &["--degraded"]);
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", "65534", "--regid", "65534", "--clear-groups"]).arg(serve.get_program());
+    command.args(serve.get_args()).env_remove("USER");
+    let server = Server::spawn(command, array.socket()).unwrap();
+    let new = locked.join("new");
+    let add = |words: &[&str]| ask(&array, &[&["add"], words, &[new.to_str().unwrap()]].concat());
+    let refused = add(&["--size", "16M"]).code_is(1).stderr;
+    assert!(refused.contains("the server runs as user 65534") && refused.contains("chown"), "{refused}");
+    // What it advises works.
+    File::create(&new).unwrap().set_len(16 << 20).unwrap();
+    own(&new);
+    let _ = add(&[]).success();
+    let _ = ask(&array, &["wait"]).success();
     let _ = server.stop();
 }
 

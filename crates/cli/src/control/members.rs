@@ -1,8 +1,10 @@
 //! Members as administrators name them, and what is done with them.
 
 use std::path::PathBuf;
+use std::{env, io};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Error, Result, anyhow, bail};
+use rustix::process::geteuid;
 use uraid_io::array::JoinOptions;
 use uraid_io::member::{Allocation, Wait};
 use uraid_layout::{Bytes, MemberIndex};
@@ -55,7 +57,9 @@ impl Control {
             return Ok(Replaced { slot, uuid, rebuilding: true });
         }
         let replaced = self.reactor.replace(slot, path.clone(), options(force, size)).await;
-        let uuid = replaced.with_context(|| format!("{} can't take the place of {name}", path.display()))?;
+        let uuid = replaced
+            .with_context(|| format!("{} can't take the place of {name}", path.display()))
+            .map_err(with_owner)?;
         Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
     }
 
@@ -82,7 +86,7 @@ impl Control {
         } else {
             self.rebuild_on(path.clone(), options, slot).await
         };
-        added.with_context(|| format!("{} can't be added", path.display()))
+        added.with_context(|| format!("{} can't be added", path.display())).map_err(with_owner)
     }
 
     async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
@@ -92,6 +96,23 @@ impl Control {
         self.drop_spare(&path.display().to_string());
         Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
     }
+}
+
+/// Names the server's user where it lacks the permission that the administrator has.
+fn with_owner(error: Error) -> Error {
+    let user = geteuid();
+    let is_denied = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    if user.is_root() || !error.chain().any(is_denied) {
+        return error;
+    }
+    let user = env::var("USER").unwrap_or_else(|_| user.as_raw().to_string());
+    anyhow!(
+        "{}; the server runs as user {user}: create the file yourself (truncate --size), and make {user} its owner \
+         (chown)",
+        crate::chain(&error)
+    )
 }
 
 fn options(force: bool, size: Option<u64>) -> JoinOptions {
