@@ -6,12 +6,18 @@ use uraid_tests::run::{Output, client_command, run};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
+/// What of the environment that the tests run in would decide for or against colours (`CI`: for them on any terminal).
+const DECIDING: [&str; 4] = ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "CI"];
+
 /// Runs `uraid status` on a terminal of its own.
 fn on_terminal(array: &Array, variables: &[(&str, &str)]) -> Output {
     let mut command = client_command("script");
     let line = format!("'{}' status --socket '{}'", binary::path().display(), array.socket().display());
     command.args(["--quiet", "--return", "--command", &line, "/dev/null"]);
-    command.env_remove("NO_COLOR").env("TERM", "xterm").envs(variables.iter().copied());
+    for variable in DECIDING {
+        command.env_remove(variable);
+    }
+    command.env("TERM", "xterm").envs(variables.iter().copied());
     run(command)
 }
 
