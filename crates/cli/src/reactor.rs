@@ -1,11 +1,11 @@
-//! A thread on which an array is served, most often the only one: the NBD server's commands go straight into the
-//! engine, and the ring's completions straight back.
+//! A thread that serves an array, usually the only one. The NBD server's commands go straight into the engine, and the
+//! ring's completions come straight back.
 //!
-//! A connection's batch of commands ends in one turn of the engine, which is one system call for all their disk
-//! operations; what completes at once is answered in the same turn. The rest is signalled by the ring's eventfd.
+//! A connection's batch of commands ends in one turn of the engine, which takes one system call for all disk
+//! operations. Operations that complete at once are answered in the same turn. The ring's eventfd signals the rest.
 //!
-//! Where there are several, each has its own parity stripes, and they send each other what is not theirs: see
-//! [`peers`].
+//! If there are several reactors, each owns a share of the parity stripes, and they send each other requests for the
+//! rest; see [`peers`].
 
 mod facts;
 mod laggards;
@@ -47,48 +47,47 @@ use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
 use stop::StopClock;
 
-/// Request memory that is kept for reuse, by all reactors together; what clients have in flight beyond it comes from
-/// the allocator.
+/// Request memory kept for reuse, by all reactors together. Requests in flight beyond it use the allocator.
 const KEPT: Bytes = Bytes(16 << 20);
 
-/// What is cached.
+/// How the cache works.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Caching {
     pub(crate) mode: CacheMode,
-    /// In how much memory.
+    /// The cache's memory.
     pub(crate) size: Bytes,
-    /// How much is read ahead of a client at most.
+    /// Maximum read-ahead for one client.
     pub(crate) read_ahead: Bytes,
 }
 
-/// What a reactor is to do, besides serving.
+/// A reactor's settings.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// How long to look for the next command after each.
+    /// How long to poll for the next command after each.
     pub(crate) busy_poll: Duration,
-    /// By all reactors together.
+    /// For all reactors together.
     pub(crate) caching: Option<Caching>,
-    /// The most memory of requests in flight, by all reactors together.
+    /// Maximum memory of requests in flight, for all reactors together.
     pub(crate) request_memory: Bytes,
-    /// Of each reactor.
+    /// For each reactor.
     pub(crate) patience: Patience,
     pub(crate) last_resort: LastResort,
 }
 
-/// What is served as the last resort, and how far.
+/// How far an array is served as a last resort.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LastResort {
     /// Members that are read although they are out of date.
     pub(crate) stale: MemberSet,
-    /// More are gone than the level survives.
+    /// More members are gone than the level survives.
     pub(crate) is_partial: bool,
 }
 
 impl Settings {
-    /// What the clients of one of so many reactors may use up.
+    /// The limits for the clients of one of this many reactors.
     ///
-    /// What is for another reactor's part of the array is there three times: as the request, on its way, and in the
-    /// memory of the other.
+    /// Data for another reactor's part of the array exists three times: in the request, in transit, and in the other
+    /// reactor's memory.
     pub(crate) fn limits(&self, reactors: usize) -> Limits {
         let copies = if reactors > 1 { 3 } else { 1 };
         Limits { bytes_in_flight_all_max: self.request_memory.0 / (copies * reactors as u64), ..Limits::default() }
@@ -102,30 +101,30 @@ pub(crate) struct Reactor {
     info: ExportInfo,
     pool: Pool,
     spinner: Spinner,
-    /// What clients asked for.
+    /// The clients' traffic.
     traffic: Cell<Traffic>,
-    /// A member is at the seat for which nothing has begun yet.
+    /// A member is in the seat, but its copy has not begun yet.
     begins_replacing: Cell<bool>,
-    /// Is shown how the array is, if anybody is.
+    /// Receives the array's condition, if set.
     watcher: OnceCell<Watcher>,
-    /// Members whose files were deleted and that can't be spared, as of the last look.
+    /// Members whose files were deleted and that the array can't do without, as of the last check.
     deleted: RefCell<Vec<Open>>,
-    /// Members that were replaced and are being told so.
+    /// Replaced members on which that is being recorded.
     disowning: RefCell<Vec<JoinHandle<()>>>,
-    /// Members that are slow beside the others, as the keeper finds.
+    /// Members that are slow compared with the others. The keeper finds them.
     lagging: Cell<MemberSet>,
-    /// Members whose disks say of themselves that they fail, and where they are, as of the last look.
+    /// Members whose disks report that they are failing, with their paths, as of the last check.
     smart: RefCell<Vec<(MemberIndex, PathBuf)>>,
-    /// What requests of its clients take, once it has any.
+    /// The counter of the memory that its clients' requests take, once it has clients.
     request_memory: OnceCell<RequestMemory>,
     last_resort: LastResort,
     meter: Rc<Meter>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
-    /// There is something to do as time passes; there is more to write out than one turn does.
+    /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
     dirtied: Notify,
     unfinished: Notify,
-    /// The ring is broken: nothing more will be answered.
+    /// The ring is broken, and nothing more will be answered.
     failure: Cell<Option<EngineError>>,
     failed: Notify,
     /// The end of [`Token::Close`].
@@ -135,18 +134,19 @@ pub(crate) struct Reactor {
     turned: Notify,
 }
 
-/// Who waits for a reply.
+/// The recipient of a reply.
 pub(crate) enum Token {
     Read(Request),
     Other(Request),
     Peer(PeerToken),
-    /// Somebody who looks after the members.
+    /// An administrator of the members.
     Administrator(oneshot::Sender<Result<(), EngineError>>),
     Close,
 }
 
 impl Reactor {
-    /// Serves the array of `engine`; all of it, or what the others at the addresses that are like `address` don't.
+    /// Serves the array of `engine`: all of it, or the part that belongs to `address` and not to the other reactors'
+    /// addresses.
     pub(crate) fn new(
         mut engine: Engine<UringDisk, Token>,
         info: ExportInfo,
@@ -196,21 +196,21 @@ impl Reactor {
         })
     }
 
-    /// Has somebody look out for what happens to the array.
+    /// Sets the watcher of the array's condition.
     ///
     /// # Panics
-    /// When somebody does already.
+    /// If there is a watcher already.
     pub(crate) fn watch(&self, watcher: impl FnOnce(Condition) -> Watcher) {
         let watcher = watcher(self.condition());
         assert!(self.watcher.set(watcher).is_ok(), "one looks out");
     }
 
-    /// Who looks out for what happens to the array.
+    /// The watcher of the array's condition.
     pub(crate) fn watcher(&self) -> Option<&Watcher> {
         self.watcher.get()
     }
 
-    /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]; the one that is returned ends when the ring
+    /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]. The returned task ends when the ring
     /// breaks.
     pub(crate) fn spawn(self: &Rc<Self>) -> JoinHandle<Result<()>> {
         let (aging, destaging, spinning) = (Rc::clone(self), Rc::clone(self), Rc::clone(self));
@@ -232,7 +232,7 @@ impl Reactor {
         tokio::task::spawn_local(async move { ring.run().await })
     }
 
-    /// Takes completions in as the ring signals them, until the ring breaks.
+    /// Handles completions as the ring signals them, until the ring breaks.
     async fn run(&self) -> Result<()> {
         let event: OwnedFd = self.engine.borrow().disk().as_fd().try_clone_to_owned()?;
         #[expect(deprecated, reason = "an owned descriptor meets the conditions for which its replacement is unsafe")]
@@ -249,7 +249,7 @@ impl Reactor {
         }
     }
 
-    /// Counts the time for what the engine does as it passes.
+    /// Ticks the engine while its work depends on time.
     async fn age(&self) {
         loop {
             self.dirtied.notified().await;
@@ -261,7 +261,7 @@ impl Reactor {
         }
     }
 
-    /// Forgives members their errors as time passes.
+    /// Periodically forgives members their errors.
     async fn forgive(&self) {
         loop {
             tokio::time::sleep(FORGIVEN_AFTER).await;
@@ -269,7 +269,7 @@ impl Reactor {
         }
     }
 
-    /// Goes on with what one turn leaves to the next, between the clients' commands.
+    /// Continues unfinished work of a turn, in between the clients' commands.
     async fn go_on(&self) {
         loop {
             self.unfinished.notified().await;
@@ -278,11 +278,11 @@ impl Reactor {
         }
     }
 
-    /// Flushes and marks the members clean; blocks. Nothing else may be in flight. Members that do not answer are given
-    /// up on the way; one that the array can't do without ends the attempt.
+    /// Flushes and marks the members clean. Blocks. Nothing else may run meanwhile. Members that do not answer are
+    /// given up on the way; a hanging member that the array can't do without ends the attempt.
     pub(crate) fn close(&self) -> Result<()> {
         let closed = self.wind_up();
-        // Who has failed meanwhile is still known by its path.
+        // The paths of members that failed meanwhile are still known here.
         self.look();
         closed
     }
@@ -292,7 +292,7 @@ impl Reactor {
         let mut replies = Vec::new();
         engine.wind_down();
         let mut clock = StopClock::new(&engine);
-        // What clients left behind still runs to its end.
+        // Operations that clients left behind still run to completion.
         while engine.in_flight() > 0 {
             engine.turn(&mut replies)?;
             if engine.in_flight() > 0 {
@@ -311,12 +311,12 @@ impl Reactor {
         }
     }
 
-    /// How many commands are under way.
+    /// How many commands and background jobs are in flight.
     pub(crate) fn under_way(&self) -> usize {
         self.engine.borrow().in_flight()
     }
 
-    /// Lets go of the members, which others may use then. Nothing may be asked of the array any more.
+    /// Releases the members, so that others may use them. The array must not be used afterwards.
     pub(crate) fn release(&self) {
         self.engine.borrow_mut().disk_mut().release();
     }
@@ -361,7 +361,7 @@ impl Reactor {
                 slot.done(result.map_err(nbd).map(|buf| buf.map_or(Payload::None, Payload::Data)));
             }
             Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
-            // Whoever asked may have left.
+            // The requester may be gone.
             Token::Administrator(reply) => drop(reply.send(result.map(drop))),
             Token::Peer(token) => self.answer_peer(token, result),
             Token::Close => self.ended.set(Some(result.map(drop))),
@@ -377,7 +377,8 @@ impl Reactor {
         self.pool.try_alloc(len).or_else(again).or_else(|| Buf::try_zeroed(len))
     }
 
-    /// Whether zeros can be had without writing them: where there is a whole parity stripe, and every member can.
+    /// Whether zeros are possible without writing them: the span holds a whole parity stripe, and every member supports
+    /// it.
     fn is_fast(&self, span: Span) -> bool {
         let engine = self.engine.borrow();
         let stripe = engine.geometry().stripe_sectors().bytes().0;
@@ -409,10 +410,10 @@ impl Export for Reactor {
                 return reply.done(Err(NbdError::NotSupported));
             }
             Command::WriteZeroes { span, fua, .. } => {
-                // The members' space stays theirs: only a trim gives it back.
+                // The members keep their space: only a trim gives it back.
                 engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch: false }
             }
-            // Nothing is cached that a hint could warm.
+            // The cache holds only writes and read-ahead, so a hint has nothing to warm.
             Command::Cache { .. } => return reply.done(Ok(Payload::None)),
             Command::BlockStatus { span, .. } => {
                 let extent = Extent { length_bytes: span.length_bytes, hole: false, zero: false };

@@ -1,6 +1,6 @@
-//! `uraid serve --smart-every`: which members' disks say of themselves that they fail, as `smartctl` tells.
+//! `uraid serve --smart-every`: finds members whose disks report that they are failing, according to `smartctl`.
 //!
-//! The disks are asked on a thread of their own, one after the other: nobody waits for one that hangs.
+//! A separate thread asks the disks, one after the other. Nobody waits for a disk that hangs.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -21,20 +21,20 @@ use uraid_layout::MemberIndex;
 
 use crate::reactor::Reactor;
 
-/// What asks disks. Debian has it where an ordinary user's `PATH` does not lead.
+/// The program that asks disks. Debian installs it outside an ordinary user's `PATH`.
 const PROGRAM: &str = "smartctl";
 const SYSTEM_DIRECTORIES: [&str; 2] = ["/usr/sbin", "/sbin"];
 
 /// How long one disk may take.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The most that is read of an answer.
+/// Maximum length of an answer; the rest is not read.
 const ANSWER_BYTES_MAX: u64 = 1 << 20;
 
-/// How deep disks may lie under each other: a partition, a volume, its encryption and so on.
+/// Maximum depth of stacked devices: a partition, a volume, its encryption and so on.
 const DEPTH_MAX: usize = 8;
 
-/// What asks, and how often.
+/// The program to ask with, and the interval.
 #[derive(Debug)]
 pub(crate) struct Smart {
     program: PathBuf,
@@ -45,7 +45,7 @@ impl Smart {
     /// Finds the program.
     ///
     /// # Errors
-    /// When it is not there.
+    /// If it is not installed.
     pub(crate) fn new(every: Duration) -> Result<Self> {
         let path = env::var_os("PATH").unwrap_or_default();
         let mut places = env::split_paths(&path).chain(SYSTEM_DIRECTORIES.map(PathBuf::from));
@@ -57,7 +57,7 @@ impl Smart {
         Ok(Self { program: program.unwrap_or_default(), every })
     }
 
-    /// Asks the disks of all members now and then, for ever.
+    /// Asks the disks of all members periodically, forever.
     pub(crate) async fn look_after_disks(self, reactor: Rc<Reactor>) {
         loop {
             let (program, members) = (self.program.clone(), reactor.member_paths());
@@ -69,7 +69,7 @@ impl Smart {
     }
 }
 
-/// The members with a disk that fails.
+/// The members with a failing disk.
 fn failing(program: &Path, members: Vec<(MemberIndex, PathBuf)>) -> Vec<(MemberIndex, PathBuf)> {
     let mut known: BTreeMap<PathBuf, bool> = BTreeMap::new();
     let mut fails = |disk: PathBuf| {
@@ -84,7 +84,7 @@ fn failing(program: &Path, members: Vec<(MemberIndex, PathBuf)>) -> Vec<(MemberI
     members.into_iter().filter(is_failing).collect()
 }
 
-/// The disks that a file or device lies on; none where that can't be told, as of network file systems.
+/// The disks under a file or device. Empty if they are unknown, for example on a network file system.
 fn disks(path: &Path) -> Vec<PathBuf> {
     let Ok(metadata) = path.metadata() else { return Vec::new() };
     let device = if metadata.file_type().is_block_device() { metadata.rdev() } else { metadata.dev() };
@@ -96,7 +96,7 @@ fn disks(path: &Path) -> Vec<PathBuf> {
     disks
 }
 
-/// Adds the disks under a device, which is named by its place in `/sys`: itself, unless it is made of others.
+/// Adds the disks under a device, given by its path in `/sys`. A device that is not made of others counts itself.
 fn under(place: &Path, depth: usize, disks: &mut Vec<PathBuf>) {
     let slaves: Vec<PathBuf> =
         fs::read_dir(place.join("slaves")).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
@@ -111,7 +111,7 @@ fn under(place: &Path, depth: usize, disks: &mut Vec<PathBuf>) {
     }
 }
 
-/// Whether a disk calls its health good.
+/// Whether a disk reports that its health is good.
 fn has_passed(program: &Path, disk: &Path) -> Result<bool> {
     let mut command = Command::new(program);
     command.args(["--json", "-H"]).arg(disk);
@@ -121,7 +121,7 @@ fn has_passed(program: &Path, disk: &Path) -> Result<bool> {
     let read = move || {
         let mut answer = Vec::new();
         let read = pipe.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map(|_| answer);
-        // Nobody waits for what comes later.
+        // Nobody waits for a later answer.
         drop(sender.send(read));
     };
     thread::Builder::new().name(PROGRAM.into()).spawn(read)?;
@@ -132,7 +132,7 @@ fn has_passed(program: &Path, disk: &Path) -> Result<bool> {
     passed(&answer)
 }
 
-/// What an answer says of the disk's health. The exit status says much else, too.
+/// The health of the disk according to the answer. The exit status would mix in other findings.
 fn passed(answer: &[u8]) -> Result<bool> {
     let answer: Value = serde_json::from_slice(answer).with_context(|| format!("{PROGRAM} does not print JSON"))?;
     let why = || answer["smartctl"]["messages"][0]["string"].as_str().unwrap_or("the disk says nothing").to_owned();

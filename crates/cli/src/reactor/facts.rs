@@ -1,4 +1,4 @@
-//! What can be seen of the reactors while they run, and what can be changed then.
+//! Facts about running reactors, and settings that can change while they run.
 
 use std::time::Duration;
 
@@ -20,10 +20,10 @@ use crate::control::protocol::Traffic;
 use crate::health::Condition;
 use crate::patience::Patience;
 
-/// How long a reactor may take to say how it is.
+/// How long a reactor may take to report its facts.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How a reactor is, or several together.
+/// The state of one reactor, or of several combined.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) counters: Counters,
@@ -33,7 +33,7 @@ pub(crate) struct Facts {
     pub(crate) requests: Fill,
     pub(crate) latencies: Latencies,
     pub(crate) condition: Condition,
-    /// How long members have had something that somebody waits for, by slot.
+    /// How long each member has kept somebody waiting, by slot.
     pub(crate) waits: Vec<Option<Duration>>,
     pub(crate) cache_mode: Option<CacheMode>,
     pub(crate) cache: Option<Fill>,
@@ -44,11 +44,11 @@ pub(crate) struct Facts {
     pub(crate) scrub: Option<ScrubStatus>,
     pub(crate) scrub_record: ScrubRecord,
     pub(crate) rebuild: Option<Progress>,
-    /// Where it goes, too.
+    /// With the new member and its path.
     pub(crate) replacement: Option<(Replacement, Member)>,
 }
 
-/// What the cache holds, written out or not, and what went through it.
+/// Bytes in the cache, whether written out or not, and the traffic through it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CacheUse {
     pub(crate) held: Bytes,
@@ -56,12 +56,12 @@ pub(crate) struct CacheUse {
 }
 
 impl Reactor {
-    /// Says how much memory its clients' requests take from now on.
+    /// Connects the counter of the memory that the clients' requests take. From then on, facts include it.
     pub(crate) fn count_request_memory(&self, memory: RequestMemory) {
         assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
     }
 
-    /// How all reactors are; this one is the keeper, or the only one.
+    /// The facts of all reactors combined. Call this on the keeper, or on the only reactor.
     pub(crate) async fn all_facts(&self) -> Result<Facts> {
         let mut facts = self.facts();
         for other in self.ask_peers() {
@@ -72,38 +72,38 @@ impl Reactor {
         Ok(facts)
     }
 
-    /// Changes when writes are replied to that come from now on, in all reactors; false: there is no cache.
+    /// Changes, in all reactors, when new writes are acknowledged. Returns false if there is no cache.
     pub(crate) fn set_cache_mode(&self, mode: CacheMode) -> bool {
         self.post_all(|| Message::CacheMode(mode));
         self.engine.borrow_mut().set_cache_mode(mode)
     }
 
-    /// What members may get away with.
+    /// The members' deadlines and error limit.
     pub(crate) fn patience(&self) -> Patience {
         let engine = self.engine.borrow();
         Patience { deadlines: engine.deadlines(), max_errors: engine.max_errors() }
     }
 
-    /// Changes it from now on, in all reactors.
+    /// Changes the members' deadlines and error limit from now on, in all reactors.
     pub(crate) fn set_patience(&self, patience: Patience) {
         self.post_all(|| Message::Patience(patience));
         self.be_patient(patience);
     }
 
-    /// Changes it in this reactor.
+    /// Changes the members' deadlines and error limit in this reactor.
     pub(super) fn be_patient(&self, Patience { deadlines, max_errors }: Patience) {
         let mut engine = self.engine.borrow_mut();
         engine.set_deadlines(deadlines);
         engine.set_max_errors(max_errors);
     }
 
-    /// Starts a scrub in all reactors, or goes on with one.
+    /// Starts or resumes a scrub in all reactors.
     ///
     /// # Errors
     /// As [`uraid_io::engine::Engine::start_scrub`].
     pub(crate) fn start_scrub(&self, run: ScrubRun) -> Result<(), EngineError> {
         self.engine.borrow_mut().resume_scrub(run)?;
-        // What was found before is counted once.
+        // Earlier findings count only once.
         self.post_all(|| Message::StartScrub(ScrubRun { found: ScrubFound::default(), ..run }));
         self.turn();
         Ok(())
@@ -116,7 +116,7 @@ impl Reactor {
         self.turn();
     }
 
-    /// Limits how fast scrubs read each member, in bytes a second, by all reactors together.
+    /// Limits the rate at which scrubs read each member, in bytes per second, for all reactors together.
     pub(crate) fn set_scrub_limit(&self, limit: Option<Bytes>) {
         let reactors = self.peers.as_ref().map_or(1, |peers| peers.bands.shards().count() as u64);
         let limit = limit.map(|limit| Bytes((limit.0 / reactors).max(1)));
@@ -125,18 +125,18 @@ impl Reactor {
         self.turn();
     }
 
-    /// How scrubs are on record, or about to be.
+    /// The record of scrubs, on the members or about to be written to them.
     pub(crate) fn scrub_record(&self) -> ScrubRecord {
         self.engine.borrow().scrub_record()
     }
 
-    /// Has it recorded how scrubs are, at once or with what is recorded next.
+    /// Records the state of scrubs, at once or with the next record.
     pub(crate) fn keep_scrub(&self, record: ScrubRecord, at_once: bool) {
         self.engine.borrow_mut().keep_scrub(record, at_once);
         self.turn();
     }
 
-    /// Whether every member is there and has everything.
+    /// Whether every member is present and complete.
     pub(crate) fn is_whole(&self) -> bool {
         let engine = self.engine.borrow();
         engine.missing().is_empty() && engine.rebuilding().is_none() && !engine.is_frozen()
@@ -154,7 +154,7 @@ impl Reactor {
         }
     }
 
-    /// How this reactor is.
+    /// The facts of this reactor.
     pub(super) fn facts(&self) -> Facts {
         let engine = self.engine.borrow();
         Facts {
@@ -250,7 +250,7 @@ impl CacheUse {
     }
 }
 
-/// Adds what another reactor's scrub has done.
+/// Adds the progress and the findings of another reactor's scrub.
 fn add_scrub(scrub: &mut ScrubStatus, other: &ScrubStatus) {
     let add = |sum: &mut Sectors, more: Sectors| sum.0 += more.0;
     scrub.is_running |= other.is_running;

@@ -1,5 +1,4 @@
-//! Members that are slow beside the others of their array, found by comparing how long all reactors' operations on them
-//! took.
+//! Finds members that are slow compared with the array's other members, from the latencies of all reactors' operations.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +9,8 @@ use uraid_layout::MemberIndex;
 use super::Reactor;
 
 impl Reactor {
-    /// Compares the members now and then, for ever. Those that are missing or do not have everything yet have another
-    /// load, and are left out.
+    /// Compares the members periodically, forever. Missing and incomplete members are left out, because their load
+    /// differs.
     pub(super) async fn compare_members(&self) {
         let all = self.engine.borrow().geometry().all_members();
         let mut laggards = Laggards::new(all.len(), Duration::ZERO);

@@ -1,4 +1,4 @@
-//! Members that administrators give up, take out and take in while the array is served.
+//! Administration of members while the array is served: failing, removing, adding and replacing them.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
@@ -20,13 +20,13 @@ use super::{Reactor, Token};
 use crate::about;
 use crate::health::Condition;
 
-/// How often members' files are looked at.
+/// How often members' files are checked.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// How long a member that is given up may take to be told so.
+/// Timeout for recording on a failed member itself that it has failed.
 const DISOWN_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// A member that was in a slot when somebody looked.
+/// A member and the slot that it was in when the slot was checked.
 #[derive(Debug)]
 pub(super) struct Open {
     slot: MemberIndex,
@@ -38,28 +38,28 @@ pub(super) struct Open {
 pub(crate) struct Prepared {
     member: Member,
     joining: Joining,
-    /// Its file was made for it, and goes where it does not join.
+    /// Its file was created for it, and is removed if the member does not join.
     is_made: bool,
 }
 
 impl Prepared {
-    /// The slot that it is for.
+    /// The slot that the member is for.
     pub(crate) fn slot(&self) -> MemberIndex {
         self.joining.superblock.slot
     }
 
-    /// Its file, where that was made for it.
+    /// The member's file, if it was created for it.
     fn made(&self) -> Option<PathBuf> {
         self.is_made.then(|| self.member.path().to_owned())
     }
 
-    /// Who it is.
+    /// The member's UUID.
     pub(crate) fn uuid(&self) -> Uuid {
         self.joining.superblock.member
     }
 }
 
-/// Has a member say itself that it is not the array's any more.
+/// Records on a member itself that it is no longer part of the array.
 async fn tell_that_it_is_out(member: Arc<Member>, truth: Superblock) {
     let path = member.path().to_owned();
     match timeout(DISOWN_TIME_MAX, spawn_blocking(move || disown(&member, &truth))).await {
@@ -73,13 +73,13 @@ async fn tell_that_it_is_out(member: Arc<Member>, truth: Superblock) {
 }
 
 impl Reactor {
-    /// Gives a member up; ready when that is on record.
+    /// Fails a member. Completes when the failure is on record.
     pub(crate) async fn fail_member(&self, member: MemberIndex) -> Result<()> {
         self.command(Command::Fail { member }).await
     }
 
-    /// Has a member that was given up say so itself, if it can be written: alone it would take itself for all that is
-    /// left of the array. It may hang, and is waited for no longer than others would be.
+    /// Records on a failed member itself that it has failed, if it can be written. Otherwise the member, opened alone,
+    /// would claim to be the last one left of the array. The member may hang, so the wait is bounded as for any other.
     pub(crate) async fn disown(&self, slot: MemberIndex) {
         let member = self.engine.borrow().disk().members().get(slot.index()).cloned().flatten();
         if let Some(member) = member {
@@ -87,7 +87,7 @@ impl Reactor {
         }
     }
 
-    /// Waits for those that were replaced to say so themselves, as [`Reactor::disown`].
+    /// Waits for the same record on members that were replaced; see [`Reactor::disown`].
     pub(crate) async fn finish_disowning(&self) {
         let under_way = std::mem::take(&mut *self.disowning.borrow_mut());
         for one in under_way {
@@ -95,7 +95,7 @@ impl Reactor {
         }
     }
 
-    /// Lets go of a member that the array does without already.
+    /// Releases a member that the array no longer uses.
     pub(crate) fn take_out(&self, slot: MemberIndex) -> Result<()> {
         self.ensure_alone()?;
         let mut engine = self.engine.borrow_mut();
@@ -107,7 +107,8 @@ impl Reactor {
         }
     }
 
-    /// Lets go of a member that the array does without, if it has one; false: operations on it are still under way.
+    /// Releases a member that the array no longer uses, if there is one. Returns false while operations on it are in
+    /// flight.
     pub(crate) fn let_go(&self, slot: MemberIndex) -> bool {
         self.engine.borrow_mut().disk_mut().put(slot, None).is_ok()
     }
@@ -117,19 +118,19 @@ impl Reactor {
         self.engine.borrow().missing()
     }
 
-    /// Refuses what only an array can do that one reactor serves, and that is neither frozen nor read only.
+    /// Refuses an operation that needs an array with a single reactor, neither frozen nor read-only.
     pub(crate) fn ensure_can_join(&self) -> Result<()> {
         self.ensure_alone()?;
         Ok(self.engine.borrow().check_changes()?)
     }
 
-    /// What the members that are there have on record.
+    /// The superblock as the present members have it on record.
     pub(crate) fn superblock(&self) -> Superblock {
         self.engine.borrow().superblock().clone()
     }
 
-    /// Makes a member ready for a slot without one: one that returns is for its own, a new one for this or the first.
-    /// Nothing else may be done with members meanwhile.
+    /// Prepares a member for a slot without one. A returning member gets its own slot, a new one the given slot or else
+    /// the first vacant one. No other change of members may run meanwhile.
     pub(crate) async fn prepare(
         &self,
         path: PathBuf,
@@ -149,14 +150,14 @@ impl Reactor {
         .await
     }
 
-    /// As [`Reactor::prepare`], a new one for this slot.
+    /// As [`Reactor::prepare`], for a new member in this slot.
     pub(crate) async fn prepare_new(&self, path: PathBuf, options: JoinOptions, slot: MemberIndex) -> Result<Prepared> {
         self.ensure_can_join()?;
         let truth = self.superblock();
         prepare(path.clone(), move || join(&path, options, &truth, slot)).await
     }
 
-    /// Takes a member in, which is rebuilt from then on; ready when that is on record.
+    /// Adds a member, whose rebuild then starts. Completes when that is on record.
     pub(crate) async fn join(&self, prepared: Prepared) -> Result<()> {
         let slot = prepared.slot();
         let made = prepared.made();
@@ -180,7 +181,7 @@ impl Reactor {
         let joined = self.command(Command::Join(Box::new(prepared.joining))).await;
         let mut engine = self.engine.borrow_mut();
         if joined.is_err() && engine.missing().contains(slot) {
-            // It keeps nothing that an array relies on; where operations are under way it goes with the server.
+            // No array relies on its content. If operations are in flight, the server releases it when it ends.
             let _ = engine.disk_mut().put(slot, None);
             made.as_deref().into_iter().for_each(unmake);
         }
@@ -189,8 +190,8 @@ impl Reactor {
         joined
     }
 
-    /// Copies the member in a slot to a new one, which takes its place then; ready when that has begun. Gives the new
-    /// one's UUID. Nothing else may be done with members meanwhile.
+    /// Copies the member in a slot to a new one, which then takes its place. Completes when the copy has begun, and
+    /// returns the new member's UUID. No other change of members may run meanwhile.
     pub(crate) async fn replace(&self, slot: MemberIndex, path: PathBuf, options: JoinOptions) -> Result<Uuid> {
         let seat = {
             let engine = self.engine.borrow();
@@ -221,7 +222,7 @@ impl Reactor {
         begun.map(|()| uuid)
     }
 
-    /// Goes no further with a copy.
+    /// Cancels a copy.
     pub(crate) fn stop_replacing(&self) -> Result<()> {
         let was_stopped = self.engine.borrow_mut().stop_replacing();
         self.turn();
@@ -229,7 +230,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// The copy under way, and where it goes.
+    /// The copy in progress, and its target.
     pub(crate) fn replacement(&self) -> Option<(Replacement, about::Member)> {
         let engine = self.engine.borrow();
         let replacement = engine.replacement()?;
@@ -238,7 +239,7 @@ impl Reactor {
         Some((replacement, about::Member::new(replacement.member, path)))
     }
 
-    /// Who is in the slots, and where.
+    /// The members in the slots, with their paths.
     fn members(&self) -> Vec<about::Member> {
         let engine = self.engine.borrow();
         let slots = engine.superblock().slots.iter().zip(engine.disk().members());
@@ -247,19 +248,19 @@ impl Reactor {
             .collect()
     }
 
-    /// Says who is there now.
+    /// Passes the current members to the watcher.
     pub(crate) fn tell_members(&self) {
         self.watcher.get().into_iter().for_each(|watcher| watcher.learn(self.members()));
     }
 
-    /// How the array is, as far as this reactor knows.
+    /// The array's condition, as far as this reactor knows it.
     pub(super) fn condition(&self) -> Condition {
         let own = Condition::of(&self.engine.borrow(), self.deleted(), self.lagging.get(), self.last_resort);
         let own = Condition { smart: self.failing_disks(), ..own };
         self.peers.as_ref().map_or(own, |peers| peers.condition(own))
     }
 
-    /// The members that are there, and where.
+    /// The present members and their paths.
     pub(crate) fn member_paths(&self) -> Vec<(MemberIndex, PathBuf)> {
         let engine = self.engine.borrow();
         let missing = engine.missing();
@@ -268,13 +269,13 @@ impl Reactor {
         slots.iter().filter_map(|slot| Some((slot, path(slot)?))).collect()
     }
 
-    /// Notes which members' disks say of themselves that they fail, and looks at what has happened.
+    /// Records which members' disks report that they are failing, and checks the array's condition.
     pub(crate) fn note_failing_disks(&self, members: Vec<(MemberIndex, PathBuf)>) {
         self.smart.replace(members);
         self.look();
     }
 
-    /// Members whose disks say of themselves that they fail. Another one may have the slot by now.
+    /// Members whose disks report that they are failing. By now, the slot may hold another member.
     pub(super) fn failing_disks(&self) -> MemberSet {
         let smart = self.smart.borrow();
         if smart.is_empty() {
@@ -284,14 +285,14 @@ impl Reactor {
         smart.iter().filter(|&member| there.contains(member)).map(|&(slot, _)| slot).collect()
     }
 
-    /// Members whose files were deleted and that can't be spared, as of the last look.
+    /// Members whose files were deleted and that the array can't do without, as of the last check.
     pub(super) fn deleted(&self) -> MemberSet {
         let deleted = self.deleted.borrow();
         if deleted.is_empty() {
             return MemberSet::EMPTY;
         }
         let engine = self.engine.borrow();
-        // Another member may have the slot by now.
+        // By now, the slot may hold another member.
         let is_there = |open: &&Open| {
             let member = engine.disk().members().get(open.slot.index()).and_then(Option::as_ref);
             member.is_some_and(|member| Weak::ptr_eq(&open.member, &Arc::downgrade(member)))
@@ -299,7 +300,7 @@ impl Reactor {
         deleted.iter().filter(is_there).map(|open| open.slot).collect()
     }
 
-    /// Looks which members' files were deleted; what hangs is not waited for: none.
+    /// Finds the members whose files were deleted. Returns `None` if the check hangs.
     pub(crate) async fn find_deleted(&self) -> Option<MemberSet> {
         let found = self.look_for_deleted().await?;
         Some(found.iter().map(|open| open.slot).collect())
@@ -313,7 +314,8 @@ impl Reactor {
         Some(found)
     }
 
-    /// Lets go of a member whose place was taken, or that was to take one, and looks at what has happened.
+    /// Passes the array's condition to the watcher. Then releases a member that was replaced, or whose copy was
+    /// cancelled.
     pub(super) fn look(&self) {
         let condition = self.condition();
         if let Some(watcher) = self.watcher.get() {
@@ -324,7 +326,7 @@ impl Reactor {
             return;
         };
         let is_taken = engine.disk().members().get(seat.index()).is_some_and(Option::is_some);
-        // While anything of it is under way, the next turn tries again.
+        // While operations on it are in flight, the next turn tries again.
         if is_taken && let Ok(Some(member)) = engine.disk_mut().put(seat, None) {
             tracing::info!(path = %member.path().display(), "it is not needed any more, and can be taken away");
             let truth = engine.superblock().clone();
@@ -334,13 +336,13 @@ impl Reactor {
         }
     }
 
-    /// Limits how fast each member is rebuilt, in bytes a second.
+    /// Limits the rebuild rate of each member, in bytes per second.
     pub(crate) fn set_rebuild_limit(&self, limit: Option<Bytes>) {
         self.engine.borrow_mut().set_rebuild_limit(limit);
         self.turn();
     }
 
-    /// Refuses what only an array can do that one reactor serves.
+    /// Refuses an operation that needs an array with a single reactor.
     pub(crate) fn ensure_alone(&self) -> Result<()> {
         ensure!(
             self.peers.is_none(),
@@ -349,7 +351,7 @@ impl Reactor {
         Ok(())
     }
 
-    /// Gives members up whose files were deleted, for ever: what they hold ends with the server.
+    /// Fails members whose files were deleted: their content is lost when the server ends. Runs forever.
     pub(super) async fn miss_deleted(&self) {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
@@ -357,7 +359,7 @@ impl Reactor {
         }
     }
 
-    /// Gives up the members whose files are deleted by now, as far as the array can do without them.
+    /// Fails the members whose files are deleted by now, as far as the array can do without them.
     pub(crate) async fn give_up_deleted(&self) {
         let Some(found) = self.look_for_deleted().await else { return };
         let said = self.deleted();
@@ -389,7 +391,7 @@ impl Reactor {
     }
 }
 
-/// Finds members whose files were deleted; blocks.
+/// Finds members whose files were deleted. Blocks.
 fn deleted(engine: &Engine<UringDisk, Token>) -> impl FnOnce() -> Vec<Open> + Send + 'static {
     let members = engine.disk().members().to_vec();
     move || {
@@ -399,7 +401,7 @@ fn deleted(engine: &Engine<UringDisk, Token>) -> impl FnOnce() -> Vec<Open> + Se
     }
 }
 
-/// Makes a member ready on a thread that may block.
+/// Prepares a member on a thread that may block.
 async fn prepare(
     path: PathBuf,
     work: impl FnOnce() -> Result<(Member, Joining), JoinError> + Send + 'static,

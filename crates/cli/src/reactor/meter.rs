@@ -1,7 +1,7 @@
-//! How long clients' requests take.
+//! Latency of clients' requests.
 //!
-//! A request begins with the batch in which it came, and ends with the turn that answers it: the clock is read once for
-//! each of the two.
+//! A request begins with the batch that it arrives in, and ends with the turn that answers it. The clock is read once
+//! for each of the two.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use uraid_io::histogram::Histogram;
 use uraid_layout::Bytes;
 use uraid_nbd::{NbdError, Payload, ReplySlot};
 
-/// What clients ask for.
+/// The kind of a client's request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Read,
@@ -23,16 +23,16 @@ pub(crate) enum Asked {
     Zero,
 }
 
-/// The requests of one kind that were answered.
+/// The answered requests of one kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Served {
     pub(crate) latency: Histogram,
-    /// What those that succeeded cover.
+    /// Bytes covered by the successful requests.
     pub(crate) bytes: Bytes,
     pub(crate) errors: u64,
 }
 
-/// The requests of every kind.
+/// The answered requests of every kind.
 pub(crate) type ServedByKind = [Served; Asked::ALL.len()];
 
 /// See the module.
@@ -42,7 +42,7 @@ pub(super) struct Meter {
     served: RefCell<ServedByKind>,
 }
 
-/// A client's request: whom to answer, and what is noted then.
+/// A client's request: where to send the reply, and the facts to record with it.
 #[derive(Debug)]
 pub(crate) struct Request {
     reply: ReplySlot<Buf>,
@@ -68,18 +68,18 @@ impl Asked {
 }
 
 impl Meter {
-    /// Takes a request in.
+    /// Starts timing a request.
     pub(super) fn begin(self: &Rc<Self>, command: &engine::Command, reply: ReplySlot<Buf>) -> Request {
         let (kind, len) = Asked::of(command);
         Request { reply, meter: Rc::clone(self), kind, len, began: self.now() }
     }
 
-    /// Ends a batch: what comes next comes later.
+    /// Ends a batch: the next request reads the clock again.
     pub(super) fn pass(&self) {
         self.now.set(None);
     }
 
-    /// The requests that were answered so far.
+    /// The requests answered so far.
     pub(super) fn served(&self) -> ServedByKind {
         *self.served.borrow()
     }
@@ -92,7 +92,7 @@ impl Meter {
 }
 
 impl Request {
-    /// Answers it.
+    /// Answers the request.
     pub(super) fn done(self, result: Result<Payload<Buf>, NbdError>) {
         let Self { reply, meter, kind, len, began } = self;
         let now = meter.now();
@@ -107,7 +107,7 @@ impl Request {
 }
 
 impl Served {
-    /// Adds what another reactor has answered.
+    /// Adds the requests that another reactor has answered.
     pub(crate) fn add(&mut self, other: &Self) {
         self.latency.add(&other.latency);
         self.bytes.0 += other.bytes.0;

@@ -1,7 +1,7 @@
-//! Requests that are not wholly a reactor's own: in parts, one for each band that they touch.
+//! Requests that do not belong to one reactor alone. They are split into parts, one for each band that they touch.
 //!
-//! The reply is given when all parts have ended, with the first error that came. Only so many parts of a request are
-//! under way that a request as large as the array takes no more memory than others.
+//! The client gets its reply when all parts have ended, with the first error among them. The number of parts in flight
+//! for each request is bounded, so a request as large as the array takes no more memory than others.
 
 use std::ops::Range;
 
@@ -14,10 +14,10 @@ use uraid_nbd::{NbdError, Payload};
 use super::meter;
 use super::post::{Kind, Order, Part};
 
-/// Parts of one request that are under way at once; a flush has one for each reactor.
+/// Maximum number of parts of one request in flight. A flush has one part for each reactor.
 const PARTS_MAX: usize = 16;
 
-/// The requests in parts of one reactor's clients.
+/// The split requests of one reactor's clients.
 #[derive(Debug, Default)]
 pub(super) struct Requests {
     slots: Vec<Option<Request>>,
@@ -30,7 +30,7 @@ struct Request {
     kind: Kind,
     buf: Option<Buf>,
     start: Lba,
-    /// What was not begun yet; of a flush, the reactors that were not.
+    /// The sectors not begun yet; for a flush, the reactors not begun yet.
     rest: Range<Lba>,
     pending: usize,
     error: Option<NbdError>,
@@ -42,15 +42,15 @@ pub(super) struct Begun<'a> {
     pub(super) owner: Shard,
     pub(super) part: Part,
     pub(super) order: Order,
-    /// What a write writes.
+    /// The data of a write.
     pub(super) data: Option<&'a [u8]>,
 }
 
 impl Order {
-    /// What a command is about, and its memory.
+    /// The order for a command, and the command's memory.
     ///
     /// # Panics
-    /// When it is none of a client's.
+    /// If clients cannot send the command.
     pub(super) fn of(command: Command) -> (Self, Option<Buf>) {
         let order = |kind, lba, len| Self { kind, lba, len };
         let sectors = |buf: &Buf| Bytes(buf.len() as u64).whole_sectors();
@@ -68,7 +68,7 @@ impl Order {
         }
     }
 
-    /// The command; `buf` gives the memory of a read or write, if there is any.
+    /// The command. `buf` provides the memory of a read or write, if there is any.
     pub(super) fn command(self, buf: impl FnOnce(Bytes) -> Option<Buf>) -> Result<Command, NbdError> {
         let Self { kind, lba, len } = self;
         let buf = || buf(len.bytes()).ok_or(NbdError::NoMemory);
@@ -83,7 +83,7 @@ impl Order {
 }
 
 impl Requests {
-    /// Takes a request in; [`Requests::begin`] says what to do for it.
+    /// Adds a request. [`Requests::begin`] returns its parts.
     pub(super) fn insert(&mut self, bands: &Bands, order: Order, buf: Option<Buf>, reply: meter::Request) -> u32 {
         let Order { kind, lba, len } = order;
         let end = if kind == Kind::Flush { bands.shards().count() as u64 } else { lba.0 + len.0 };
@@ -97,7 +97,7 @@ impl Requests {
         id
     }
 
-    /// Begins the request's next part, if it is time for one; ask until there is none.
+    /// Begins the request's next part, unless it is too early or none is left. Call it until it returns `None`.
     pub(super) fn begin(&mut self, bands: &Bands, id: u32) -> Option<Begun<'_>> {
         let request = self.slots[id as usize].as_mut().expect("a request has parts until its last one ends");
         let is_next = request.rest.start < request.rest.end && request.error.is_none() && request.pending < PARTS_MAX;
@@ -128,7 +128,8 @@ impl Requests {
         Some(Begun { owner, part, order, data })
     }
 
-    /// Ends a part, with what a read has read; replies when it was the last. False: there may be another to begin.
+    /// Ends a part, with the data of a read. Replies if it was the last part; otherwise returns false, and another part
+    /// may be ready to begin.
     pub(super) fn end(&mut self, part: Part, result: Result<Option<&[u8]>, NbdError>) -> bool {
         let slot = &mut self.slots[part.request as usize];
         let request = slot.as_mut().expect("a part that ends was begun");
@@ -149,7 +150,7 @@ impl Requests {
         true
     }
 
-    /// Whether no request is under way.
+    /// Whether no split request is in flight.
     pub(super) fn is_empty(&self) -> bool {
         self.slots.len() == self.free.len()
     }

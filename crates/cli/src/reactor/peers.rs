@@ -1,7 +1,8 @@
-//! A reactor that is one of several: requests for other reactors' parity stripes go there in parts, and come from
-//! there.
+//! A reactor among several. It sends its clients' requests for other reactors' parity stripes there in parts, and
+//! executes parts for the others' clients.
 //!
-//! The first reactor keeps the array's record; what the engines ask each other for it is carried here, too.
+//! The first reactor keeps the array's record. This module also carries the messages that the engines exchange about
+//! it.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -21,38 +22,39 @@ use super::post::{Address, KEEPER, Message, Order, Outboxes, Part};
 use super::{Reactor, Token, nbd_error};
 use crate::health::Condition;
 
-/// Messages that are taken in before the engine turns.
+/// Maximum number of messages to handle before the engine turns.
 const BATCH: usize = 256;
 
-/// What a reactor has for dealing with others.
+/// A reactor's state for dealing with the others.
 pub(super) struct Peers {
     pub(super) shard: Shard,
     pub(super) bands: Bands,
     pub(super) outboxes: Outboxes,
     inbox: Cell<Option<Receiver<Message>>>,
     requests: RefCell<Requests>,
-    /// What the others were told last.
+    /// The standing last sent to the others.
     standing: Cell<Standing>,
     asks: RefCell<Vec<Ask>>,
-    /// How the array is for the others, by shard; for one that is not the keeper, how it has said that it is.
+    /// The array's condition as the other reactors see it, by shard. On a follower, only its own entry is used: the
+    /// condition last sent to the keeper.
     conditions: RefCell<Vec<Condition>>,
 }
 
-/// For whom the engine does something that is no command of a client of this reactor.
+/// The originator of engine work that is not a command of this reactor's clients.
 #[derive(Clone, Copy)]
 pub(crate) enum PeerToken {
-    /// A part of a request of this reactor's client.
+    /// A part of a request from this reactor's client.
     Own(Part),
-    /// A part of a request of another's.
+    /// A part of a request from another reactor's client.
     Guest { from: Shard, part: Part },
     /// A flush for another reactor's engine.
     Sync { from: Shard, members: MemberSet },
-    /// A region that is held for another reactor's engine.
+    /// A region held for another reactor's engine.
     Intend { from: Shard, region: RegionId },
 }
 
 impl Peers {
-    /// Opens an address, whose engine has this standing.
+    /// Opens an address whose engine has this standing.
     pub(super) fn new(address: Address, standing: Standing) -> Self {
         let (shard, bands) = (address.shard, address.bands);
         let (outboxes, inbox) = address.open();
@@ -68,7 +70,7 @@ impl Peers {
         }
     }
 
-    /// Whether a command is for this reactor's stripes alone.
+    /// Whether a command touches only this reactor's stripes.
     pub(super) fn is_own(&self, command: &engine::Command) -> bool {
         let (lba, sectors) = match command {
             engine::Command::Read { lba, buf } | engine::Command::Write { lba, buf, .. } => {
@@ -76,7 +78,7 @@ impl Peers {
             }
             engine::Command::WriteZeroes { lba, len, .. } | engine::Command::Trim { lba, len, .. } => (*lba, len.0),
             engine::Command::Flush | engine::Command::Close => return false,
-            // What is given up at one is given up at all.
+            // A member that fails at one reactor fails at all.
             engine::Command::Fail { .. } | engine::Command::Join(_) | engine::Command::Replace(_) => return true,
         };
         let range = lba..Lba(lba.0 + sectors);
@@ -95,8 +97,8 @@ impl Peers {
         }
     }
 
-    /// How the array is for all reactors, as far as this one has been told, whose own this is; the keeper is told what
-    /// has changed.
+    /// The array's condition for all reactors, as far as this reactor knows. `own` is its own view; it reports changes
+    /// in it to the keeper.
     pub(super) fn condition(&self, own: Condition) -> Condition {
         let mut conditions = self.conditions.borrow_mut();
         if self.is_keeper() {
@@ -109,14 +111,14 @@ impl Peers {
         own
     }
 
-    /// Whether every request of this reactor's clients that has parts elsewhere has ended.
+    /// Whether all split requests of this reactor's clients have ended.
     pub(super) fn is_quiet(&self) -> bool {
         self.requests.borrow().is_empty()
     }
 }
 
 impl Reactor {
-    /// Takes messages in and sends those that found a full inbox, for ever, in tasks of their own.
+    /// Spawns tasks that receive messages and resend those that met a full inbox. They run forever.
     pub(super) fn spawn_peers(self: &Rc<Self>) {
         let Some(peers) = &self.peers else { return };
         let inbox = peers.inbox.take();
@@ -132,8 +134,7 @@ impl Reactor {
         }
     }
 
-    /// Flushes what this reactor's engine has, when no client has anything under way any more; the record is the
-    /// keeper's to close.
+    /// Flushes this reactor's engine, once no client has anything in flight. Closing the record is up to the keeper.
     pub(crate) async fn stop(&self) -> Result<()> {
         self.is_stopping.set(true);
         self.engine.borrow_mut().wind_down();
@@ -151,7 +152,7 @@ impl Reactor {
         }
     }
 
-    /// Waits until no request of this reactor's clients has parts elsewhere; there are no clients any more.
+    /// Waits until no request of this reactor's clients has parts elsewhere. Call it when there are no clients left.
     pub(crate) async fn quiesce(&self) {
         self.is_stopping.set(true);
         while self.peers.as_ref().is_some_and(|peers| !peers.is_quiet()) {
@@ -159,14 +160,14 @@ impl Reactor {
         }
     }
 
-    /// Begins a request that is not wholly this reactor's own.
+    /// Begins a request that does not belong to this reactor alone.
     pub(super) fn split(&self, peers: &Peers, command: engine::Command, reply: Request) {
         let (order, buf) = Order::of(command);
         let request = peers.requests.borrow_mut().insert(&peers.bands, order, buf, reply);
         self.begin_parts(peers, request);
     }
 
-    /// Takes in the end of what the engine did for `token`.
+    /// Handles the end of the engine's work for `token`.
     pub(super) fn answer_peer(&self, token: PeerToken, result: Result<Option<Buf>, EngineError>) {
         let peers = self.peers.as_ref().expect("only peers' tokens come here");
         match token {
@@ -181,14 +182,14 @@ impl Reactor {
             }
             PeerToken::Sync { from, members } => {
                 let failed = match result {
-                    // That the array is frozen they have been told already.
+                    // The peers already know that the array is frozen.
                     Ok(_) | Err(EngineError::Frozen) => MemberSet::EMPTY,
                     Err(EngineError::FlushFailed { members }) => members,
                     Err(_) => members,
                 };
                 peers.outboxes.post(from, Message::Synced { members, failed });
             }
-            // That the array is frozen they have been told already.
+            // The peers already know that the array is frozen.
             PeerToken::Intend { from, region } if result.is_ok() => {
                 peers.outboxes.post(from, Message::Intended { region });
             }
@@ -196,7 +197,7 @@ impl Reactor {
         }
     }
 
-    /// Sends what there is to send.
+    /// Sends all queued messages and the engine's asks.
     pub(super) fn deliver(&self, peers: &Peers) {
         if peers.shard != KEEPER {
             let mut asks = peers.asks.borrow_mut();
@@ -208,7 +209,7 @@ impl Reactor {
         peers.outboxes.deliver();
     }
 
-    /// Takes messages in as they come.
+    /// Handles messages as they arrive.
     async fn receive(&self, mut inbox: Receiver<Message>) {
         let mut batch = Vec::with_capacity(BATCH);
         while inbox.recv_many(&mut batch, BATCH).await > 0 {
@@ -245,7 +246,7 @@ impl Reactor {
             Message::Standing(standing) => engine().learn(standing),
             Message::Synced { members, failed } => engine().synced(members, failed),
             Message::Intended { region } => engine().intended(region),
-            // Whoever asked may have left.
+            // The requester may be gone.
             Message::Look(answer) => drop(answer.send(self.facts())),
             Message::CacheMode(mode) => {
                 engine().set_cache_mode(mode);
@@ -268,7 +269,7 @@ impl Reactor {
         }
     }
 
-    /// Begins what can begin of a request; true when the engine has something new to do.
+    /// Begins the parts of a request that can begin now. Returns true if the engine has new work.
     fn begin_parts(&self, peers: &Peers, request: u32) -> bool {
         let mut is_own = false;
         let mut requests = peers.requests.borrow_mut();
@@ -284,7 +285,7 @@ impl Reactor {
                     peers.outboxes.post(owner, Message::Order { from: peers.shard, part, order, data });
                 })
             };
-            // A part that there is no memory for ends its request, now or with those that are under way.
+            // If there is no memory for a part, its request ends, now or with the parts in flight.
             if let Err(error) = sent {
                 requests.end(part, Err(error));
                 break;
@@ -293,7 +294,7 @@ impl Reactor {
         is_own
     }
 
-    /// Memory for a part, with what is written.
+    /// Memory for a part, filled with the data of a write.
     fn filled(&self, len: Bytes, data: Option<&[u8]>) -> Option<Buf> {
         let mut buf = self.memory(len)?;
         data.iter().for_each(|data| buf.as_mut().copy_from_slice(data));
@@ -301,7 +302,7 @@ impl Reactor {
     }
 }
 
-/// A copy that can go to another thread.
+/// A copy that can move to another thread.
 fn copied(data: &[u8]) -> Result<Box<[u8]>, NbdError> {
     let mut copy = Vec::new();
     copy.try_reserve_exact(data.len()).map_err(|_| NbdError::NoMemory)?;

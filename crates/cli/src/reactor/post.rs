@@ -1,9 +1,9 @@
-//! What the reactors of one array send each other, and how.
+//! Messages between the reactors of one array.
 //!
-//! Every reactor has an inbox: a queue of bounded length that wakes its thread. What finds an inbox full waits in the
-//! sender's own queue, in order, and nobody waits for it: two reactors whose inboxes are both full still take in what
-//! is in them. The sender's queue is as long as its own and its peers' clients have requests in flight at most, times
-//! [`super::parts`]' parts of a request.
+//! Every reactor has an inbox: a bounded queue that wakes its thread. Messages to a full inbox wait in the sender's own
+//! queue, in order. The sender does not block, so two reactors with full inboxes still drain them. The length of the
+//! sender's queue is bounded by the requests in flight from its own and its peers' clients, times the parts of a
+//! request (see [`super::parts`]).
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -22,53 +22,54 @@ use super::Facts;
 use crate::health::Condition;
 use crate::patience::Patience;
 
-/// Messages that an inbox holds.
+/// Capacity of an inbox, in messages.
 const INBOX: usize = 1024;
 
 /// The reactor that keeps the array's record.
 pub(crate) const KEEPER: Shard = Shard(0);
 
-/// What one reactor tells another. Data is a copy: request memory belongs to the thread that allocated it.
+/// A message from one reactor to another. Data is copied, because request memory belongs to the thread that allocated
+/// it.
 #[derive(Debug)]
 pub(super) enum Message {
-    /// Do a part of a request, and answer.
+    /// Execute a part of a request, and answer.
     Order { from: Shard, part: Part, order: Order, data: Option<Box<[u8]>> },
-    /// The end of a part, with what a read has read.
+    /// The result of a part, with the data of a read.
     Answer { part: Part, result: Result<Option<Box<[u8]>>, NbdError> },
     /// To the keeper.
     Ask { from: Shard, ask: Ask },
-    /// To the keeper, when it has changed: how the array is for the one that sends it.
+    /// To the keeper, on change: the array's condition as the sender sees it.
     Condition { from: Shard, condition: Box<Condition> },
-    /// From the keeper, when it has changed.
+    /// From the keeper, on change.
     Standing(Standing),
-    /// From the keeper: the end of [`Ask::Flush`].
+    /// From the keeper: completion of [`Ask::Flush`].
     Synced { members: MemberSet, failed: MemberSet },
-    /// From the keeper: the end of [`Ask::Intend`].
+    /// From the keeper: completion of [`Ask::Intend`].
     Intended { region: RegionId },
-    /// From the keeper: say how you are.
+    /// From the keeper: report your facts.
     Look(oneshot::Sender<Facts>),
-    /// From the keeper: writes that come from now on are replied to as this says.
+    /// From the keeper: the cache mode for all writes from now on.
     CacheMode(CacheMode),
-    /// From the keeper: what members may get away with from now on.
+    /// From the keeper: the members' deadlines and error limit from now on.
     Patience(Patience),
-    /// From the keeper: scrub what is yours, from there on.
+    /// From the keeper: scrub your own stripes, starting there.
     StartScrub(ScrubRun),
-    /// From the keeper: of each member, in bytes a second.
+    /// From the keeper: the limit for each member, in bytes per second.
     ScrubLimit(Option<Bytes>),
     /// From the keeper.
     StopScrub,
 }
 
-/// A part of a split request: what its answer comes back with.
+/// A part of a split request. Its answer carries it back.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// The request, at the reactor of its client.
+    /// The request's number at its client's reactor.
     pub(super) request: u32,
-    /// Where the part is in the request's memory, in bytes.
+    /// The part's offset in the request's memory, in bytes.
     pub(super) at: usize,
 }
 
-/// What is to be done with some sectors.
+/// An operation on a range of sectors.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Order {
     pub(super) kind: Kind,
@@ -76,7 +77,7 @@ pub(super) struct Order {
     pub(super) len: Sectors,
 }
 
-/// A request without its place and data.
+/// The kind of a request, without its range and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Read,
@@ -86,17 +87,17 @@ pub(super) enum Kind {
     Flush,
 }
 
-/// A reactor's place in the post, to be taken to its thread.
+/// A reactor's address, to be moved to its thread.
 #[derive(Debug)]
 pub(crate) struct Address {
     pub(crate) shard: Shard,
     pub(crate) bands: Bands,
-    /// By shard; none to itself.
+    /// By shard; `None` for the reactor itself.
     senders: Vec<Option<Sender<Message>>>,
     pub(super) inbox: Receiver<Message>,
 }
 
-/// A reactor's way to the others.
+/// Queues of messages to the other reactors.
 #[derive(Debug)]
 pub(super) struct Outboxes {
     links: Vec<Option<Link>>,
@@ -110,7 +111,7 @@ struct Link {
 }
 
 impl Address {
-    /// An address for each reactor of an array.
+    /// One address for each reactor of an array.
     pub(crate) fn all(bands: Bands) -> Vec<Self> {
         let (senders, inboxes): (Vec<_>, Vec<_>) = bands.shards().map(|_| channel(INBOX)).unzip();
         let address = |(shard, inbox): (Shard, Receiver<Message>)| {
@@ -121,7 +122,7 @@ impl Address {
         bands.shards().zip(inboxes).map(address).collect()
     }
 
-    /// Takes the address into use.
+    /// Puts the address to use.
     pub(super) fn open(self) -> (Outboxes, Receiver<Message>) {
         let link = |inbox| Link { inbox, waiting: RefCell::default(), is_full: Notify::new() };
         let links = self.senders.into_iter().map(|sender| sender.map(link)).collect();
@@ -133,7 +134,7 @@ impl Outboxes {
     /// Queues a message; [`Outboxes::deliver`] sends it.
     ///
     /// # Panics
-    /// When it is to the sender itself.
+    /// If the sender addresses itself.
     pub(super) fn post(&self, to: Shard, message: Message) {
         let link = self.links[to.index()].as_ref().expect("nobody sends to itself");
         link.waiting.borrow_mut().push_back(message);
@@ -146,17 +147,17 @@ impl Outboxes {
         }
     }
 
-    /// Sends what there is room for.
+    /// Sends as many messages as the inboxes have room for.
     pub(super) fn deliver(&self) {
         self.links.iter().flatten().for_each(Link::deliver);
     }
 
-    /// Goes on sending to one inbox that was full when there is room again, for ever.
+    /// Keeps sending to one inbox after it was full, whenever there is room again. Runs forever.
     pub(super) async fn go_on(&self, to: Shard) {
         let Some(link) = &self.links[to.index()] else { return };
         loop {
             link.is_full.notified().await;
-            // An inbox that is closed is a thread that has ended, and with it the process or all clients' requests.
+            // An inbox closes when its thread ends, and with it the process or all clients' requests.
             let Ok(room) = link.inbox.reserve().await else { return };
             let message = link.waiting.borrow_mut().pop_front();
             if let Some(message) = message {

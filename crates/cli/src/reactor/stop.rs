@@ -1,4 +1,4 @@
-//! Time while an array is closed: nothing else counts it then, and members may not answer.
+//! Keeps time while an array is being closed. Nothing else does then, and members may not answer.
 
 use std::time::{Duration, Instant};
 
@@ -10,27 +10,27 @@ use uraid_layout::{Bytes, MemberIndex};
 
 use crate::terminal::{list, size};
 
-/// What is waited for at the least, where there is a limit at all.
+/// Minimum wait, if there is a limit at all.
 const WAIT_MIN: Duration = Duration::from_secs(30);
 
-/// When it is said who is waited for.
+/// When to log which members a stop waits for.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
-/// Counts the time of an engine that is waited for.
+/// Keeps time for an engine that is being stopped.
 pub(super) struct StopClock {
     ticked: Instant,
-    /// When something ended last, and what was under way then.
+    /// When an operation last completed, and the operations in flight at that time.
     moved: Instant,
     under_way: (usize, usize),
     has_said: bool,
-    /// How long nothing may end; none: for ever.
+    /// How long to wait without any completion; `None` means forever.
     limit: Option<Duration>,
 }
 
 impl StopClock {
     pub(super) fn new<T>(engine: &Engine<UringDisk, T>) -> Self {
         let now = Instant::now();
-        // By then members that can be given up are.
+        // Members that can be given up are given up by then.
         let limit = engine.deadlines().write.map(|write| (write * 2).max(WAIT_MIN));
         Self { ticked: now, moved: now, under_way: (0, 0), has_said: false, limit }
     }
@@ -38,7 +38,7 @@ impl StopClock {
     /// Waits for a completion or a tick.
     ///
     /// # Errors
-    /// When the ring is broken, or nothing has ended for too long.
+    /// If the ring is broken, or nothing has completed for too long.
     pub(super) fn wait<T>(&mut self, engine: &mut Engine<UringDisk, T>) -> Result<()> {
         engine.disk_mut().wait_at_most(TICK)?;
         let now = Instant::now();
@@ -59,14 +59,14 @@ impl StopClock {
     }
 }
 
-/// What ends with the server's memory.
+/// The data that is lost with the server's memory.
 fn lost<T>(engine: &Engine<UringDisk, T>) -> String {
     let unwritten = engine.cache_fill().map_or(Bytes(0), |fill| fill.used);
     let lost = format!("; {} that clients have written was in memory alone and is lost", size(unwritten.0));
     if unwritten == Bytes(0) { String::new() } else { lost }
 }
 
-/// Who is waited for.
+/// The members that a stop waits for.
 fn awaited<T>(engine: &Engine<UringDisk, T>) -> String {
     let roomless = engine.troubles().roomless;
     let is_awaited = |member: &MemberIndex| engine.waits_for(*member).is_some();
