@@ -1,7 +1,7 @@
-//! The control socket of a server: what an administrator asks of an array that is being served ([protocol]).
+//! The control socket of a server: administrators' requests about a running array ([protocol]).
 //!
-//! It runs beside the array's clients on the first reactor's thread, and takes from them no more than a request's turn.
-//! Lines, connections and waiting are bounded, and nothing that a peer sends ends the server.
+//! It runs beside the array's clients on the first reactor's thread, and delays them by no more than one request's
+//! turn. Lines, connections and waits are bounded. No input from a peer ends the server.
 
 pub(crate) mod client;
 mod members;
@@ -35,28 +35,28 @@ use protocol::{
 
 pub(crate) use serve::serve;
 
-/// How long the replies to those who wait for the array's end may take.
+/// How long the final replies may take, to the peers that wait for the array's end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// What the control socket acts on.
+/// State that the control socket acts on.
 pub(crate) struct Control {
     about: Rc<About>,
     reactor: Rc<Reactor>,
     connections: Connections,
     started: Instant,
     stop: Notify,
-    /// Held while a member is given up, taken out or taken in.
+    /// Held while a member is being failed, removed or added.
     changing: Mutex<()>,
     scrubs: scrub::Followed,
     limits: Cell<Limits>,
-    /// A spare that did not answer has.
+    /// Notified when a silent spare answers.
     spare_answers: Notify,
-    /// How closing the array ended.
+    /// The result of closing the array.
     ended: watch::Sender<Option<Result<Vec<Lost>, String>>>,
     door: Door,
 }
 
-/// Whether somebody listens for administrators.
+/// Whether the control socket is open.
 #[derive(Default)]
 struct Door {
     is_open: Cell<bool>,
@@ -65,7 +65,7 @@ struct Door {
 }
 
 impl Control {
-    /// Control of what `reactor`, and the others where it is one of several, serve.
+    /// Controls the array that `reactor` serves, and the other reactors if it is one of several.
     pub(crate) fn new(about: Rc<About>, reactor: Rc<Reactor>, connections: Connections) -> Self {
         let (ended, _) = watch::channel(None);
         Self {
@@ -83,26 +83,26 @@ impl Control {
         }
     }
 
-    /// Lets each member be rebuilt or copied to no faster than this from now on.
+    /// Limits the rate of rebuilds and copies to each member from now on.
     pub(crate) fn limit_rebuilds(&self, limit: Option<Bytes>) {
         let rebuild_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { rebuild_bytes_per_second, ..self.limits.get() });
         self.reactor.set_rebuild_limit(limit);
     }
 
-    /// Lets scrubs read each member no faster than this from now on.
+    /// Limits the rate at which scrubs read each member from now on.
     pub(crate) fn limit_scrubs(&self, limit: Option<Bytes>) {
         let scrub_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { scrub_bytes_per_second, ..self.limits.get() });
         self.reactor.set_scrub_limit(limit);
     }
 
-    /// Waits until somebody wants the array stopped.
+    /// Waits until an administrator stops the array.
     pub(crate) async fn stopped(&self) {
         self.stop.notified().await;
     }
 
-    /// Listens no more, so that another server can; who is connected stays.
+    /// Stops listening, so that another server can listen. Existing connections stay.
     pub(crate) async fn close_door(&self) {
         if self.door.is_open.get() {
             self.door.closes.notify_one();
@@ -110,18 +110,17 @@ impl Control {
         }
     }
 
-    /// Tells those who wait for it how the array was stopped.
-    /// `lost` are the members that were given up meanwhile.
+    /// Tells the waiting peers how the array was stopped. `lost` are the members that failed meanwhile.
     pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet) {
         let path = |slot| self.about.path(slot).map(|path| path.display().to_string());
         let lost = || lost.iter().map(|slot| Lost { slot: slot.0, path: path(slot) }).collect();
         let said = result.as_ref().map(|()| lost()).map_err(crate::chain);
         self.ended.send_replace(Some(said));
-        // A peer that does not read its reply does not keep the server.
+        // A peer that does not read its reply must not delay the server.
         let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
     }
 
-    /// Does what a request asks for.
+    /// Executes a request.
     async fn answer(self: &Rc<Self>, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => Ok(Answer::Status(Box::new(self.status().await?))),
@@ -158,14 +157,14 @@ impl Control {
             Request::ScrubStatus {} => self.scrub().await.map(Answer::ScrubReport),
             Request::Set { key, value } => {
                 self.set(&key, &value)?;
-                // Whoever answers this has taken the setting in.
+                // A reactor that answers this has applied the setting.
                 self.reactor.all_facts().await?;
                 Ok(Answer::Set { key, value })
             }
         }
     }
 
-    /// Whether a stop loses nothing.
+    /// Refuses a stop that would lose data.
     async fn check_stop(&self) -> Result<()> {
         let deleted = self.reactor.find_deleted().await;
         let facts = self.reactor.all_facts().await.context("stop it with --force all the same")?;
@@ -309,7 +308,7 @@ fn cache_name(mode: Option<CacheMode>) -> &'static str {
     }
 }
 
-/// A rate at which something goes on: none is no limit.
+/// A rate limit; `None` means no limit.
 fn limit(bytes_per_second: Option<u64>) -> Result<Option<Bytes>> {
     if bytes_per_second == Some(0) {
         bail!("a limit of 0 bytes a second would stop it for ever; null is no limit");

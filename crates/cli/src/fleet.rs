@@ -1,14 +1,13 @@
-//! Several reactors for one array, each on a thread of its own.
+//! Several reactors for one array, each on its own thread.
 //!
-//! The calling thread is the keeper's: it accepts connections, which are served in turn by all, and in the end marks
-//! the members clean. The order of a stop:
-//! 1. Every thread's connections end, and every request that has parts elsewhere.
-//! 2. When that is so everywhere, nobody sends requests any more: the followers flush what they have, through the
-//!    keeper, and end.
-//! 3. The keeper closes the array; where somebody could not flush, it only flushes its own.
+//! The calling thread is the keeper's. It accepts connections, which all reactors serve in turn, and finally marks the
+//! members clean. A stop proceeds in this order:
+//! 1. Each thread waits for its connections to end, and for all requests with parts elsewhere.
+//! 2. Once that is true everywhere, nobody sends requests anymore. The followers flush their data, through the keeper,
+//!    and end.
+//! 3. The keeper closes the array. If a follower could not flush, the keeper only flushes its own data.
 //!
-//! A thread that fails before that ends the process, as a single reactor's failure does; what is on the members is then
-//! what a crash leaves.
+//! If a thread fails before that, the process ends, as for a single reactor. The members are then as after a crash.
 
 use std::future::Future;
 use std::rc::Rc;
@@ -28,7 +27,7 @@ use crate::serve::warn_unless;
 /// The reactors, ready to serve.
 pub(crate) struct Fleet {
     keeper: Rc<Reactor>,
-    /// Of each reactor's clients.
+    /// Limits for the clients of each reactor.
     limits: Limits,
     dispatcher: Dispatcher,
     incoming: Incoming,
@@ -37,10 +36,10 @@ pub(crate) struct Fleet {
     ended: mpsc::Receiver<Ended>,
 }
 
-/// How a follower's thread ended: whether it could flush in the end, unless it failed before.
+/// How a follower's thread ended: either it failed early, or this is the result of its final flush.
 type Ended = Result<Result<()>>;
 
-/// What a follower's thread begins with.
+/// Input of a follower's thread.
 struct Beginning {
     follower: Follower,
     address: Address,
@@ -51,7 +50,7 @@ struct Beginning {
 }
 
 impl Fleet {
-    /// Starts `reactors` threads, this one counted.
+    /// Starts `reactors` threads, including this one.
     pub(crate) async fn start(array: Array, info: &ExportInfo, settings: Settings, reactors: u8) -> Result<Self> {
         let bands = Bands::new(&array.geometry, reactors);
         let (dispatcher, mut incoming) = Dispatcher::new(reactors.into(), settings.limits(reactors.into()));
@@ -66,7 +65,7 @@ impl Fleet {
             let sender = sender.clone();
             let run = move || {
                 let result = beginning.run();
-                // Nobody is left to tell where the keeper has failed first.
+                // If the keeper failed first, there is nobody to tell.
                 let _ = sender.blocking_send(result);
             };
             thread::Builder::new().name(name).spawn(run).context("can't start a thread")
@@ -83,7 +82,7 @@ impl Fleet {
         }
     }
 
-    /// The reactor that keeps the array's record, and is to close it in the end.
+    /// The reactor that keeps the array's record and closes the array at the end.
     pub(crate) fn keeper(&self) -> Rc<Reactor> {
         Rc::clone(&self.keeper)
     }
@@ -93,7 +92,7 @@ impl Fleet {
         self.dispatcher.connections()
     }
 
-    /// Serves until `shutdown` is ready and everybody but the keeper has flushed and stopped.
+    /// Serves until `shutdown` completes and all followers have flushed and stopped.
     pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
         let Self { keeper, limits, dispatcher, incoming, steps, followers, mut ended } = self;
         let server = Server::new(Rc::clone(&keeper), limits)?;
@@ -116,7 +115,7 @@ impl Fleet {
         let all = async {
             let ((), flushed) = tokio::try_join!(work, stopped)?;
             if flushed.is_err() {
-                // What this thread has is not worth less for what another could not write.
+                // This thread's data still counts, even though another's could not be written.
                 keeper.stop().await?;
             }
             flushed
@@ -134,7 +133,7 @@ impl Fleet {
 }
 
 impl Beginning {
-    /// A follower's thread.
+    /// Runs a follower's thread.
     fn run(self) -> Ended {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         LocalSet::new().block_on(&runtime, self.serve())
@@ -161,7 +160,7 @@ impl Beginning {
     }
 }
 
-/// Why a follower ended before its time.
+/// Why a follower ended early.
 fn failure(ended: Option<Ended>) -> anyhow::Error {
     let unasked = || anyhow::anyhow!("a reactor's thread has ended");
     ended.unwrap_or_else(|| Err(unasked())).err().unwrap_or_else(unasked)

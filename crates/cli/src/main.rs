@@ -1,4 +1,4 @@
-//! The `uraid` command: exit status 0 done, 1 failed, 2 misused.
+//! The `uraid` command. Exit status: 0 success, 1 failure, 2 misuse.
 
 mod about;
 mod administer;
@@ -93,22 +93,22 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        // What was asked for is done, and whoever stopped reading has seen enough.
+        // The command has done its work, and the reader has seen enough.
         Err(error) if error.is::<Closed>() && !serves => ExitCode::SUCCESS,
         Err(error) => fail(&error),
     }
 }
 
-/// Says what went wrong.
+/// Prints an error.
 fn fail(error: &anyhow::Error) -> ExitCode {
-    // Nobody is left to tell where standard error is closed.
     let name = Colours::of(&io::stderr()).paint("uraid:", Tone::Bad);
+    // If standard error is closed, there is nobody to tell.
     let _ = writeln!(io::stderr(), "{name} {}", chain(error));
     if is_misuse(error) { ExitCode::from(2) } else { ExitCode::FAILURE }
 }
 
-/// A broken invariant ends the process: the engine must not go on, nor call members clean, in a state that nobody
-/// intended. What is on the members is then what a crash leaves, which the next start puts right.
+/// A broken invariant ends the process. The engine must not continue, nor mark members clean, in an unintended state.
+/// The members are then as after a crash, and the next start recovers them.
 fn abort_on_panic() {
     let report = panic::take_hook();
     panic::set_hook(Box::new(move |panic| {
@@ -117,7 +117,7 @@ fn abort_on_panic() {
     }));
 }
 
-/// Whether the command line itself is at fault, whatever the members are.
+/// Whether the command line itself is wrong, regardless of the members.
 fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misuse>()
         || error.is::<GeometryError>()
@@ -125,7 +125,7 @@ fn is_misuse(error: &anyhow::Error) -> bool {
         || matches!(error.downcast_ref(), Some(ConfigureError::Unsuited { .. } | ConfigureError::Name(_)))
 }
 
-/// An error with its causes, each said once: many messages end in their cause's.
+/// An error with its causes. Many messages end with their cause's message; each is printed once.
 pub(crate) fn chain(error: &anyhow::Error) -> String {
     error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
         "" => cause,

@@ -1,4 +1,4 @@
-//! `uraid serve`: an array as a network block device, in the foreground.
+//! `uraid serve`: serves an array as a network block device, in the foreground.
 
 mod late;
 mod start;
@@ -32,27 +32,28 @@ use crate::systemd::{self, Notifier};
 use crate::terminal::{print, quoted};
 use start::{Started, start};
 
-/// How long `--busy-poll auto` looks for the next command: a little longer than a client on another core takes to wake
-/// up, and only where no worker thread of the kernel wants the core.
+/// How long `--busy-poll auto` polls for the next command: slightly longer than a client on another core takes to wake
+/// up. It only polls if none of the kernel's worker threads needs the core.
 const BUSY_POLL: Duration = Duration::from_micros(50);
 
-/// Memory of the cache, on machines that have eight times as much.
+/// Memory of the cache, on machines with at least eight times as much.
 const CACHE_BYTES: Bytes = Bytes(256 << 20);
 
-/// What `--read-ahead auto` reads ahead at most of each client that reads in order, where members are on disks.
+/// Maximum read-ahead with `--read-ahead auto` for each client that reads sequentially, if members are on disks.
 const READ_AHEAD: Bytes = Bytes(2 << 20);
 
-/// What clients' requests in flight may take where nobody says: two of the largest, or as much as the cache.
+/// Minimum of the default limit for clients' requests in flight: two of the largest. The default is the cache's size if
+/// that is larger.
 const REQUEST_MEMORY_MIN: Bytes = Bytes(2 * REQUEST_BYTES_MAX as u64);
 
-/// The most data of one request.
+/// Maximum data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
-/// File descriptors of a server without members, and of each further reactor.
+/// File descriptors of a server without members, and of each additional reactor.
 const DESCRIPTORS: u64 = 20;
 const DESCRIPTORS_OF_REACTOR: u64 = 8;
 
-/// When a stop that takes longer says what it waits for.
+/// How long a stop may take before a log message says what it waits for.
 const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Serves until SIGINT or SIGTERM.
@@ -73,12 +74,12 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = LocalSet::new()
         .block_on(&runtime, serve(started, info, args, Outside { addresses, metrics, smart }, &signals, notifier));
-    // A file system that hangs is not waited for.
+    // A hanging file system must not delay the exit.
     runtime.shutdown_background();
     served
 }
 
-/// Refuses a limit of open files that is too low for the members and one client, before something else fails for that.
+/// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.
 fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
     let members = args.members.len() + args.spares.len();
     let own = DESCRIPTORS + DESCRIPTORS_OF_REACTOR * u64::from(args.reactors.max(1) - 1);
@@ -92,7 +93,7 @@ fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
     Ok(())
 }
 
-/// Refuses one socket for clients and for administrators.
+/// Refuses the same socket for clients and for administrators.
 fn ensure_two_sockets(args: &ServeArgs) -> Result<()> {
     let (Some(control), None) = (&args.watch.control, &args.endpoint.listen) else { return Ok(()) };
     let socket = args.endpoint.socket.clone().unwrap_or_else(|| default_socket(&args.members));
@@ -137,7 +138,7 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     Settings { busy_poll, caching, request_memory, patience: args.patience.into(), last_resort }
 }
 
-/// How many threads serve the array.
+/// The number of threads that serve the array.
 fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     let wanted = args.reactors;
     let possible = array.engines_max().and_then(|most| u8::try_from(most).ok()).unwrap_or(u8::MAX);
@@ -150,11 +151,11 @@ fn reactors(array: &Array, args: &ServeArgs) -> u8 {
     wanted.min(possible)
 }
 
-/// What was made sure of before the array was opened.
+/// Resources checked before the array is opened.
 struct Outside {
-    /// Where to listen, if it is on TCP.
+    /// Addresses to listen at, for TCP.
     addresses: Option<Vec<SocketAddr>>,
-    /// Where metrics are handed out: at the first of these that can be.
+    /// Addresses for metrics. The first usable one serves them.
     metrics: Option<Vec<SocketAddr>>,
     smart: Option<Smart>,
 }
@@ -216,7 +217,7 @@ async fn serve(
         }
         notifier.stopping();
         known.set(reactor.vacancies());
-        // They end with the server, and are not to be waited for at the next start.
+        // Deleted members end with the server, and the next start must not wait for them.
         reactor.give_up_deleted().await;
         spawn_local(say_what_stops(Rc::clone(&reactor)));
         Box::pin(control.end_scrub()).await;
@@ -226,7 +227,8 @@ async fn serve(
         .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
     let lost = reactor.vacancies().minus(known.get());
     reactor.finish_disowning().await;
-    // Whoever waits for the end may serve the array again at once, though this process has still to tell the program.
+    // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
+    // program.
     reactor.release();
     if let Some(exporting) = exporting {
         exporting.abort();
@@ -241,7 +243,7 @@ async fn serve(
     closed
 }
 
-/// Says what a stop waits for that takes long, while clients' requests are under way.
+/// Logs what a slow stop waits for while clients' requests are in flight.
 async fn say_what_stops(reactor: Rc<Reactor>) {
     tokio::time::sleep(STOP_SAID_AFTER).await;
     let requests = reactor.under_way();
@@ -250,7 +252,7 @@ async fn say_what_stops(reactor: Rc<Reactor>) {
     }
 }
 
-/// What serves the array: one reactor, or several.
+/// The server of the array: one reactor, or several.
 enum Service {
     One(Rc<Reactor>, Server<Reactor>),
     Several(Fleet),
@@ -267,7 +269,7 @@ impl Service {
         Ok(Self::One(reactor, server))
     }
 
-    /// The reactor that closes the array in the end, and the clients of all.
+    /// The reactor that closes the array at the end, and the clients of all reactors.
     fn parts(&self) -> (Rc<Reactor>, Connections) {
         match self {
             Self::One(reactor, server) => (Rc::clone(reactor), server.connections()),
@@ -275,7 +277,7 @@ impl Service {
         }
     }
 
-    /// Serves until `shutdown` is ready.
+    /// Serves until `shutdown` completes.
     async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
         let (reactor, server) = match self {
             Self::One(reactor, server) => (reactor, server),
@@ -292,14 +294,14 @@ impl Service {
     }
 }
 
-/// Says so where a shutdown did not wait for all replies.
+/// Logs a warning if a shutdown did not wait for all replies.
 pub(crate) fn warn_unless(answered: bool) {
     if !answered {
         tracing::warn!("some requests were not answered in time");
     }
 }
 
-/// What is cached, and in how much memory.
+/// The cache mode and the cache's memory.
 fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let mode = match args.cache.cache {
         CacheName::Writeback => CacheMode::WriteBack,
@@ -309,7 +311,7 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let memory = rustix::system::sysinfo();
     let eighth = (memory.totalram as u64).saturating_mul(memory.mem_unit.into()) / 8;
     let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
-    // Without writes there is still what is read ahead.
+    // A read-only array still uses the cache for read-ahead.
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
 }
 
@@ -337,24 +339,24 @@ fn listener(endpoint: &EndpointArgs, addresses: Option<&[SocketAddr]>, members: 
     Ok(listener)
 }
 
-/// The control socket, if there is to be one.
+/// The control socket, if there is one.
 fn control_socket(endpoint: &Endpoint, args: &WatchArgs) -> Result<Option<UnixSocket>> {
     let path = match (&args.control, endpoint) {
         (Some(path), _) => path.clone(),
-        // A socket without a name has nothing beside it.
+        // A socket without a name has no directory to put it in.
         (None, Endpoint::Unix(socket)) if socket.file_name().is_some() => control::beside(socket)?,
         (None, _) => return Ok(None),
     };
     Ok(Some(UnixSocket::bind(&path)?))
 }
 
-/// Beside the first member; for devices in the working directory.
+/// The default socket, in the first member's directory. For devices it is in the working directory.
 fn default_socket(members: &[PathBuf]) -> PathBuf {
     let directory = members.first().and_then(|member| member.parent()).filter(|parent| !parent.starts_with("/dev"));
     directory.unwrap_or(Path::new("")).join("uraid.sock")
 }
 
-/// Says where the array is, and how clients get there.
+/// Prints where the array is served and how clients connect.
 fn announce(endpoints: &[Endpoint], info: &ExportInfo) -> Result<()> {
     let endpoint = &endpoints[0];
     let uri = endpoint.uri(&info.name);
@@ -374,7 +376,7 @@ fn announce(endpoints: &[Endpoint], info: &ExportInfo) -> Result<()> {
     print(format_args!("stop with Ctrl-C"))
 }
 
-/// A URI has characters that shells give a meaning.
+/// Quotes a URI, because some of its characters are special in shells.
 fn quoted_uri(uri: &str) -> String {
     format!("'{uri}'")
 }

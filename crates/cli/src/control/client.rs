@@ -1,4 +1,4 @@
-//! The other side of the control socket: a command asks and waits.
+//! The client side of the control socket: a command sends a request and waits.
 
 use std::io::{self, BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,13 +12,13 @@ use super::protocol::{Request, Response};
 use crate::args::ServerArgs;
 use crate::running;
 
-/// Where a server is that was started in the working directory.
+/// The socket of a server that was started in the working directory.
 const DEFAULT_SOCKET: &str = "uraid.sock";
 
-/// How long a server may take for what it does at once.
+/// How long a server may take for an immediate request.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(30);
 
-/// The longest response that is read.
+/// Maximum length of a response.
 const RESPONSE_BYTES_MAX: u64 = 1 << 20;
 
 /// A connection to a server.
@@ -30,7 +30,7 @@ pub(crate) struct Client {
 }
 
 impl ServerArgs {
-    /// Connects to the server that is meant: the named one, the one of this directory, or the only one that runs.
+    /// Connects to a server: the named one, the one of this directory, or the only one that runs.
     pub(crate) fn connect(&self) -> Result<Client> {
         if let Some(socket) = &self.socket {
             return Client::connect(socket);
@@ -53,7 +53,7 @@ impl ServerArgs {
 }
 
 impl Client {
-    /// Connects to the server of which `socket` is the control socket, or the socket for clients beside it.
+    /// Connects to the server with the control socket `socket`, or with the client socket `socket` beside it.
     pub(crate) fn connect(socket: &Path) -> Result<Self> {
         let path = socket.with_extension("ctl");
         let stream = UnixStream::connect(&path).map_err(|error| match error.kind() {
@@ -72,12 +72,12 @@ impl Client {
         Ok(Self { stream: BufReader::new(stream), path })
     }
 
-    /// Lets the server take as long as it wants.
+    /// Removes the time limit for the server's answer.
     pub(crate) fn be_patient(&self) -> Result<()> {
         Ok(self.stream.get_ref().set_read_timeout(None)?)
     }
 
-    /// As [`Client::ask`] with patience; calls `say` where the answer takes longer than `soon`.
+    /// As [`Client::ask`] without a time limit. Calls `say` if the answer takes longer than `soon`.
     pub(crate) fn ask_at_length<T: DeserializeOwned>(
         &mut self,
         request: &Request,
@@ -93,7 +93,7 @@ impl Client {
         self.answer()
     }
 
-    /// Asks, and gives what is answered.
+    /// Sends a request and returns the answer.
     pub(crate) fn ask<T: DeserializeOwned>(&mut self, request: &Request) -> Result<T> {
         self.send(request)?;
         self.answer()
@@ -102,7 +102,7 @@ impl Client {
     fn send(&mut self, request: &Request) -> Result<()> {
         let mut line = serde_json::to_vec(request)?;
         line.push(b'\n');
-        // A server that refuses says why before it leaves.
+        // A server that refuses the connection sends its reason before closing it.
         let _ = self.stream.get_mut().write_all(&line);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Members as administrators name them, and what is done with them.
+//! Requests about members, and the names that administrators use for them.
 
 use std::path::PathBuf;
 use std::{env, io};
@@ -39,7 +39,7 @@ impl Control {
         Ok(())
     }
 
-    /// Takes a member in, or makes a spare where none is missing.
+    /// Adds a member, or a spare if no member is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
         let _alone = self.changing.lock().await;
         self.ensure_alone().await?;
@@ -63,7 +63,8 @@ impl Control {
         Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
     }
 
-    /// Refuses what only an array can do that one reactor serves, and does not advise what would lose the array.
+    /// Refuses an operation that needs an array with a single reactor. If a restart would lose the array, the error
+    /// does not advise one.
     async fn ensure_alone(&self) -> Result<()> {
         let Err(refusal) = self.reactor.ensure_alone() else { return Ok(()) };
         let Some(deleted) = self.reactor.find_deleted().await else { return Err(refusal) };
@@ -74,9 +75,9 @@ impl Control {
         }
     }
 
-    /// Takes a member in, a new one in this slot, or in the first one without a member; a spare where there is none.
+    /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.
     async fn take_in(&self, path: PathBuf, force: bool, size: Option<u64>, slot: Option<MemberIndex>) -> Result<Added> {
-        // A member that has failed and was not removed is still held, and locked.
+        // A failed member that was not removed is still open and locked.
         if let Ok(slot) = self.about.find(&path.display().to_string()) {
             let _ = self.reactor.take_out(slot);
         }

@@ -1,8 +1,8 @@
-//! What goes over the control socket: a JSON object a line, a request one way and its response the other.
-//! docs/control-protocol.md describes it.
+//! The protocol of the control socket: one JSON object per line, a request in one direction and its response in the
+//! other. docs/control-protocol.md describes it.
 //!
-//! Fields are added to responses, never taken away nor given another meaning; requests with fields or commands that the
-//! server does not know are errors.
+//! Responses may gain fields, but never lose them or change their meaning. A request with a field or command that the
+//! server does not know is an error.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,84 +12,84 @@ use serde_json::Value;
 use uraid_io::histogram::Histogram;
 use uuid::Uuid;
 
-/// The longest line, its end counted.
+/// Maximum length of a line, including its end.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What is asked.
+/// A request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) enum Request {
-    /// How the array is: [`Status`].
+    /// Report the array's state: [`Status`].
     Status {},
-    /// What is counted and timed: [`Metrics`].
+    /// Report counters and latencies: [`Metrics`].
     Metrics {},
-    /// Stop as SIGTERM does; answered when the members are marked clean. Refused where that would lose content, unless
-    /// `force` is set.
+    /// Stop as on SIGTERM. Answered when the members are marked clean. Refused if it would lose data, unless `force` is
+    /// set.
     Stop {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
     },
     /// Change a setting until the server ends.
     Set { key: String, value: String },
-    /// Give a member up, which is named by its slot, path or UUID; answered when that is on record.
+    /// Fail a member, named by its slot, path or UUID. Answered when that is on record.
     Fail { member: String },
-    /// Let go of a member that the array does without, or of a spare.
+    /// Release a member that the array no longer uses, or a spare.
     Remove { member: String },
-    /// Take in a member that returns, or a new one, and rebuild it; a spare where none is missing: [`Added`].
+    /// Add a returning or a new member, and rebuild it; a spare if no member is missing: [`Added`].
     Add {
         path: PathBuf,
         #[serde(default)]
         force: bool,
-        /// Of a file that does not exist yet.
+        /// Size of a file that does not exist yet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
-    /// Copy a member, which is named by its slot, path or UUID, to a new one, which takes its place then; one that is
-    /// missing is rebuilt there: [`Replaced`].
+    /// Copy a member, named by its slot, path or UUID, to a new one, which then takes its place. A missing member is
+    /// rebuilt on the new one: [`Replaced`].
     Replace {
         member: String,
         path: PathBuf,
         #[serde(default)]
         force: bool,
-        /// Of a file that does not exist yet.
+        /// Size of a file that does not exist yet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
-    /// Rebuild or copy each member no faster than this.
+    /// Limit the rate of rebuilds and copies to each member.
     RebuildLimit { bytes_per_second: Option<u64> },
-    /// Compare what the members hold: [`Scrub`].
+    /// Compare the members' content: [`Scrub`].
     ScrubStart { mode: ScrubMode },
-    /// Go no further with it: [`Scrub`].
+    /// Stop the scrub: [`Scrub`].
     ScrubStop {},
-    /// Have scrubs read each member no faster than this.
+    /// Limit the rate at which scrubs read each member.
     ScrubLimit { bytes_per_second: Option<u64> },
-    /// How the last one is: [`ScrubReport`].
+    /// Report the state of the last scrub: [`ScrubReport`].
     ScrubStatus {},
 }
 
-/// What a scrub does about what it finds.
+/// How a scrub treats mismatches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum ScrubMode {
-    /// Nothing.
+    /// Reports them only.
     Check,
-    /// Repairs what is certainly wrong.
+    /// Repairs content that is certainly wrong.
     Repair,
-    /// Repairs data that two parity units speak against, too.
+    /// Also repairs data that two parity units contradict.
     RepairSuspects,
 }
 
-/// What is answered.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Response<T> {
-    /// Done, and what there is to know.
+    /// Success, with its result.
     Result(T),
-    /// Not done, why, and what to do.
+    /// Failure: the reason, and what to do about it.
     Error(String),
 }
 
-/// What there is to know.
+/// The result of a successful request.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub(crate) enum Answer {
@@ -104,28 +104,28 @@ pub(crate) enum Answer {
     Done {},
 }
 
-/// What is counted and timed.
+/// Counters and latencies.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Metrics {
-    /// The page that `--metrics` hands out.
+    /// The page that `--metrics` serves.
     pub(crate) text: String,
 }
 
 /// The array was stopped.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Stopped {
-    /// Members that were given up meanwhile.
+    /// Members that failed meanwhile.
     pub(crate) lost: Vec<Lost>,
 }
 
-/// A member that the array does without now.
+/// A member that the array now continues without.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Lost {
     pub(crate) slot: u8,
     pub(crate) path: Option<String>,
 }
 
-/// How an array is that is being served. Counts are since the server was started.
+/// The state of a running array. Counts start when the server starts.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Status {
     pub(crate) version: String,
@@ -136,7 +136,7 @@ pub(crate) struct Status {
     pub(crate) size_bytes: u64,
     pub(crate) chunk_bytes: u64,
     pub(crate) uri: String,
-    /// The file that the server was configured with.
+    /// The server's configuration file.
     #[serde(default)]
     pub(crate) config: Option<String>,
     pub(crate) read_only: bool,
@@ -147,82 +147,82 @@ pub(crate) struct Status {
     pub(crate) health: Health,
     pub(crate) requests: Traffic,
     pub(crate) members: Vec<Member>,
-    /// In the order in which they are taken.
+    /// In the order in which they are used.
     pub(crate) spares: Vec<Spare>,
     #[serde(default)]
     pub(crate) limits: Limits,
     /// `writeback`, `writethrough` or `none`.
     pub(crate) cache_mode: String,
-    /// What is in memory and still to be written.
+    /// Data in memory that is still to be written out.
     pub(crate) cache: Option<Fill>,
-    /// The fullest member's log.
+    /// The log of the member whose log is fullest.
     pub(crate) log: Option<Fill>,
-    /// What is being rebuilt.
+    /// The rebuild in progress.
     pub(crate) rebuild: Option<Rebuild>,
-    /// What is being copied.
+    /// The copy in progress.
     pub(crate) replace: Option<Replace>,
     /// The last scrub.
     pub(crate) scrub: Option<Scrub>,
-    /// When the last one was finished that compared everything, in seconds since 1970.
+    /// When the last complete scrub finished, in seconds since 1970.
     pub(crate) scrub_finished_s: Option<u64>,
 }
 
-/// How fast what goes on beside clients' requests may be, on each member; none: as fast as it can.
+/// Limits for background work on each member; `None` means as fast as possible.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Limits {
     pub(crate) rebuild_bytes_per_second: Option<u64>,
     pub(crate) scrub_bytes_per_second: Option<u64>,
 }
 
-/// A member that was taken in, or a spare, which has neither slot nor UUID yet.
+/// An added member, or a spare, which does not have a slot and UUID yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Added {
     pub(crate) slot: Option<u8>,
     pub(crate) uuid: Option<Uuid>,
 }
 
-/// A file or device that takes the place of a member that fails.
+/// A file or device that takes the place of a failing member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Spare {
     pub(crate) path: String,
-    /// Why it can't be taken, as far as is known.
+    /// Why it can't be used, if a reason is known.
     pub(crate) problem: Option<String>,
 }
 
-/// How far rebuilding is.
+/// Progress of a rebuild.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Rebuild {
     pub(crate) members: Vec<u8>,
     pub(crate) done_bytes: u64,
     pub(crate) total_bytes: u64,
-    /// A parity stripe that can't be computed, as the other members can't be read there.
+    /// A parity stripe that can't be computed because the other members can't be read there.
     pub(crate) stuck_stripe: Option<u64>,
 }
 
-/// A member that was taken in beside another one, or in its place.
+/// A member added beside another one, or in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Replaced {
     pub(crate) slot: u8,
     pub(crate) uuid: Uuid,
-    /// The slot had no member: the new one is rebuilt.
+    /// The slot had no member, and the new one is being rebuilt.
     pub(crate) rebuilding: bool,
 }
 
-/// How far copying a member is.
+/// Progress of a copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Replace {
-    /// Whose place is taken.
+    /// The slot of the member being replaced.
     pub(crate) slot: u8,
-    /// By whom.
+    /// The new member.
     pub(crate) uuid: Uuid,
     pub(crate) path: Option<String>,
     pub(crate) done_bytes: u64,
     pub(crate) total_bytes: u64,
-    /// A parity stripe of which nobody can read what the member holds.
+    /// A parity stripe in which the member's content can't be read or computed.
     pub(crate) stuck_stripe: Option<u64>,
 }
 
-/// How far a scrub is.
+/// Progress of a scrub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Scrub {
     pub(crate) mode: ScrubMode,
@@ -233,37 +233,37 @@ pub(crate) struct Scrub {
     pub(crate) repaired_bytes: u64,
     /// Parity that could not be checked.
     pub(crate) unchecked_bytes: u64,
-    /// What of that needs members that were missing: with any of it the scrub does not count as complete.
+    /// The part of it that needs missing members. If it is not zero, the scrub does not count as complete.
     #[serde(default)]
     pub(crate) missed_bytes: u64,
 }
 
-/// What a scrub has found.
+/// Findings of a scrub.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ScrubReport {
     #[serde(flatten)]
     pub(crate) scrub: Scrub,
     pub(crate) faults: Vec<ScrubFault>,
-    /// Faults that are not listed.
+    /// Number of faults that are not listed.
     pub(crate) unlisted: u64,
 }
 
-/// Adjacent sectors that are wrong.
+/// Adjacent wrong sectors.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct ScrubFault {
     pub(crate) stripe: u64,
     pub(crate) certainty: Certainty,
-    /// Who is wrong, where that is known.
+    /// The wrong member, if known.
     pub(crate) slot: Option<u8>,
-    /// From where on, in the member's data area.
+    /// The first sector, in the member's data area.
     pub(crate) member_sector: Option<u64>,
     pub(crate) sectors: u64,
-    /// The array's sectors that may be wrong, each from and up to; none where it is parity.
+    /// The array's sectors that may be wrong, as half-open ranges; empty if only parity is wrong.
     pub(crate) blocks: Vec<[u64; 2]>,
     pub(crate) repaired: bool,
 }
 
-/// Whether it is known who is wrong.
+/// How certain it is which member is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Certainty {
@@ -272,39 +272,39 @@ pub(crate) enum Certainty {
     Unknown,
 }
 
-/// Whether data is safe.
+/// Whether the data is safe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Health {
     pub(crate) state: HealthState,
-    /// How many more members may fail, whichever they are.
+    /// How many more members may fail, in any combination.
     pub(crate) survives: usize,
     /// Slots without a member.
     pub(crate) missing: Vec<u8>,
-    /// Slots whose member does not have everything yet.
+    /// Slots with an incomplete member.
     pub(crate) rebuilding: Vec<u8>,
-    /// Members that need attention, for each reason; the worst reason first.
+    /// Members that need attention, for each reason, worst reason first.
     pub(crate) troubles: Vec<Ailing>,
-    /// Rebuilds and copies that can't go on.
+    /// Rebuilds and copies that can't continue.
     pub(crate) held_up: Vec<HeldUp>,
-    /// What clients have written and can't be written out: flushes fail.
+    /// Clients' data that can't be written out, so that flushes fail.
     #[serde(default)]
     pub(crate) unwritten: Option<Unwritten>,
-    /// The array is only read for what is left of it.
+    /// The array is served read-only, to save what is left of it.
     #[serde(default)]
     pub(crate) salvage: Option<Salvage>,
 }
 
-/// What is left of an array that is served as the last resort.
+/// The remains of an array that is served as a last resort.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Salvage {
-    /// Members that are out of date, and read all the same.
+    /// Members that are out of date but read anyway.
     pub(crate) stale: Vec<OutOfDate>,
-    /// How many ranges of the array may be read old or wrong, and how much that is.
+    /// Number and total size of the array's ranges that may read old or wrong.
     pub(crate) doubtful_ranges: u64,
     pub(crate) doubtful_bytes: u64,
-    /// The first of them, the array's sectors from and up to.
+    /// The first of these ranges: the array's sectors, half-open.
     pub(crate) doubtful: Vec<[u64; 2]>,
-    /// What can't be read at all.
+    /// Size of the unreadable part.
     pub(crate) unreadable_bytes: u64,
     /// The array's size.
     pub(crate) size_bytes: u64,
@@ -315,7 +315,7 @@ pub(crate) struct Salvage {
 pub(crate) struct OutOfDate {
     pub(crate) slot: u8,
     pub(crate) path: Option<String>,
-    /// The last round of changes that it knows of, and the array's.
+    /// The last epoch that the member knows of, and the array's.
     pub(crate) epoch: u64,
     pub(crate) newest_epoch: u64,
 }
@@ -326,65 +326,64 @@ pub(crate) struct Ailing {
     pub(crate) slot: u8,
     pub(crate) trouble: Trouble,
     pub(crate) path: Option<String>,
-    /// How long it has had the oldest operation that somebody waits for, where that is the trouble and there are
-    /// deadlines.
+    /// Age of its oldest operation that somebody waits for, if that is the trouble and there are deadlines.
     pub(crate) waits_ms: Option<u64>,
 }
 
-/// Why, the worst first.
+/// Why a member needs attention, worst first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Trouble {
-    /// Its failure was more than the level survives.
+    /// The array does not survive its failure.
     Failed,
-    /// Its file was deleted, and it is used until the server ends.
+    /// Its file was deleted, and it stays in use until the server ends.
     Deleted,
-    /// It failed what nobody could make good, or makes many errors and can't be spared.
+    /// It lost content that the others can't make up for, or it has many errors and the array can't do without it.
     Failing,
-    /// It is out of date, and read all the same.
+    /// It is out of date but read anyway.
     Stale,
     /// Writes wait for room on its file system.
     NoRoom,
     /// It does not answer, and somebody waits for it.
     Stalled,
-    /// It does not answer in time: the others are read instead.
+    /// It does not answer in time, so the others are read instead.
     Slow,
-    /// It keeps its deadlines, and takes many times as long as the others.
+    /// It keeps its deadlines but takes many times as long as the others.
     Lagging,
-    /// Its disk says of itself that it fails (SMART).
+    /// Its disk reports that it is failing (SMART).
     Smart,
 }
 
-/// A rebuild or a copy that can't go on.
+/// A rebuild or a copy that can't continue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct HeldUp {
     pub(crate) work: Work,
-    /// Who is rebuilt or copied.
+    /// The members being rebuilt or copied.
     pub(crate) slots: Vec<u8>,
-    /// The parity stripe that can't be done.
+    /// The parity stripe that blocks it.
     pub(crate) stripe: u64,
-    /// What can't be read for it.
+    /// The unreadable places in it.
     pub(crate) unreadable: Vec<Unreadable>,
-    /// How many sectors of each.
+    /// Number of sectors at each place.
     pub(crate) sectors: u64,
-    /// The array's sectors that nobody has, each from and up to.
+    /// The array's sectors that are lost, as half-open ranges.
     pub(crate) blocks: Vec<[u64; 2]>,
-    /// The array's sectors in the stripe: writing all of them at once mends it.
+    /// The array's sectors in the stripe. Writing all of them at once repairs it.
     pub(crate) stripe_blocks: [u64; 2],
 }
 
-/// Content in memory that could not be written out when that was tried last.
+/// Data in memory that could not be written out at the last attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unwritten {
-    /// All of it.
+    /// Total size.
     pub(crate) bytes: u64,
-    /// The first of it: the array's sectors, each from and up to.
+    /// The first of it: the array's sectors, as half-open ranges.
     pub(crate) blocks: Vec<[u64; 2]>,
-    /// The array's sectors in the parity stripes of those: writing all of them reads nothing.
+    /// The array's sectors in the affected parity stripes. Writing all of them requires no reads.
     pub(crate) stripe_blocks: Vec<[u64; 2]>,
-    /// Who can't be read for it.
+    /// Members that block it because they can't be read.
     pub(crate) unreadable: Vec<Named>,
-    /// Who can't be written.
+    /// Members that can't be written.
     pub(crate) unwritable: Vec<Named>,
 }
 
@@ -395,7 +394,7 @@ pub(crate) struct Named {
     pub(crate) path: Option<String>,
 }
 
-/// What is held up.
+/// The work that is held up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Work {
@@ -403,34 +402,34 @@ pub(crate) enum Work {
     Replace,
 }
 
-/// A place that can't be read.
+/// An unreadable place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Unreadable {
     pub(crate) slot: u8,
     pub(crate) path: Option<String>,
-    /// In the member's data area.
+    /// Sector in the member's data area.
     pub(crate) member_sector: u64,
 }
 
-/// The worst that is true, from the best on.
+/// The array's overall state: its worst condition. Ordered from best to worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum HealthState {
-    /// Every member is there.
+    /// Every member is present.
     Whole,
-    /// Members are missing, and nothing is lost.
+    /// Members are missing, but nothing is lost.
     Degraded,
     /// Clients wait for a member that does not answer, or for room.
     Stalled,
-    /// Content can't be had, or is about to be lost.
+    /// Content is unavailable, or about to be lost.
     Failing,
-    /// What is left is read: content can't be had, or may be old or wrong, as members are gone or out of date.
+    /// The rest of the array is read: content is unavailable, old or wrong because members are gone or out of date.
     Salvage,
     /// More members failed than the level survives.
     Frozen,
 }
 
-/// What clients asked for.
+/// Clients' requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Traffic {
     pub(crate) reads: u64,
@@ -441,26 +440,26 @@ pub(crate) struct Traffic {
     pub(crate) flushes: u64,
 }
 
-/// A slot, and who is in it.
+/// A slot and its member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Member {
     pub(crate) slot: u8,
     pub(crate) uuid: Uuid,
     pub(crate) path: Option<String>,
     pub(crate) state: MemberState,
-    /// What it needs attention for, the worst first.
+    /// Why it needs attention, worst reason first.
     pub(crate) troubles: Vec<Trouble>,
-    /// It does not answer in time: the others are read instead.
+    /// It does not answer in time, so the others are read instead.
     #[serde(default)]
     pub(crate) slow: bool,
     /// Operations that failed.
     pub(crate) errors: u64,
-    /// Operations that were not done in time and were given up.
+    /// Operations that were abandoned because they were not done in time.
     #[serde(default)]
     pub(crate) overdue: u64,
-    /// Blocks that were not what was written there.
+    /// Blocks whose content was not what was written.
     pub(crate) mismatches: u64,
-    /// Pieces that were computed from the others and written back.
+    /// Pieces that were reconstructed from the others and written back.
     pub(crate) repaired: u64,
     pub(crate) unrepairable: u64,
     pub(crate) reads: u64,
@@ -473,31 +472,31 @@ pub(crate) struct Member {
     pub(crate) write_latency: Latency,
 }
 
-/// How long a member's operations took, in microseconds.
+/// Latency of a member's operations, in microseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Latency {
-    /// None without operations.
+    /// `None` without operations.
     pub(crate) mean_us: Option<u64>,
-    /// What 99 of 100 took at most, as far as buckets tell.
+    /// Upper bound for 99 of 100 operations, to the precision of the buckets.
     pub(crate) p99_us: Option<u64>,
-    /// All together.
+    /// Sum over all operations.
     pub(crate) sum_us: u64,
-    /// How many took so long: bounds are powers of two from 16 us on; what is beyond the last one is last.
+    /// Number of operations by latency. The bounds are powers of two from 16 us on; the last bucket has no bound.
     pub(crate) buckets: Vec<u64>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum MemberState {
-    /// Read and written.
+    /// It is read and written.
     Active,
-    /// Neither.
+    /// It is neither read nor written.
     Missing,
-    /// Written, and read where it is rebuilt already.
+    /// It is written, and read where it is rebuilt already.
     Rebuilding,
 }
 
-/// How much of something bounded is in use.
+/// Use of a bounded resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Fill {
     pub(crate) used_bytes: u64,
@@ -505,7 +504,7 @@ pub(crate) struct Fill {
 }
 
 impl Latency {
-    /// What a histogram says.
+    /// Summarises a histogram.
     pub(crate) fn of(histogram: &Histogram) -> Self {
         let us = |took: Duration| u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         Self {
@@ -516,7 +515,7 @@ impl Latency {
         }
     }
 
-    /// The histogram, where a server of this version has said it.
+    /// The histogram, if the server sent one of this version.
     pub(crate) fn histogram(&self) -> Option<Histogram> {
         let buckets = self.buckets.as_slice().try_into().ok()?;
         Some(Histogram::of_buckets(buckets, Duration::from_micros(self.sum_us)))
@@ -524,9 +523,9 @@ impl Latency {
 }
 
 impl Request {
-    /// What a line asks for: an object, and nothing after it.
+    /// Parses a line: one object, and nothing after it.
     pub(crate) fn parse(line: &[u8]) -> serde_json::Result<Self> {
-        // Otherwise a list would do, too.
+        // Without this step, a list would be accepted, too.
         let object: serde_json::Map<String, Value> = serde_json::from_slice(line)?;
         Self::deserialize(Value::Object(object))
     }
@@ -575,14 +574,14 @@ impl Trouble {
         }
     }
 
-    /// Whether somebody waits.
+    /// Whether clients wait because of it.
     pub(crate) fn is_wait(self) -> bool {
         matches!(self, Self::NoRoom | Self::Stalled)
     }
 }
 
 impl Traffic {
-    /// The sum of two reactors'.
+    /// The sum of two reactors' traffic.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,

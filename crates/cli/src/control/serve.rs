@@ -17,17 +17,17 @@ use super::protocol::{Answer, LINE_BYTES_MAX, Request};
 
 type Response = super::protocol::Response<Answer>;
 
-/// Connections at a time. When there is one more, the one leaves that has been idle longest.
+/// Maximum number of connections. Another one replaces the one that has been idle longest.
 const CONNECTIONS_MAX: usize = 16;
 
-/// How long a peer may take for its next line, and for taking in a response.
+/// How long a peer may take to send its next line, and to receive a response.
 const LINE_TIME_MAX: Duration = Duration::from_secs(60);
 const RESPONSE_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long to leave off accepting when the system is out of descriptors or memory.
+/// How long to stop accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// Answers whoever connects until the door closes, and then those who are connected.
+/// Accepts connections until the door closes, then serves the remaining ones to their end.
 pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
     let mut connections = JoinSet::new();
     let mut peers = Peers::default();
@@ -72,12 +72,12 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
 
 /// A connection.
 struct Peer {
-    /// Since when its next request is waited for; none: it is being answered.
+    /// Since when it has waited for its next request; `None` while a request is being answered.
     idle_since: Rc<Cell<Option<Instant>>>,
     task: AbortHandle,
 }
 
-/// The connections that there are.
+/// The current connections.
 #[derive(Default)]
 struct Peers(Vec<Peer>);
 
@@ -87,7 +87,7 @@ impl Peers {
         self.0.push(peer);
     }
 
-    /// Ends the connection that has waited longest for a request; false: all are being answered.
+    /// Ends the connection that has waited longest for a request. Returns false if all are being answered.
     fn dismiss(&mut self) -> bool {
         self.0.retain(|peer| !peer.task.is_finished());
         let idle = self.0.iter().filter_map(|peer| Some((peer.idle_since.get()?, &peer.task)));
@@ -96,14 +96,14 @@ impl Peers {
     }
 }
 
-/// Says that there are too many, to those who look.
+/// Tells a peer, if it reads, that there are too many connections.
 fn refuse(stream: &UnixStream) {
     let text = format!("the server is answering {CONNECTIONS_MAX} control connections, and takes no more: try later");
     // An empty send buffer takes it at once.
     let _ = stream.try_write(&line(&Response::Error(text)));
 }
 
-/// Answers one peer line by line until it leaves, or sends what is no line. Sets since when it is idle.
+/// Answers one peer line by line, until it leaves or sends an invalid line. Keeps track of its idle time.
 async fn converse(control: &Rc<Control>, stream: UnixStream, idle: &Cell<Option<Instant>>) -> io::Result<()> {
     let (read, mut write) = stream.into_split();
     let mut read = BufReader::new(read);
@@ -122,7 +122,7 @@ async fn converse(control: &Rc<Control>, stream: UnixStream, idle: &Cell<Option<
     }
 }
 
-/// The next line, or why there is none; nothing at the end.
+/// The next line, or why it is invalid; `None` at the end.
 async fn read_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Result<Vec<u8>, String>>> {
     let mut text = Vec::new();
     let most = u64::try_from(LINE_BYTES_MAX).expect("a line is short");

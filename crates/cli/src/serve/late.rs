@@ -1,4 +1,4 @@
-//! Members that come late: disks that spin up, or are found, after the server was started.
+//! Members that arrive late: disks that spin up, or are detected, after the server starts.
 
 use std::fmt::Write as _;
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use uraid_io::superblock::Superblock;
 use crate::systemd::Notifier;
 use crate::terminal::list;
 
-/// How long the first who is missing may take before anything is said.
+/// How long to wait for missing members before logging it.
 const SAID_AFTER: Duration = Duration::from_secs(2);
 
-/// Waits until all members are there that the array had when it was last used, spares that were taken among them, but
-/// no longer than `time`. About every 100 ms it calls `tick`.
+/// Waits until all members that the array had at its last use are present, including spares that were taken, but no
+/// longer than `time`. Calls `tick` about every 100 ms.
 pub(super) fn wait(
     members: &[PathBuf],
     spares: &[PathBuf],
@@ -29,7 +29,7 @@ pub(super) fn wait(
     let (began, mut said) = (Instant::now(), None);
     loop {
         let left = time.saturating_sub(began.elapsed());
-        // What hangs counts as not there; the others are asked again only when it has answered.
+        // A hanging path counts as absent. The other paths are not checked again until it answers.
         let look = |paths: &[PathBuf]| look(paths, &mut Patience::new(Some(left), tick.clone()));
         let mut looks = look(members)?;
         if lacking(&looks, wanted).is_some() {
@@ -51,8 +51,8 @@ pub(super) fn wait(
     }
 }
 
-/// Who is missing that the array had when it was last used, and the verb; none: nobody, or nobody whose coming would
-/// help.
+/// The missing members that the array had at its last use, with the verb. `None` if nobody is missing, or if nobody's
+/// arrival would help.
 pub(super) fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String> {
     let mut candidates: Vec<Candidate> = Vec::new();
     let mut ids = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String>
     if candidates.is_empty() {
         return Some("members are".into());
     }
-    // What contradicts itself does not get better by waiting.
+    // Waiting does not resolve a contradiction between members.
     let verdict = judge(&candidates).ok()?;
     let Superblock { slots, name, array, .. } = &verdict.superblock;
     let awaited: Vec<_> = verdict.missing().iter().filter(|slot| slots[slot.index()].state.is_written()).collect();

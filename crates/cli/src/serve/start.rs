@@ -1,5 +1,5 @@
-//! From the command line to an array that can be served, whatever its members do meanwhile: come late, hang, hold
-//! nothing, or be out of date.
+//! From the command line to an array that is ready to be served, even if members are late, hanging, empty or out of
+//! date.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::spares::{self, Spare};
 use crate::systemd::Notifier;
 use crate::terminal::{self, Progress, list, print};
 
-/// How often the service manager is told that the start goes on, in ticks of 100 ms, and for how long that is true.
+/// How often the start asks the service manager for more time, in ticks of 100 ms, and how much it asks for.
 const EXTENDED_EVERY: u32 = 100;
 const EXTENSION: Duration = Duration::from_secs(60);
 
@@ -30,7 +30,7 @@ pub(super) struct Started {
     pub(super) spares: Vec<Spare>,
 }
 
-/// Opens the array that is asked for, and brings its members into agreement.
+/// Opens the array that the arguments name, and brings its members into agreement.
 pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started> {
     ensure!(
         args.accept_stale.is_empty() || args.read_only,
@@ -50,7 +50,7 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     let mut patience = Patience::new(most.filter(|_| args.degraded), tick.clone());
     let members = members(look(&args.members, &mut patience)?, wanted.as_ref())?;
     spares::ensure_once(&members, &args.spares)?;
-    // Where nobody is missing, no spare has anybody's place, and none is waited for.
+    // If no member is missing, no spare has taken a member's place, and the start waits for none.
     let (taken, spares) = if late::lacking(&members, None).is_none() {
         (Vec::new(), args.spares.clone())
     } else {
@@ -63,7 +63,7 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     Ok(Started { array, spares })
 }
 
-/// Tells the service manager now and then that the start goes on.
+/// Asks the service manager periodically for more time.
 fn extend(notifier: &Rc<Notifier>) -> impl FnMut() + Clone + 'static {
     let (notifier, mut ticks) = (Rc::clone(notifier), 0_u32);
     move || {
@@ -74,14 +74,14 @@ fn extend(notifier: &Rc<Notifier>) -> impl FnMut() + Clone + 'static {
     }
 }
 
-/// The array that is meant, where paths may lead to others.
+/// The array to serve, if the paths may lead to several.
 fn wanted(args: &ServeArgs) -> Option<Wanted> {
     let by_name = || args.wanted.name.clone().map(Wanted::Name);
     args.wanted.uuid.map(Wanted::Array).or_else(by_name)
 }
 
-/// The members among what was named: of the array that is wanted, or all that can be found at all. Those that are gone
-/// may have been replaced, and then the same command line serves the array as before.
+/// The members among the given paths: those of the wanted array, or else all that exist. A path that leads nowhere may
+/// belong to a replaced member; ignoring it keeps the same command line working.
 fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
     if let Some(wanted) = wanted {
         let (members, ignored) = select(looks, wanted);
@@ -107,7 +107,7 @@ fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
     Ok(members)
 }
 
-/// Opens the array of these members, without those that hang.
+/// Opens the array with these members, except those that hang.
 fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) -> Result<Array> {
     let access = if args.read_only { Access::ReadOnly } else { Access::ReadWrite };
     let options = OpenOptions { access, allow_degraded: args.degraded, force: args.force };
@@ -131,10 +131,10 @@ fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) ->
     }
 }
 
-/// Leaves out the member whose damaged log is what keeps the array from starting.
+/// Leaves out the member whose damaged log prevents the array from starting.
 ///
 /// # Errors
-/// Any other reason.
+/// Returns `error` itself if it has any other cause.
 fn leave_out_with_damaged_log(error: Error, members: &mut Vec<PathBuf>) -> Result<()> {
     let damaged = match error.downcast_ref() {
         Some(OpenError::Recover(RecoverError::Log(ReplayError::Lost { member, .. }))) => *member,
@@ -152,7 +152,7 @@ fn leave_out_with_damaged_log(error: Error, members: &mut Vec<PathBuf>) -> Resul
     Ok(())
 }
 
-/// Brings parity into agreement where the last run left it open.
+/// Brings parity into agreement where the last run left it inconsistent.
 fn agree(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Array> {
     if !array.needs_recovery() || args.read_only {
         return Ok(array);
@@ -173,7 +173,7 @@ fn agree(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Arra
     array.recover_patiently(|done| bar.set(done.0), patience).context("the recovery stopped")
 }
 
-/// Says what is not as it should be.
+/// Warns about everything that is wrong with the array.
 fn warn(array: &Array) -> Result<()> {
     for (path, reason) in &array.set_aside {
         tracing::warn!("{} is left out: {reason}", path.display());
