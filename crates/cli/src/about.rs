@@ -1,4 +1,4 @@
-//! What does not change about an array while it is served, and who its members and spares are.
+//! The fixed properties of an array while it is served, and its current members and spares.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf, absolute};
@@ -13,7 +13,7 @@ use crate::control::protocol::{OutOfDate, Salvage};
 use crate::shape::{layout_name, level_name};
 use crate::spares::Spare;
 
-/// An array, as it is shown.
+/// An array's description.
 #[derive(Clone, Debug)]
 pub(crate) struct About {
     pub(crate) name: String,
@@ -24,37 +24,37 @@ pub(crate) struct About {
     pub(crate) size: Bytes,
     pub(crate) chunk: Bytes,
     pub(crate) geometry: Geometry,
-    /// Where clients find it.
+    /// The URI that clients connect to.
     pub(crate) uri: String,
-    /// Where its configuration is, if it was read from a file.
+    /// The configuration file, if there is one.
     pub(crate) config: Option<PathBuf>,
     pub(crate) is_read_only: bool,
-    /// It is served as the last resort.
+    /// Set if the array is served as a last resort.
     pub(crate) salvage: Option<Salvage>,
     pub(crate) reactors: u8,
     /// By slot.
     pub(crate) members: RefCell<Vec<Member>>,
-    /// In the order in which they are taken.
+    /// In the order in which they are used.
     pub(crate) spares: RefCell<Vec<Spare>>,
 }
 
-/// Who is in a slot, or was.
+/// The member that is or was in a slot.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) uuid: Uuid,
-    /// None: it is not known where it is.
+    /// `None` if its path is not known.
     pub(crate) path: Option<PathBuf>,
 }
 
 impl Member {
-    /// A member that is open, or was.
+    /// A member that is or was open.
     pub(crate) fn new(uuid: Uuid, path: Option<&Path>) -> Self {
         Self { uuid, path: path.map(|path| absolute(path).unwrap_or_else(|_| path.to_owned())) }
     }
 }
 
 impl About {
-    /// What is known of an array before it is served at `uri`.
+    /// The description of an array before it is served at `uri`.
     pub(crate) fn new(array: &Array, uri: String, is_read_only: bool, reactors: u8, spares: Vec<Spare>) -> Self {
         let level = array.geometry.spec().level;
         let members = array
@@ -82,7 +82,7 @@ impl About {
         }
     }
 
-    /// The array's name, or its UUID where it has none.
+    /// The array's name, or its UUID if it has none.
     pub(crate) fn title(&self) -> String {
         if self.name.is_empty() { self.uuid.to_string() } else { self.name.clone() }
     }
@@ -103,32 +103,32 @@ impl About {
         Ok(MemberIndex(u8::try_from(slot).expect("slots are small numbers")))
     }
 
-    /// Notes who is about to be in a slot.
+    /// Records the member that is about to be in a slot.
     pub(crate) fn set_member(&self, slot: MemberIndex, member: Member) {
         self.members.borrow_mut()[slot.index()] = member;
     }
 
-    /// Notes who is in the slots now, and where.
+    /// Records the members in the slots and their paths.
     pub(crate) fn learn(&self, members: Vec<Member>) {
         *self.members.borrow_mut() = members;
     }
 
-    /// A member's path, where it is known.
+    /// A member's path, if known.
     pub(crate) fn path(&self, member: MemberIndex) -> Option<PathBuf> {
         self.members.borrow()[member.index()].path.clone()
     }
 
-    /// A member's path, or its UUID where it is not known.
+    /// A member's path, or its UUID if the path is not known.
     pub(crate) fn member(&self, member: MemberIndex) -> String {
         let Member { uuid, path } = &self.members.borrow()[member.index()];
         path.as_ref().map_or_else(|| uuid.to_string(), |path| path.display().to_string())
     }
 }
 
-/// Ranges that are listed.
+/// Maximum number of listed ranges.
 const RANGES_MAX: usize = 64;
 
-/// What is left of an array of which members are out of date, or too many gone.
+/// The remains of an array with members that are out of date, or with too many gone.
 fn salvage(array: &Array) -> Option<Salvage> {
     let (stale, doubtful) = (&array.stale, array.doubtful());
     if stale.is_empty() && array.unreadable().is_none() {

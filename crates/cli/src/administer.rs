@@ -1,4 +1,4 @@
-//! The commands that ask a server to do something.
+//! The commands that send requests to a server.
 
 use std::io::{self, Write as _};
 use std::path::{PathBuf, absolute};
@@ -21,19 +21,19 @@ use crate::status;
 use crate::terminal::{print, print_json, size};
 use crate::wait;
 
-/// When a stop that takes longer says what it waits for.
+/// How long a stop may take before it says what it waits for.
 const SOON: Duration = Duration::from_secs(2);
 
 /// `uraid stop`: waits until the members are marked clean.
 pub(crate) fn stop(args: &StopArgs) -> Result<()> {
-    // Once it stops it answers nobody else. An answer that comes too late must not be taken for that to the stop, so
-    // this has a connection of its own.
+    // A server that is stopping answers nobody else. A late answer to this request must not be mistaken for the answer
+    // to the stop, so this request has its own connection.
     let before: Result<Status> = args.server.connect()?.ask(&Request::Status {});
     let mut client = args.server.connect()?;
     let request = Request::Stop { force: args.force };
     let before = &before;
     let Stopped { lost } = client.ask_at_length(&request, SOON, || {
-        // Whoever has closed standard error does not want to know.
+        // If standard error is closed, nobody wants to know.
         let _ = writeln!(io::stderr(), "{}", waiting(before.as_ref().ok()));
     })?;
     print(format_args!("stopped"))?;
@@ -50,7 +50,7 @@ pub(crate) fn stop(args: &StopArgs) -> Result<()> {
     Ok(())
 }
 
-/// What a stop waits for, as far as was known when it began.
+/// What a stop waits for, according to the status when it began.
 fn waiting(before: Option<&Status>) -> String {
     let Some(Status { cache, health, clients, .. }) = before else {
         return "stopping: waiting for the server".to_owned();
@@ -101,7 +101,7 @@ pub(crate) fn set(args: &SetArgs) -> Result<()> {
     print(format_args!("kept in {}", path.display()))
 }
 
-/// The file that the server was configured with.
+/// The server's configuration file.
 fn configuration(client: &mut Client) -> Result<PathBuf> {
     let status: Status = client.ask(&Request::Status {})?;
     let path = status.config.ok_or_else(|| {
@@ -126,7 +126,7 @@ pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
     print(format_args!("{} is released", args.member))
 }
 
-/// `uraid add`: waits until the member has joined, or is a spare, and not until it is rebuilt.
+/// `uraid add`: waits until the member has joined or is a spare, but not until it is rebuilt.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
     let AddArgs { server, force, size, path } = args;
     let mut client = server.connect()?;
@@ -170,7 +170,7 @@ pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
     ))
 }
 
-/// A member's name as the server knows it, which may have another working directory.
+/// A member's name as the server knows it. The server may have another working directory.
 fn name(word: &str) -> Result<String> {
     if word.parse::<u8>().is_ok() || word.parse::<Uuid>().is_ok() {
         return Ok(word.to_owned());
@@ -208,11 +208,11 @@ pub(crate) fn scrub(args: &ScrubArgs) -> Result<()> {
     }
 }
 
-/// Whether everything was compared, and is right now.
+/// Whether everything was compared and is right now.
 fn judge(scrub: &Scrub, level: &str) -> Result<()> {
     let &Scrub { done_bytes, total_bytes, mismatched_bytes, repaired_bytes, missed_bytes, .. } = scrub;
     ensure!(done_bytes == total_bytes, "the scrub was stopped");
-    // Nothing is kept twice there that could agree.
+    // RAID 0 has no redundancy that could agree.
     let wrong = if level == "0" { "blocks do not match their checksums" } else { "the members do not agree" };
     ensure!(mismatched_bytes == repaired_bytes, "{wrong}");
     ensure!(

@@ -1,4 +1,4 @@
-//! `uraid advise`: which chunk size for which disks and load, and why.
+//! `uraid advise`: recommends a chunk size for given disks and load, with reasons.
 
 use std::path::PathBuf;
 
@@ -13,7 +13,7 @@ use crate::args::{LevelName, Misuse, bytes, check_level};
 use crate::probe;
 use crate::terminal::{print, print_json, size};
 
-/// What simulated loads are drawn from: the same question has the same answer.
+/// Seed of simulated loads. It is fixed, so the same question has the same answer.
 const SEED: u64 = 1;
 
 /// Arguments of `uraid advise`.
@@ -82,17 +82,17 @@ struct DiskArgs {
 struct Advised {
     /// In bytes, as `uraid create --chunk` takes it.
     chunk: u64,
-    /// The data of a parity stripe of such chunks, in bytes.
+    /// The data of a parity stripe with this chunk, in bytes.
     stripe: u64,
     disk: DiskFacts,
     rules: Vec<Rule>,
-    /// What each chunk keeps of the greatest throughput, in simulation.
+    /// The share of the best throughput that each chunk retains, in simulation.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     simulated: Vec<Simulated>,
     remarks: Vec<String>,
 }
 
-/// A disk, in figures.
+/// A disk's figures.
 #[derive(Debug, Serialize)]
 struct DiskFacts {
     name: String,
@@ -103,15 +103,15 @@ struct DiskFacts {
     track: Option<u64>,
 }
 
-/// What a chunk is worth in simulation.
+/// The result of a chunk in simulation.
 #[derive(Debug, Serialize)]
 struct Simulated {
     chunk: u64,
-    /// The least share of a load's greatest throughput.
+    /// The smallest share of any load's best throughput.
     percent: f64,
 }
 
-/// What a rule says, in bytes.
+/// The result of a rule, in bytes.
 #[derive(Debug, Serialize)]
 struct Rule {
     rule: &'static str,
@@ -125,9 +125,9 @@ struct Rule {
 struct Described {
     name: String,
     drive: Drive,
-    /// How it is simulated.
+    /// The model for simulation.
     spec: Option<DiskSpec>,
-    /// One turn, where it is known.
+    /// Duration of one revolution, if known.
     revolution_ms: Option<f64>,
 }
 
@@ -136,7 +136,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     let AdviseArgs { members, rm2_m, copies, .. } = *args;
     let level = args.level.level(members, rm2_m, copies);
     check_level(level, rm2_m, copies)?;
-    // What can't be is said before anything is measured.
+    // Refuse an impossible array before measuring anything.
     let _ = stripe(level, members, Bytes(4 << 10))?;
     let disk = args.disk.described()?;
     let load = Load {
@@ -165,7 +165,7 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     if args.json { print_json(&advised) } else { show(&advised) }
 }
 
-/// Every chunk, tried out on such disks.
+/// Simulates every chunk on such disks.
 fn simulated(level: Level, members: u8, disk: &Described, load: &Load) -> Result<Vec<trial::Trial>> {
     let spec = match &disk.spec {
         Some(spec) => spec.clone(),
@@ -198,7 +198,7 @@ fn show(advised: &Advised) -> Result<()> {
     remarks.iter().try_for_each(|remark| print(format_args!("note: {remark}")))
 }
 
-/// The data of a parity stripe, where the members can make the level at all.
+/// The data of a parity stripe. Fails if the level is impossible with this many members.
 fn stripe(level: Level, members: u8, chunk: Bytes) -> Result<Bytes> {
     let geometry = Geometry::new(Spec { level, members, chunk, member_size: Sectors(1 << 20) })?;
     Ok(geometry.stripe_sectors().bytes())

@@ -1,6 +1,7 @@
-//! Shell completion: the shell's script calls this program, which says how the command line may go on.
+//! Shell completion: the shell's script calls this program, which prints the possible continuations of the command
+//! line.
 //!
-//! Nothing but candidates is printed, and a server that hangs is waited for no longer than [`TIME_MAX`].
+//! Only candidates are printed. A server that hangs delays them by no more than [`TIME_MAX`].
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -22,10 +23,10 @@ use crate::args::{self, CompletionsArgs, ServerArgs};
 use crate::control::protocol::{MemberState, Request, Status};
 use crate::running;
 
-/// The scripts name the shell in this variable.
+/// The scripts pass the name of the shell in this variable.
 const VARIABLE: &str = "URAID_COMPLETE";
 
-/// How long servers may take for their part in a completion: a person is waiting.
+/// How long servers may take for a completion: a person is waiting.
 const TIME_MAX: Duration = Duration::from_millis(500);
 
 /// A shell for which there is a script.
@@ -52,14 +53,14 @@ pub(crate) fn run(args: &CompletionsArgs) -> Result<()> {
         script = quoting(&script).context("the script is not as expected")?;
     }
     if args.shell == Shell::Zsh {
-        // Where zsh loads the script at the first completion, it calls it for that one, too.
+        // If zsh loads the script at the first completion, it also calls it for that one.
         writeln!(script, "[[ ${{funcstack[1]}} == _uraid ]] && _clap_dynamic_completer_uraid \"$@\"")?;
     }
     io::stdout().write_all(&script)?;
     Ok(())
 }
 
-/// The script for bash, quoting what it puts on the command line: the name of a file may be anything.
+/// The script for bash, with quoting of the words that it puts on the command line: file names may contain anything.
 fn quoting(script: &[u8]) -> Option<Vec<u8>> {
     let script = std::str::from_utf8(script).ok()?;
     let (before, after) = script.split_once("    COMPREPLY=( $( ")?;
@@ -83,13 +84,13 @@ fn quoting(script: &[u8]) -> Option<Vec<u8>> {
     )
 }
 
-/// The command line to complete: other names of commands are understood, and not offered in place of the commands.
+/// The command line to complete. Aliases of commands are understood, but not offered as candidates.
 fn command() -> clap::Command {
     let mut command = args::command();
     let names: Vec<String> = command.get_subcommands().map(|command| command.get_name().to_owned()).collect();
     for name in names {
         command = command.mut_subcommand(name, |command| {
-            // The process ends when it has printed the candidates.
+            // The process ends once it has printed the candidates.
             let others: Vec<&'static str> =
                 command.get_visible_aliases().map(|other| &*other.to_owned().leak()).collect();
             command.visible_alias(None::<&'static str>).aliases(others)
@@ -98,14 +99,14 @@ fn command() -> clap::Command {
     command
 }
 
-/// Completes a command line, if a shell's script calls; none: it is an ordinary start.
+/// Completes a command line if a shell's script is the caller. Returns `None` for an ordinary start.
 pub(crate) fn complete() -> Option<ExitCode> {
     let here = env::current_dir().ok();
     let completed = CompleteEnv::with_factory(command).var(VARIABLE).try_complete(env::args_os(), here.as_deref());
     match completed {
         Ok(false) => None,
         Ok(true) => Some(ExitCode::SUCCESS),
-        // Whoever presses a key wants candidates, and no message.
+        // Somebody who presses a key wants candidates, not messages.
         Err(_) => Some(ExitCode::FAILURE),
     }
 }
@@ -121,8 +122,7 @@ pub(crate) fn sockets(current: &OsStr) -> Vec<CompletionCandidate> {
     candidates
 }
 
-/// Slots and paths of the members, and paths of the spares, of the server that the command line names, or means where
-/// it names none.
+/// Slots and paths of the members, and paths of the spares, of the server that the command line names or implies.
 pub(crate) fn members(current: &OsStr) -> Vec<CompletionCandidate> {
     let server = ServerArgs { socket: named_socket(env::args_os()) };
     let status = in_time(move || server.connect()?.ask::<Status>(&Request::Status {}));
@@ -151,14 +151,14 @@ fn goes_on(candidate: &CompletionCandidate, current: &OsStr) -> bool {
     candidate.get_value().as_encoded_bytes().starts_with(current.as_encoded_bytes())
 }
 
-/// The result of `ask`, if it comes in time. A thread that still waits ends with the process.
+/// The result of `ask`, if it arrives in time. A thread that still waits ends with the process.
 fn in_time<T: Send + 'static>(ask: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (sender, receiver) = channel();
     thread::Builder::new().spawn(move || drop(sender.send(ask()))).ok()?;
     receiver.recv_timeout(TIME_MAX).ok()
 }
 
-/// The socket that the words of a command line name with `--socket` or `-s`.
+/// The socket that a command line names with `--socket` or `-s`.
 fn named_socket(words: impl Iterator<Item = OsString>) -> Option<PathBuf> {
     let mut words = words.skip_while(|word| word != "--").skip(1);
     while let Some(word) = words.next() {

@@ -1,7 +1,7 @@
 //! `uraid serve --config`: members and options of `uraid serve` in a TOML file, under their long names.
 //!
-//! The command line counts where both name something. The file becomes words of a command line, so that options mean,
-//! and are checked for, the same in both. `uraid set --persist` changes the file.
+//! The command line takes precedence over the file. The file is converted into the words of a command line, so that
+//! options have the same meaning and the same checks in both. `uraid set --persist` changes the file.
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
@@ -19,22 +19,21 @@ use toml_edit::DocumentMut;
 
 use crate::args::{self, Cli, Command, Misuse};
 
-/// What a file that says nothing of `wait-for-members` waits: it is there for the start of the machine, when disks
-/// appear late.
+/// The default of `wait-for-members` in a file. The file serves for starting the machine, when disks appear late.
 const WAIT: (&str, &str) = ("wait-for-members", "30s");
 
-/// The most that a file may have.
+/// Maximum length of a file.
 const BYTES_MAX: u64 = 1 << 20;
 
-/// What the command line says about where to listen replaces all that the file says about it.
+/// If the command line sets any of these, it replaces all of them in the file: they all say where to listen.
 const PLACES: [&str; 2] = ["socket", "listen"];
 
 const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
 
-/// What the key of the members is.
+/// The key of the members.
 const MEMBERS: &str = "members";
 
-/// The command line, with what the file says that it names.
+/// The command line, extended with the settings of the file that it names.
 pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
     let Command::Serve(serve) = &cli.command else { return Ok(cli) };
     let (Some(path), Some(("serve", given))) = (&serve.config, given.subcommand()) else { return Ok(cli) };
@@ -49,7 +48,7 @@ pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
     Ok(cli)
 }
 
-/// The text of a file, which has to be one: a pipe might never end.
+/// The text of a file. It must be a regular file: a pipe might never end.
 fn read(path: &Path) -> io::Result<String> {
     let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
@@ -63,13 +62,13 @@ fn read(path: &Path) -> io::Result<String> {
     Ok(text)
 }
 
-/// Changes a file's keys to these values, or adds them. Everything else in it stays, with its comments; whatever
-/// happens meanwhile leaves the old file or the new one.
+/// Changes a file's keys to these values, or adds them. Everything else in the file stays, including comments. An
+/// interruption leaves either the old file or the new one.
 ///
 /// # Errors
-/// When the file can't be read, is no TOML, or can't be replaced.
+/// If the file can't be read, is not TOML, or can't be replaced.
 pub(crate) fn keep(path: &Path, set: &[(&str, String)]) -> Result<()> {
-    // A link is to stay one.
+    // A symbolic link must remain one.
     let path = fs::canonicalize(path).with_context(|| format!("can't find {}", path.display()))?;
     let text = read(&path).with_context(|| format!("can't read {}", path.display()))?;
     let mut document: DocumentMut = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
@@ -83,7 +82,7 @@ pub(crate) fn keep(path: &Path, set: &[(&str, String)]) -> Result<()> {
     replace(&path, document.to_string().as_bytes()).with_context(|| format!("can't write {}", path.display()))
 }
 
-/// Puts a file with these bytes in the place of another one.
+/// Replaces a file with a new one of these bytes.
 fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let directory = path.parent().ok_or(io::ErrorKind::IsADirectory)?;
     let mut name = OsString::from(".");
@@ -99,14 +98,14 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::rename(&new, path)
     })();
     if written.is_err() {
-        // What is left of it would only be in the way.
+        // The unfinished file would only be in the way.
         let _ = fs::remove_file(&new);
     }
     written?;
     File::open(directory)?.sync_all()
 }
 
-/// The command line that says what the given one and a file say.
+/// The command line that combines the given one with a file.
 fn words(text: &str, given: &ArgMatches) -> Result<Vec<OsString>, String> {
     let mut file: Table = text.parse().map_err(|error: toml::de::Error| error.to_string())?;
     if !file.contains_key(WAIT.0) {
@@ -152,7 +151,7 @@ fn words(text: &str, given: &ArgMatches) -> Result<Vec<OsString>, String> {
     Ok(words)
 }
 
-/// Whether it is something that a file may say.
+/// Whether a file may contain this argument.
 fn is_setting(argument: &Arg) -> bool {
     !matches!(argument.get_id().as_str(), "config" | "help" | "version")
 }
@@ -161,8 +160,8 @@ fn key(argument: &Arg) -> &str {
     argument.get_long().unwrap_or(MEMBERS)
 }
 
-/// A value as an option has it, one for each time that it is there, empty for options without values; none: no option
-/// has such a value.
+/// A value in the form of an option: one element for each occurrence, empty for options without values. Returns `None`
+/// if no option has such a value.
 fn values(value: &Value, argument: &Arg) -> Option<Vec<OsString>> {
     let takes_values = argument.get_action().takes_values();
     match value {
@@ -180,7 +179,7 @@ fn values(value: &Value, argument: &Arg) -> Option<Vec<OsString>> {
     }
 }
 
-/// Whether its values are files, whose names are texts even where they have digits alone.
+/// Whether its values are files. Their names are strings, even if they consist of digits.
 fn takes_paths(argument: &Arg) -> bool {
     argument.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
@@ -202,7 +201,7 @@ fn option(key: &str, value: &OsStr) -> OsString {
     word
 }
 
-/// A complaint without the advice for those who sit at a terminal.
+/// An error message without the advice for interactive use.
 fn said(error: &clap::Error) -> String {
     let text = error.to_string();
     let text = text.split("\n\n").next().unwrap_or_default();
@@ -213,7 +212,7 @@ fn said(error: &clap::Error) -> String {
 mod tests {
     use super::*;
 
-    /// The command line that comes of one with a file that says `text`.
+    /// The command line that results from the given words and a file with this `text`.
     fn line(words_given: &[&str], text: &str) -> Result<String, String> {
         let given = args::command().try_get_matches_from([&["uraid", "serve", "--config", "x"], words_given].concat());
         let given = given.unwrap();

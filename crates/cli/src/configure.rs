@@ -1,4 +1,4 @@
-//! `uraid configure` and `uraid rename`: other settings for an array that is not being served.
+//! `uraid configure` and `uraid rename`: change settings of an array that is not being served.
 
 use std::path::PathBuf;
 
@@ -20,7 +20,7 @@ pub(crate) fn rename(args: &RenameArgs) -> Result<()> {
 }
 
 fn change(members: &[PathBuf], setting: &Setting, json: bool) -> Result<()> {
-    // An array that is not whole is refused with what to do about it here.
+    // Open an array that is not whole, too: `configure` refuses it with advice.
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
     let array = Array::open(members, options)?;
     drop(array.configure(setting)?);

@@ -1,4 +1,4 @@
-//! `uraid create`: a new array.
+//! `uraid create`: creates an array.
 
 use std::path::PathBuf;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     print(format_args!("  uraid serve {dashes}{}", members.join(" ")))
 }
 
-/// Makes the array, with a progress bar where that takes a while.
+/// Creates the array, with a progress bar if it takes a while.
 pub(crate) fn make(members: &[PathBuf], options: &CreateOptions) -> Result<()> {
     let mut bar = None;
     array::create(members, options, |done, total| {

@@ -1,5 +1,5 @@
-//! What happens to an array while it is served: found by comparing how it is between turns, logged, and passed on to
-//! the administrator's program ([`Hook`]).
+//! Events of a running array. They are found by comparing its condition between turns, logged, and passed on to the
+//! administrator's program ([`Hook`]).
 
 mod hook;
 
@@ -22,21 +22,21 @@ use hook::Call;
 
 pub(crate) use hook::{HOOK_TIME_MAX, Hook, check_program};
 
-/// For how long a member that stalls again is only logged: one that does so all the time is told of now and then.
+/// How long a member that stalls again is only logged. A member that stalls all the time is reported occasionally.
 const STALL_QUIET: Duration = Duration::from_secs(10 * 60);
 
-/// Something an administrator wants to know.
+/// An event that administrators want to know about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The array is served.
+    /// The array is being served.
     Started,
-    /// It is not any more.
+    /// The array is no longer served.
     Stopped,
-    /// A member is done without from now on.
+    /// A member failed, and the array continues without it.
     MemberFailed(MemberIndex),
     /// A member's file was deleted, and the array can't do without it.
     MemberDeleted(MemberIndex),
-    /// A member failed what nobody could make good, or makes many errors and can't be spared.
+    /// A member lost content that the others can't make up for, or has many errors and the array can't do without it.
     MemberFailing(MemberIndex),
     /// Writes wait for room on a member's file system.
     MemberNoRoom(MemberIndex),
@@ -44,67 +44,67 @@ pub(crate) enum Event {
     MemberStalled(MemberIndex),
     /// Members are missing.
     Degraded,
-    /// Clients wait for members, and that is the worst.
+    /// Clients wait for members, and nothing worse is the case.
     Stalled,
-    /// Content can't be had, or is about to be lost.
+    /// Content is unavailable, or about to be lost.
     Failing,
-    /// What is left of the array is read: members are out of date, or too many are gone.
+    /// The rest of the array is read: members are out of date, or too many are gone.
     Salvage,
-    /// More members failed than the level survives, these last.
+    /// More members failed than the level survives. The set holds the last of them.
     Frozen(MemberSet),
-    /// Flushes fail: something that was acknowledged can't be written out, and these members are why.
+    /// Flushes fail, because acknowledged data can't be written out. The set holds the members that prevent it.
     FlushFailing(MemberSet),
-    /// All of it was written out, or something else in its place.
+    /// All of that data, or newer data in its place, has been written out.
     FlushRecovered,
-    /// A rebuild can't go on: these members can't be read.
+    /// A rebuild can't continue, because these members can't be read.
     RebuildStuck(MemberSet),
-    /// A copy can't go on.
+    /// A copy can't continue, because these members can't be read.
     ReplaceStuck(MemberSet),
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
     RebuildStarted(MemberIndex),
-    /// A member has everything.
+    /// A member is complete.
     RebuildFinished(MemberIndex),
     /// A member is being copied to another one.
     ReplaceStarted(MemberIndex),
-    /// That has taken its place.
+    /// The copy has taken the member's place.
     ReplaceFinished(MemberIndex),
-    /// It does not take its place.
+    /// The copy was stopped, and the member keeps its place.
     ReplaceStopped(MemberIndex),
-    /// The member that is copied has failed: the other one takes its place as it is, and is rebuilt.
+    /// The member being copied failed. The new one takes its place as it is, and is rebuilt.
     ReplaceRebuilding(MemberIndex),
-    /// Every member is there again, and has everything.
+    /// Every member is present and complete again.
     Recovered,
-    /// A scrub has found something.
+    /// A scrub has found a mismatch.
     ScrubMismatch,
     /// A scrub has compared everything.
     ScrubFinished,
-    /// A scrub has compared what there was while members were missing: it does not count as one.
+    /// A scrub has compared what it could while members were missing. It does not count as complete.
     ScrubIncomplete,
     /// A member takes many times as long as the others.
     MemberLagging(MemberIndex),
-    /// A member's disk says of itself that it fails.
+    /// A member's disk reports that it is failing.
     MemberSmart(MemberIndex),
     /// A member was missing when the server started.
     MemberMissing(MemberIndex),
 }
 
-/// Looks out for events.
+/// Watches for events.
 pub(crate) struct Watcher {
     about: Rc<About>,
     last: Cell<Condition>,
     hook: RefCell<Option<Hook>>,
     notifier: Rc<Notifier>,
     changed: Notify,
-    /// Stalls that were told, and when.
+    /// Stalls that were reported, and when.
     stalls: RefCell<Vec<(Event, Instant)>>,
-    /// The array stalls, and that was not told again.
+    /// The array stalls again, without a new report.
     is_quiet: Cell<bool>,
 }
 
 impl Event {
-    /// What the program gets to know it by.
+    /// The event's name for the program.
     fn name(self) -> &'static str {
         match self {
             Self::Started => "started",
@@ -140,7 +140,7 @@ impl Event {
         }
     }
 
-    /// Whom it is about.
+    /// The members that the event is about.
     fn members(self) -> MemberSet {
         match self {
             Self::Frozen(members)
@@ -256,7 +256,7 @@ impl fmt::Display for Event {
 }
 
 impl Condition {
-    /// What has happened on the way to `now`, causes first.
+    /// The events between this condition and `now`, causes first.
     fn events(self, now: Self) -> Vec<Event> {
         let mut events = self.replacements(now);
         events.extend(now.missing.minus(self.missing).iter().map(Event::MemberFailed));
@@ -300,12 +300,12 @@ impl Condition {
 }
 
 impl Condition {
-    /// What has become of copies on the way to `now`.
+    /// The events about copies between this condition and `now`.
     fn replacements(self, now: Self) -> Vec<Event> {
         let taken = now.replaced.filter(|_| now.replaced != self.replaced).map(|(slot, _)| slot);
         let began = now.replacing.or(taken).filter(|_| self.replacing.is_none());
         let has_ended = now.replacing.is_none() && taken.is_none();
-        // A rebuild that has begun instead may be at its end already.
+        // A rebuild that began instead may have finished already.
         let is_stopped = |&slot: &MemberIndex| {
             has_ended && !now.is_promoting(slot) && (self.promoting.is_none() || now.missing.contains(slot))
         };
@@ -315,19 +315,19 @@ impl Condition {
         started.into_iter().chain(ended).collect()
     }
 
-    /// The slot whose member has failed on the way to `now`, and whose copy takes its place all the same.
+    /// The slot whose member failed between this condition and `now`, and whose copy takes its place anyway.
     fn promoted(self, now: Self) -> Option<MemberIndex> {
         self.replacing.filter(|&slot| self.promoting.is_none() && now.is_promoting(slot))
     }
 
-    /// Whether what was to be a member's copy is rebuilt in its place, or about to be.
+    /// Whether the intended copy of a member is being rebuilt in its place, or is about to be.
     fn is_promoting(self, slot: MemberIndex) -> bool {
         self.promoting == Some(slot) || self.rebuilding.contains(slot)
     }
 }
 
 impl Watcher {
-    /// Looks out for what happens to an array that is like this, and says that it is served.
+    /// Watches an array in this condition, and reports that it is being served.
     pub(crate) fn new(about: Rc<About>, now: Condition, hook: Option<Hook>, notifier: Rc<Notifier>) -> Self {
         let watcher = Self {
             about,
@@ -340,7 +340,7 @@ impl Watcher {
         };
         watcher.notify(now);
         watcher.tell(Event::Started);
-        // Who failed while nobody looked is told of, too.
+        // Members that failed while nobody watched are reported, too.
         now.missing.iter().for_each(|member| watcher.tell(Event::MemberMissing(member)));
         if now.state() == HealthState::Salvage {
             watcher.tell(Event::Salvage);
@@ -350,12 +350,12 @@ impl Watcher {
         watcher
     }
 
-    /// Notes who is in the slots now, and where.
+    /// Records the members in the slots and their paths.
     pub(crate) fn learn(&self, members: Vec<Member>) {
         self.about.learn(members);
     }
 
-    /// Looks at how the array is; `members` says who is in the slots now, and where.
+    /// Examines the array's condition. `members` returns the members in the slots and their paths.
     pub(crate) fn look(&self, now: Condition, members: impl FnOnce() -> Vec<Member>) {
         let last = self.last.replace(now);
         if last != now {
@@ -366,7 +366,7 @@ impl Watcher {
         }
     }
 
-    /// Whether an event is more than a member that stalls again, or the end of that.
+    /// Whether an event is news, and not a member that stalls again or the end of that.
     fn is_news(&self, event: Event, last: Condition) -> bool {
         match event {
             Event::MemberStalled(_) | Event::MemberNoRoom(_) | Event::Stalled => {
@@ -386,12 +386,12 @@ impl Watcher {
         }
     }
 
-    /// Waits until members are missing or being rebuilt that were not, or the other way round; one can wait at a time.
+    /// Waits until the array's condition changes. Only one caller can wait at a time.
     pub(crate) async fn changed(&self) {
         self.changed.notified().await;
     }
 
-    /// Says that the array is not served any more, and waits until the program has been told, or `hurried` is ready.
+    /// Reports that the array is no longer served. Waits until the program has been notified, or `hurried` completes.
     pub(crate) async fn end(&self, hurried: impl Future<Output = ()>) {
         self.tell(Event::Stopped);
         if let Some(hook) = self.hook.take() {
@@ -466,7 +466,7 @@ mod tests {
         assert_eq!(before.events(done), [started, finished]);
         assert_eq!(copying.events(before), [stopped]);
         assert_eq!(copying.events(missing), [stopped, Event::MemberFailed(member), Event::Degraded]);
-        // The old one has failed, and the new one is rebuilt in its place.
+        // The old member failed, and the new one is rebuilt in its place.
         let (promoting, failed) = (Condition { promoting: Some(member), ..missing }, Event::MemberFailed(member));
         let joined = Condition { rebuilding: missing.missing, ..before };
         let (rebuilding, joins) = (Event::ReplaceRebuilding(member), Event::RebuildStarted(member));
@@ -580,7 +580,7 @@ mod tests {
             assert_eq!(told(stalled(&[1]), whole), [], "nobody has heard of it");
         }
         assert_eq!(told(whole, stalled(&[1, 2])), [two]);
-        // What is not about that is always told.
+        // Other events are always reported.
         let degraded = Condition { missing: MemberSet::EMPTY.with(MemberIndex(1)), ..whole };
         assert_eq!(told(stalled(&[1, 2]), degraded), [Event::MemberFailed(MemberIndex(1)), Event::Degraded]);
         assert_eq!(told(degraded, whole), [Event::Recovered]);

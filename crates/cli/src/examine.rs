@@ -1,4 +1,4 @@
-//! `uraid examine`: what members say about their array.
+//! `uraid examine`: shows members' own records about their array.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::create::now;
 use crate::shape::{consistency_name, integrity_name, layout_name, level_name, level_title};
 use crate::terminal::{duration, list, print, print_json, size, visible};
 
-/// An array, as its members describe it. Sizes are in bytes.
+/// An array according to its members. Sizes are in bytes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     uuid: Uuid,
@@ -30,20 +30,20 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     copies: Option<u8>,
     epoch: u64,
-    /// `clean`, `dirty`, or `initialising`: its creation was cut off, and it holds nothing yet.
+    /// `clean`, `dirty`, or `initialising`: its creation was interrupted, and it is still empty.
     state: &'static str,
-    /// What keeps the members in agreement over an unclean stop: `log`, `bitmap` or `none`.
+    /// How the members are kept consistent across an unclean stop: `log`, `bitmap` or `none`.
     consistency: &'static str,
-    /// How content is checked: `crc32` or `none`.
+    /// How content is verified: `crc32` or `none`.
     integrity: &'static str,
     pub(crate) size: u64,
-    /// What requests are multiples of, unless checksums make it more.
+    /// The granularity of requests, unless checksums increase it.
     sector_size: u64,
-    /// When a scrub was last finished that compared everything, in seconds since 1970.
+    /// When the last complete scrub finished, in seconds since 1970.
     scrub_finished_s: Option<u64>,
-    /// How many members may fail, whichever they are.
+    /// How many members may fail, in any combination.
     tolerance: usize,
-    /// How many members the array has.
+    /// Number of the array's members.
     #[serde(skip)]
     pub(crate) member_count: usize,
     /// Slots whose member is being rebuilt.
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
         Ok(report) => return show(&report, args.json),
         Err(error) => error,
     };
-    // What the others say is worth knowing all the same.
+    // The other members' records are still worth showing.
     let looks = look(&args.members, &mut Patience::endless())?;
     let (members, others): (Vec<Look>, Vec<Look>) = looks.into_iter().partition(|look| look.found.is_ok());
     if others.is_empty() || args.members.len() == 1 {
@@ -87,7 +87,7 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
     bail!("{}", reasons.join("\nuraid: "))
 }
 
-/// What the members at `paths` say.
+/// The report of the members at `paths`.
 pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
     let Named { members, unreadable } = candidates(paths, Access::Inspect)?;
     for (path, reason) in unreadable {
@@ -174,14 +174,14 @@ impl MemberReport {
 }
 
 impl Report {
-    /// The paths of the members that belong to the array, and of those that do not any more.
+    /// The paths of the members that belong to the array, and of those that no longer do.
     pub(crate) fn paths(&self) -> (Vec<String>, Vec<String>) {
         let (own, former): (Vec<&MemberReport>, Vec<_>) = self.members.iter().partition(|member| member.counts());
         let paths = |members: Vec<&MemberReport>| members.into_iter().map(|member| member.path.clone()).collect();
         (paths(own), paths(former))
     }
 
-    /// How it is, in a few words.
+    /// The array's condition, in a few words.
     pub(crate) fn health(&self) -> String {
         let state = match self.state {
             "initialising" => return "its creation was interrupted".to_owned(),

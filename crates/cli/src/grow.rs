@@ -1,4 +1,4 @@
-//! `uraid grow`: an array that is not being served, made larger.
+//! `uraid grow`: enlarges an array that is not being served.
 
 use anyhow::Result;
 use uraid_io::array::{Array, OpenOptions};
@@ -10,7 +10,7 @@ use crate::terminal::{Progress, print, size};
 
 /// Runs the command.
 pub(crate) fn run(args: &GrowArgs) -> Result<()> {
-    // An array that is not whole is refused with what to do about it here.
+    // Open an array that is not whole, too: `grow` refuses it with advice.
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
     let array = Array::open(&args.members, options)?;
     let before = array.geometry.capacity().bytes().0;

@@ -1,5 +1,5 @@
-//! How an array is. One value says it, made from what engines, disks and members' files tell; status and `wait`, JSON,
-//! metrics, events and the service manager say it each in their way.
+//! The condition of an array. One value holds it, combined from the reports of engines, disks and members' files.
+//! Status and `wait`, JSON, metrics, events and the service manager each present it in their own way.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -17,38 +17,38 @@ use crate::control::protocol::{
 use crate::reactor::LastResort;
 use crate::terminal::{duration, list, size};
 
-/// How an array is, as far as anybody is told.
+/// The condition of an array, as it is reported.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Condition {
     pub(crate) missing: MemberSet,
     pub(crate) rebuilding: MemberSet,
-    /// Their reads are overdue, and the others are read.
+    /// Their reads are overdue, and the others are read instead.
     pub(crate) slow: MemberSet,
     /// They take many times as long as the others.
     pub(crate) lagging: MemberSet,
-    /// Their disks say of themselves that they fail.
+    /// Their disks report that they are failing.
     pub(crate) smart: MemberSet,
-    /// Their files were deleted, and they are in use all the same.
+    /// Their files were deleted, but they are still in use.
     pub(crate) deleted: MemberSet,
     pub(crate) last_resort: LastResort,
     pub(crate) troubles: Troubles,
     pub(crate) is_frozen: bool,
-    /// What could not be written out: flushes fail.
+    /// Data that could not be written out, so that flushes fail.
     pub(crate) unwritten: Option<Unwritten>,
-    /// What holds up a rebuild, and a copy.
+    /// Why a rebuild, and a copy, can't continue.
     pub(crate) rebuild_stuck: Option<Stuck>,
     pub(crate) replace_stuck: Option<Stuck>,
-    /// Who is being copied.
+    /// The member being copied.
     pub(crate) replacing: Option<MemberIndex>,
-    /// Who has failed while being copied, and in whose place the other one is about to join.
+    /// The slot of a member that failed while being copied. The new one is about to join in its place.
     pub(crate) promoting: Option<MemberIndex>,
-    /// Whose place was taken last, and how many were.
+    /// The slot whose member was last replaced, and how many were replaced so far.
     pub(crate) replaced: Option<(MemberIndex, u32)>,
 }
 
 impl Condition {
-    /// How an engine's array is, whose files were deleted and who lags behind the others. What disks say of themselves
-    /// is for the caller to add.
+    /// The condition of an engine's array, given its deleted and lagging members. The caller adds the disks' own
+    /// reports.
     pub(crate) fn of<D: Disk, T>(
         engine: &Engine<D, T>,
         deleted: MemberSet,
@@ -75,7 +75,7 @@ impl Condition {
         }
     }
 
-    /// The same with what another reactor knows. Who is there the keeper says.
+    /// Combines this condition with another reactor's. The keeper decides which members are present.
     pub(crate) fn with(self, other: &Self) -> Self {
         Self {
             slow: self.slow.union(other.slow),
@@ -89,7 +89,7 @@ impl Condition {
         }
     }
 
-    /// Members whose content is not all there.
+    /// Members that are missing or incomplete.
     pub(crate) fn lost(&self) -> MemberSet {
         self.missing.union(self.rebuilding)
     }
@@ -99,7 +99,7 @@ impl Condition {
         self.troubles.is_partial || self.last_resort.is_partial
     }
 
-    /// The worst that is true.
+    /// The array's worst condition.
     pub(crate) fn state(&self) -> HealthState {
         let Troubles { stalled, roomless, failing, is_partial, .. } = self.troubles;
         match () {
@@ -112,7 +112,7 @@ impl Condition {
         }
     }
 
-    /// Who is in such a trouble.
+    /// The members with such a trouble.
     pub(crate) fn members_in(&self, trouble: Trouble) -> MemberSet {
         match trouble {
             Trouble::Failed => self.troubles.frozen_by,
@@ -127,12 +127,12 @@ impl Condition {
         }
     }
 
-    /// What a member is in, the worst first.
+    /// A member's troubles, worst first.
     pub(crate) fn troubles_of(&self, member: MemberIndex) -> Vec<Trouble> {
         Trouble::ALL.into_iter().filter(|&trouble| self.members_in(trouble).contains(member)).collect()
     }
 
-    /// All of it with names. `waits` says how long members have had something, by slot.
+    /// The whole condition with names. `waits` holds how long each member has kept somebody waiting, by slot.
     pub(crate) fn health(&self, about: &About, waits: &[Option<Duration>]) -> Health {
         let path = |member: MemberIndex| about.path(member).map(|path| path.display().to_string());
         let ailing = |trouble: Trouble| {
@@ -186,8 +186,8 @@ impl Condition {
         }
     }
 
-    /// What a stop would lose, and what can be done about it; none: nothing. `unwritten_bytes` is what clients have
-    /// written and is in memory alone.
+    /// What a stop would lose, and what to do about it; `None` if nothing. `unwritten_bytes` is the amount of clients'
+    /// data that is only in memory.
     pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64) -> Option<String> {
         let survives = |members: MemberSet| Repair::new(geometry, self.lost().union(members)).is_ok();
         if !self.deleted.is_empty() && !survives(self.deleted) {
@@ -226,12 +226,12 @@ impl Condition {
     }
 }
 
-/// Whether all of it is in the ranges that are told.
+/// Whether the listed ranges hold all of it.
 fn is_all_told(unwritten: &Unwritten) -> bool {
     unwritten.ranges().map(|range| range.end.0 - range.start.0).sum::<u64>() == unwritten.len.0
 }
 
-/// The array's sectors in the parity stripes of ranges that ascend, each from and up to.
+/// The array's sectors in the parity stripes of ascending ranges, as half-open ranges.
 fn stripes(geometry: &Geometry, ranges: impl Iterator<Item = Range<Lba>>) -> Vec<[u64; 2]> {
     let (stripe, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
     let mut all: Vec<[u64; 2]> = Vec::new();
@@ -249,7 +249,7 @@ fn blocks(lbas: Range<Lba>) -> [u64; 2] {
     [lbas.start.0, lbas.end.0]
 }
 
-/// `0 to 4096`, of sectors from and up to.
+/// `0 to 4096`, for a half-open range of sectors.
 fn bytes([start, end]: &[u64; 2]) -> String {
     format!("{} to {}", start * 512, end * 512)
 }
@@ -259,7 +259,7 @@ pub(crate) fn slots(members: MemberSet) -> Vec<u8> {
     members.iter().map(|member| member.0).collect()
 }
 
-/// How an array is, in words.
+/// The condition of an array, in words.
 pub(crate) fn words(health: &Health) -> String {
     let survives = match health.survives {
         0 => "survives no failure".to_owned(),
@@ -290,7 +290,7 @@ pub(crate) fn words(health: &Health) -> String {
     format!("{}: {}", health.state.name(), parts.join("; "))
 }
 
-/// What is left of an array that is served as the last resort.
+/// The remains of an array that is served as a last resort.
 fn left(salvage: &Salvage) -> Vec<String> {
     let Salvage { stale, doubtful_ranges, doubtful_bytes, unreadable_bytes, size_bytes, .. } = salvage;
     let name = |OutOfDate { slot, path, .. }: &OutOfDate| {
@@ -320,7 +320,7 @@ fn left(salvage: &Salvage) -> Vec<String> {
     left
 }
 
-/// Who is not there, or not all of it.
+/// The missing and incomplete members.
 fn degraded(health: &Health) -> Vec<String> {
     let missing = match health.missing.as_slice() {
         [] => None,
@@ -336,7 +336,7 @@ fn degraded(health: &Health) -> Vec<String> {
     if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] }
 }
 
-/// What is wrong, and what an administrator can do.
+/// What is wrong, and what an administrator can do about it.
 fn causes(health: &Health) -> Vec<String> {
     let names = |trouble| -> Vec<String> { of(health, trouble).map(name).collect() };
     let mut causes = Vec::new();
@@ -384,7 +384,7 @@ fn causes(health: &Health) -> Vec<String> {
     causes
 }
 
-/// What makes flushes fail, and what helps, in one sentence.
+/// Why flushes fail, and what helps, in one sentence.
 fn unwritten(unwritten: &protocol::Unwritten) -> String {
     let protocol::Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable } = unwritten;
     let told: u64 = blocks.iter().map(|[start, end]| (end - start) * 512).sum();
@@ -452,7 +452,7 @@ fn name(ailing: &Ailing) -> String {
     path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
 }
 
-/// ` for 12 s`, where that is known.
+/// ` for 12 s`, if known.
 fn longest(health: &Health, trouble: Trouble, before: &str) -> String {
     let waits = of(health, trouble).filter_map(|ailing| ailing.waits_ms).max();
     waits.map_or_else(String::new, |ms| format!(" {before}{}", duration(ms / 1000)))

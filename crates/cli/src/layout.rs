@@ -1,4 +1,4 @@
-//! `uraid layout`: a level's placement, drawn as the papers draw it.
+//! `uraid layout`: draws a level's placement, in the style of the papers.
 
 mod svg;
 
@@ -69,7 +69,7 @@ pub(crate) fn run(args: &LayoutArgs) -> Result<()> {
     legend.iter().try_for_each(|(sign, meaning)| print(format_args!("  {sign:<width$}  {meaning}")))
 }
 
-/// Writes a document to a file, or for `-` to standard output.
+/// Writes a document to a file, or to standard output for `-`.
 fn write(path: &Path, text: &str) -> Result<()> {
     if path == Path::new("-") {
         return print(format_args!("{}", text.trim_end()));
@@ -77,7 +77,7 @@ fn write(path: &Path, text: &str) -> Result<()> {
     output::save(path, text, "<svg")
 }
 
-/// Stripes until the placement repeats.
+/// Stripes until the placement repeats; for RAID 0 and 1, where all stripes are alike, two.
 pub(crate) fn period(level: Level, members: u8) -> u16 {
     let members = u16::from(members);
     match level {

@@ -1,4 +1,4 @@
-//! `uraid list`: the arrays that there are, of running servers and on the members that are found.
+//! `uraid list`: lists the arrays of running servers and of the members that it finds.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,7 +25,7 @@ use crate::terminal::{Colours, Tone, list as enumerate, print, print_json, size,
 /// How long a path may take to answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
-/// Paths that are looked at together.
+/// Number of paths to check at once.
 const PATHS_AT_ONCE: usize = 32;
 
 /// An array that was found.
@@ -37,19 +37,19 @@ struct Found {
     size_bytes: u64,
     /// `running`, `stopped`, or `in use` by a process that does not answer.
     state: &'static str,
-    /// How it is, in words.
+    /// The array's health, in words.
     health: String,
-    /// How these stand out.
+    /// The colour of the state.
     #[serde(skip)]
     tone: Option<Tone>,
-    /// Where clients reach it; none while it is stopped.
+    /// The URI that clients connect to; `None` if the array is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
-    /// How many members it has.
+    /// Number of the array's members.
     member_count: usize,
-    /// The paths of its members that were found.
+    /// Paths of its members that were found.
     members: Vec<String>,
-    /// The paths of those that say that they are its members, and are not any more.
+    /// Paths that claim to be its members but no longer are.
     former: Vec<String>,
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ListArgs) -> Result<()> {
     Ok(())
 }
 
-/// Where members may be: what was named, and what is in named directories; otherwise block devices and the working
+/// Possible members: the named paths and the files in named directories, or else block devices and the working
 /// directory.
 fn candidates(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     let mut paths = Vec::new();
@@ -109,7 +109,7 @@ fn candidates(named: &[PathBuf]) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The files of a directory, without what is hidden.
+/// The files of a directory, except hidden ones.
 fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let is_hidden = |name: &std::ffi::OsStr| name.as_encoded_bytes().starts_with(b".");
     let entries = fs::read_dir(directory)?.flatten().filter(|entry| !is_hidden(&entry.file_name()));
@@ -117,7 +117,7 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(paths.filter(|path: &PathBuf| !path.is_dir()).collect())
 }
 
-/// What a server says.
+/// An array according to its server.
 fn served(socket: &Path) -> Result<Found> {
     let status: Status = Client::connect(socket)?.ask(&Request::Status {})?;
     let members: Vec<String> = status.members.iter().filter_map(|member| member.path.clone()).collect();
@@ -136,7 +136,7 @@ fn served(socket: &Path) -> Result<Found> {
     })
 }
 
-/// What members say.
+/// An array according to its members.
 fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
     let members = paths.iter().map(|path| path.display().to_string()).collect();
     let nothing = Found {
@@ -156,7 +156,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
         Err(error) => Found { health: format!("not usable: {}", crate::chain(&error)), ..nothing },
         Ok(report) => {
             let (members, former) = report.paths();
-            // Its members must be left alone, whatever they say.
+            // Members in use must be left alone, whatever they claim.
             let user = paths.iter().find_map(|path| Member::user(path));
             let (state, health) = match user {
                 None => ("stopped", report.health()),
@@ -177,7 +177,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
     }
 }
 
-/// Some lines for people.
+/// Prints an array in a few lines for people.
 fn show(array: &Found, colours: Colours) -> Result<()> {
     let Found { uuid, name, level, size_bytes, state, health, tone, uri, member_count, members, former } = array;
     let health = tone.map_or_else(|| health.clone(), |tone| colours.paint(health, tone));

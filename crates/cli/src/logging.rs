@@ -1,4 +1,4 @@
-//! What the program says of its work, on standard error.
+//! The program's log, on standard error.
 
 mod flood;
 
@@ -19,10 +19,10 @@ type Reload = Box<dyn Fn(EnvFilter) -> Result<()> + Send + Sync>;
 /// Changes the filter.
 static RELOAD: OnceLock<Reload> = OnceLock::new();
 
-/// Sums up what is said again and again.
+/// Summarises repeated lines.
 static FLOOD: Flood = Flood::new();
 
-/// Begins to say what `URAID_LOG` asks for: warnings and errors, if it does not.
+/// Starts logging at the level that `URAID_LOG` sets. The default is warnings and errors.
 pub(crate) fn init(format: LogFormat) {
     let filter = EnvFilter::try_from_env("URAID_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
     let (filter, handle) = reload::Layer::new(filter);
@@ -35,12 +35,12 @@ pub(crate) fn init(format: LogFormat) {
     let _ = RELOAD.set(Box::new(move |filter| Ok(handle.reload(filter)?)));
 }
 
-/// Sums up from now on what is said again and again, until what this returns is dropped: see [`flood`].
+/// Summarises repeated lines from now on, until the returned value is dropped; see [`flood`].
 pub(crate) fn sum_up() -> Result<flood::Summing> {
     FLOOD.begin().context("can't start a thread")
 }
 
-/// Says from now on what is at least of `level`.
+/// Logs messages of at least `level` from now on.
 pub(crate) fn set(level: &str) -> Result<()> {
     let filter: Option<LevelFilter> = level.parse().ok();
     let filter = filter.with_context(|| {

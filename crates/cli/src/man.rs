@@ -1,4 +1,4 @@
-//! `uraid man`: manual pages of the program and of each command, from the definitions that `--help` shows.
+//! `uraid man`: manual pages of the program and of each command, generated from the definitions behind `--help`.
 
 use std::fs;
 use std::io::Write as _;
@@ -17,7 +17,7 @@ pub(crate) fn run(args: &ManArgs) -> Result<()> {
     write(&command, &args.directory)
 }
 
-/// Writes the page of a command, and those of its commands.
+/// Writes the page of a command, and those of its subcommands.
 fn write(command: &clap::Command, directory: &Path) -> Result<()> {
     for command in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write(command, directory)?;
@@ -31,13 +31,13 @@ fn write(command: &clap::Command, directory: &Path) -> Result<()> {
 fn page(command: &clap::Command, man: &Man) -> Result<Vec<u8>> {
     let mut page = Vec::new();
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
-    // No date: a build of the same source makes the same page. `Man::render_title` leaves an empty one out.
+    // No date: builds of the same source produce the same page. `Man::render_title` omits an empty date.
     writeln!(page, ".TH {name} 1 \"\" \"uraid {}\" \"User Commands\"", env!("CARGO_PKG_VERSION"))?;
     man.render_name_section(&mut page)?;
     man.render_synopsis_section(&mut page)?;
     man.render_description_section(&mut page)?;
     let is_program = command.get_name() == "uraid";
-    // Of the program itself this is the overview of the commands, which they have a section for.
+    // For the program itself, this is the overview of the commands, which have their own section.
     let after = command.get_after_help().filter(|_| !is_program).map(ToString::to_string).unwrap_or_default();
     let (notes, examples) = match after.find("Example") {
         Some(at) => after.split_at(at),

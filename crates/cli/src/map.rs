@@ -1,4 +1,4 @@
-//! `uraid map`: where a block lives, its parity, and what reading and writing it takes.
+//! `uraid map`: where a block and its parity are stored, and the operations to read and write it.
 
 use anyhow::{Context, Result, ensure};
 use serde::Serialize;
@@ -22,7 +22,7 @@ struct Mapping {
     offset: u64,
     #[serde(flatten)]
     at: Sector,
-    /// On mirrors: the other copies.
+    /// For mirrors, the other copies.
     parity: Vec<Sector>,
     failed: Vec<u8>,
     read: Operations,
@@ -37,10 +37,10 @@ struct Sector {
     sector: u64,
 }
 
-/// What a plan does, in order: reads, XORs, writes.
+/// The operations of a plan, in order: reads, XORs, writes.
 #[derive(Debug, Serialize)]
 struct Operations {
-    /// For writes: how parity is brought up to date.
+    /// For writes: how parity is updated.
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<&'static str>,
     reads: Vec<Operation>,
@@ -54,7 +54,7 @@ struct Operation {
     #[serde(flatten)]
     at: Sector,
     sectors: u64,
-    /// Where the data comes from or goes to.
+    /// Source or destination of the data.
     buffers: Vec<String>,
 }
 

@@ -1,7 +1,7 @@
-//! `uraid serve --metrics`: what a server has done, in Prometheus' text format over HTTP.
+//! `uraid serve --metrics`: a server's metrics, in Prometheus' text format over HTTP.
 //!
-//! The page is made on the thread of the first reactor when it is asked for; nothing is kept between two scrapes. All
-//! metrics are described in `docs/metrics.md`, which a test compares with the page.
+//! The page is generated on the first reactor's thread on request; nothing is kept between two scrapes.
+//! `docs/metrics.md` describes all metrics, and a test compares it with the page.
 
 mod http;
 mod text;
@@ -24,7 +24,7 @@ use crate::reactor::{Asked, CacheUse, Facts, Reactor};
 use crate::terminal::list;
 use text::Text;
 
-/// Where metrics are handed out.
+/// The HTTP server for metrics.
 #[derive(Debug)]
 pub(crate) struct Exporter {
     listener: TcpListener,
@@ -32,10 +32,10 @@ pub(crate) struct Exporter {
 }
 
 impl Exporter {
-    /// Listens there; port 0 lets the system choose.
+    /// Listens on the first usable address. With port 0, the system chooses a port.
     ///
     /// # Errors
-    /// When that is not possible.
+    /// If that is not possible.
     pub(crate) async fn listen(addresses: &[SocketAddr]) -> Result<Self> {
         let listen = async {
             let listener = TcpListener::bind(addresses).await?;
@@ -45,12 +45,12 @@ impl Exporter {
         listen.await.with_context(|| format!("can't listen on {} for --metrics", list(addresses)))
     }
 
-    /// Where the page is.
+    /// The URL of the page.
     pub(crate) fn url(&self) -> String {
         format!("http://{}/metrics", self.address)
     }
 
-    /// Hands them out, for ever, in a task of the reactor's thread.
+    /// Serves the page in a task of the reactor's thread. Runs forever.
     pub(crate) fn spawn(self, reactor: Rc<Reactor>, about: Rc<About>) -> JoinHandle<()> {
         let page = async move || Ok(page(&reactor.all_facts().await?, &about));
         tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))

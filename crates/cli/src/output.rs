@@ -7,11 +7,11 @@ use std::path::Path;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
-/// Writes a document to a file that only this user can read. An existing file is replaced if it begins with the same
-/// `opening`: a slip must not cost a member of an array.
+/// Writes a document to a file that only this user can read. An existing file is replaced only if it is empty or begins
+/// with the same `opening`, so that a slip does not destroy a member of an array.
 ///
 /// # Errors
-/// When the path leads to anything else that holds something, or can't be written; nothing is changed then.
+/// If the path leads to other existing content, or can't be written. Nothing is changed then.
 pub(crate) fn save(path: &Path, text: &str, opening: &str) -> Result<()> {
     let name = path.display();
     let failed = || format!("can't write {name}");
@@ -36,7 +36,7 @@ pub(crate) fn save(path: &Path, text: &str, opening: &str) -> Result<()> {
     file.write_all(text.as_bytes()).with_context(failed)
 }
 
-/// Whether a file is empty, or begins with `opening`; it is at its start afterwards.
+/// Whether a file is empty, or begins with `opening`. Leaves the file at its start.
 fn begins_with(mut file: &File, opening: &str) -> std::io::Result<bool> {
     let mut first = Vec::new();
     file.take(opening.len() as u64).read_to_end(&mut first)?;

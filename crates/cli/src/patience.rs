@@ -1,4 +1,4 @@
-//! How much members may get away with: how long they take, and how many errors they make.
+//! Limits for members: how long their operations may take, and how many errors they may make.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use uraid_io::engine::Deadlines;
 
-/// How long a forgiven error counts before it counts half.
+/// How often members' error counts are halved.
 pub(crate) const FORGIVEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// The longest deadline.
+/// Maximum deadline.
 const DEADLINE_MAX: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The shortest: what the engine counts in.
+/// Minimum deadline: the engine's unit of time.
 const DEADLINE_MIN: Duration = uraid_io::cache::TICK;
 
 const READ_DEADLINE: &str = "2s";
@@ -56,11 +56,11 @@ impl Default for PatienceArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit<T>(pub(crate) Option<T>);
 
-/// As the reactors have it.
+/// The limits as the reactors apply them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
     pub(crate) deadlines: Deadlines,
-    /// Of each reactor's.
+    /// For each reactor.
     pub(crate) max_errors: Option<u32>,
 }
 
@@ -72,10 +72,10 @@ impl From<PatienceArgs> for Patience {
 }
 
 impl Patience {
-    /// The same with another value of what is called `key`; none: nothing is.
+    /// These limits with another value for `key`. Returns `None` if there is no such key.
     ///
     /// # Errors
-    /// What is wrong with the value.
+    /// If the value is invalid; the error says why.
     pub(crate) fn with(mut self, key: &str, value: &str) -> Option<Result<Self>> {
         let set = match key {
             "read-deadline" => deadline(value).map(|limit| self.deadlines.read = limit.0),

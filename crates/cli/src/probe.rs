@@ -1,6 +1,6 @@
-//! What a disk is like, by a few reads of it: how long it takes to get anywhere, and how fast it reads on from there.
+//! Measures a disk with a few reads: the time to reach a random place, and the rate of reading from there.
 //!
-//! Nothing is written, and nobody is kept from the disk; who else uses it meanwhile is measured, too.
+//! Nothing is written and the disk is not locked, so other users of the disk affect the result.
 
 use std::fs::File;
 use std::io;
@@ -15,23 +15,23 @@ use uraid_io::member::{Access, Member};
 use uraid_layout::Bytes;
 use uraid_sim::random::Random;
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measured {
-    /// Until a read at a random place begins, on average.
+    /// Average time until a read at a random place begins.
     pub(crate) positioning_ms: f64,
-    /// Of long reads, in units of 10^6 bytes a second.
+    /// Rate of long reads, in units of 10^6 bytes per second.
     pub(crate) transfer_mb_s: f64,
 }
 
-/// The least that tells something: a disk's own memory holds less.
+/// Minimum size to measure; a disk's own memory holds less.
 const SIZE_MIN: Bytes = Bytes(64 << 20);
 const BLOCK: Bytes = Bytes(4 << 10);
 const LONG_BLOCK: Bytes = Bytes(1 << 20);
 /// Reads at random places, and how long they may take together.
 const RANDOM_READS_MAX: u32 = 300;
 const RANDOM_TIME_MAX: Duration = Duration::from_secs(3);
-/// Places to read on from, and the long reads of each.
+/// Places to start long reads from, and the number of long reads at each.
 const PLACES: u64 = 4;
 const LONG_READS: u64 = 16;
 
@@ -55,18 +55,18 @@ pub(crate) fn measure(path: &Path) -> Result<Measured> {
     Ok(Measured { positioning_ms, transfer_mb_s })
 }
 
-/// Whether a file has parts that are not on its disk: never written, or compressed.
+/// Whether a file has parts that are not on its disk, because they were never written or are compressed.
 fn has_holes(path: &Path) -> io::Result<bool> {
     let metadata = path.metadata()?;
     if !metadata.is_file() {
         return Ok(false);
     }
-    // What is allocated and not written is a hole, too. The end of a file always is one.
+    // Space that is allocated but not written is a hole, too. There is always a hole at the end of a file.
     let hole = seek(&File::open(path)?, SeekFrom::Hole(0)).unwrap_or(metadata.len());
     Ok(hole < metadata.len() || metadata.blocks() * 512 < metadata.len())
 }
 
-/// The rate of reading on, after the first read of each place has got there: 10^6 bytes a second.
+/// The rate of sequential reads, without the first read at each place, in units of 10^6 bytes per second.
 fn transfer(member: &Member) -> Result<f64> {
     let mut buffer = Buf::zeroed(LONG_BLOCK);
     let (mut time, mut bytes) = (Duration::ZERO, 0);
@@ -87,10 +87,10 @@ fn transfer(member: &Member) -> Result<f64> {
     Ok(bytes as f64 / 1e6 / time.as_secs_f64().max(1e-9))
 }
 
-/// The mean time of a short read anywhere, in milliseconds.
+/// The mean time of a short read at a random place, in milliseconds.
 fn positioning(member: &Member) -> Result<f64> {
     let mut buffer = Buf::zeroed(BLOCK);
-    // Other places each time: a disk remembers what was read last.
+    // Use other places each time, because a disk caches what was read last.
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let mut random = Random::new(since.as_nanos() as u64);
     let begun = Instant::now();

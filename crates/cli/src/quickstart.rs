@@ -17,7 +17,7 @@ use crate::{create, serve};
 const MEMBERS: usize = 4;
 const SIZE: Bytes = Bytes(64 << 20);
 
-/// Makes the array if it is not there, and serves it.
+/// Creates the array if it does not exist, and serves it.
 pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
     let QuickstartArgs { mut endpoint, dir } = args;
     std::fs::create_dir_all(&dir).with_context(|| format!("can't create {}", dir.display()))?;

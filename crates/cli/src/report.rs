@@ -1,7 +1,7 @@
-//! `uraid report`: what a report of a bug needs, as one text. It has nothing of an array's content.
+//! `uraid report`: collects the facts for a bug report in one text. It contains none of the array's content.
 //!
-//! Each section is gathered on a thread of its own and waited for no longer than a deadline: a server or a member that
-//! hangs costs its section, and says so there.
+//! Each section is gathered on its own thread, with a deadline. If a server or a member hangs, only its section is
+//! missing, and says so.
 
 mod redact;
 
@@ -30,10 +30,10 @@ use crate::output;
 use crate::terminal::print;
 use redact::Redactor;
 
-/// The most that is taken of what another program prints.
+/// Maximum amount of another program's output; the rest is ignored.
 const OUTPUT_BYTES_MAX: u64 = 1 << 20;
 
-/// The first section, and how a report begins with it.
+/// The first section, and the text that a report begins with because of it.
 const FIRST: &str = "version";
 const OPENING: &str = "== version ==";
 
@@ -68,7 +68,7 @@ pub(crate) struct ReportArgs {
     members: Vec<PathBuf>,
 }
 
-/// The text, and the words in it that say whose it is.
+/// The text, and the words in it that identify its owner.
 #[derive(Default)]
 struct Report {
     text: String,
@@ -112,23 +112,23 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
 }
 
 impl Report {
-    /// Adds what was found, or why nothing was.
+    /// Adds the content of a section, or why there is none.
     fn section(&mut self, title: &str, found: Result<String>) {
         let found = found.unwrap_or_else(|error| format!("not known: {}", crate::chain(&error)));
         self.text += &format!("== {title} ==\n\n{}\n\n", found.trim_end());
     }
 }
 
-/// What `act` gives, on a thread of its own, unless it takes longer than `time`.
+/// The result of `act`, which runs on its own thread, unless it takes longer than `time`.
 fn within<T: Send + 'static>(time: Duration, act: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
     let (sender, done) = channel();
-    // Nobody waits for what comes later.
+    // Nobody waits for a late result.
     let run = move || drop(sender.send(act()));
     thread::Builder::new().name("report".into()).spawn(run).context("can't start a thread")?;
     done.recv_timeout(time).map_err(|_| anyhow!("no answer within {} s", time.as_secs()))?
 }
 
-/// What the program runs on.
+/// Facts about the machine and its system.
 fn system() -> String {
     let uname = rustix::system::uname();
     let text = |text: &std::ffi::CStr| text.to_string_lossy().into_owned();
@@ -158,7 +158,7 @@ fn system() -> String {
     .join("\n")
 }
 
-/// Asks the server that is meant, in time.
+/// Sends requests to the server, within the deadline.
 fn ask<T: Send + 'static>(args: &ReportArgs, act: impl FnOnce(&mut Client) -> Result<T> + Send + 'static) -> Result<T> {
     let server = args.server.clone();
     within(args.deadline, move || act(&mut server.connect()?))
@@ -168,7 +168,7 @@ fn status(args: &ReportArgs) -> Result<Status> {
     ask(args, |client| client.ask(&Request::Status {}))
 }
 
-/// What a status says that names somebody's things.
+/// The identifying words of a status.
 fn names(status: &Status) -> Vec<String> {
     let members = status.members.iter().filter_map(|member| member.path.clone());
     let spares = status.spares.iter().map(|spare| spare.path.clone());
@@ -198,7 +198,7 @@ fn looks(paths: &[PathBuf], deadline: Duration) -> Result<String> {
     Ok(lines.join("\n"))
 }
 
-/// Those that answer, and are members.
+/// The paths that answer and are members.
 fn readable(paths: &[PathBuf], deadline: Duration) -> Result<Vec<PathBuf>> {
     let found = look(paths, &mut Patience::new(Some(deadline), || ()))?;
     let readable: Vec<PathBuf> = found.into_iter().filter(|look| look.found.is_ok()).map(|look| look.path).collect();
@@ -218,7 +218,7 @@ fn drawn(paths: &[PathBuf], deadline: Duration) -> Result<String> {
     Ok(draw(&geometry, stripes.into()))
 }
 
-/// The last lines that the service manager has of servers.
+/// The last lines of servers' logs in the journal.
 fn journal(args: &ReportArgs) -> Result<String> {
     let lines = args.log_lines.to_string();
     let words = ["--no-pager", "--quiet", "--output=short-iso", "--lines", &lines, "--unit", &args.unit];
@@ -227,7 +227,7 @@ fn journal(args: &ReportArgs) -> Result<String> {
     Ok(text)
 }
 
-/// What a program prints, if it ends in time.
+/// A program's output, if it ends in time.
 fn said_by(program: &str, words: &[&str], time: Duration) -> Result<String> {
     let mut command = Command::new(program);
     command.args(words).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
@@ -238,7 +238,7 @@ fn said_by(program: &str, words: &[&str], time: Duration) -> Result<String> {
         pipe.take(OUTPUT_BYTES_MAX).read_to_end(&mut text)?;
         Ok(String::from_utf8_lossy(&text).into_owned())
     });
-    // It may have ended by itself, or have more to print than is taken.
+    // It may have ended by itself, or have more output than the maximum.
     let _ = child.kill();
     let _ = child.wait();
     read.with_context(|| format!("{program} {}", words.join(" ")))

@@ -1,8 +1,10 @@
-//! Which servers are running: each leaves a link to its control socket in a directory that commands look into.
+//! The registry of running servers: each server leaves a link to its control socket in a directory that commands
+//! search.
 //!
-//! The directory is `URAID_RUNTIME_DIR`; without it `/run/uraid/servers` for root, and for others `uraid` in
-//! `XDG_RUNTIME_DIR`. A server that has no such directory is not found, and everything else works as always. A server
-//! that was killed leaves its link; whoever finds that nobody answers there removes it.
+//! The directory is `URAID_RUNTIME_DIR`. Without it, it is `/run/uraid/servers` for root, and `uraid` in
+//! `XDG_RUNTIME_DIR` for others; root's commands search both. A server without such a directory is not found, but works
+//! normally otherwise. A server that is killed leaves its link behind; the first command that gets no answer there
+//! removes it.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -14,15 +16,15 @@ use std::process;
 
 use rustix::process::geteuid;
 
-/// Where root's servers are.
+/// The directory of root's servers.
 const SYSTEM: &str = "/run/uraid/servers";
 
-/// A server's link, as long as it runs.
+/// A server's link, as long as the server runs.
 #[derive(Debug)]
 pub(crate) struct Registration(PathBuf);
 
 impl Registration {
-    /// Leaves a link to a control socket; none where that can't be.
+    /// Leaves a link to a control socket. Returns `None` if that is not possible.
     pub(crate) fn new(control: &Path) -> Option<Self> {
         let link = directories().into_iter().next()?.join(process::id().to_string());
         let left = leave(&link, control);
@@ -34,7 +36,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        // Whoever finds it later removes it.
+        // If this fails, a command removes the link later.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -50,7 +52,7 @@ fn leave(link: &Path, control: &Path) -> io::Result<()> {
     symlink(absolute(control)?, link)
 }
 
-/// Where servers leave their links: the first is where this user's do.
+/// The directories of servers' links. The first is where this user's servers leave theirs.
 fn directories() -> Vec<PathBuf> {
     let named = |variable: &str| env::var_os(variable).map(PathBuf::from).filter(|path| path.is_absolute());
     if let Some(directory) = named("URAID_RUNTIME_DIR") {
@@ -72,7 +74,7 @@ pub(crate) fn servers() -> Vec<PathBuf> {
             Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused) => {
                 let _ = fs::remove_file(&link);
             }
-            // Another user's.
+            // The server belongs to another user.
             Err(_) => {}
         }
     }

@@ -1,4 +1,4 @@
-//! An array to ask questions about: one that exists, or one that only options describe.
+//! An array to answer questions about: an existing one, or one that options describe.
 
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec}
 
 use crate::args::{DescribedArgs, MapArgs, Misuse};
 
-/// A geometry, and where its members' data areas are.
+/// A geometry, and the positions of its members' data areas.
 #[derive(Debug)]
 pub(crate) struct Placed {
     pub(crate) geometry: Geometry,
@@ -22,7 +22,7 @@ pub(crate) struct Placed {
 /// One member.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlacedMember {
-    /// None: the array does not exist, or the member is missing.
+    /// `None` if the array does not exist, or the member is missing.
     pub(crate) path: Option<PathBuf>,
     pub(crate) data_offset: Bytes,
 }
@@ -39,7 +39,7 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
     let member = |index: &Option<usize>| {
         let candidate = index.map(|index| &candidates[index]);
         let path = candidate.map(|candidate| candidate.path.clone());
-        // Members that are not here have their data where the others have it, unless their sizes differ.
+        // Missing members have their data at the same offset as the others, unless their sizes differ.
         let areas = candidate.map_or(verdict.superblock.areas, |candidate| candidate.superblock.areas);
         PlacedMember { path, data_offset: areas.data.offset }
     };
@@ -83,7 +83,7 @@ pub(crate) fn consistency_name(consistency: Consistency) -> &'static str {
     }
 }
 
-/// As `--integrity` takes it.
+/// The integrity as `--integrity` takes it.
 pub(crate) fn integrity_name(integrity: Integrity) -> &'static str {
     match integrity {
         Integrity::Crc32 => "crc32",

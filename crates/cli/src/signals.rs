@@ -1,9 +1,9 @@
-//! SIGINT, SIGTERM and SIGHUP: heard at any time, also while members are waited for. SIGHUP, which comes when the
-//! terminal is closed, is left alone where it is ignored, as nohup has it.
+//! SIGINT, SIGTERM and SIGHUP. They are handled at any time, even while the server waits for members. SIGHUP, which is
+//! sent when the terminal closes, stays ignored if it is ignored at the start, as under nohup.
 //!
-//! Until the array is served they end the process at once: what that leaves on the members is what a crash leaves, and
-//! the next start goes on from there. A thread of the process that hangs in the kernel keeps the process's remains
-//! until the kernel lets it go, whatever the signal.
+//! Before the array is served, these signals end the process at once. The members are then as after a crash, and the
+//! next start continues from there. If a thread of the process hangs in the kernel, the process does not disappear
+//! until the kernel releases the thread, whatever the signal.
 
 use std::fs;
 use std::future::poll_fn;
@@ -17,10 +17,10 @@ use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 use tokio::sync::Notify;
 
-/// What shells add to the number of the signal that ended a program.
+/// Shells add this to the number of the signal that ended a program.
 const SIGNALLED: i32 = 128;
 
-/// Hears signals on a thread of its own, to the end of the process.
+/// Listens for signals on a separate thread, until the process ends.
 pub(crate) struct Signals(Arc<Shared>);
 
 struct Shared {
@@ -28,7 +28,7 @@ struct Shared {
     asked: Notify,
 }
 
-/// A signal that is heard.
+/// A signal to listen for.
 struct Heard {
     name: &'static str,
     kind: SignalKind,
@@ -36,7 +36,7 @@ struct Heard {
 }
 
 impl Signals {
-    /// Hears signals from now on.
+    /// Listens for signals from now on.
     pub(crate) fn listen() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
@@ -55,22 +55,22 @@ impl Signals {
         Ok(Self(shared))
     }
 
-    /// The array is about to be served: from now on whoever serves it ends the process.
+    /// The array is about to be served. From now on, a signal leaves ending the process to the server.
     pub(crate) fn hand_over(&self) {
         *self.0.is_served.lock().expect("a panic ends the process") = true;
     }
 
-    /// Waits for a signal that came after [`Signals::hand_over`]. Cancel safe.
+    /// Waits for a signal after [`Signals::hand_over`]. Cancel safe.
     pub(crate) async fn heard(&self) {
         self.0.asked.notified().await;
     }
 }
 
-/// Has a file that must not grow any further (`ulimit -f`) fail the write, and not end the process.
+/// Makes a write fail if it exceeds the file size limit (`ulimit -f`), instead of ending the process.
 pub(crate) fn outlive_file_limits() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _context = runtime.enter();
-    // Once it is heard, nobody need listen.
+    // Once there is a handler, nobody has to listen.
     signal(SignalKind::from_raw(Signal::XFSZ.as_raw())).map(drop).context("can't listen for signals")
 }
 
@@ -93,7 +93,7 @@ async fn hear(mut signals: Vec<Heard>, shared: &Shared) {
         .await;
         let is_served = shared.is_served.lock().expect("a panic ends the process");
         if !*is_served {
-            // Nobody is left to tell where standard error is closed.
+            // If standard error is closed, there is nobody to tell.
             let _ = writeln!(stderr(), "uraid: {name}: not serving the array; the next start goes on from here");
             process::exit(SIGNALLED + kind.as_raw_value());
         }

@@ -1,4 +1,4 @@
-//! `uraid simulate`: the papers' tables and figures, computed again.
+//! `uraid simulate`: recomputes the papers' tables and figures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,7 +57,7 @@ pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
         if let Some(directory) = &args.svg {
             draw(directory, &report)?;
         }
-        // People see each when it is there: some take a while.
+        // Print each report as soon as it is ready: some take a while.
         if !args.json && !args.csv {
             print(format_args!("{}", render::text(&report)))?;
         }

@@ -1,7 +1,8 @@
-//! Hot spares: files and devices that a server is told of, and that take the places of members that fail.
+//! Hot spares: files and devices that a server knows of and that take the places of failed members.
 //!
-//! A spare is neither held nor written before it is taken. So several servers may be told of the same one: its lock,
-//! and what is found on it under that lock, decide who gets it. What holds anything is not taken, whoever named it.
+//! A spare is neither held nor written before it is taken. So several servers may name the same spare: its lock, and
+//! the content found under that lock, decide which server gets it. A spare that holds any content is not taken, whoever
+//! named it.
 
 use std::path::{PathBuf, absolute};
 use std::time::Duration;
@@ -13,23 +14,23 @@ use uuid::Uuid;
 
 use crate::args::Misuse;
 
-/// How long a spare may take to say what it holds before the array is served, or another spare is taken.
+/// How long a spare may take to report its content before the array is served, or another spare is taken.
 pub(crate) const SPARE_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// A spare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Spare {
     pub(crate) path: PathBuf,
-    /// Why it could not be taken when it was last looked at.
+    /// Why it could not be taken when it was last checked.
     pub(crate) problem: Option<String>,
     /// It failed, and is not tried again.
     pub(crate) is_given_up: bool,
-    /// It did not answer, and is not tried before it has.
+    /// It did not answer, and is not tried until it does.
     pub(crate) is_silent: bool,
 }
 
 impl Spare {
-    /// One that can be taken, as far as is known.
+    /// A spare that can be taken, as far as is known.
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, problem: None, is_given_up: false, is_silent: false }
     }
@@ -39,16 +40,16 @@ impl Spare {
         !self.is_given_up && !self.is_silent
     }
 
-    /// Whether nothing is known that speaks against it.
+    /// Whether no problem with it is known.
     pub(crate) fn is_ready(&self) -> bool {
         self.problem.is_none()
     }
 }
 
-/// Refuses a spare that is named twice, or as a member, too.
+/// Refuses a spare that is named twice, or also as a member.
 ///
 /// # Errors
-/// When there is one.
+/// If there is one.
 pub(crate) fn ensure_once(members: &[Look], spares: &[PathBuf]) -> Result<(), Misuse> {
     for (index, path) in spares.iter().enumerate() {
         if spares[..index].contains(path) || members.iter().any(|member| member.path == *path) {
@@ -58,8 +59,8 @@ pub(crate) fn ensure_once(members: &[Look], spares: &[PathBuf]) -> Result<(), Mi
     Ok(())
 }
 
-/// Tells those of `spares` that are members of the array of `members` by now from those that are not: once taken, a
-/// spare is a member, and the same command line serves the array again.
+/// Separates the `spares` that have become members of the array of `members` from the other ones. A spare that was
+/// taken is a member, and the same command line serves the array again.
 pub(crate) fn sort(members: &[Look], spares: Vec<Look>) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let ours = members.iter().find_map(array_of);
     let (taken, spares): (Vec<Look>, Vec<Look>) =
@@ -68,11 +69,11 @@ pub(crate) fn sort(members: &[Look], spares: Vec<Look>) -> (Vec<PathBuf>, Vec<Pa
     (paths(taken), paths(spares))
 }
 
-/// Looks at the spares of an array that is about to be served, and warns of those that could not be taken now. None
-/// keeps the array from being served, whatever it is or does.
+/// Checks the spares of an array that is about to be served, and warns about unusable ones. No spare prevents the array
+/// from being served, whatever its state.
 ///
 /// # Errors
-/// When no spare is of any use to the array.
+/// If spares are of no use to the array.
 pub(crate) fn at_start(array: &Array, spares: Vec<PathBuf>, tick: impl FnMut() + 'static) -> Result<Vec<Spare>> {
     ensure!(
         spares.is_empty() || array.geometry.tolerance() > 0,
@@ -94,7 +95,7 @@ pub(crate) fn at_start(array: &Array, spares: Vec<PathBuf>, tick: impl FnMut() +
     Ok(paths.into_iter().zip(checked).map(look).collect())
 }
 
-/// Whose member a file or device says that it is.
+/// The array that a file or device claims to be a member of.
 fn array_of(look: &Look) -> Option<Uuid> {
     look.found.as_ref().ok().map(|(_, own)| own.array)
 }

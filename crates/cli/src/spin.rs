@@ -1,9 +1,9 @@
 //! A short busy poll while clients send one command at a time.
 //!
-//! Such a client's next command comes some tens of microseconds after its reply; sleeping in between costs two wakeups,
-//! more than all the work. So after a command the thread looks for the next one for a moment before it sleeps. It does
-//! so only while that pays: when the next command did not come in time, credit is lost, and without credit the thread
-//! sleeps at once for a while. An idle server never spins.
+//! The next command of such a client arrives some tens of microseconds after its reply. Sleeping in between costs two
+//! wakeups, which is more than all the work. So after a command, the thread polls for the next one for a moment before
+//! it sleeps. It does so only while that pays: a command that does not arrive in time costs credit, and without credit
+//! the thread sleeps at once for a while. An idle server never spins.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 use tokio::task::yield_now;
 
-/// Credit that a command in time adds up to, and what a miss costs.
+/// Maximum credit, which each command in time adds to, and the cost of a miss.
 const CREDIT_MAX: u32 = 16;
 const MISS_COST: u32 = 4;
 
@@ -35,12 +35,12 @@ struct Credit {
 }
 
 impl Spinner {
-    /// Looks for the next command for `window` after each.
+    /// Polls for the next command for `window` after each.
     pub(crate) fn new(window: Duration) -> Self {
         Self { window, batches: Cell::new(0), arrived: Notify::new() }
     }
 
-    /// Whether it ever looks.
+    /// Whether it ever polls.
     pub(crate) fn spins(&self) -> bool {
         !self.window.is_zero()
     }
@@ -51,20 +51,20 @@ impl Spinner {
         self.arrived.notify_one();
     }
 
-    /// Spins when it pays, for ever.
+    /// Spins while it pays. Runs forever.
     pub(crate) async fn run(&self) {
         let mut credit = Credit { left: MISS_COST, rest: 0 };
         let mut seen = 0;
         loop {
             self.arrived.notified().await;
-            // A notice of commands that the last spin saw is stale.
+            // A notification of commands that the last spin saw is stale.
             if self.batches.get() != seen && credit.spins() {
                 seen = self.spin(&mut credit).await;
             }
         }
     }
 
-    /// Looks for commands until none has come for the window; returns how many batches there were by then.
+    /// Polls until no command has arrived for the window. Returns the number of batches by then.
     async fn spin(&self, credit: &mut Credit) -> u64 {
         let mut seen = self.batches.get();
         let mut since = Instant::now();

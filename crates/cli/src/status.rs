@@ -1,4 +1,4 @@
-//! `uraid status`: how an array is that is being served, on a screen or as JSON.
+//! `uraid status`: shows the state of a running array, on a screen or as JSON.
 
 use std::io::{self, IsTerminal as _};
 use std::time::Duration;
@@ -15,13 +15,13 @@ use crate::health::words;
 use crate::shape::level_title;
 use crate::terminal::{Colours, Tone, duration, print, print_json, size, visible};
 
-/// Between two looks.
+/// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// Moves to the top of the screen and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
-/// Characters of a bar.
+/// Width of a bar, in characters.
 const BAR: u64 = 30;
 
 /// Runs the command.
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &StatusArgs) -> Result<()> {
     }
 }
 
-/// Everything, on several lines.
+/// The complete status, on several lines.
 fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String {
     let Status { level, layout, members, size_bytes, chunk_bytes, requests, .. } = status;
     let level = level_title(level);
@@ -113,7 +113,7 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     text
 }
 
-/// How far a scrub is: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.
+/// Progress of a scrub: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.
 pub(crate) fn scrub_line(scrub: &Scrub) -> String {
     let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, missed_bytes, .. } = *scrub;
     let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
@@ -133,7 +133,7 @@ pub(crate) fn scrub_line(scrub: &Scrub) -> String {
     format!("scrub    {done}, {state}; {found}")
 }
 
-/// What is left of a work that goes on as between two looks.
+/// The rate of a work, and the time left at the rate between the two status requests.
 fn rest(status: &Status, before: Option<&Status>, done: u64, then: u64, total: u64) -> String {
     let Some(before) = before else { return String::new() };
     let rate = per_second(status, before, done, then);
@@ -186,7 +186,7 @@ fn table(status: &Status, before: Option<&Status>, colours: Colours) -> String {
     let mut text = String::new();
     for (row, tone) in rows.iter().zip(tones) {
         for (column, (cell, width)) in row.iter().zip(widths).enumerate() {
-            // Names to the left, numbers to the right.
+            // Names are left-aligned, numbers right-aligned.
             let cell = if (1..3).contains(&column) { format!("{cell:<width$}  ") } else { format!("{cell:>width$}  ") };
             text += &match tone {
                 Some(tone) if column == 2 => colours.paint(&cell, tone),
@@ -199,7 +199,7 @@ fn table(status: &Status, before: Option<&Status>, colours: Colours) -> String {
     text
 }
 
-/// How an array's state stands out.
+/// The colour of an array's state.
 pub(crate) fn tone(state: HealthState) -> Tone {
     match state {
         HealthState::Whole => Tone::Good,
@@ -208,7 +208,7 @@ pub(crate) fn tone(state: HealthState) -> Tone {
     }
 }
 
-/// How a member's state stands out; none: not at all.
+/// The colour of a member's state; `None`: no colour.
 fn member_tone(member: &Member) -> Option<Tone> {
     match member.state {
         MemberState::Missing => Some(Tone::Bad),
@@ -218,7 +218,7 @@ fn member_tone(member: &Member) -> Option<Tone> {
     }
 }
 
-/// A trouble in a column.
+/// A trouble, worded for a column.
 fn trouble_name(trouble: Trouble) -> &'static str {
     match trouble {
         Trouble::NoRoom => "waiting for room",
@@ -228,7 +228,7 @@ fn trouble_name(trouble: Trouble) -> &'static str {
     }
 }
 
-/// How long operations took, since the last look where there was one: the mean, and what 99 of 100 took at most, in
+/// Latency of operations since the previous status, if there is one: the mean, and the upper bound for 99 of 100, in
 /// milliseconds.
 fn latency(now: &Latency, then: Option<&Latency>) -> String {
     let then = then.and_then(Latency::histogram).unwrap_or_default();
@@ -239,7 +239,7 @@ fn latency(now: &Latency, then: Option<&Latency>) -> String {
     }
 }
 
-/// The most important on one line.
+/// The most important facts, on one line.
 fn line(status: &Status, before: Option<&Status>) -> String {
     let Status { requests, cache, log, .. } = status;
     let moved = |now: u64, then: fn(&Status) -> u64| match before {
@@ -265,25 +265,25 @@ fn title(status: &Status) -> String {
     if status.name.is_empty() { status.uuid.to_string() } else { visible(&status.name) }
 }
 
-/// ` (12 MiB/s)`, where there was a look before.
+/// ` (12 MiB/s)`, if there is a previous status.
 fn rate(status: &Status, before: Option<&Status>, now: u64, then: fn(&Status) -> u64) -> String {
     before.map_or_else(String::new, |before| format!(" ({})", per_second(status, before, now, then(before))))
 }
 
-/// What was moved a second between two looks.
+/// Bytes per second between two status requests.
 fn per_second(status: &Status, before: &Status, now: u64, then: u64) -> String {
     let milliseconds = status.uptime_ms.saturating_sub(before.uptime_ms).max(1);
     let bytes = u128::from(now.saturating_sub(then)) * 1000 / u128::from(milliseconds);
     format!("{}/s", rounded(u64::try_from(bytes).unwrap_or(u64::MAX)))
 }
 
-/// A size that changes all the time: without what nobody reads.
+/// A size that changes all the time, without the digits that nobody reads.
 fn rounded(bytes: u64) -> String {
     let unit = 1_u64 << (10 * (bytes.max(1).ilog2() / 10));
     if bytes / unit >= 10 { size(bytes / unit * unit) } else { size(bytes) }
 }
 
-/// How many of `parts` are in use.
+/// The number of `parts` in use.
 fn share(fill: Fill, parts: u64) -> u64 {
     let share = u128::from(fill.used_bytes) * u128::from(parts) / u128::from(fill.limit_bytes.max(1));
     u64::try_from(share).unwrap_or(parts).min(parts)

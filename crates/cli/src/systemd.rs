@@ -1,4 +1,4 @@
-//! What a service manager is told, and what it hands over: `sd_notify(3)` and `sd_listen_fds(3)`. Without one nothing
+//! Communication with the service manager: `sd_notify(3)` and `sd_listen_fds(3)`. Without a service manager, nothing
 //! happens.
 
 use std::env;
@@ -12,14 +12,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use listenfd::ListenFd;
 
-/// Where the service manager listens.
+/// The service manager's notification socket.
 #[derive(Debug)]
 pub(crate) struct Notifier {
     to: Option<(UnixDatagram, SocketAddr)>,
 }
 
 impl Notifier {
-    /// The one that `NOTIFY_SOCKET` names.
+    /// The socket that `NOTIFY_SOCKET` names.
     pub(crate) fn from_env() -> Self {
         let open = |name: &[u8]| -> io::Result<(UnixDatagram, SocketAddr)> {
             let address = match name {
@@ -45,7 +45,7 @@ impl Notifier {
         self.tell("READY=1");
     }
 
-    /// The start takes longer: it is well for so long from now on.
+    /// Asks for more time to start, from now on.
     pub(crate) fn extend(&self, time: Duration) {
         self.tell(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
     }
@@ -60,8 +60,8 @@ impl Notifier {
         self.tell(&format!("STATUS={}", text.replace('\n', " ")));
     }
 
-    /// Says that the server is alive as often as is wanted, for ever. It runs on the thread that serves, so that one
-    /// that hangs is noticed.
+    /// Reports that the server is alive, as often as required. Runs forever on the thread that serves, so a hang is
+    /// noticed.
     pub(crate) async fn keep_alive(&self) {
         let Some(period) = watchdog() else { return std::future::pending().await };
         let mut ticks = tokio::time::interval(period / 2);
@@ -87,7 +87,7 @@ fn watchdog() -> Option<Duration> {
     number("WATCHDOG_USEC").filter(|&period| period > 1 && is_meant).map(Duration::from_micros)
 }
 
-/// The listening socket that the service manager hands over, if it does.
+/// The listening socket that the service manager hands over, if any.
 pub(crate) fn inherited() -> Result<Option<OwnedFd>> {
     let mut sockets = ListenFd::from_env();
     match sockets.len() {

@@ -1,4 +1,4 @@
-//! What goes to the terminal: text, JSON and progress.
+//! Output to the terminal: text, JSON and progress.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -11,10 +11,10 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
-/// Between two lines that say how far work is.
+/// Interval between two lines of progress.
 const LINE_PERIOD: Duration = Duration::from_secs(10);
 
-/// Nobody reads any more what is printed.
+/// Standard output is closed, and nobody reads it anymore.
 #[derive(Debug, thiserror::Error)]
 #[error("standard output is closed: nobody reads what is printed")]
 pub(crate) struct Closed;
@@ -37,7 +37,7 @@ pub(crate) fn print_json(facts: &impl Serialize) -> Result<()> {
     print(format_args!("{}", serde_json::to_string_pretty(facts)?))
 }
 
-/// How a text stands out.
+/// The meaning of a colour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tone {
     /// As it should be.
@@ -48,7 +48,7 @@ pub(crate) enum Tone {
     Bad,
 }
 
-/// Whether texts have colours.
+/// Whether text is coloured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Colours(bool);
 
@@ -56,7 +56,7 @@ impl Colours {
     #[cfg(test)]
     pub(crate) const NONE: Self = Self(false);
 
-    /// As a stream shows them: none unless it is a terminal, and none if `NO_COLOR` or `CLICOLOR=0` says so.
+    /// The choice for a stream: colours on a terminal, unless `NO_COLOR` or `CLICOLOR=0` turns them off.
     pub(crate) fn of(stream: &impl RawStream) -> Self {
         Self(AutoStream::choice(stream) != ColorChoice::Never)
     }
@@ -73,7 +73,7 @@ impl Colours {
     }
 }
 
-/// How far long work is: a bar where standard error is a terminal, otherwise a line every now and then.
+/// Progress of long work: a bar if standard error is a terminal, otherwise an occasional line.
 pub(crate) struct Progress {
     what: &'static str,
     total: u64,
@@ -83,7 +83,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Of work on `total` bytes.
+    /// Progress of work on `total` bytes.
     pub(crate) fn new(what: &'static str, total: u64) -> Self {
         let style = ProgressStyle::with_template("{msg} [{wide_bar}] {bytes}/{total_bytes} {bytes_per_sec} {eta}");
         let bar = ProgressBar::new(total).with_message(what);
@@ -91,13 +91,13 @@ impl Progress {
         Self { what, total, bar, due: Instant::now() + LINE_PERIOD }
     }
 
-    /// Shows that so many bytes are done.
+    /// Shows the number of bytes done.
     pub(crate) fn set(&mut self, done: u64) {
         self.bar.set_position(done);
         if self.bar.is_hidden()
             && let Some(line) = self.line(done, Instant::now())
         {
-            // Nobody is left to tell where standard error is closed.
+            // If standard error is closed, there is nobody to tell.
             let _ = writeln!(io::stderr(), "{line}");
         }
     }
@@ -132,7 +132,7 @@ pub(crate) fn list(items: &[impl fmt::Display]) -> String {
     text
 }
 
-/// A text on one line, without what would play tricks on a terminal.
+/// A text on one line, with control characters and other terminal tricks escaped.
 pub(crate) fn visible(text: &str) -> String {
     let escaped = |character: char| match character {
         '\'' | '"' => character.to_string(),
@@ -141,7 +141,7 @@ pub(crate) fn visible(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// A word as a shell takes it.
+/// A word, quoted for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"_-./:=,@%+".contains(&byte);
     if !word.is_empty() && word.bytes().all(is_plain) {
@@ -164,7 +164,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{}.{:02} {name}", hundredths / 100, hundredths % 100)
 }
 
-/// A time for people: `2 d 3 h`, `4 min 5 s`.
+/// A duration for people: `2 d 3 h`, `4 min 5 s`.
 pub(crate) fn duration(seconds: u64) -> String {
     match seconds {
         0..60 => format!("{seconds} s"),

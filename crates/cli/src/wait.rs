@@ -1,4 +1,4 @@
-//! `uraid wait`: until a server has nothing left to do for its array but serve it.
+//! `uraid wait`: waits until a server has no background work left.
 
 use std::time::Duration;
 
@@ -10,11 +10,10 @@ use crate::control::protocol::{HealthState, Request, Status};
 use crate::health::words;
 use crate::terminal::{Progress, print};
 
-/// Between two looks.
+/// Polling interval.
 const PERIOD: Duration = Duration::from_millis(200);
 
-/// Waits until nothing is being rebuilt, copied or scrubbed any more, or what is can't go on; succeeds where the array
-/// is whole then.
+/// Waits until no rebuild, copy or scrub is running, or until one can't continue. Succeeds if the array is whole then.
 pub(crate) fn run(args: &ServerArgs) -> Result<()> {
     let health = until_none(&mut args.connect()?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
@@ -26,7 +25,7 @@ pub(crate) fn until_scrubbed(client: &mut Client) -> Result<Status> {
     until_none(client, &[Work::Scrubbing])
 }
 
-/// Waits for the end of such works, and shows how far the server is; gives how it is then.
+/// Waits for the end of such works, and shows the progress. Returns the final status.
 fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
     let mut shown: Option<(Work, Progress)> = None;
     loop {
@@ -44,7 +43,7 @@ fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
     }
 }
 
-/// What takes long.
+/// Work that takes long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Taking,
@@ -66,11 +65,11 @@ impl Work {
     }
 }
 
-/// The first of `works` that a server is at, how far it is, and how much it is in bytes.
+/// The first of `works` that a server is doing, with its progress and its total in bytes.
 fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
     let Status { rebuild, replace, scrub, health, spares, .. } = status;
     let progress = |work| match work {
-        // What fits is taken at once.
+        // A suitable spare is taken at once.
         Work::Taking => {
             let is_empty = health.state == HealthState::Degraded && !health.missing.is_empty();
             (is_empty && spares.iter().any(|spare| spare.problem.is_none())).then_some((0, status.size_bytes))

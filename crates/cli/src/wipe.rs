@@ -10,12 +10,12 @@ use uraid_io::superblock::{self, SuperblockError};
 use crate::args::WipeArgs;
 use crate::terminal::{print, visible};
 
-/// Whether two paths lead to one file: it would be locked by itself.
+/// Whether two paths lead to the same file. Opening it twice would conflict with its own lock.
 fn same_file(one: &Path, other: &Path) -> bool {
     one == other || matches!((FileId::of(one), FileId::of(other)), (Ok(one), Ok(other)) if one == other)
 }
 
-/// Runs the command. Nothing is wiped unless all can be.
+/// Runs the command. Nothing is wiped unless all members can be.
 pub(crate) fn run(args: &WipeArgs) -> Result<()> {
     let mut found = Vec::new();
     for (index, path) in args.members.iter().enumerate() {

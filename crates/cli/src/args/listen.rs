@@ -64,7 +64,7 @@ impl ListenAt {
             ));
         }
         let (host, port) = match text.rsplit_once(':') {
-            // The colons of an address in brackets.
+            // These colons belong to an address in brackets.
             Some(_) if text.ends_with(']') => (text, NBD_PORT),
             Some((host, port)) => (host, port.parse().map_err(|_| wrong())?),
             None => (text, NBD_PORT),

@@ -1,7 +1,7 @@
-//! Scrubs as administrators and the calendar start them, of all reactors together.
+//! Scrubs that administrators or the schedule start, for all reactors together.
 //!
-//! Where a scrub is goes on record now and then, and is looked up when the server starts: so it goes on, over a crash
-//! too. What was found is told once.
+//! The position of a scrub is recorded periodically and read back when the server starts, so a scrub continues after a
+//! restart or a crash. Mismatches are reported once per scrub.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -18,37 +18,36 @@ use super::protocol::{self, Certainty, Scrub, ScrubFault, ScrubReport};
 use crate::create::now;
 use crate::events::Event;
 
-/// How often it is looked whether a scrub has found something or has ended.
+/// How often to check whether a scrub has found something or has ended.
 const PERIOD: Duration = Duration::from_millis(250);
 
-/// How often a scrub's position goes on record for its own sake, from its start to its end.
+/// How many times, over a whole scrub, its position alone is reason enough to update the record.
 const RECORDS: u64 = 128;
 
-/// How often it is looked whether a scrub is due.
+/// How often to check whether a scrub is due.
 const LOOK_MIN: Duration = Duration::from_secs(60);
 const LOOK_MAX: Duration = Duration::from_secs(3600);
 
-/// How long the parts under way of a scrub that is stopped may take, and how often it is looked whether they have
-/// ended.
+/// How long the parts in flight of a stopped scrub may take, and how often to check whether they have ended.
 const PATIENCE: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Faults that a report lists.
+/// Maximum number of faults listed in a report.
 const LISTED_MAX: usize = 1024;
 
-/// What was told of the present scrub, and is on record of it.
+/// The state of the current scrub: what was reported and recorded about it.
 #[derive(Debug, Default)]
 pub(super) struct Followed {
-    /// There is one, and its end was not noted yet.
+    /// A scrub exists, and its end has not been noted yet.
     is_on: Cell<bool>,
     begun: Notify,
     has_told: Cell<bool>,
-    /// The position that was last put on record for its own sake.
+    /// The last position that was recorded for its own sake.
     saved: Cell<StripeId>,
-    /// When an administrator stopped one.
+    /// When an administrator last stopped a scrub.
     stopped: Cell<Option<UnixSeconds>>,
     is_stopped: Cell<bool>,
-    /// The server ends: none begins any more.
+    /// The server is ending; no scrub may begin anymore.
     is_closed: Cell<bool>,
 }
 
@@ -74,7 +73,7 @@ impl Control {
         self.scrub().await.map(|report| report.scrub)
     }
 
-    /// Begins no more of a scrub, which will not be gone on with; none may be running.
+    /// Stops a scrub for good: it is not resumed later. Does nothing if none is running.
     pub(super) async fn stop_scrub(&self) -> Result<Scrub> {
         self.scrubs.is_stopped.set(true);
         self.scrubs.stopped.set(now().ok());
@@ -82,7 +81,7 @@ impl Control {
         self.scrub().await.map(|report| report.scrub)
     }
 
-    /// How the last scrub is.
+    /// The state of the last scrub.
     pub(super) async fn scrub(&self) -> Result<ScrubReport> {
         match self.reactor.all_facts().await?.scrub {
             Some(status) => Ok(report(&self.reactor.geometry(), &status)),
@@ -90,7 +89,7 @@ impl Control {
         }
     }
 
-    /// Goes on with the scrub that is on record, if there is one.
+    /// Resumes the scrub on record, if there is one.
     pub(crate) fn resume_scrub(&self) {
         let Some(mut run) = self.reactor.scrub_record().run else { return };
         if run.mode == ScrubMode::RepairSuspects {
@@ -105,8 +104,8 @@ impl Control {
         }
     }
 
-    /// Tells what happens to scrubs and has it recorded, and begins one when `every` has passed since one was finished,
-    /// for ever.
+    /// Reports and records the progress of scrubs, and begins one when `every` has passed since the last complete one.
+    /// Runs forever.
     pub(crate) async fn look_after_scrubs(self: Rc<Self>, every: Option<Duration>) {
         loop {
             let pause = every.map(|every| self.begin_if_due(every));
@@ -121,7 +120,7 @@ impl Control {
         }
     }
 
-    /// Stops a scrub as the server ends: tells what has not been told, and has it recorded where it is.
+    /// Stops a scrub when the server ends: reports anything not reported yet, and records the position.
     pub(crate) async fn end_scrub(&self) {
         self.scrubs.is_closed.set(true);
         if self.scrubs.is_on.get() {
@@ -150,7 +149,7 @@ impl Control {
         Ok(())
     }
 
-    /// Begins a scrub that writes nothing, where one is due; how long it is until that should be looked at again.
+    /// Begins a check-only scrub if one is due. Returns how long to wait until the next check.
     fn begin_if_due(&self, every: Duration) -> Duration {
         let Ok(now) = now() else { return LOOK_MAX };
         let last = self.reactor.scrub_record().finished.unwrap_or(self.about.created);
@@ -161,7 +160,7 @@ impl Control {
                 Err(error) => tracing::warn!(%error, "a scheduled scrub can't start"),
             }
         }
-        // The clock may be set, and the machine may sleep.
+        // The clock may be changed, and the machine may sleep.
         left.clamp(LOOK_MIN.min(every), LOOK_MAX)
     }
 
@@ -172,7 +171,7 @@ impl Control {
         }
     }
 
-    /// Tells and records how the present scrub is.
+    /// Reports and records the state of the current scrub.
     fn note(&self, status: &ScrubStatus) {
         let Followed { is_on, has_told, saved, is_stopped, .. } = &self.scrubs;
         let tell = |event| self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(event));
@@ -190,7 +189,7 @@ impl Control {
         }
         is_on.set(false);
         if status.done == status.total && status.missed.0 > 0 {
-            // It does not count: what it left out is compared when the array is whole.
+            // It does not count: the next scrub, once the array is whole, compares the part that it left out.
             self.keep(None, true);
             tell(Event::ScrubIncomplete);
         } else if status.done == status.total {
@@ -207,19 +206,19 @@ impl Control {
         self.reactor.keep_scrub(ScrubRecord { run, ..record }, at_once);
     }
 
-    /// After how many parity stripes a scrub's position is recorded for its own sake.
+    /// The number of parity stripes after which a scrub's position is recorded for its own sake.
     fn scrub_step(&self) -> u64 {
         (self.reactor.geometry().stripes().0 / RECORDS).max(1)
     }
 }
 
-/// A scrub of everything.
+/// A scrub of the whole array.
 fn whole(mode: ScrubMode) -> ScrubRun {
     ScrubRun { mode, position: StripeId(0), found: ScrubFound::default() }
 }
 
-/// How long it is until a scrub is due, the last of which was at `last`. What was finished in the future was finished
-/// by a clock that was wrong.
+/// Time until the next scrub is due, when the last one was at `last`. If `last` is in the future, a wrong clock set it,
+/// and a scrub is due now.
 fn left_until_due(every: Duration, last: UnixSeconds, now: UnixSeconds) -> Duration {
     match now.0.checked_sub(last.0) {
         Some(passed) => every.saturating_sub(Duration::from_secs(passed)),
@@ -227,7 +226,7 @@ fn left_until_due(every: Duration, last: UnixSeconds, now: UnixSeconds) -> Durat
     }
 }
 
-/// A scrub without what it has found one by one.
+/// The state of a scrub, without its individual findings.
 pub(super) fn scrub(status: &ScrubStatus) -> Scrub {
     Scrub {
         mode: match status.mode {

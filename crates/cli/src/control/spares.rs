@@ -1,9 +1,9 @@
-//! Spares that take the places of members that are missing.
+//! Spares that take the places of missing members.
 //!
-//! One at a time, in the order in which they were named. A spare that was taken is a member, whatever becomes of it;
-//! one that could not be taken for what it is now (held by somebody, not there, full of something) is looked at again
-//! later, one that hangs when it has answered, and one that failed while it was made ready never is. So every spare is
-//! written at most once, and a member that can't be rebuilt makes no endless loop.
+//! Spares are taken one at a time, in the order in which they were named. Once taken, a spare is a member, whatever
+//! happens to it. A spare whose present state prevents it from being taken (in use, absent, or not empty) is tried
+//! again later; one that hangs, when it has answered. A spare that fails while it is being prepared is never tried
+//! again. So every spare is written at most once, and a member that can't be rebuilt does not cause an endless loop.
 
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -22,21 +22,21 @@ use crate::about::Member;
 use crate::events::Event;
 use crate::spares::{SPARE_TIME_MAX, Spare};
 
-/// How long to wait before spares that could not be taken are looked at again: twice as long each time.
+/// How long to wait before trying spares again that could not be taken. The pause doubles each time.
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// What came of filling the slots without a member.
+/// The result of filling the slots without a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
-    /// There is no more to be done until something changes.
+    /// There is nothing more to do until something changes.
     Settled,
-    /// A slot is empty, and there is a spare that may become fit for it.
+    /// A slot is empty, and a spare may become fit for it.
     Open,
 }
 
 impl Control {
-    /// Has spares take the places of members that are missing or fail, for ever.
+    /// Lets spares take the places of missing or failing members. Runs forever.
     pub(crate) async fn keep_whole(self: Rc<Self>) {
         let silent: Vec<PathBuf> =
             self.about.spares.borrow().iter().filter(|spare| spare.is_silent).map(|spare| spare.path.clone()).collect();
@@ -57,7 +57,7 @@ impl Control {
         }
     }
 
-    /// Makes a spare of what nobody uses.
+    /// Adds a spare that nobody uses.
     pub(super) async fn add_spare(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
         ensure!(!self.about.is_read_only, "the array is open for reading only");
         self.reactor.ensure_can_join()?;
@@ -74,7 +74,7 @@ impl Control {
         Ok(Added { slot: None, uuid: None })
     }
 
-    /// Forgets a spare; false: it is none.
+    /// Removes a spare. Returns false if there is none of this name.
     pub(super) fn drop_spare(&self, name: &str) -> bool {
         let mut spares = self.about.spares.borrow_mut();
         let count = spares.len();
@@ -82,7 +82,7 @@ impl Control {
         spares.len() < count
     }
 
-    /// Fills the slots that have no member, as far as there are spares.
+    /// Fills the slots without a member, as far as there are spares.
     async fn fill_slots(self: &Rc<Self>) -> Outcome {
         let _alone = self.changing.lock().await;
         for slot in self.reactor.vacancies().iter() {
@@ -100,7 +100,7 @@ impl Control {
         self.about.spares.borrow().iter().any(Spare::is_worth_trying)
     }
 
-    /// Has the first spare that can take a slot; false: there is none now.
+    /// Fills a slot with the first suitable spare. Returns false if there is none now.
     async fn fill(self: &Rc<Self>, slot: MemberIndex) -> bool {
         let paths: Vec<PathBuf> = {
             let spares = self.about.spares.borrow();
@@ -117,7 +117,7 @@ impl Control {
 
     async fn take_spare(self: &Rc<Self>, path: &Path, slot: MemberIndex) -> Result<()> {
         self.rouse(path).await?;
-        // Whoever it is that uses it, the next spare will do.
+        // If somebody uses this spare, the next one will do.
         let options = JoinOptions { size: None, allocation: Allocation::Full, force: false, wait: Wait::Never };
         let prepared = self.reactor.prepare_new(path.into(), options, slot).await?;
         self.about.spares.borrow_mut().retain(|spare| spare.path != path);
@@ -133,7 +133,7 @@ impl Control {
         joined
     }
 
-    /// Refuses what hangs: it may take as long as it likes to answer, and nobody waits for it.
+    /// Refuses a spare that hangs: nobody waits for it, however long it takes to answer.
     async fn rouse(self: &Rc<Self>, path: &Path) -> Result<()> {
         let (truth, spare) = (self.reactor.superblock(), path.to_owned());
         let mut look = spawn_blocking(move || array::check(&spare, &truth));
@@ -148,7 +148,7 @@ impl Control {
         Err(JoinError::from(MemberError::Silent { path, action, deadline: SPARE_TIME_MAX }).into())
     }
 
-    /// Waits for a spare to answer; it may be tried then.
+    /// Waits for a spare to answer, and then allows it to be tried.
     async fn hear(self: Rc<Self>, path: PathBuf, look: JoinHandle<Result<(), JoinError>>) {
         let Ok(checked) = look.await else { return };
         if let Some(spare) = self.about.spares.borrow_mut().iter_mut().find(|spare| spare.path == path) {

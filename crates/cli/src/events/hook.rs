@@ -1,7 +1,7 @@
-//! The administrator's program, which is told of events.
+//! The administrator's program, which is run for each event.
 //!
-//! It never delays clients: a thread of its own runs it, once at a time; what comes while too much waits is logged
-//! only.
+//! It never delays clients: a separate thread runs it, one event at a time. If too many events are waiting, further
+//! ones are only logged.
 
 use std::env;
 use std::io::ErrorKind;
@@ -23,10 +23,10 @@ use tokio::task::spawn_blocking;
 
 use crate::terminal::quoted;
 
-/// Events that wait for the program.
+/// Maximum number of events that wait for the program.
 const WAITING_MAX: usize = 64;
 
-/// How long the program may take for one event; then it is killed, with what it has started.
+/// How long the program may take for one event before it is killed, together with its process group.
 pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The administrator's program.
@@ -36,10 +36,10 @@ pub(crate) struct Hook {
     end: Arc<End>,
 }
 
-/// How long the program may still run, once the server ends.
+/// How long the program may still run once the server ends.
 struct End {
     deadline: OnceLock<Instant>,
-    /// Readable when the program may run no longer, whatever the deadline.
+    /// Becomes readable when the program must end at once, regardless of the deadline.
     hurry: OwnedFd,
 }
 
@@ -49,7 +49,7 @@ pub(super) struct Call {
     pub(super) event: &'static str,
     pub(super) array: String,
     pub(super) members: Vec<String>,
-    /// How the array is, in words.
+    /// The array's health, in words.
     pub(super) health: String,
 }
 
@@ -66,7 +66,7 @@ impl Hook {
         Ok(Self { queue, thread, end })
     }
 
-    /// Has the program told of an event, in its turn.
+    /// Queues an event for the program.
     pub(super) fn call(&self, call: Call) {
         if let Err(TrySendError::Full(call)) = self.queue.try_send(call) {
             let Call { event, array, .. } = call;
@@ -74,7 +74,7 @@ impl Hook {
         }
     }
 
-    /// Waits until the program has been told everything, or its time is over; as soon as `hurried` is ready, it is.
+    /// Waits until the program has been run for all events, its time is over, or `hurried` completes.
     pub(super) async fn end(self, hurried: impl Future<Output = ()>) {
         let Self { queue, thread, end } = self;
         end.deadline.get_or_init(|| Instant::now() + HOOK_TIME_MAX);
@@ -93,29 +93,29 @@ impl Hook {
 }
 
 impl End {
-    /// Has the program end now.
+    /// Makes the program end now.
     fn hurry(&self) {
-        // Its counter starts at zero, so there is room for one.
+        // The counter starts at zero, so there is room for one.
         let _ = rustix::io::write(&self.hurry, &1_u64.to_ne_bytes());
     }
 
-    /// Until when a call may last that begins now.
+    /// The deadline of a call that begins now.
     fn until(&self, time_max: Duration) -> Instant {
         let until = Instant::now() + time_max;
         self.deadline.get().map_or(until, |&deadline| until.min(deadline))
     }
 
-    /// Whether nothing may be begun any more.
+    /// Whether no call may begin anymore.
     fn is_over(&self) -> bool {
         let is_hurried = poll(&mut [PollFd::new(&self.hurry, PollFlags::IN)], Some(&Timespec::default())) == Ok(1);
         is_hurried || self.deadline.get().is_some_and(|&deadline| deadline <= Instant::now())
     }
 }
 
-/// Refuses a program that can't be run, before anything is served. A name without a slash is looked for in `PATH`.
+/// Refuses a program that can't be run, before anything is served. A name without a slash is looked up in `PATH`.
 ///
 /// # Errors
-/// That says what to do.
+/// The error says what to do.
 pub(crate) fn check_program(program: &Path) -> Result<()> {
     let name = program.display();
     if !program.as_os_str().as_bytes().contains(&b'/') {
@@ -159,7 +159,7 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, end:
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .process_group(0);
-        // What these say is for the server alone.
+        // These variables are for the server alone.
         for name in ["NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"] {
             command.env_remove(name);
         }
@@ -181,7 +181,7 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, end:
     }
 }
 
-/// Waits for the end of the program, which is killed if it has not ended by `until`, or when `hurry` is readable.
+/// Waits for the program to end. Kills it if it has not ended by `until`, or when `hurry` is readable.
 fn wait(mut child: Child, until: Instant, hurry: &OwnedFd) -> std::io::Result<ExitStatus> {
     let pid = Pid::from_child(&child);
     let pidfd = pidfd_open(pid, PidfdFlags::empty())?;
@@ -195,7 +195,7 @@ fn wait(mut child: Child, until: Instant, hurry: &OwnedFd) -> std::io::Result<Ex
         match count {
             Ok(_) if !has_ended => {
                 tracing::warn!("--on-event: the program takes too long and is killed");
-                // It may be gone by now, and was not reaped: its number is nobody else's.
+                // The process may be gone by now, but it has not been reaped, so nobody else has its number.
                 let _ = kill_process_group(pid, Signal::KILL);
                 return child.wait();
             }
@@ -212,7 +212,7 @@ mod tests {
 
     use super::*;
 
-    /// A program that hangs at one event, and writes what it is called with at every other.
+    /// A program that hangs at one event, and writes down its arguments at every other.
     fn program(directory: &Path) -> PathBuf {
         let path = directory.join("hook");
         let script =
@@ -254,7 +254,7 @@ mod tests {
         }
         end(hook);
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
-        // The first may have been taken already, or wait with the others.
+        // The first event may have been taken already, or wait with the others.
         assert!((WAITING_MAX - 1..10 * WAITING_MAX).contains(&calls.lines().count()), "{calls}");
     }
 

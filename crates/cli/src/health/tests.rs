@@ -1,4 +1,4 @@
-//! What an array's health is, and how it is said.
+//! An array's health, and its wording.
 
 use uraid_io::cache::Cause;
 use uraid_layout::{Bytes, Level, Rotation, Sectors, Spec};
@@ -191,7 +191,7 @@ fn a_stop_loses_what_nobody_has_afterwards() {
     let whole = Condition::default();
     let loss = |condition: Condition, bytes| condition.loss(&geometry, bytes).is_some();
     assert!(!loss(whole, 1 << 20));
-    // Of stripes of 3 x 128 sectors the second.
+    // In the second stripe; stripes have 3 x 128 sectors.
     let unwritten = Unwritten::new(Sectors(8), Cause::default(), [Lba(400)..Lba(408)]);
     let stuck = Condition { unwritten: Some(unwritten), ..whole };
     assert!(!loss(stuck, 0));
@@ -201,7 +201,7 @@ fn a_stop_loses_what_nobody_has_afterwards() {
     let more = Unwritten::new(Sectors(16), Cause::default(), unwritten.ranges());
     let text = Condition { unwritten: Some(more), ..whole }.loss(&geometry, 8192).expect("the same");
     assert!(text.contains("to 393216 and more, or "), "{text}");
-    // One of four is spared, two are not.
+    // The array survives the loss of one of four members, but not of two.
     let deleted = |slots| Condition { deleted: members(slots), ..whole };
     assert!(!loss(deleted(&[1]), 0) && loss(deleted(&[1, 2]), 0));
     assert!(loss(Condition { missing: members(&[0]), ..deleted(&[1]) }, 0));

@@ -1,25 +1,25 @@
-//! A placement as an SVG document that browsers, librsvg and ImageMagick show alike: no style sheets, no opacity, and
-//! each element says its fill and stroke itself.
+//! A placement as an SVG document that looks the same in browsers, librsvg and ImageMagick: no style sheets, no
+//! opacity, and each element has its own fill and stroke.
 
 use std::fmt::Write as _;
 
 use uraid_layout::draw::{Line, Picture, Unit, UnitKind};
 
-/// A chunk's place, in pixels.
+/// Size of a chunk, in pixels.
 const WIDTH: usize = 64;
 const HEIGHT: usize = 28;
-/// Around everything.
+/// Space around the picture.
 const MARGIN: usize = 16;
-/// About what a letter takes; texts get room for it.
+/// Approximate width of a letter, to reserve room for texts.
 const LETTER: usize = 8;
-/// From the top of a line to the foot of its letters.
+/// Distance from the top of a line to the baseline of its letters.
 const FOOT: usize = 19;
 
 const INK: &str = "#1a1a1a";
 const FRAME: &str = "#808080";
 const BACKGROUND: &str = "#ffffff";
 
-/// Where a text stands at its place.
+/// Alignment of a text at its position.
 #[derive(Clone, Copy)]
 enum Anchor {
     Start,
@@ -66,7 +66,7 @@ pub(super) fn svg(picture: &Picture, title: &str, legend: &[(&str, &str)]) -> St
     out + "</svg>\n"
 }
 
-/// Neighbouring stripes differ a little.
+/// The colour of a unit. Adjacent stripes have slightly different colours.
 fn colour(kind: UnitKind, is_even: bool) -> &'static str {
     match (kind, is_even) {
         (UnitKind::Data, true) => "#dcebf7",

@@ -1,9 +1,10 @@
-//! What is said again and again: lines of one kind are told a few times a second, and the rest of them is counted.
+//! Repeated log lines: a few lines of each kind are logged per second, and the others are counted.
 //!
-//! A kind is a place in the code and a member, where the line names one. Each second a thread of its own tells how many
-//! of a kind were not told. What has a name for administrators' programs (the field `event`) is always told.
+//! A kind is a place in the code together with a member, if the line names one. Each second, a separate thread logs how
+//! many lines of each kind were left out. Lines that are named for administrators' programs (the field `event`) are
+//! always logged.
 //!
-//! Before [`Flood::begin`] every line is told: a start says what it makes of each path.
+//! Before [`Flood::begin`], every line is logged, because the start reports on each path.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};
@@ -18,25 +19,25 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// Lines of a kind that are told in each period.
+/// Lines of a kind that are logged in each period.
 const LINES_MAX: u64 = 3;
 
-/// How often what was not told is summed up.
+/// How often the lines that were left out are summarised.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Kinds that are told apart in a period; what is beyond them is told.
+/// Maximum number of kinds in a period. Lines of further kinds are logged.
 const KINDS_MAX: usize = 1024;
 
-/// Of the lines that sum up, which are always told.
+/// Target of the summary lines, which are always logged.
 const TARGET: &str = "uraid::more";
 
 /// See the module.
 pub(super) struct Flood {
-    /// None: nothing is summed up.
+    /// `None`: nothing is summarised.
     kinds: Mutex<Option<Kinds>>,
 }
 
-/// What was said in the present period.
+/// The lines of the current period.
 type Kinds = HashMap<(Identifier, Option<String>), Kind>;
 
 /// Lines of one kind.
@@ -48,7 +49,7 @@ struct Kind {
     count: u64,
 }
 
-/// As long as it is there, the rest of what is said again and again is summed up.
+/// Repeated lines are summarised as long as this exists.
 pub(crate) struct Summing {
     flood: &'static Flood,
     stop: Option<SyncSender<()>>,
@@ -60,7 +61,7 @@ impl Flood {
         Self { kinds: Mutex::new(None) }
     }
 
-    /// Begins to sum up.
+    /// Starts to summarise.
     pub(super) fn begin(&'static self) -> std::io::Result<Summing> {
         let (stop, stopped) = sync_channel(0);
         let thread = std::thread::Builder::new().name("log".into()).spawn(move || self.sum_up(&stopped))?;
@@ -74,7 +75,7 @@ impl Flood {
         }
     }
 
-    /// Ends the period: tells how much was not told in it.
+    /// Ends the period: logs how many lines were left out in it.
     fn tell_rest(&self) {
         let Some(kinds) = self.lock().as_mut().map(std::mem::take) else { return };
         for Kind { level, text, member, count } in kinds.into_values().filter(|kind| kind.count > LINES_MAX) {
@@ -89,7 +90,7 @@ impl Flood {
         }
     }
 
-    /// Whether an event is told.
+    /// Whether an event is logged.
     fn admits(&self, event: &Event<'_>) -> bool {
         let metadata = event.metadata();
         if metadata.target() == TARGET || metadata.fields().field("event").is_some() {
@@ -130,7 +131,7 @@ impl Drop for Summing {
     }
 }
 
-/// What of a line makes it one of a kind.
+/// The parts of a line that determine its kind.
 #[derive(Debug, Default)]
 struct Said {
     text: String,
@@ -157,12 +158,12 @@ mod tests {
 
     use super::*;
 
-    /// What was written.
+    /// The written lines.
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
 
     impl Lines {
-        /// Line by line, since the last time.
+        /// The lines since the last call.
         fn take(&self) -> Vec<String> {
             let bytes = std::mem::take(&mut *self.0.lock().unwrap());
             String::from_utf8(bytes).unwrap().lines().map(|line| line.trim().to_owned()).collect()
@@ -188,7 +189,7 @@ mod tests {
         }
     }
 
-    /// Without the thread that ends the periods.
+    /// Runs without the thread that ends the periods.
     fn with_flood(sums_up: bool, test: impl FnOnce(&'static Flood, &Lines)) {
         let flood: &'static Flood = Box::leak(Box::new(Flood::new()));
         *flood.lock() = sums_up.then(Kinds::new);

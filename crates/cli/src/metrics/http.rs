@@ -1,7 +1,7 @@
-//! As much of HTTP/1.1 as it takes to hand out one page.
+//! The part of HTTP/1.1 that serving one page requires.
 //!
-//! Each connection carries one request and is closed after the response. Everything is bounded: connections, the size
-//! of a request, and the time of a connection, whatever the client does or leaves undone.
+//! Each connection carries one request and is closed after the response. The number of connections, the size of a
+//! request and the duration of a connection are bounded, whatever the client does or does not do.
 
 use std::io;
 use std::rc::Rc;
@@ -13,34 +13,34 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-/// The longest request that is read, its line and fields together.
+/// Maximum length of a request: its line and fields together.
 const REQUEST_BYTES_MAX: usize = 8 << 10;
 
-/// Connections at a time; others wait in the kernel's queue.
+/// Maximum number of connections; others wait in the kernel's queue.
 const CONNECTIONS_MAX: usize = 16;
 
 /// How long a connection may last.
 const CONNECTION_TIME_MAX: Duration = Duration::from_secs(10);
 
-/// How long, and how far, a client is still listened to after the response: closing at once could destroy what is on
-/// its way to it.
+/// How long, and for how many bytes, the server keeps reading from a client after the response. Closing at once could
+/// destroy the response on its way.
 const LINGER_TIME_MAX: Duration = Duration::from_secs(1);
 const LINGER_BYTES_MAX: usize = 1 << 20;
 
 /// How long to wait when the system has no room for another connection.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the page is called.
+/// The path of the page.
 const PATH: &str = "/metrics";
 
-/// A request that is answered with the page.
+/// The method of a request that is answered with the page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
     Get,
     Head,
 }
 
-/// Why a request is not.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Refusal {
     BadRequest,
@@ -48,11 +48,11 @@ enum Refusal {
     MethodNotAllowed,
     TooLarge,
     BadVersion,
-    /// The page can't be made.
+    /// The page can't be generated.
     Unavailable,
 }
 
-/// Hands out what `page` makes, for ever; `media_type` says what it is.
+/// Serves the text that `page` generates, as `media_type`. Runs forever.
 pub(super) async fn serve(
     listener: TcpListener,
     media_type: &'static str,
@@ -66,7 +66,7 @@ pub(super) async fn serve(
             Ok((stream, _)) => {
                 let page = Rc::clone(&page);
                 tokio::task::spawn_local(async move {
-                    // A client that is gone or too slow is its own loss.
+                    // If a client is gone or too slow, nothing is left to do for it.
                     let _ = timeout(CONNECTION_TIME_MAX, answer(stream, media_type, &*page)).await;
                     drop(place);
                 });
@@ -112,8 +112,8 @@ fn head(status: &str, media_type: &str, len: usize, more: &str) -> String {
     )
 }
 
-/// Reads up to the empty line that ends a request's fields, or to the end of what the client sends; none when that is
-/// too much.
+/// Reads up to the empty line that ends a request's fields, or to the end of the client's data. Returns `None` if that
+/// is too much.
 async fn receive(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     let mut request = Vec::with_capacity(REQUEST_BYTES_MAX + 1);
     while !request.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -128,7 +128,7 @@ async fn receive(stream: &mut TcpStream) -> io::Result<Option<Vec<u8>>> {
     Ok(Some(request))
 }
 
-/// What a request asks for.
+/// Checks a request.
 fn judge(request: &[u8]) -> Result<Method, Refusal> {
     let is_whole = request.windows(4).any(|end| end == b"\r\n\r\n");
     let line = request.split(|&byte| byte == b'\r').next().filter(|_| is_whole).ok_or(Refusal::BadRequest)?;
@@ -153,7 +153,7 @@ fn judge(request: &[u8]) -> Result<Method, Refusal> {
     }
 }
 
-/// The path of a request's target, which may name the host and have a query.
+/// The path of a request's target, which may include the host and a query.
 fn path_of(target: &str) -> &str {
     let path = match target.strip_prefix("http://") {
         Some(rest) => rest.find('/').map_or("/", |start| &rest[start..]),
@@ -175,7 +175,7 @@ async fn linger(stream: &mut TcpStream) -> io::Result<()> {
 }
 
 impl Refusal {
-    /// The status, and fields that go with it.
+    /// The status line's text, and the additional fields.
     fn status(self) -> (&'static str, &'static str) {
         match self {
             Self::BadRequest => ("400 Bad Request", ""),

@@ -4,10 +4,10 @@ use std::fmt::{Display, Write as _};
 
 use uraid_io::histogram::Histogram;
 
-/// What the format is called.
+/// The format's media type.
 pub(super) const MEDIA_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Names and values that tell the samples of a family from each other.
+/// Names and values that distinguish the samples of a family.
 pub(super) type Labels<'a> = &'a [(&'a str, &'a str)];
 
 /// See the module.
@@ -39,7 +39,7 @@ impl Text {
         self.family(name, "histogram", help)
     }
 
-    /// All of it.
+    /// The complete text.
     pub(super) fn finish(self) -> String {
         self.out
     }

@@ -1,5 +1,5 @@
-//! Leaves out of a text whose it is: paths, host names, addresses, array names and UUIDs get names such as `path-1`,
-//! the same thing the same name wherever it stands.
+//! Redacts a text: replaces paths, host names, addresses, array names and UUIDs with names such as `path-1`. The same
+//! thing gets the same name everywhere.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,29 +8,29 @@ use uuid::Uuid;
 
 use crate::terminal::visible;
 
-/// What stands for what.
+/// The private words, and the names that replace them.
 pub(super) struct Redactor {
-    /// What is known to be private, as it may be written; the longest first.
+    /// Known private words in all their spellings, longest first.
     known: Vec<Known>,
-    /// By what they stand for.
+    /// By the word that each name replaces.
     names: BTreeMap<String, String>,
     counts: BTreeMap<&'static str, usize>,
 }
 
 /// A private word.
 struct Known {
-    /// As a text has it.
+    /// Its spelling in a text.
     written: String,
-    /// What it is.
+    /// The word itself.
     word: String,
     kind: &'static str,
 }
 
-/// Names that are shorter, and numbers, are left out only where a text quotes them: they are everywhere.
+/// Shorter names, and numbers, occur everywhere, so they are redacted only where the text quotes them.
 const LEN_MIN: usize = 3;
 
 impl Redactor {
-    /// Leaves out `private` words, this machine's name, and everything that looks like a path, an address or a UUID.
+    /// Redacts `private` words, this machine's name, and everything that looks like a path, an address or a UUID.
     pub(super) fn new(private: Vec<String>) -> Self {
         let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
         Self::of(private, &host)
@@ -44,7 +44,7 @@ impl Redactor {
         Self { known, names: BTreeMap::new(), counts: BTreeMap::new() }
     }
 
-    /// The text without them.
+    /// The redacted text.
     pub(super) fn redact(mut self, text: &str) -> String {
         let mut out = String::with_capacity(text.len());
         let mut rest = text;
@@ -54,7 +54,7 @@ impl Redactor {
                 out += &self.name(&word, kind);
                 taken
             } else {
-                // A word is left in one piece, so that nothing is found in its middle.
+                // A word is copied in one piece, so that nothing is found in its middle.
                 let word = rest.find(|character: char| !is_of_word(character)).unwrap_or(rest.len());
                 let taken = word.max(first.len_utf8());
                 out += &rest[..taken];
@@ -66,7 +66,7 @@ impl Redactor {
         out
     }
 
-    /// How long the private thing is that a text begins with, what it is, and of which kind.
+    /// The length of the private word at the start of the text, the word itself, and its kind.
     fn private_at(&self, text: &str, before: Option<char>) -> Option<(usize, String, &'static str)> {
         let own = |length: usize, kind| (length, text[..length].to_owned(), kind);
         if before.is_some_and(is_of_word) {
@@ -105,7 +105,7 @@ impl Redactor {
         Some(own(length, "address"))
     }
 
-    /// What stands for something.
+    /// The name that replaces a word.
     fn name(&mut self, private: &str, kind: &'static str) -> String {
         if let Some(name) = self.names.get(private) {
             return name.clone();
@@ -125,13 +125,13 @@ impl Known {
     }
 }
 
-/// A private word, as texts, JSON and logs may write it.
+/// The spellings of a private word in texts, JSON and logs.
 fn spellings(word: &str, kind: &'static str) -> Vec<Known> {
     let json = serde_json::Value::from(word).to_string();
     let debug = format!("{word:?}");
     let inner = |quoted: &str| quoted[1..quoted.len() - 1].to_owned();
     let mut all = vec![word.to_owned(), inner(&json), inner(&debug), word.escape_debug().to_string(), visible(word)];
-    // A file has the name of its path, too.
+    // A file's name alone stands for its path, too.
     all.extend(word.rsplit_once('/').filter(|_| kind != "name").map(|(_, name)| name.to_owned()));
     all.retain(|written| !written.is_empty());
     all.sort_unstable();
@@ -139,7 +139,7 @@ fn spellings(word: &str, kind: &'static str) -> Vec<Known> {
     all.into_iter().map(|written| Known { written, word: word.to_owned(), kind }).collect()
 }
 
-/// The name of a host before a port, as in `storage.lan:10809`: it has a dot and a letter.
+/// The host name before a port, as in `storage.lan:10809`. It has a dot and ends in a letter.
 fn host_of(token: &str) -> Option<&str> {
     let (host, port) = token.split_once(':')?;
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());

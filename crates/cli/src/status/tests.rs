@@ -1,4 +1,4 @@
-//! What people read, for an array that is described here.
+//! The text for people, for the array described here.
 
 use uraid_io::histogram::Histogram;
 use uuid::Uuid;
