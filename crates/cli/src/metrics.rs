@@ -78,29 +78,33 @@ pub(crate) fn page(facts: &Facts, about: &About) -> String {
 }
 
 fn array(text: &mut Text, facts: &Facts, about: &About) {
-    let mut build = text.gauge("uraid_build_info", "Always 1; the label says which version of uraid serves.");
+    let mut build = text.gauge("uraid_build_info", "Always 1; the label is the version of uraid.");
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let uuid = about.uuid.to_string();
     let labels = [("uuid", uuid.as_str()), ("name", &about.name), ("level", about.level)];
-    text.gauge("uraid_array_info", "Always 1; the labels say which array is served.").sample(&labels, 1);
-    text.gauge("uraid_array_size_bytes", "What clients can store.").sample(&[], about.size);
+    text.gauge("uraid_array_info", "Always 1; the labels identify the array.").sample(&labels, 1);
+    text.gauge("uraid_array_size_bytes", "Usable size of the array.").sample(&[], about.size);
     text.gauge("uraid_array_members", "Slots for members.").sample(&[], about.members.borrow().len());
-    text.gauge("uraid_array_members_missing", "Slots whose member is not there or was given up.")
+    text.gauge("uraid_array_members_missing", "Slots whose member is missing or has failed.")
         .sample(&[], facts.condition.missing.len());
     text.gauge(
         "uraid_array_spare_failures",
-        "How many more members may fail, whichever they are, without loss; more where mirrors are lucky.",
+        "How many more members may fail, whichever they are; lucky mirrors survive more.",
     )
     .sample(&[], facts.condition.health(about, &[]).survives);
     let ready = about.spares.borrow().iter().filter(|spare| spare.is_ready()).count();
-    text.gauge("uraid_array_spares", "Spares that nothing is known to speak against.").sample(&[], ready);
-    text.gauge("uraid_array_frozen", "1 when more members failed than the level survives: every request is refused.")
+    text.gauge("uraid_array_spares", "Spares without a known problem.").sample(&[], ready);
+    text.gauge("uraid_array_frozen", "1 if more members failed than the level survives: every request is refused.")
         .sample(&[], u8::from(facts.condition.is_frozen));
     let unreadable = about.salvage.as_ref().map_or(0, |salvage| salvage.unreadable_bytes);
-    text.gauge("uraid_array_unreadable_bytes", "What can't be read, as more members are gone than the level survives.")
-        .sample(&[], unreadable);
+    text.gauge(
+        "uraid_array_unreadable_bytes",
+        "Unreadable content of an array that is served although too many members are missing.",
+    )
+    .sample(&[], unreadable);
     let state = facts.condition.state();
-    let mut health = text.gauge("uraid_array_health", "1 for the worst that is true of the array, 0 for the others.");
+    let mut health =
+        text.gauge("uraid_array_health", "1 for the worst state that applies to the array, 0 for the others.");
     HealthState::ALL.iter().for_each(|other| health.sample(&[("state", other.name())], u8::from(*other == state)));
 }
 
@@ -108,25 +112,25 @@ fn requests(text: &mut Text, facts: &Facts) {
     let served = || Asked::ALL.into_iter().zip(&facts.served);
     let mut durations = text.histogram(
         "uraid_request_duration_seconds",
-        "From the batch in which a client's request came to the turn that answered it.",
+        "From the batch in which the engine received a request to the turn that answered it.",
     );
     served().for_each(|(kind, served)| durations.durations(&[("command", asked_name(kind))], &served.latency));
-    let mut bytes = text.counter("uraid_request_bytes_total", "What requests covered that succeeded.");
+    let mut bytes = text.counter("uraid_request_bytes_total", "Bytes covered by successful requests.");
     let with_bytes = || served().filter(|(kind, _)| *kind != Asked::Flush);
     with_bytes().for_each(|(kind, served)| bytes.sample(&[("command", asked_name(kind))], served.bytes));
-    let mut errors = text.counter("uraid_request_errors_total", "Requests that were answered with an error.");
+    let mut errors = text.counter("uraid_request_errors_total", "Requests answered with an error.");
     served().for_each(|(kind, served)| errors.sample(&[("command", asked_name(kind))], served.errors));
     let Fill { used, limit } = facts.requests;
-    text.gauge("uraid_request_memory_size_bytes", "Memory that requests in flight may take.").sample(&[], limit);
-    text.gauge("uraid_request_memory_used_bytes", "Memory that requests in flight take.").sample(&[], used);
+    text.gauge("uraid_request_memory_size_bytes", "Memory that requests in flight may use.").sample(&[], limit);
+    text.gauge("uraid_request_memory_used_bytes", "Memory that requests in flight use.").sample(&[], used);
 }
 
 fn stripes(text: &mut Text, counters: &Counters) {
     let methods = counters.methods();
     let mut writes = text.counter(
         "uraid_stripe_writes_total",
-        "Parity stripes that were to be written, by what has to be read for it: nothing, the rest of the stripe, or \
-         what is replaced.",
+        "Parity stripes to write, by what has to be read first: nothing, the rest of the stripe, or the old content \
+         and its parity.",
     );
     writes.sample(&[("method", "full")], methods.full);
     writes.sample(&[("method", "reconstruct")], methods.reconstruct);
@@ -136,30 +140,26 @@ fn stripes(text: &mut Text, counters: &Counters) {
 fn caching(text: &mut Text, fill: &Fill, cache: &CacheUse, counters: &Counters) {
     let (hit, missed) = counters.cache_reads();
     for (name, help, value) in [
-        ("uraid_cache_size_bytes", "Memory that the cache may have.", fill.limit),
-        ("uraid_cache_used_bytes", "Memory of pages in the cache.", cache.held),
-        ("uraid_cache_dirty_bytes", "Memory of pages that are not written out yet, or being so.", fill.used),
+        ("uraid_cache_size_bytes", "Memory that the cache may use.", fill.limit),
+        ("uraid_cache_used_bytes", "Memory of the cached pages.", cache.held),
+        (
+            "uraid_cache_dirty_bytes",
+            "Memory of pages that are not written out yet, or are being written out.",
+            fill.used,
+        ),
     ] {
         text.gauge(name, help).sample(&[], value);
     }
     for (name, help, value) in [
-        ("uraid_cache_read_hit_bytes_total", "What clients read and the cache had.", hit),
-        ("uraid_cache_read_miss_bytes_total", "What clients read and the cache did not have.", missed),
-        (
-            "uraid_cache_write_bytes_total",
-            "What was answered from memory and is written out later.",
-            cache.traffic.taken,
-        ),
+        ("uraid_cache_read_hit_bytes_total", "Bytes that clients read from the cache.", hit),
+        ("uraid_cache_read_miss_bytes_total", "Bytes that clients read from the members.", missed),
+        ("uraid_cache_write_bytes_total", "Bytes acknowledged from memory and written out later.", cache.traffic.taken),
         (
             "uraid_cache_coalesced_bytes_total",
-            "Writes to the cache that replaced what was not written out yet, and so cost the members nothing.",
+            "Bytes written to the cache that replaced content not yet written out, at no cost for the members.",
             cache.traffic.coalesced,
         ),
-        (
-            "uraid_cache_destaged_bytes_total",
-            "What was taken from the cache to be written out.",
-            cache.traffic.destaged,
-        ),
+        ("uraid_cache_destaged_bytes_total", "Bytes taken from the cache to be written out.", cache.traffic.destaged),
     ] {
         text.counter(name, help).sample(&[], value);
     }
@@ -168,17 +168,16 @@ fn caching(text: &mut Text, fill: &Fill, cache: &CacheUse, counters: &Counters) 
 fn members(text: &mut Text, facts: &Facts, about: &About) {
     let slots: Vec<(MemberIndex, String)> = slots(about.members.borrow().len());
     let mut infos =
-        text.gauge("uraid_member_info", "Always 1; the labels say who is in a slot, and its path if it is there.");
+        text.gauge("uraid_member_info", "Always 1; the labels are the UUID and the path of the member in a slot.");
     for ((_, slot), member) in slots.iter().zip(about.members.borrow().iter()) {
         let path = member.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
         infos.sample(&[("member", slot), ("uuid", &member.uuid.to_string()), ("path", &path)], 1);
     }
-    let mut present =
-        text.gauge("uraid_member_present", "1 when the member is there and written, 0 when it is missing.");
+    let mut present = text.gauge("uraid_member_present", "1 if the member is present and written, 0 if it is missing.");
     for (member, slot) in &slots {
         present.sample(&[("member", slot)], u8::from(!facts.condition.missing.contains(*member)));
     }
-    let mut troubles = text.gauge("uraid_member_trouble", "1 where a member needs attention for this reason.");
+    let mut troubles = text.gauge("uraid_member_trouble", "1 if the member needs attention for this reason.");
     for (member, slot) in &slots {
         for trouble in Trouble::ALL {
             let is_so = facts.condition.members_in(trouble).contains(*member);
@@ -195,7 +194,7 @@ fn operations(text: &mut Text, counters: &Counters) {
     let by_operation: [(&str, &str, &[Named<'_>]); 2] = [
         (
             "uraid_member_operations_total",
-            "Operations on a member's data area.",
+            "Operations on the data area.",
             &[
                 ("read", |member| member.reads),
                 ("write", |member| member.writes),
@@ -205,7 +204,7 @@ fn operations(text: &mut Text, counters: &Counters) {
         ),
         (
             "uraid_member_bytes_total",
-            "What was read from a member's data area and written to it.",
+            "Bytes read from and written to the data area.",
             &[("read", |member| member.read_bytes), ("write", |member| member.written_bytes)],
         ),
     ];
@@ -218,21 +217,19 @@ fn operations(text: &mut Text, counters: &Counters) {
         }
     }
     let plain: [(&str, &str, Value); 7] = [
-        ("uraid_member_log_records_total", "Records written to a member's log.", |member| member.log_records),
-        ("uraid_member_log_bytes_total", "What they took.", |member| member.log_bytes),
-        ("uraid_member_errors_total", "Operations that failed.", |member| member.errors),
-        ("uraid_member_overdue_total", "Operations that took too long and were given up.", |member| member.overdue),
+        ("uraid_member_log_records_total", "Records written to the log.", |member| member.log_records),
+        ("uraid_member_log_bytes_total", "Bytes of the records written to the log.", |member| member.log_bytes),
+        ("uraid_member_errors_total", "Failed operations.", |member| member.errors),
+        ("uraid_member_overdue_total", "Operations abandoned after their deadline.", |member| member.overdue),
         (
             "uraid_member_checksum_mismatches_total",
-            "Blocks that a member gave and that are not what was written there.",
+            "Blocks read from the member that did not match their checksum.",
             |member| member.mismatches,
         ),
-        (
-            "uraid_member_repaired_total",
-            "Pieces that were computed from the other members and written back.",
-            |member| member.repaired,
-        ),
-        ("uraid_member_unrepairable_total", "Pieces that could not be computed, or not be written back.", |member| {
+        ("uraid_member_repaired_total", "Pieces computed from the other members and written back.", |member| {
+            member.repaired
+        }),
+        ("uraid_member_unrepairable_total", "Pieces that could not be computed or not be written back.", |member| {
             member.unrepairable
         }),
     ];
@@ -245,7 +242,7 @@ fn operations(text: &mut Text, counters: &Counters) {
 fn latencies(text: &mut Text, facts: &Facts) {
     let mut durations = text.histogram(
         "uraid_member_operation_duration_seconds",
-        "How long the kernel took for operations on a member, those on its log, checksums and superblocks among them.",
+        "Time that the kernel took, including operations on the log, checksums, bitmap and superblocks.",
     );
     for (member, slot) in &slots(facts.counters.members()) {
         for (operation, name) in
@@ -259,8 +256,8 @@ fn latencies(text: &mut Text, facts: &Facts) {
 fn logs(text: &mut Text, logs: &[Option<Fill>]) {
     type Value = fn(&Fill) -> u64;
     let gauges: [(&str, &str, Value); 2] = [
-        ("uraid_member_log_size_bytes", "Room for records in a member's log.", |log| log.limit.0),
-        ("uraid_member_log_used_bytes", "What records take in a member's log that are still needed.", |log| log.used.0),
+        ("uraid_member_log_size_bytes", "Size of the log.", |log| log.limit.0),
+        ("uraid_member_log_used_bytes", "Bytes of log records that are still needed.", |log| log.used.0),
     ];
     if logs.iter().all(Option::is_none) {
         return;
@@ -278,18 +275,21 @@ fn logs(text: &mut Text, logs: &[Option<Fill>]) {
 fn rebuilds(text: &mut Text, facts: &Facts) {
     let members = facts.rebuild.map_or(0, |progress| progress.members.len());
     let done = facts.rebuild.map_or(0, |progress| progress.done.bytes().0);
-    text.gauge("uraid_rebuild_members", "Members that are being rebuilt.").sample(&[], members);
-    text.gauge("uraid_rebuild_done_bytes", "What of the array they have; 0 when none is being rebuilt.")
-        .sample(&[], done);
+    text.gauge("uraid_rebuild_members", "Members under rebuild.").sample(&[], members);
+    text.gauge(
+        "uraid_rebuild_done_bytes",
+        "Progress of the rebuild, out of uraid_array_size_bytes; 0 without a rebuild.",
+    )
+    .sample(&[], done);
     let made = facts.counters.rebuilt_bytes();
-    text.counter("uraid_rebuild_bytes_total", "What of the array was made for them.").sample(&[], made);
+    text.counter("uraid_rebuild_bytes_total", "Bytes of the array rebuilt.").sample(&[], made);
 }
 
 fn stuck(text: &mut Text, facts: &Facts, about: &About) {
     let mut stuck = text.gauge(
         "uraid_rebuild_stuck",
-        "1 where a rebuild or a copy can't go on; the labels say which parity stripe, which member can't be read, and \
-         the stripe's bytes in the array.",
+        "1 if a rebuild or copy cannot go on; the labels name the parity stripe, the member that can't be read there, \
+         and the stripe's byte range in the array.",
     );
     let held_up = facts.condition.health(about, &[]).held_up;
     for (work, name) in [(Work::Rebuild, "rebuild"), (Work::Replace, "replace")] {
@@ -317,12 +317,12 @@ fn unwritten(text: &mut Text, facts: &Facts) {
     let bytes = unwritten.map_or(0, |unwritten| unwritten.len.bytes().0);
     text.gauge(
         "uraid_unwritten_bytes",
-        "What clients have written and can't be written out; more than 0: flushes fail.",
+        "Bytes acknowledged to clients that can't be written out; above 0, every flush fails.",
     )
     .sample(&[], bytes);
     let mut ranges = text.gauge(
         "uraid_unwritten_range_bytes",
-        "The first ranges of that; the labels say which bytes of the array, from and up to. 0 without labels: none.",
+        "The first of these ranges, in bytes of the array (end exclusive); 0 without labels if there are none.",
     );
     if unwritten.is_none() {
         ranges.sample(&[], 0);
@@ -337,26 +337,26 @@ fn scrubs(text: &mut Text, facts: &Facts) {
     let ScrubCounters { compared, certain, suspected, unknown, repaired, unchecked } = facts.counters.scrubs();
     let scrub = facts.scrub.as_ref();
     let is_running = scrub.is_some_and(|scrub| scrub.is_running);
-    text.gauge("uraid_scrub_running", "1 while a scrub goes on.").sample(&[], u8::from(is_running));
+    text.gauge("uraid_scrub_running", "1 while a scrub runs.").sample(&[], u8::from(is_running));
     let done = scrub.map_or(0, |scrub| scrub.done.bytes().0);
-    text.gauge("uraid_scrub_done_bytes", "What of the array the last scrub has compared.").sample(&[], done);
+    text.gauge("uraid_scrub_done_bytes", "Progress of the latest scrub.").sample(&[], done);
     let finished = facts.scrub_record.finished.map_or(0, |at| at.0);
     text.gauge(
         "uraid_scrub_finished_timestamp_seconds",
-        "When a scrub was last finished that compared everything, before the server was started, too; 0: never.",
+        "When the latest complete scrub ended, under an earlier server too; 0: never.",
     )
     .sample(&[], finished);
-    text.counter("uraid_scrub_bytes_total", "What of the array scrubs have compared.").sample(&[], compared);
+    text.counter("uraid_scrub_bytes_total", "Bytes of the array compared by scrubs.").sample(&[], compared);
     let mut mismatched = text.counter(
         "uraid_scrub_mismatched_bytes_total",
-        "What scrubs found wrong, by whether it is known to be so: units, or of parity groups where the unit is not \
-         known.",
+        "Bytes that scrubs found wrong, by certainty: of units, or of parity groups if the unit is not known.",
     );
     for (certainty, bytes) in [("certain", certain), ("suspected", suspected), ("unknown", unknown)] {
         mismatched.sample(&[("certainty", certainty)], bytes);
     }
-    text.counter("uraid_scrub_repaired_bytes_total", "What of that was made right.").sample(&[], repaired);
-    text.counter("uraid_scrub_unchecked_bytes_total", "Parity that scrubs could not check.").sample(&[], unchecked);
+    text.counter("uraid_scrub_repaired_bytes_total", "Bytes of these that were repaired.").sample(&[], repaired);
+    text.counter("uraid_scrub_unchecked_bytes_total", "Bytes of parity that scrubs could not check.")
+        .sample(&[], unchecked);
 }
 
 fn slots(count: usize) -> Vec<(MemberIndex, String)> {
