@@ -25,9 +25,9 @@ pub struct Picture {
 /// A chunk of every member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// Where it is, where that needs saying; else empty.
+    /// Where the chunk is, if that needs saying; otherwise empty.
     pub label: String,
-    /// The parity stripe that it is part of.
+    /// The parity stripe that the chunk belongs to.
     pub stripe: StripeId,
     /// By member.
     pub units: Vec<Unit>,
@@ -36,7 +36,7 @@ pub struct Line {
 /// A chunk of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unit {
-    /// What it bears.
+    /// Its label.
     pub name: String,
     /// What it holds.
     pub kind: UnitKind,
@@ -51,7 +51,7 @@ pub enum UnitKind {
     Copy,
     /// Parity.
     Parity,
-    /// Nothing of the array.
+    /// Unused by the array.
     Unused,
 }
 
@@ -79,7 +79,7 @@ impl Picture {
         }
     }
 
-    /// What its signs mean, each with its meaning: only those that are in it.
+    /// The legend: each sign of this picture with its meaning.
     #[must_use]
     pub fn legend(&self) -> Vec<(&'static str, &'static str)> {
         let units = || self.lines.iter().flat_map(|line| &line.units);

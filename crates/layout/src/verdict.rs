@@ -24,7 +24,7 @@ pub enum Verdict {
     /// This data unit is wrong; or it was when it was overwritten, and all of its parity units are since: what was
     /// computed from the wrong content is wrong by the same difference.
     Suspect(Cell),
-    /// Some unit of this group is wrong, and the others don't tell which.
+    /// Some unit of this group is wrong, and the other groups don't tell which.
     Unknown(GroupId),
 }
 

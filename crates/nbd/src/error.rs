@@ -22,7 +22,7 @@ pub enum Error {
         /// What was there instead.
         found: u64,
     },
-    /// The client negotiates without end.
+    /// The client sent too many options.
     #[error("the client sent more than {limit} options: disconnected")]
     TooManyOptions {
         /// The most options that a handshake may have.
@@ -36,7 +36,7 @@ pub enum Error {
         /// Its declared length.
         length_bytes: u32,
     },
-    /// `NBD_OPT_EXPORT_NAME`, which can't be answered with an error, named no export of this server.
+    /// `NBD_OPT_EXPORT_NAME` named an export that this server doesn't have, and the option has no error reply.
     #[error("the client asked for the export {name:?}, which is not served here")]
     UnknownExport {
         /// The name, made printable.
@@ -63,7 +63,7 @@ pub enum Error {
         /// The time allowed.
         limit: Duration,
     },
-    /// The client kept memory that others waited for.
+    /// The client held memory that others were waiting for, and made no progress.
     #[error(
         "the client read no replies, or did not send the data that it had announced, while other clients waited for \
          memory: disconnected"
@@ -80,7 +80,7 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
-    /// A listening socket could not be had.
+    /// A listening socket could not be opened.
     #[error("can't {operation} {endpoint}: {source}")]
     Listen {
         /// What was being done.
@@ -96,7 +96,7 @@ pub enum Error {
         /// The socket's path.
         path: PathBuf,
     },
-    /// Another process keeps the lock of the directory that the socket should be in.
+    /// Another process holds the lock of the socket's directory.
     #[error(
         "can't make {}: another process keeps its directory locked, which servers do for a moment while they make a \
          socket. End that process, or choose another directory",
@@ -106,16 +106,16 @@ pub enum Error {
         /// The socket's path.
         path: PathBuf,
     },
-    /// Something that is not a socket is where the socket should be.
+    /// The socket's path names something that is not a socket.
     #[error("{} exists and is not a socket: move it away, or choose another path", path.display())]
     NotASocket {
         /// The path.
         path: PathBuf,
     },
-    /// The export describes itself in a way that the protocol can't say.
+    /// The protocol can't express how the export describes itself.
     #[error("the export can't be served: {reason}")]
     InvalidExport {
-        /// Which rule is broken.
+        /// The rule that is broken.
         reason: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! What the server asks of the thing it serves.
+//! What the server needs from the thing it serves.
 //!
 //! An [`Export`] lives on one thread with its connections: nothing here is `Send`. Commands reach it already checked
 //! against its
@@ -6,7 +6,7 @@
 
 use crate::{Error, ReplySlot, proto::STRING_BYTES_MAX, transmission::WRITE_BYTES_MAX};
 
-/// Something that is served.
+/// Something that a server can serve.
 pub trait Export: 'static {
     /// The memory of one read's or write's data; its slices are exactly as long as was asked of [`Export::buffer`].
     type Buffer: AsRef<[u8]> + AsMut<[u8]>;
@@ -81,7 +81,7 @@ impl ExportInfo {
         }
     }
 
-    /// Whether the protocol can say this.
+    /// Checks that the protocol can express this.
     ///
     /// # Errors
     /// [`Error::InvalidExport`] naming the first rule that is broken.
@@ -129,7 +129,7 @@ impl Span {
     }
 }
 
-/// What a client wants done. `B` holds a read's or write's data; the codec, which knows no data, uses `()`.
+/// A client's command. `B` holds a read's or write's data; the codec, which knows no data, uses `()`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command<B> {
     /// Fill the buffer and return it: [`Payload::Data`].
@@ -165,7 +165,7 @@ pub enum Command<B> {
         fua: bool,
         /// The span must stay allocated.
         no_hole: bool,
-        /// To be refused with [`crate::NbdError::NotSupported`] at once if it would take as long as writing.
+        /// Refuse with [`crate::NbdError::NotSupported`] at once if zeroing would take as long as writing.
         fast: bool,
     },
     /// A hint that the bytes are about to be read.
@@ -197,10 +197,10 @@ impl<B> Command<B> {
     }
 }
 
-/// What comes back for a command that succeeded.
+/// The result of a command that succeeded.
 #[derive(Debug)]
 pub enum Payload<B> {
-    /// For every command but the two below.
+    /// Of every command but the two below.
     None,
     /// For [`Command::Read`]: its buffer, filled.
     Data(B),

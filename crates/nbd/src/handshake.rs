@@ -7,8 +7,9 @@
 //! S: 0003e889045565a9 | option 32 | reply type 32 | length 32 | data          one or more replies to each
 //! ```
 //!
-//! No more is kept of the client's bytes than one option of at most [`OPTION_BYTES_MAX`], and that only as far as it
-//! has arrived. The server has one export, known by its name and, as the default, by the empty name. There is no TLS.
+//! At most one option of the client is kept in memory, of at most [`OPTION_BYTES_MAX`] bytes, and only the part of it
+//! that has arrived. The server has one export, known by its name and, as the default, by the empty name. There is no
+//! TLS.
 
 mod options;
 #[cfg(test)]
@@ -39,7 +40,7 @@ const OPTION_HEADER_BYTES: usize = 16;
 pub enum Ended {
     /// Requests follow.
     Transmission(Session),
-    /// The client took its leave.
+    /// The client ended the session.
     Aborted,
 }
 
@@ -96,8 +97,8 @@ impl Handshake {
         }
     }
 
-    /// Takes bytes from the client and returns how many. Those that it leaves are requests, which came on the heels of
-    /// the last option.
+    /// Consumes bytes from the client and returns how many. The bytes that it leaves are requests that arrived together
+    /// with the last option.
     ///
     /// # Errors
     /// Any that ends the connection. What [`Handshake::take_output`] then still holds may be sent or not.
@@ -130,7 +131,7 @@ impl Handshake {
         Ok(input.len() - rest.len())
     }
 
-    /// What is to be sent to the client, once.
+    /// Takes the bytes that have to be sent to the client.
     pub fn take_output(&mut self) -> Vec<u8> {
         mem::take(&mut self.output)
     }
@@ -140,7 +141,7 @@ impl Handshake {
         self.ended
     }
 
-    /// Acts on a complete item and says what must follow.
+    /// Handles a complete item and returns what must follow.
     fn step(&mut self, awaited: Awaited, item: &[u8]) -> Result<Awaited, Error> {
         match awaited {
             Awaited::ClientFlags => {

@@ -11,7 +11,7 @@
 //! - what one connection does (garbage, silence, unread replies, sudden death) is never seen by another;
 //! - a command's buffer is owned by the command until its reply is sent, so a connection may vanish at any moment.
 //!
-//! It deliberately knows nothing of arrays, members or disks.
+//! The crate knows nothing of arrays, members or disks.
 
 mod error;
 mod export;

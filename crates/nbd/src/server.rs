@@ -37,7 +37,7 @@ use connection::serve_connection;
 use door::Door;
 use places::Place;
 
-/// What clients may use up.
+/// The limits on what clients may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Connections at a time. Further ones take the place of one that still shakes hands, or are closed at once.
@@ -52,8 +52,8 @@ pub struct Limits {
     pub bytes_in_flight_all_max: u64,
     /// Requests of one connection whose reply is not yet sent.
     pub requests_in_flight_max: u32,
-    /// How long a client may leave replies or announced data lying while others wait for the memory: within this time,
-    /// or twice as long at most, it must move a MiB, or else it is disconnected.
+    /// How long a client may leave replies unread or announced data unsent while others wait for the memory. It must
+    /// move a MiB within this time, or within twice this time at most; otherwise it is disconnected.
     pub stuck_timeout: Duration,
     /// Time for a handshake.
     pub handshake_timeout: Duration,
@@ -88,7 +88,7 @@ pub struct Server<E> {
 }
 
 impl<E: Export> Server<E> {
-    /// A server that has yet to be given a listener.
+    /// A server without a listener.
     ///
     /// # Errors
     /// [`Error::InvalidExport`] if the protocol can't describe the export.
@@ -135,7 +135,7 @@ impl<E: Export> Server<E> {
         self.finish(connections, &drain).await
     }
 
-    /// Lets the connections end; false: they did not in time.
+    /// Waits for the connections to end; false if they did not in time.
     async fn finish(&self, mut connections: JoinSet<()>, drain: &watch::Sender<bool>) -> bool {
         info!(connections = connections.len(), "shutting down");
         drain.send_replace(true);
@@ -151,7 +151,7 @@ impl<E: Export> Server<E> {
         finished
     }
 
-    /// Serves a connection, which keeps its place among all until it ends.
+    /// Serves a connection, which keeps its place among all connections until it ends.
     fn spawn(
         &self,
         connections: &mut JoinSet<()>,

@@ -1,4 +1,4 @@
-//! Division by a number that is known long before the dividend: a shift, or a multiplication by the reciprocal.
+//! Division by a number that is known in advance: a shift, or a multiplication by the reciprocal.
 
 /// A divisor from 1 to 2^63.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -89,17 +89,17 @@ impl Geometry {
     /// Builds the geometry of an array.
     ///
     /// # Errors
-    /// When the level can't be had with these members, options, chunk or size; the message says what can.
+    /// When these members, options, chunk or size don't suit the level; the message says what does.
     pub fn new(spec: Spec) -> Result<Self, GeometryError> {
         let chunk = spec.check()?;
         Self::build(spec, chunk)
     }
 
-    /// Builds the geometry of an array that is only studied: its chunk is any number of whole sectors, and RAID 0 may
-    /// have one member, which is a plain disk. [`Geometry::new`] says what real arrays can be.
+    /// Builds the geometry of an array for study only: its chunk is any number of whole sectors, and RAID 0 may have
+    /// one member, a plain disk. Real arrays come from [`Geometry::new`].
     ///
     /// # Errors
-    /// When the level can't be had with these members, options or size, or the chunk is no whole sectors.
+    /// When these members, options or size don't suit the level, or the chunk isn't a whole number of sectors.
     pub fn modelled(spec: Spec) -> Result<Self, GeometryError> {
         let chunk = spec.check_modelled()?;
         Self::build(spec, chunk)

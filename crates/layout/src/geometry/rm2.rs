@@ -11,7 +11,7 @@ pub(super) const MIN_MEMBERS: u8 = 4;
 pub(super) const MAX_MEMBERS: u8 = 32;
 
 /// The tallest parity stripe (the papers' M) with which RM2 on `members` members survives any two failures: the best
-/// storage efficiency, (M - 1) / M. 0 when RM2 can't be had on that many members.
+/// storage efficiency, (M - 1) / M. 0 when RM2 doesn't work with that many members.
 #[must_use]
 pub fn default_height(members: u8) -> u8 {
     if !(MIN_MEMBERS..=MAX_MEMBERS).contains(&members) {

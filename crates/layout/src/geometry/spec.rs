@@ -1,4 +1,4 @@
-//! What an array is asked to be, and what is wrong with asking for it.
+//! The specification of an array, and why one may be impossible.
 
 use core::fmt;
 
@@ -70,11 +70,11 @@ pub enum Placement {
     Partitioned,
 }
 
-/// Why a [`Spec`] makes no array.
+/// Why no array can follow a [`Spec`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GeometryError {
-    /// The level can't be had with this number of members.
+    /// The level doesn't work with this number of members.
     #[error("{level} takes {min} to {max} members, not {members}")]
     Members {
         /// The level asked for.
@@ -113,13 +113,13 @@ pub enum GeometryError {
         /// The chunk asked for.
         chunk: Bytes,
     },
-    /// The chunk of an array on paper is no whole sectors.
+    /// The chunk of an array for study isn't a whole number of sectors.
     #[error("a chunk is whole sectors of 512 bytes; {chunk} bytes is not")]
     ModelledChunk {
         /// The chunk asked for.
         chunk: Bytes,
     },
-    /// The smallest member has no room for one parity stripe.
+    /// The smallest member has no room for a single parity stripe.
     #[error(
         "the smallest member has {member_size} sectors for data, one parity stripe takes {needed}; \
          use larger members or a smaller chunk"
@@ -197,7 +197,7 @@ impl Spec {
         Ok(chunk.whole_sectors())
     }
 
-    /// The same for an array on paper; see [`Geometry::modelled`](super::Geometry::modelled).
+    /// The same for an array for study; see [`Geometry::modelled`](super::Geometry::modelled).
     pub(super) fn check_modelled(&self) -> Result<Sectors, GeometryError> {
         let min = if self.level == Level::Raid0 { 1 } else { *self.level.members().start() };
         self.check_level(min)?;

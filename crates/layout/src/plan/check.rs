@@ -44,7 +44,7 @@ pub enum Flaw {
     /// Something is given a value twice, or is not to be changed.
     #[error("{0:?} is defined twice, or must not change")]
     Redefined(Slice),
-    /// A XOR without operands, or with operands that are not as long as its target.
+    /// An XOR without operands, or with operands that are not as long as its target.
     #[error("the XOR into {0:?} has no operands, or of another length")]
     BadXor(Slice),
     /// The answer of a read has a hole, or a read writes.
@@ -58,7 +58,7 @@ pub enum Flaw {
 /// What the plan may do with a sector of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing: nobody said that it is there.
+    /// Nothing: it was never declared.
     Foreign,
     /// Give it a value.
     Undefined,

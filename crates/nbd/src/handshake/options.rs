@@ -49,7 +49,7 @@ impl Handshake {
         Session::new(&self.export, self.structured_replies, self.allocation)
     }
 
-    /// The old way into the transmission phase, which has no error replies.
+    /// `NBD_OPT_EXPORT_NAME`, the old way into the transmission phase, which has no error replies.
     fn export_name(&mut self, name: &[u8]) -> Result<Ended, Error> {
         if !self.serves(name) {
             let shown = &name[..name.len().min(STRING_BYTES_MAX)];

@@ -1,8 +1,8 @@
-//! Who is connected, of how many may be.
+//! The places for connections: who holds them, and who must give way.
 //!
-//! Connections that are still shaking hands give way to new ones, the oldest first, of whoever has most: silence keeps
-//! nobody else out. A client that has shaken hands keeps its place. No lock is taken for a request, only when a
-//! connection comes, is taken into service and goes.
+//! When all places are taken, a new connection takes the place of one that is still shaking hands: the oldest one of
+//! the host with the most connections. So silent peers keep nobody out. After its handshake a client keeps its place.
+//! No lock is taken for a request, only when a connection arrives, finishes its handshake and ends.
 
 use std::{
     fmt,
@@ -45,7 +45,7 @@ pub(super) enum Peer {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Host(IpAddr);
 
-/// One of the connections that there may be, until it is dropped.
+/// One place, held until it is dropped.
 #[derive(Debug)]
 pub(super) struct Place {
     connections: Connections,
@@ -60,7 +60,7 @@ impl Connections {
         self.table().open.len()
     }
 
-    /// A place for another one; beside it, whether one that was shaking hands had to go.
+    /// A place for a new connection, and whether one that was shaking hands had to give way for it.
     pub(super) fn place(&self, peer: Peer, limits: &Limits) -> Result<(Place, Option<Refusal>), Refusal> {
         let mut table = self.table();
         let host = peer.host();
@@ -104,12 +104,12 @@ impl Table {
 }
 
 impl Place {
-    /// Who has it.
+    /// Who holds it.
     pub(super) fn peer(&self) -> Peer {
         self.peer
     }
 
-    /// Notes that the handshake is over; false: it had to give way before.
+    /// Notes that the handshake is over; false if the place was given away before.
     pub(super) fn keep(&self) -> bool {
         let mut table = self.connections.table();
         let entry = table.open.iter_mut().find(|entry| entry.id == self.id);

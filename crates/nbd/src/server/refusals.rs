@@ -1,4 +1,4 @@
-//! Connections that were not taken, summed up: one line of the log for all of a second.
+//! Refused connections, summed up: one log line for all refusals within a second.
 
 use std::{fmt, io, time::Duration};
 
@@ -13,11 +13,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Why a connection was closed at once.
 #[derive(Debug)]
 pub(super) enum Refusal {
-    /// There are as many as there may be.
+    /// All places are taken.
     TooMany { max: usize },
-    /// The peer's host has as many as it may have.
+    /// The peer's host has reached its limit.
     TooManyOfHost { max: usize, peer: Peer },
-    /// Of the file descriptors that there may be, the last ones are not for clients.
+    /// Only the last file descriptors are left, which are not for clients.
     FewDescriptors,
     /// One that had not finished its handshake gave way to a new one.
     GaveWay,
@@ -25,14 +25,14 @@ pub(super) enum Refusal {
     Failed(io::Error),
 }
 
-/// See the module.
+/// The refusals since the last report.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     sum: Sum,
     due: Option<Instant>,
 }
 
-/// How many there were of each kind, and what is said of the last.
+/// The count of each kind, and the message of the last one.
 #[derive(Debug, Default)]
 struct Sum {
     too_many: (u64, usize),
@@ -48,7 +48,7 @@ impl Refusals {
         self.due.get_or_insert_with(|| Instant::now() + PERIOD);
     }
 
-    /// Waits until it is time for [`Refusals::report`]. Cancel safe.
+    /// Waits until [`Refusals::report`] is due. Cancel safe.
     pub(super) async fn due(&self) {
         match self.due {
             Some(due) => sleep_until(due).await,
@@ -56,7 +56,7 @@ impl Refusals {
         }
     }
 
-    /// Logs what there is.
+    /// Logs the refusals, if there are any.
     pub(super) fn report(&mut self) {
         if self.due.take().is_some() {
             warn!("{}", std::mem::take(&mut self.sum));

@@ -1,7 +1,7 @@
 //! Unix sockets that servers listen on.
 //!
-//! Such a socket is nobody else's from the moment it exists, replaces the leavings of a dead server but never a live
-//! one, and is removed at the end if it is still the same file. It knows no protocol.
+//! Only its owner may use such a socket, from the moment it exists. It replaces a dead server's socket but never a live
+//! one's, and is removed at the end if the file is still the same.
 
 use std::{
     fs, io,
@@ -31,7 +31,7 @@ const DIRECTORY_WAIT_STEP: Duration = Duration::from_millis(20);
 pub struct UnixSocket {
     listener: UnixListener,
     path: PathBuf,
-    /// None: somebody else made the file, and removes it.
+    /// None if somebody else made the file, and removes it.
     identity: Option<FileIdentity>,
 }
 
@@ -83,7 +83,7 @@ impl UnixSocket {
         Ok(Self { listener, path, identity: Some(identity) })
     }
 
-    /// Takes over a socket that somebody else has made, and that listens.
+    /// Takes over a socket that somebody else has made, and that listens already.
     ///
     /// # Errors
     /// [`Error::Listen`] when it can't be polled.
@@ -139,7 +139,7 @@ impl FileIdentity {
     }
 }
 
-/// Takes the lock of a directory; false: somebody keeps it.
+/// Takes the lock of a directory; false if somebody else holds it.
 fn lock(directory: &OwnedFd) -> Result<bool, Errno> {
     let mut waited = Duration::ZERO;
     loop {
@@ -165,7 +165,7 @@ fn unix_socket() -> Result<OwnedFd, Errno> {
     )
 }
 
-/// Makes way for a new socket, if what is there is one that nobody listens on.
+/// Removes the socket at a path if nobody listens on it.
 fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
     let failed = |operation| move |source| Error::Listen { operation, endpoint: path.display().to_string(), source };
     let stat = match rustix::fs::lstat(path) {
@@ -181,7 +181,7 @@ fn remove_stale(path: &Path, address: &SocketAddrUnix) -> Result<(), Error> {
             debug!(path = %path.display(), "removing the socket of a server that is gone");
             fs::remove_file(path).map_err(failed("remove the stale socket"))
         }
-        // A full backlog means a server, too.
+        // A full backlog means that there is a server, too.
         Ok(()) | Err(Errno::AGAIN) => Err(Error::SocketInUse { path: path.to_owned() }),
         Err(errno) => Err(failed("probe")(errno.into())),
     }

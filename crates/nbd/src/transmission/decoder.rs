@@ -25,7 +25,7 @@ pub struct Request {
     pub command: Command<()>,
 }
 
-/// What the stream holds next.
+/// The next item of the stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// A request that may be executed.
@@ -37,7 +37,7 @@ pub enum Received {
         /// Also for the reply.
         error: NbdError,
     },
-    /// The client takes its leave. Nothing more is to be expected.
+    /// The client ends the session. Nothing more follows.
     Disconnect,
 }
 

@@ -1,4 +1,4 @@
-//! The end of a server.
+//! Shutting a server down.
 
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
