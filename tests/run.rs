@@ -31,6 +31,7 @@ const PACKAGES: &[(&str, &str)] = &[
     ("qemu-io", "qemu-utils"),
     ("rsvg-convert", "librsvg2-bin"),
     ("convert", "imagemagick"),
+    ("chromium", "chromium"),
     ("bash", "bash"),
     ("zsh", "zsh"),
     ("fish", "fish"),

@@ -16,7 +16,6 @@ mod rebuild;
 pub(crate) mod report;
 pub(crate) mod scratch;
 mod server;
-mod wire;
 mod workload;
 
 /// What to measure.

@@ -15,10 +15,11 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-io", &["uraid-layout"]),
     ("uraid-nbd", &[]),
     ("uraid-sim", &["uraid-layout", "uraid-io"]),
-    ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "uraid-sim"]),
+    ("uraid-lab", &["uraid-layout", "uraid-nbd", "uraid-sim"]),
+    ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "uraid-sim", "uraid-lab"]),
     ("uraid-benches", &["uraid-layout", "uraid-io", "uraid-nbd"]),
     ("uraid-tests", &[]),
-    ("xtask", &["uraid-tests"]),
+    ("xtask", &["uraid-layout", "uraid-nbd", "uraid-sim", "uraid-lab", "uraid-tests"]),
 ];
 
 /// Libraries that only some packages may use, and why.

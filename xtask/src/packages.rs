@@ -28,6 +28,8 @@ pub(crate) const TESTS: &[Package] = &[
     // What draws drawings.
     ("librsvg2-bin", "rsvg-convert"),
     ("imagemagick", "convert"),
+    // What looks at pages.
+    ("chromium", "chromium"),
     // Shells that completions are for, and what shows manual pages.
     ("zsh", "zsh"),
     ("fish", "fish"),

@@ -16,6 +16,7 @@ use uraid_layout::{Bytes, Lba, MemberSet};
 use uuid::Uuid;
 
 use crate::advise::AdviseArgs;
+use crate::bench::BenchArgs;
 use crate::complete;
 use crate::patience::PatienceArgs;
 use crate::report::ReportArgs;
@@ -105,6 +106,8 @@ pub(crate) enum Command {
     Layout(LayoutArgs),
     /// Collect what a bug report needs, as one text
     Report(ReportArgs),
+    /// Measure which chunk size, level and cache mode suit your disks and load
+    Bench(BenchArgs),
     /// Recommend a chunk size
     Advise(AdviseArgs),
     /// Reproduce tables and figures of the papers
@@ -121,7 +124,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
     ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe", "report"]),
-    ("Understand and plan", &["map", "layout", "advise", "simulate"]),
+    ("Understand and plan", &["bench", "advise", "map", "layout", "simulate"]),
     ("Set up a shell", &["completions"]),
 ];
 
@@ -219,6 +222,9 @@ pub(crate) struct ServeArgs {
     /// Write nothing to the members
     #[arg(long)]
     pub(crate) read_only: bool,
+    /// Stop when the process that started the server ends, however it ends
+    #[arg(long, hide_short_help = true)]
+    pub(crate) exit_with_parent: bool,
     /// Start although members are missing
     ///
     /// Also leaves out members that are blank, whose log is damaged, or that hang for longer than --write-deadline.

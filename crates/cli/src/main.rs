@@ -4,6 +4,7 @@ mod about;
 mod administer;
 mod advise;
 mod args;
+mod bench;
 mod complete;
 mod config;
 mod configure;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
         Command::Scrub(args) => administer::scrub(&args),
         Command::Wait(args) => wait::run(&args.server),
         Command::Report(args) => report::run(&args),
+        Command::Bench(args) => bench::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Simulate(args) => simulate::run(&args),
         Command::Stop(args) => administer::stop(&args),

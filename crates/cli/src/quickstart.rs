@@ -48,6 +48,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         wanted: WantedArgs::default(),
         endpoint,
         read_only: false,
+        exit_with_parent: false,
         degraded: false,
         force: false,
         wait_for_members: None,

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
 use tokio::task::{LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
@@ -63,6 +63,9 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     ensure_descriptors(args)?;
     outlive_file_limits()?;
     ensure_two_sockets(args)?;
+    if args.exit_with_parent {
+        exit_with_parent()?;
+    }
     args.watch.on_event.as_deref().map_or(Ok(()), check_program)?;
     let smart = args.watch.smart_every.map(Smart::new).transpose()?;
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
@@ -90,6 +93,14 @@ fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
         "the limit of open files is {limit}, and serving {members} members needs {needed}: raise it (ulimit -n, or \
          LimitNOFILE= of the unit)"
     );
+    Ok(())
+}
+
+/// Lets the end of the parent process count as SIGTERM.
+fn exit_with_parent() -> Result<()> {
+    let parent = getppid();
+    set_parent_process_death_signal(Some(Signal::TERM)).context("--exit-with-parent")?;
+    ensure!(getppid() == parent, "the process that started the server has ended");
     Ok(())
 }
 

@@ -9,6 +9,7 @@ use std::fs;
 use std::future::poll_fn;
 use std::io::{Write as _, stderr};
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
 
@@ -41,12 +42,7 @@ impl Signals {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
         let signals = {
             let _context = runtime.enter();
-            let mut kinds = vec![("SIGINT", SignalKind::interrupt()), ("SIGTERM", SignalKind::terminate())];
-            if !is_ignored(SignalKind::hangup()) {
-                kinds.push(("SIGHUP", SignalKind::hangup()));
-            }
-            let heard = kinds.into_iter().map(|(name, kind)| Ok(Heard { name, kind, signal: signal(kind)? }));
-            heard.collect::<Result<Vec<_>>>()?
+            listen()?
         };
         let shared = Arc::new(Shared { is_served: Mutex::new(false), asked: Notify::new() });
         let own = Arc::clone(&shared);
@@ -66,6 +62,27 @@ impl Signals {
     }
 }
 
+/// A flag that SIGINT, SIGTERM and SIGHUP set. The second signal ends the process at once.
+pub(crate) fn stop_flag() -> Result<&'static AtomicBool> {
+    static STOP: AtomicBool = AtomicBool::new(false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let mut signals = {
+        let _context = runtime.enter();
+        listen()?
+    };
+    let thread = std::thread::Builder::new().name("signals".into());
+    let hear = move || {
+        runtime.block_on(async {
+            let _ = next(&mut signals).await;
+            STOP.store(true, Ordering::Relaxed);
+            let (_, kind) = next(&mut signals).await;
+            process::exit(SIGNALLED + kind.as_raw_value());
+        });
+    };
+    thread.spawn(hear).context("can't start a thread")?;
+    Ok(&STOP)
+}
+
 /// Makes a write fail if it exceeds the file size limit (`ulimit -f`), instead of ending the process.
 pub(crate) fn outlive_file_limits() -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
@@ -82,15 +99,29 @@ fn is_ignored(kind: SignalKind) -> bool {
     mask >> (kind.as_raw_value() - 1) & 1 != 0
 }
 
+/// Starts to listen. To be called within a runtime.
+fn listen() -> Result<Vec<Heard>> {
+    let mut kinds = vec![("SIGINT", SignalKind::interrupt()), ("SIGTERM", SignalKind::terminate())];
+    if !is_ignored(SignalKind::hangup()) {
+        kinds.push(("SIGHUP", SignalKind::hangup()));
+    }
+    kinds.into_iter().map(|(name, kind)| Ok(Heard { name, kind, signal: signal(kind)? })).collect()
+}
+
+/// Waits for the next signal.
+async fn next(signals: &mut [Heard]) -> (&'static str, SignalKind) {
+    poll_fn(|context| {
+        let heard = signals
+            .iter_mut()
+            .find_map(|Heard { name, kind, signal }| signal.poll_recv(context).is_ready().then_some((*name, *kind)));
+        heard.map_or(Poll::Pending, Poll::Ready)
+    })
+    .await
+}
+
 async fn hear(mut signals: Vec<Heard>, shared: &Shared) {
     loop {
-        let (name, kind) = poll_fn(|context| {
-            let heard = signals.iter_mut().find_map(|Heard { name, kind, signal }| {
-                signal.poll_recv(context).is_ready().then_some((*name, *kind))
-            });
-            heard.map_or(Poll::Pending, Poll::Ready)
-        })
-        .await;
+        let (name, kind) = next(&mut signals).await;
         let is_served = shared.is_served.lock().expect("a panic ends the process");
         if !*is_served {
             // If standard error is closed, there is nobody to tell.

@@ -118,6 +118,41 @@ impl Drop for Progress {
     }
 }
 
+/// Progress of work in steps: a bar if standard error is a terminal, otherwise an occasional line.
+pub(crate) struct StepBar {
+    bar: ProgressBar,
+    /// When the next line is due.
+    due: Instant,
+}
+
+impl StepBar {
+    /// Nothing is done yet.
+    pub(crate) fn new() -> Self {
+        let style = ProgressStyle::with_template("[{bar:24}] {pos}/{len} {wide_msg}");
+        let bar = ProgressBar::new(0);
+        bar.set_style(style.expect("the template is valid"));
+        Self { bar, due: Instant::now() }
+    }
+
+    /// Shows how many steps are done, of how many, and what is done now.
+    pub(crate) fn set(&mut self, done: usize, total: usize, what: &str) {
+        self.bar.set_length(total as u64);
+        self.bar.set_position(done as u64);
+        self.bar.set_message(what.to_owned());
+        if self.bar.is_hidden() && Instant::now() >= self.due {
+            self.due = Instant::now() + LINE_PERIOD;
+            // If standard error is closed, there is nobody to tell.
+            let _ = writeln!(io::stderr(), "{done}/{total} {what}");
+        }
+    }
+}
+
+impl Drop for StepBar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
 /// `1, 3 and 4`.
 pub(crate) fn list(items: &[impl fmt::Display]) -> String {
     let mut text = String::new();

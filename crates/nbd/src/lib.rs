@@ -13,6 +13,7 @@
 //!
 //! The crate knows nothing of arrays, members or disks.
 
+pub mod client;
 mod error;
 mod export;
 pub mod handshake;

@@ -12,6 +12,7 @@ pub mod advise;
 pub mod crash;
 pub mod disk;
 pub mod dst;
+pub mod figure;
 pub mod image;
 pub mod mech;
 pub mod member;
@@ -22,6 +23,7 @@ pub mod scenes;
 pub mod sweep;
 pub mod tally;
 pub mod trace;
+pub mod workloads;
 
 pub use disk::SimDisk;
 pub use members::Members;

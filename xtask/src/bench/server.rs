@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rustix::fs::OFlags;
+use uraid_nbd::client::Connection;
 
-use super::wire::Connection;
 use super::{btrfs, generator};
 use crate::process::{Memory, Process};
 
@@ -197,7 +197,7 @@ impl Running {
     pub(crate) fn flush(&self) -> anyhow::Result<()> {
         let mut connection = Connection::open(&self.socket, EXPORT)?;
         connection.flush()?;
-        connection.close()
+        Ok(connection.close()?)
     }
 
     /// Processor time since it started.
@@ -218,9 +218,11 @@ impl Running {
             match Connection::open(&self.socket, EXPORT) {
                 Ok(connection) => {
                     ensure!(connection.size >= capacity, "exports {} bytes instead of {capacity}", connection.size);
-                    return connection.close();
+                    return Ok(connection.close()?);
                 }
-                Err(error) if Instant::now() >= deadline => return Err(error.context("it does not answer")),
+                Err(error) if Instant::now() >= deadline => {
+                    return Err(anyhow::Error::new(error).context("it does not answer"));
+                }
                 Err(_) => std::thread::sleep(Duration::from_millis(10)),
             }
         }

@@ -136,6 +136,18 @@ impl Sizes {
         Sectors(self.first + (self.table.len() as u64 - 1) * self.step)
     }
 
+    /// Each size with its probability, from small to large.
+    #[must_use]
+    pub fn probabilities(&self) -> Vec<(Sectors, f64)> {
+        let share = |stays: u32| f64::from(stays) / 2f64.powi(32);
+        let count = self.table.len() as f64;
+        let mut probabilities: Vec<f64> = self.table.iter().map(|entry| share(entry.0) / count).collect();
+        for &(stays, other) in &self.table {
+            probabilities[other as usize] += (1.0 - share(stays)) / count;
+        }
+        (0..).zip(probabilities).map(|(index, it)| (Sectors(self.first + index * self.step), it)).collect()
+    }
+
     /// Draws a size.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> Sectors {

@@ -1,6 +1,8 @@
 //! Recorded requests: block traces as text, and a source that plays them.
 //!
 //! - *CSV*: lines of `seconds,R or W,byte offset,bytes`; a first line that begins with a letter is skipped.
+//! - *SPC*: the Storage Performance Council's lines of `unit,block,bytes,R or W,seconds`, in blocks of 512 bytes;
+//!   fields beyond these are skipped. Requests of sizes that are not whole sectors are rounded up to them.
 //! - *blkparse*: its default lines, of which those of action Q (a request that was queued) with R or W in their flags
 //!   count: `8,0 1 15 0.000123 4242 Q WS 2048 + 8 [fio]`, in sectors.
 //! - *fio iolog*, version 2: `file read|write offset bytes` in bytes, without times, or version 3 with milliseconds
@@ -19,6 +21,8 @@ use super::{Error, Nanos};
 pub enum Format {
     /// Comma-separated values.
     Csv,
+    /// The Storage Performance Council's format, revision 1.0.1.
+    Spc,
     /// What `blkparse` prints.
     Blkparse,
     /// fio's `write_iolog`, versions 2 and 3.
@@ -74,6 +78,7 @@ pub fn parse(text: &str, format: Format) -> Result<Vec<Record>, Error> {
         let error = |reason| Error::Trace { line: index + 1, reason, text: line.chars().take(80).collect() };
         let record = match format {
             Format::Csv => csv(line).map(Some),
+            Format::Spc => spc(line).map(Some),
             Format::Blkparse => blkparse(line),
             Format::Iolog => iolog(line),
         };
@@ -99,6 +104,21 @@ fn csv(line: &str) -> Result<Record, &'static str> {
         _ => return Err("the second field is R or W"),
     };
     Ok(Record { at: nanos(seconds)?, is_write, offset: Bytes(number(offset)?), len: Bytes(number(len)?) })
+}
+
+fn spc(line: &str) -> Result<Record, &'static str> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [_, block, len, direction, seconds, ..] = fields[..] else {
+        return Err("a line is unit,block,bytes,R or W,seconds");
+    };
+    let is_write = match direction {
+        "W" | "w" => true,
+        "R" | "r" => false,
+        _ => return Err("the fourth field is R or W"),
+    };
+    let offset = number(block)?.checked_mul(512).ok_or("the block is beyond 64 bits of bytes")?;
+    let len = number(len)?.checked_next_multiple_of(512).ok_or("the size is beyond 64 bits")?;
+    Ok(Record { at: nanos(seconds)?, is_write, offset: Bytes(offset), len: Bytes(len) })
 }
 
 fn blkparse(line: &str) -> Result<Option<Record>, &'static str> {
@@ -180,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_three_formats_are_read() {
+    fn all_formats_are_read() {
         let expected = [record(0, false, 4096, 8192), record(250, true, 512, 512)];
         let csv = "time,op,offset,size\n0,R,4096,8192\n\n0.25, W, 512, 512\n";
         assert_eq!(parse(csv, Format::Csv).unwrap(), expected);
@@ -189,6 +209,8 @@ mod tests {
                           8,0    1        3     0.250000000  4242  Q  WS 1 + 1 [fio]\n  8,0 1 4 0.3 4242 Q FN \
                           [fio]\nCPU0 (fio):\n Reads Queued: 1, 8KiB\n";
         assert_eq!(parse(blkparse, Format::Blkparse).unwrap(), expected);
+        let spc = "0,8,8192,R,0.0\n1,1,500,w,0.25,extra\n";
+        assert_eq!(parse(spc, Format::Spc).unwrap(), expected);
         let third = "fio version 3 iolog\n0 /dev/x add\n0 /dev/x open\n0 /dev/x read 4096 8192\n250 /dev/x write 512 \
             512\n251 /dev/x close\n";
         assert_eq!(parse(third, Format::Iolog).unwrap(), expected);
@@ -206,6 +228,9 @@ mod tests {
             ("0,R,0,0", Format::Csv, 1),
             ("0,R,100,512", Format::Csv, 1),
             ("0,R,0,99999999999999999999", Format::Csv, 1),
+            ("0,0,512,X,0", Format::Spc, 1),
+            ("0,36028797018963968,512,R,0", Format::Spc, 1),
+            ("0,0,512,R", Format::Spc, 1),
             ("8,0 1 1 0.0 1 Q R 18446744073709551615 + 1 [x]", Format::Blkparse, 1),
             ("x read 0 a", Format::Iolog, 1),
         ] {

@@ -5,7 +5,6 @@
 //! single numbers. All of it is a function of [`Settings`]; whoever prints and stores reports is elsewhere.
 
 pub mod chen_lee;
-pub mod figure;
 pub mod hauser;
 pub mod render;
 pub mod report;

@@ -155,9 +155,9 @@ fn quoted(field: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::figure::{Axis, Figure, Series};
     use super::super::report::{Cell, Report, Table};
     use super::{csv, markdown, text};
+    use crate::figure::{Axis, Figure, Series};
 
     fn example() -> Report {
         let mut report = Report::new("paper table1", "A table");

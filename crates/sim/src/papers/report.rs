@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::figure::Figure;
+use crate::figure::Figure;
 
 /// The result of one reproduction.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -19,21 +19,29 @@ pub const PAPER: Paper = Paper {
 };
 
 /// A kind of request: its size in sectors, how often it comes, the share of reads, and where it is.
-type Kind = (u64, f64, f64, Place);
+pub type Kind = (u64, f64, f64, Place);
 
+/// Where a kind's requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+pub enum Place {
+    /// Anywhere in the array.
     Random,
+    /// In one stream.
     Sequential,
 }
 
 /// A workload, and the change in per cent that the paper has on the RS-5402, RS-5412 and 2730, with SAS and with SATA
 /// disks.
-struct Workload {
-    name: &'static str,
-    kinds: &'static [Kind],
-    sas: [f64; 3],
-    sata: [f64; 3],
+#[derive(Clone, Copy, Debug)]
+pub struct Workload {
+    /// The paper's name for it.
+    pub name: &'static str,
+    /// The kinds of its requests.
+    pub kinds: &'static [Kind],
+    /// With SAS disks.
+    pub sas: [f64; 3],
+    /// With SATA disks.
+    pub sata: [f64; 3],
 }
 
 /// What a simulation of them rests on.
@@ -64,8 +72,9 @@ const TAKEN: Choices = Choices { align: Bytes(512), is_cached: true, joins_reads
 
 use Place::{Random, Sequential};
 
+/// The Enterprise Storage Group's workloads.
 #[rustfmt::skip]
-const WORKLOADS: [Workload; 10] = [
+pub const WORKLOADS: [Workload; 10] = [
     Workload { name: "4K OLTP", kinds: &[(8, 100.0, 0.67, Random)],
                sas: [-11.0, -13.0, -5.0], sata: [-10.0, -10.0, -7.0] },
     Workload {

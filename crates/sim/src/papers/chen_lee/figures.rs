@@ -1,11 +1,11 @@
 //! Figures 2 to 7.
 
-use super::super::figure::{Axis, Figure, Series};
 use super::super::report::{Cell, Report, Table};
 use super::super::{Grid, Settings};
 use super::experiment::{Direction, Measured, SIZES, Workload};
 use super::rules::{Range, ranges};
 use super::{Coefficients, MEMBERS, READ_THRESHOLD, WRITE_THRESHOLD, best_of, plan, run};
+use crate::figure::{Axis, Figure, Series};
 use crate::mech::presets;
 use crate::mech::sizes::{Choices, Sizes};
 use crate::mech::stats::regression;

@@ -7,9 +7,9 @@ mod tests;
 
 use uraid_layout::{Level, Rotation};
 
-use super::figure::{Axis, Figure, Series};
 use super::report::{Cell, Report, Table};
 use super::{Grid, Item, Paper, Settings};
+use crate::figure::{Axis, Figure, Series};
 use crate::mech;
 use files::{Reading, Retrieval, simulate};
 

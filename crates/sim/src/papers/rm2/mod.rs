@@ -8,9 +8,9 @@ use uraid_layout::plan::{Extent, Plan, Planner, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberSet, Placement, Rotation, Sectors, Spec};
 
-use super::figure::{Axis, Figure, Series};
 use super::report::{Cell, Report, Table};
 use super::{Item, Paper, Settings};
+use crate::figure::{Axis, Figure, Series};
 use crate::mech::WriteRule;
 use grid::{Concurrency, Found, READS, Subject, best, large_writes, scores, search};
 

@@ -9,9 +9,9 @@ pub use model::{Bound, Drive, Enhancements, RA80, RA81, RP06, Service, Task, eff
 
 use uraid_layout::Bytes;
 
-use super::figure::{Axis, Figure, Series};
 use super::report::{Cell, Report, Table};
 use super::{Item, Paper, Settings};
+use crate::figure::{Axis, Figure, Series};
 
 /// What the paper's reproduction has.
 pub const PAPER: Paper = Paper {

@@ -18,7 +18,8 @@ use plotters::series::{DashedLineSeries, LineSeries};
 use plotters::style::{BLACK, Color as _, IntoFont as _, RGBColor, WHITE};
 use serde::Serialize;
 
-const SIZE: (u32, u32) = (900, 460);
+/// Width and height of a drawing, in pixels.
+pub const SIZE: (u32, u32) = (900, 460);
 
 /// The legend stands beside the curves.
 const LEGEND_WIDTH: u32 = 215;
@@ -82,6 +83,9 @@ pub struct Series {
     pub name: String,
     /// Its points, by x.
     pub points: Vec<(f64, f64)>,
+    /// Where the true values may be: x, the lowest and the highest y. None are drawn unless they are given.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub intervals: Vec<(f64, f64, f64)>,
     /// How it is drawn.
     pub style: Style,
 }
@@ -213,7 +217,7 @@ impl Series {
     /// A line through marked points.
     #[must_use]
     pub fn line(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
-        Self { name: name.into(), points, style: Style::Line }
+        Self { name: name.into(), points, intervals: Vec::new(), style: Style::Line }
     }
 
     /// A broken line, for what others found.
@@ -226,6 +230,12 @@ impl Series {
     #[must_use]
     pub fn points(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { style: Style::Points, ..Self::line(name, points) }
+    }
+
+    /// The curve with a bar for each interval: x, the lowest and the highest y.
+    #[must_use]
+    pub fn with_intervals(self, intervals: Vec<(f64, f64, f64)>) -> Self {
+        Self { intervals, ..self }
     }
 }
 
@@ -252,7 +262,8 @@ impl Figure {
         area.fill(&WHITE)?;
         let points = || self.series.iter().flat_map(|series| series.points.iter());
         let x = self.x.ruler(points().map(|point| point.0));
-        let y = self.y.ruler(points().map(|point| point.1));
+        let bars = self.series.iter().flat_map(|series| series.intervals.iter().flat_map(|bar| [bar.1, bar.2]));
+        let y = self.y.ruler(points().map(|point| point.1).chain(bars));
         let mut chart = ChartBuilder::on(area)
             .caption(&self.title, ("sans-serif", 17))
             .margin(12)
@@ -297,6 +308,12 @@ impl Figure {
     fn draw_series(&self, chart: &mut Chart<'_, '_>, series: &Series, colour: RGBColor) -> Drawn {
         let shown = series.points.iter().filter(|(x, y)| self.x.shows(*x) && self.y.shows(*y));
         let points: Vec<_> = shown.map(|(x, y)| (self.x.scale.apply(*x), self.y.scale.apply(*y))).collect();
+        for &(x, low, high) in &series.intervals {
+            if self.x.shows(x) && self.y.shows(low) && self.y.shows(high) {
+                let ends = [low, high].map(|y| (self.x.scale.apply(x), self.y.scale.apply(y)));
+                chart.draw_series([PathElement::new(ends.to_vec(), colour.stroke_width(1))])?;
+            }
+        }
         match series.style {
             Style::Dashed => {
                 let line = DashedLineSeries::new(points, 6, 4, colour.stroke_width(2));
@@ -353,6 +370,17 @@ mod tests {
             assert!(svg.contains(word), "{word} is missing");
         }
         assert_eq!(svg, figure.svg(), "the same figure is drawn the same");
+    }
+
+    #[test]
+    fn intervals_are_bars_within_the_axis() {
+        let curve = Series::line("", vec![(1.0, 10.0)]).with_intervals(vec![(1.0, 5.0, 7000.0)]);
+        let without = Series { intervals: Vec::new(), ..curve.clone() };
+        let draw = |y: Axis, curve: &Series| Figure::new("f", "t", Axis::linear("x"), y, vec![curve.clone()]).svg();
+        let [with, free] = [&curve, &without].map(|it| draw(Axis::linear("y"), it));
+        assert!(with.contains("7000") && !free.contains("7000"), "the axis reaches as far as the bar");
+        let [with, free] = [&curve, &without].map(|it| draw(Axis::linear("y").over(0.0, 9000.0), it));
+        assert_eq!(with.matches("<polyline").count(), free.matches("<polyline").count() + 1, "{with}");
     }
 
     #[test]

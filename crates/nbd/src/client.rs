@@ -1,34 +1,51 @@
-//! As much of the NBD protocol as a load generator needs: fixed newstyle with `NBD_OPT_GO`, requests, simple replies.
+//! As much of a client as a load generator needs: fixed newstyle with `NBD_OPT_GO`, requests, simple replies. Blocking.
 //!
 //! Written from the protocol document alone, and so independent of the server's own codec. It never asks for structured
-//! replies, hence a server may only send simple ones.
+//! replies, so a server may send simple ones only.
 
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail, ensure};
-
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub enum Operation {
+    /// Reads.
     Read,
+    /// Writes; the data follows the header.
     Write,
+    /// Makes everything durable that was written before.
     Flush,
 }
 
-/// A connection in transmission.
-pub(crate) struct Connection {
-    pub(crate) stream: UnixStream,
-    /// Size of the export in bytes.
-    pub(crate) size: u64,
+/// Why a client can't go on.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ClientError {
+    /// The connection failed.
+    #[error("{0}")]
+    Io(String, #[source] io::Error),
+    /// The server did something that the protocol does not allow, or refused.
+    #[error("{0}")]
+    Server(String),
 }
 
+/// A connection in transmission.
+#[derive(Debug)]
+pub struct Connection {
+    /// The socket, after the handshake.
+    pub stream: UnixStream,
+    /// Size of the export in bytes.
+    pub size: u64,
+}
+
+type Result<T> = std::result::Result<T, ClientError>;
+
 /// Bytes of a request without its data.
-pub(crate) const REQUEST_BYTES: usize = 28;
+pub const REQUEST_BYTES: usize = 28;
 /// Bytes of a simple reply without its data.
-pub(crate) const REPLY_BYTES: usize = 16;
+pub const REPLY_BYTES: usize = 16;
 
 const INIT_MAGIC: &[u8; 8] = b"NBDMAGIC";
 const OPTION_MAGIC: &[u8; 8] = b"IHAVEOPT";
@@ -49,31 +66,51 @@ const OPTION_REPLY_MAX: u32 = 64 << 10;
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 impl Connection {
-    /// Connects to `socket` and negotiates `export`. A server that then stays silent for 30 seconds is an error.
-    pub(crate) fn open(socket: &Path, export: &str) -> anyhow::Result<Self> {
-        let stream = UnixStream::connect(socket).with_context(|| format!("connecting to {}", socket.display()))?;
-        stream.set_read_timeout(Some(SILENCE_MAX))?;
-        stream.set_write_timeout(Some(SILENCE_MAX))?;
-        let size = negotiate(&mut &stream, export).with_context(|| format!("negotiating export '{export}'"))?;
+    /// Connects to `socket` and negotiates `export`.
+    ///
+    /// # Errors
+    /// If nobody listens, the server refuses, or it stays silent for 30 seconds. Such a silence is an error later, too.
+    pub fn open(socket: &Path, export: &str) -> Result<Self> {
+        let stream = UnixStream::connect(socket).map_err(io(|| format!("can't connect to {}", socket.display())))?;
+        let timeout = Some(SILENCE_MAX);
+        let limited = stream.set_read_timeout(timeout).and_then(|()| stream.set_write_timeout(timeout));
+        limited.map_err(io(|| "can't limit how long to wait".into()))?;
+        let size = negotiate(&mut &stream, export)?;
         Ok(Self { stream, size })
     }
 
-    /// Makes everything durable that was written before.
-    pub(crate) fn flush(&mut self) -> anyhow::Result<()> {
-        self.stream.write_all(&request(Operation::Flush, 0, 0, 0))?;
+    /// Makes everything durable that was written before. Nothing may be in flight.
+    ///
+    /// # Errors
+    /// If the connection fails or the server answers with an error.
+    pub fn flush(&mut self) -> Result<()> {
+        self.stream.write_all(&request(Operation::Flush, 0, 0, 0)).map_err(io(|| "can't send a flush".into()))?;
         let mut reply = [0; REPLY_BYTES];
-        self.stream.read_exact(&mut reply).context("waiting for a flush")?;
+        self.stream.read_exact(&mut reply).map_err(io(|| "no reply to a flush".into()))?;
         cookie(&reply).map(|_| ())
     }
 
-    /// Says goodbye; nothing may be in flight.
-    pub(crate) fn close(mut self) -> anyhow::Result<()> {
-        self.stream.write_all(&header(DISCONNECT, 0, 0, 0)).context("disconnecting")
+    /// Ends the session. Nothing may be in flight.
+    ///
+    /// # Errors
+    /// If the connection fails.
+    pub fn close(mut self) -> Result<()> {
+        self.stream.write_all(&header(DISCONNECT, 0, 0, 0)).map_err(io(|| "can't disconnect".into()))
     }
 }
 
+/// Describes a failure of the connection.
+fn io(what: impl FnOnce() -> String) -> impl FnOnce(io::Error) -> ClientError {
+    |error| ClientError::Io(what(), error)
+}
+
+fn expect(holds: bool, what: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(ClientError::Server(what())) }
+}
+
 /// A request's header.
-pub(crate) fn request(operation: Operation, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST_BYTES] {
+#[must_use]
+pub fn request(operation: Operation, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST_BYTES] {
     let command = match operation {
         Operation::Read => 0,
         Operation::Write => 1,
@@ -82,13 +119,16 @@ pub(crate) fn request(operation: Operation, cookie: u64, offset: u64, length: u3
     header(command, cookie, offset, length)
 }
 
-/// The cookie of a simple reply; an error when the server reports one or sends something else.
-pub(crate) fn cookie(reply: &[u8; REPLY_BYTES]) -> anyhow::Result<u64> {
+/// The cookie of a simple reply.
+///
+/// # Errors
+/// If the server reports an error or sends something else.
+pub fn cookie(reply: &[u8; REPLY_BYTES]) -> Result<u64> {
     let [m0, m1, m2, m3, e0, e1, e2, e3, cookie @ ..] = *reply;
     let magic = u32::from_be_bytes([m0, m1, m2, m3]);
-    ensure!(magic == SIMPLE_REPLY_MAGIC, "expected a simple reply and got {magic:#010x}");
+    expect(magic == SIMPLE_REPLY_MAGIC, || format!("the server sent {magic:#010x} in place of a simple reply"))?;
     let error = u32::from_be_bytes([e0, e1, e2, e3]);
-    ensure!(error == 0, "the server answered a request with NBD error {error}");
+    expect(error == 0, || format!("the server answered a request with NBD error {error}"))?;
     Ok(u64::from_be_bytes(cookie))
 }
 
@@ -103,33 +143,38 @@ fn header(command: u16, cookie: u64, offset: u64, length: u32) -> [u8; REQUEST_B
 }
 
 /// The handshake up to transmission; returns the export's size in bytes.
-fn negotiate(stream: &mut (impl Read + Write), export: &str) -> anyhow::Result<u64> {
+fn negotiate(stream: &mut (impl Read + Write), export: &str) -> Result<u64> {
     let greeting: [u8; 18] = take(stream)?;
-    ensure!(greeting[..8] == *INIT_MAGIC && greeting[8..16] == *OPTION_MAGIC, "this is no newstyle NBD server");
+    let is_newstyle = greeting[..8] == *INIT_MAGIC && greeting[8..16] == *OPTION_MAGIC;
+    expect(is_newstyle, || "this is no newstyle NBD server".into())?;
     let flags = u16::from_be_bytes([greeting[16], greeting[17]]);
-    ensure!(flags & FIXED_NEWSTYLE != 0, "the server does not speak fixed newstyle");
-    stream.write_all(&opening(export)?)?;
+    expect(flags & FIXED_NEWSTYLE != 0, || "the server does not speak fixed newstyle".into())?;
+    stream.write_all(&opening(export)?).map_err(io(|| "the server ended the handshake".into()))?;
     let mut size = None;
     loop {
-        ensure!(u64::from_be_bytes(take(stream)?) == OPTION_REPLY_MAGIC, "expected a reply to an option");
+        let magic = u64::from_be_bytes(take(stream)?);
+        expect(magic == OPTION_REPLY_MAGIC, || "the server sent no reply to an option".into())?;
         let _option: [u8; 4] = take(stream)?;
         let kind = u32::from_be_bytes(take(stream)?);
         let length = u32::from_be_bytes(take(stream)?);
-        ensure!(length <= OPTION_REPLY_MAX, "a reply of {length} bytes to an option");
+        expect(length <= OPTION_REPLY_MAX, || format!("the server replies with {length} bytes to an option"))?;
         let mut data = vec![0; length as usize];
-        stream.read_exact(&mut data)?;
+        stream.read_exact(&mut data).map_err(io(|| "the server ended the handshake".into()))?;
         match kind {
-            REPLY_ACK => return size.context("the server told no size"),
+            REPLY_ACK => return size.ok_or_else(|| ClientError::Server("the server told no size".into())),
             REPLY_INFO => size = size.or(export_size(&data)),
-            _ => bail!("the server refused with {kind:#010x}: {}", String::from_utf8_lossy(&data)),
+            _ => {
+                let said = String::from_utf8_lossy(&data);
+                return Err(ClientError::Server(format!("the server refused '{export}' with {kind:#010x}: {said}")));
+            }
         }
     }
 }
 
 /// Client flags and `NBD_OPT_GO` for `export` without information requests.
-fn opening(export: &str) -> anyhow::Result<Vec<u8>> {
+fn opening(export: &str) -> Result<Vec<u8>> {
     let name = u32::try_from(export.len()).ok().filter(|&length| length <= 4096);
-    let name = name.context("an export's name has at most 4096 bytes")?;
+    let name = name.ok_or_else(|| ClientError::Server("an export's name has at most 4096 bytes".into()))?;
     let mut bytes = CLIENT_FLAGS.to_be_bytes().to_vec();
     bytes.extend_from_slice(OPTION_MAGIC);
     bytes.extend_from_slice(&OPTION_GO.to_be_bytes());
@@ -147,9 +192,9 @@ fn export_size(data: &[u8]) -> Option<u64> {
     (u16::from_be_bytes(*kind) == INFO_EXPORT).then(|| u64::from_be_bytes(*size))
 }
 
-fn take<const N: usize>(stream: &mut impl Read) -> anyhow::Result<[u8; N]> {
+fn take<const N: usize>(stream: &mut impl Read) -> Result<[u8; N]> {
     let mut bytes = [0; N];
-    stream.read_exact(&mut bytes).context("the server ended the handshake")?;
+    stream.read_exact(&mut bytes).map_err(io(|| "the server ended the handshake".into()))?;
     Ok(bytes)
 }
 
@@ -166,17 +211,17 @@ mod tests {
     }
 
     impl Read for Script {
-        fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
             self.says.read(buffer)
         }
     }
 
     impl Write for Script {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.hears.write(bytes)
         }
 
-        fn flush(&mut self) -> std::io::Result<()> {
+        fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
     }

@@ -1,0 +1,184 @@
+//! What is to be measured: plain data.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// Everything that the results depend on. Two runs with the same plan are one experiment.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// RAID levels, as `uraid create --level` takes them.
+    pub levels: Vec<String>,
+    /// Chunk sizes in bytes.
+    pub chunks: Vec<u64>,
+    /// Cache modes, as `uraid serve --cache` takes them.
+    pub caches: Vec<String>,
+    /// The loads: name, a line for people, digest.
+    pub loads: Vec<LoadId>,
+    /// What generates them.
+    pub driver: Driver,
+    /// Where the members are.
+    pub place: Place,
+    /// Members of an array.
+    pub members: usize,
+    /// What `uraid serve --cache-size` gets, in bytes.
+    pub cache_size: u64,
+    /// Random requests begin at multiples of this, in bytes.
+    pub align: u64,
+    /// Seconds of a cell before anything counts.
+    pub warm_up_s: u64,
+    /// Seconds that count.
+    pub seconds: u64,
+    /// The fewest rounds. A round measures every cell once.
+    pub rounds_min: usize,
+    /// The most rounds.
+    pub rounds_max: usize,
+    /// A load is done when the interval of each of its medians is within this share of it.
+    pub precision: f64,
+}
+
+/// A load in a plan.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LoadId {
+    /// Its name.
+    pub name: String,
+    /// A line for people.
+    pub title: String,
+    /// A checksum of its content.
+    pub digest: u32,
+}
+
+/// What generates requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Driver {
+    /// fio with its nbd engine.
+    Fio,
+    /// The built-in generator.
+    Native,
+}
+
+/// Where members are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// Files of this size, made in these directories in turn.
+    Directories {
+        /// The directories.
+        paths: Vec<PathBuf>,
+        /// Size of a member in bytes.
+        member_size: u64,
+    },
+    /// These devices, which are blank.
+    Devices {
+        /// The devices.
+        paths: Vec<PathBuf>,
+    },
+}
+
+/// An array as it is served: a point of the grid.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Config {
+    /// The level, as `uraid create --level` takes it.
+    pub level: String,
+    /// The cache mode.
+    pub cache: String,
+    /// The chunk in bytes.
+    pub chunk: u64,
+}
+
+impl Plan {
+    /// All points of the grid, those that share members beside each other.
+    #[must_use]
+    pub fn configs(&self) -> Vec<Config> {
+        let mut configs = Vec::new();
+        for level in &self.levels {
+            for &chunk in &self.chunks {
+                let config = |cache: &String| Config { level: level.clone(), cache: cache.clone(), chunk };
+                configs.extend(self.caches.iter().map(config));
+            }
+        }
+        configs
+    }
+
+    /// How long a cell takes at least.
+    #[must_use]
+    pub fn cell_time(&self) -> Duration {
+        Duration::from_secs(self.warm_up_s + self.seconds)
+    }
+}
+
+impl Config {
+    /// Level and cache mode, for people.
+    #[must_use]
+    pub fn group(&self) -> String {
+        format!("{}, {}", level_title(&self.level), self.cache)
+    }
+}
+
+impl fmt::Display for Config {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}, chunk {}, {}", level_title(&self.level), size(self.chunk), self.cache)
+    }
+}
+
+/// A level for people: `RAID 5`, `RM2`.
+#[must_use]
+pub fn level_title(level: &str) -> String {
+    if level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") }
+}
+
+/// A size with its unit: `64K`, `1M`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
+        _ => bytes.to_string(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// RAID 5, chunks of 16, 64 and 256 KiB, write-back, two loads.
+    pub(crate) fn plan() -> Plan {
+        let load = |name: &str| LoadId { name: name.to_owned(), title: format!("title of {name}"), digest: 1 };
+        Plan {
+            levels: vec!["5".into()],
+            chunks: vec![16 << 10, 64 << 10, 256 << 10],
+            caches: vec!["writeback".into()],
+            loads: vec![load("small"), load("large")],
+            driver: Driver::Native,
+            place: Place::Directories { paths: vec!["lab".into()], member_size: 256 << 20 },
+            members: 5,
+            cache_size: 32 << 20,
+            align: 4096,
+            warm_up_s: 1,
+            seconds: 3,
+            rounds_min: 6,
+            rounds_max: 12,
+            precision: 0.05,
+        }
+    }
+
+    #[test]
+    fn a_grid_has_every_point_once() {
+        let plan =
+            Plan { levels: vec!["5".into(), "rm2".into()], caches: vec!["writeback".into(), "none".into()], ..plan() };
+        let configs = plan.configs();
+        assert_eq!(configs.len(), 12);
+        assert_eq!(configs[1].to_string(), "RAID 5, chunk 16K, none");
+        assert_eq!(configs[11].group(), "RM2, none");
+    }
+
+    #[test]
+    fn sizes_have_the_largest_whole_unit() {
+        assert_eq!([512, 4096, 1 << 20, 3 << 29, 1 << 30].map(size), ["512", "4K", "1M", "1536M", "1G"]);
+    }
+}
