@@ -19,19 +19,61 @@ fn the_papers_disks_get_the_papers_chunks() {
     }
 }
 
-/// Chen & Lee's Lightning by name: the simulation tries every power of two that can be had, and takes the best.
+/// Chen & Lee's Lightning by name: the simulation tries every power of two that is possible, and takes the smallest
+/// that is as good as any other.
 #[test]
 fn simulating_tries_every_chunk() {
     let words = ["advise", "--json", "--level", "5", "--members", "5", "--disk", "lightning", "--simulate"];
     let load = ["--reads", "100", "--concurrency", "1", "--request", "400K"];
     let advised = uraid(words.iter().chain(&load)).success().json();
-    let trials = advised["simulated"].as_array().unwrap();
+    let trials = advised["simulated"][0]["chunks"].as_array().unwrap();
     let kib: Vec<u64> = trials.iter().map(|trial| trial["chunk"].as_u64().unwrap() >> 10).collect();
     assert_eq!(kib, [4, 8, 16, 32, 64, 128, 256, 512, 1024]);
-    let best =
-        trials.iter().max_by(|a, b| a["percent"].as_f64().unwrap().total_cmp(&b["percent"].as_f64().unwrap())).unwrap();
-    assert_eq!(advised["chunk"], best["chunk"], "{advised:#}");
-    assert!(trials[8]["percent"].as_f64().unwrap() < 60.0, "large requests one at a time want all disks: {advised:#}");
+    let number = |trial: &serde_json::Value, name: &str| trial[name].as_f64().unwrap();
+    let best = trials.iter().map(|trial| number(trial, "percent")).fold(0.0, f64::max);
+    let chosen = trials.iter().find(|trial| trial["chunk"] == advised["chunk"]).unwrap();
+    assert!(number(chosen, "percent") >= best - 2.0 || number(chosen, "high") >= best, "{advised:#}");
+    assert!(number(&trials[8], "percent") < 60.0, "large requests one at a time want all disks: {advised:#}");
+    assert!(trials.iter().all(|trial| number(trial, "low") <= number(trial, "percent")), "{advised:#}");
+}
+
+/// Small aligned requests fit any chunk, whatever rotates: nothing is won by a large one.
+#[test]
+fn named_loads_and_levels_are_compared() {
+    let words = ["advise", "--json", "--members", "6", "--disk", "constellation-es", "--workload", "random-read"];
+    let advised = uraid(words.iter().chain(&["--level", "5,10"])).success().json();
+    assert_eq!(advised["chunk"].as_u64().unwrap(), 4096, "{advised:#}");
+    let levels: Vec<&str> =
+        advised["simulated"].as_array().unwrap().iter().map(|it| it["level"].as_str().unwrap()).collect();
+    assert_eq!(levels.len(), 2);
+    assert!(advised["rules"].as_array().unwrap().is_empty(), "rules are for one level");
+    let gain = |level: &str| {
+        let found = advised["simulated"].as_array().unwrap().iter().find(|it| it["level"] == level).unwrap();
+        found["gain"].as_f64().unwrap()
+    };
+    assert!((0.9..1.1).contains(&gain("5")), "{advised:#}");
+    assert!(gain("10") > 0.9, "{advised:#}");
+}
+
+/// A trace is played to the simulator. What is no trace, or unknown, is refused.
+#[test]
+fn a_trace_is_simulated() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("a.csv");
+    let lines = (0..500_u64).map(|index| format!("{}.0,W,{},4096\n", index, index * 7919 % 10_000 * 4096));
+    std::fs::write(&path, lines.collect::<String>()).unwrap();
+    let path = path.to_str().unwrap();
+    let words = ["advise", "--json", "--members", "5", "--disk", "constellation-es", "--level", "5", "--trace"];
+    let caches = ["--cache", "writeback,none"];
+    let advised = uraid(words.iter().chain(&[path]).chain(&caches)).success().json();
+    let found = advised["simulated"].as_array().unwrap();
+    assert_eq!(found[0]["cache"], "writeback", "a cache joins scattered writes: {advised:#}");
+    assert!(found[0]["gain"].as_f64().unwrap() > found[1]["gain"].as_f64().unwrap());
+    std::fs::write(path, "nonsense,x,y,z\n1,R,2,3\n").unwrap();
+    let refused = uraid(words.iter().chain(&[path])).code_is(1);
+    assert!(refused.stderr.contains("line 2"), "{}", refused.stderr);
+    let unknown = uraid(words[..8].iter().chain(&["--workload", "nothing"])).code_is(2);
+    assert!(unknown.stderr.contains("uraid bench workloads"), "{}", unknown.stderr);
 }
 
 /// What is advised can be had.

@@ -2,31 +2,41 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
-use clap::Args;
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Args, ValueEnum};
 use serde::Serialize;
 use uraid_layout::{Bytes, Geometry, Level, Sectors, Spec};
+use uraid_sim::advise::trial::Setting;
 use uraid_sim::advise::{self, Answer, Drive, Load, trial};
+use uraid_sim::mech::trace::{self, Format};
 use uraid_sim::mech::{DiskSpec, presets};
+use uraid_sim::workloads::{Demand, UnknownWorkload};
 
 use crate::args::{LevelName, Misuse, bytes, check_level};
 use crate::probe;
 use crate::terminal::{print, print_json, size};
 
-/// Seed of simulated loads. It is fixed, so the same question has the same answer.
-const SEED: u64 = 1;
+/// Seeds of simulated loads. They are fixed, so the same question has the same answer.
+const SEEDS: [u64; 3] = [1, 2, 3];
+
+/// What a recommendation is compared with.
+const USUAL_CHUNK: Bytes = Bytes(64 << 10);
+
+/// The largest trace, in bytes.
+const TRACE_MAX: u64 = 1 << 30;
 
 /// Arguments of `uraid advise`.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   uraid advise --level 5 --members 6 --measure /dev/sdb     reads a little of it, writes nothing
-  uraid advise --level 5 --members 8 --disk constellation-es --simulate
+  uraid advise --level 5 --members 8 --disk constellation-es --workload esg-oltp
+  uraid advise --level 5,10,rm2 --cache writeback,none --members 8 --disk constellation-es --trace monday.csv
   uraid advise --level 5 --members 17 --positioning 12.7 --transfer 150 --reads 100 --concurrency 8
   uraid advise --level rm2 --members 9 --rm2-m 3 --positioning 12.7 --transfer 150 --rpm 7200")]
 pub(crate) struct AdviseArgs {
-    /// RAID level
-    #[arg(long, value_enum)]
-    level: LevelName,
+    /// RAID level; several are compared in simulation
+    #[arg(long = "level", value_enum, value_delimiter = ',', required = true, value_name = "LEVEL,...")]
+    levels: Vec<LevelName>,
     /// How many members
     #[arg(long, value_name = "N")]
     members: u8,
@@ -50,9 +60,27 @@ pub(crate) struct AdviseArgs {
     /// Try the chunks out in simulation, with every load that fits what is known; takes seconds to a minute
     #[arg(long)]
     simulate: bool,
+    /// Simulate this load instead; repeatable. `uraid bench workloads` lists the names
+    #[arg(long = "workload", value_name = "NAME", conflicts_with_all = ["reads", "concurrency", "request"])]
+    workloads: Vec<String>,
+    /// Simulate recorded requests: the file of `uraid record`, fio's iolog, blkparse, SPC or MSR Cambridge
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["reads", "concurrency", "request"])]
+    trace: Option<PathBuf>,
+    /// Cache modes to simulate
+    #[arg(long = "cache", value_enum, value_delimiter = ',', default_value = "writeback", value_name = "MODE,...")]
+    caches: Vec<CacheChoice>,
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// Cache modes that the simulator tells apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum CacheChoice {
+    /// Writes are answered from memory, and written out in whole stripes where possible
+    Writeback,
+    /// Writes are answered when the members have them
+    None,
 }
 
 /// What the disks are like.
@@ -80,13 +108,14 @@ struct DiskArgs {
 /// The answer.
 #[derive(Debug, Serialize)]
 struct Advised {
+    level: &'static str,
     /// In bytes, as `uraid create --chunk` takes it.
     chunk: u64,
     /// The data of a parity stripe with this chunk, in bytes.
     stripe: u64,
     disk: DiskFacts,
     rules: Vec<Rule>,
-    /// The share of the best throughput that each chunk retains, in simulation.
+    /// What each level and cache mode can do, the best one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     simulated: Vec<Simulated>,
     remarks: Vec<String>,
@@ -103,12 +132,29 @@ struct DiskFacts {
     track: Option<u64>,
 }
 
-/// The result of a chunk in simulation.
+/// A level and cache mode in simulation.
 #[derive(Debug, Serialize)]
 struct Simulated {
+    level: &'static str,
+    cache: &'static str,
+    /// The best chunk.
     chunk: u64,
-    /// The smallest share of any load's best throughput.
+    /// Its throughput over that of the first level and cache mode with chunks of 64 KiB: the geometric mean of the
+    /// loads.
+    gain: f64,
+    chunks: Vec<SimulatedChunk>,
+}
+
+/// A chunk in simulation.
+#[derive(Debug, Serialize)]
+struct SimulatedChunk {
+    chunk: u64,
+    /// The smallest share of any load's best throughput, with the ends of its interval.
     percent: f64,
+    low: f64,
+    high: f64,
+    /// The load that has it.
+    worst: String,
 }
 
 /// The result of a rule, in bytes.
@@ -134,23 +180,34 @@ struct Described {
 /// Runs the command.
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     let AdviseArgs { members, rm2_m, copies, .. } = *args;
-    let level = args.level.level(members, rm2_m, copies);
-    check_level(level, rm2_m, copies)?;
-    // Refuse an impossible array before measuring anything.
-    let _ = stripe(level, members, Bytes(4 << 10))?;
-    let disk = args.disk.described()?;
+    let levels: Vec<(LevelName, Level)> =
+        args.levels.iter().map(|name| (*name, name.level(members, rm2_m, copies))).collect();
+    for (_, level) in &levels {
+        if let [(_, level)] = levels[..] {
+            check_level(level, rm2_m, copies)?;
+        }
+        // Refuse an impossible array before measuring anything.
+        let _ = stripe(*level, members, Bytes(4 << 10))?;
+    }
     let load = Load {
         reads: args.reads.map(|per_cent| f64::from(per_cent) / 100.0),
         concurrency: args.concurrency,
         request: args.request,
     };
-    let advice = advise::advise(level, args.members, &disk.drive, &load).map_err(|error| Misuse(error.to_string()))?;
-    let trials = if args.simulate { simulated(level, args.members, &disk, &load)? } else { Vec::new() };
-    let chosen = trial::best(&trials).map_or(advice.answers[0].chunk, |trial| trial.chunk);
+    let demands = args.demands(&load)?;
+    let disk = args.disk.described()?;
+    let advice = advise::advise(levels[0].1, members, &disk.drive, &load).map_err(|error| Misuse(error.to_string()))?;
+    let simulated = if demands.is_empty() { Vec::new() } else { simulated(args, &levels, &disk, &demands)? };
+    let (name, chosen) = match simulated.first() {
+        Some(best) => (best.level, Bytes(best.chunk)),
+        None => (level_name(levels[0].0), advice.answers[0].chunk),
+    };
+    let level = levels.iter().find(|(it, _)| level_name(*it) == name).map_or(levels[0].1, |(_, level)| *level);
     let Drive { positioning_ms, transfer_mb_s, track } = disk.drive;
     let advised = Advised {
+        level: name,
         chunk: chosen.0,
-        stripe: stripe(level, args.members, chosen)?.0,
+        stripe: stripe(level, members, chosen)?.0,
         disk: DiskFacts {
             name: disk.name,
             positioning_ms,
@@ -158,25 +215,99 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
             performance_product: disk.drive.product().0,
             track: track.map(|track| track.0),
         },
-        rules: advice.answers.into_iter().map(Rule::from).collect(),
-        simulated: trials.iter().map(|trial| Simulated { chunk: trial.chunk.0, percent: trial.share }).collect(),
+        // Rules are for one level, and know nothing of named loads.
+        rules: if levels.len() == 1 { advice.answers.into_iter().map(Rule::from).collect() } else { Vec::new() },
+        simulated,
         remarks: advice.remarks,
     };
     if args.json { print_json(&advised) } else { show(&advised) }
 }
 
-/// Simulates every chunk on such disks.
-fn simulated(level: Level, members: u8, disk: &Described, load: &Load) -> Result<Vec<trial::Trial>> {
+impl AdviseArgs {
+    /// What is simulated; nothing if the rules are enough.
+    fn demands(&self, load: &Load) -> Result<Vec<(String, Demand)>> {
+        let misuse = |error: UnknownWorkload| Misuse(error.to_string());
+        let mut demands = Vec::new();
+        for name in &self.workloads {
+            demands.extend(trial::named(name).map_err(misuse)?);
+        }
+        if let Some(path) = &self.trace {
+            let name = path.display();
+            let length = path.metadata().with_context(|| format!("can't read {name}"))?.len();
+            ensure!(
+                length <= TRACE_MAX,
+                "{name} is too long: cut out the hour that matters, at most {}",
+                size(TRACE_MAX)
+            );
+            let text = std::fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+            let records = trace::parse(&text, Format::of(&text)).with_context(|| format!("can't read {name}"))?;
+            ensure!(!records.is_empty(), "{name} has no reads or writes");
+            demands.push((name.to_string(), Demand::Trace(records)));
+        }
+        let compares = self.simulate || self.levels.len() > 1 || self.caches.len() > 1;
+        if demands.is_empty() && compares {
+            demands = trial::demands(load).map_err(misuse)?;
+        }
+        Ok(demands)
+    }
+}
+
+/// Simulates every chunk on such disks, with each level and cache mode.
+fn simulated(
+    args: &AdviseArgs,
+    levels: &[(LevelName, Level)],
+    disk: &Described,
+    demands: &[(String, Demand)],
+) -> Result<Vec<Simulated>> {
     let spec = match &disk.spec {
         Some(spec) => spec.clone(),
         None => disk.drive.disk(disk.revolution_ms).map_err(|error| Misuse(error.to_string()))?,
     };
-    Ok(trial::simulate(level, members, &spec, load, SEED)?)
+    let mut found = Vec::new();
+    let mut usual: Option<Vec<f64>> = None;
+    for (name, level) in levels {
+        for cache in &args.caches {
+            let is_cached = *cache == CacheChoice::Writeback;
+            let setting =
+                Setting { level: *level, members: args.members, disk: &spec, is_cached, demands, seeds: &SEEDS };
+            let trials = trial::simulate(&setting)?;
+            let of_usual = trials.iter().find(|trial| trial.chunk == USUAL_CHUNK);
+            let usual = usual.get_or_insert_with(|| of_usual.map_or(Vec::new(), |trial| trial.mb_s.clone()));
+            let best = trial::best(&trials).context("no chunk was tried")?;
+            let logs = best.mb_s.iter().zip(&*usual).map(|(it, usual)| (it / usual).ln());
+            let gain = (logs.sum::<f64>() / demands.len() as f64).exp();
+            let chunks = trials.iter().map(|trial| {
+                let (percent, low, high) = trial.share();
+                SimulatedChunk { chunk: trial.chunk.0, percent, low, high, worst: trial.worst.clone() }
+            });
+            found.push(Simulated {
+                level: level_name(*name),
+                cache: if is_cached { "writeback" } else { "none" },
+                chunk: best.chunk.0,
+                gain,
+                chunks: chunks.collect(),
+            });
+        }
+    }
+    found.sort_by(|left, right| right.gain.total_cmp(&left.gain));
+    Ok(found)
+}
+
+/// A level as the command line says it.
+fn level_name(level: LevelName) -> &'static str {
+    match level {
+        LevelName::Raid0 => "0",
+        LevelName::Raid1 => "1",
+        LevelName::Raid10 => "10",
+        LevelName::Raid5 => "5",
+        LevelName::Rm2 => "rm2",
+    }
 }
 
 fn show(advised: &Advised) -> Result<()> {
-    let Advised { chunk, stripe, disk, rules, simulated, remarks } = advised;
-    print(format_args!("--chunk {}K", chunk >> 10))?;
+    let Advised { level, chunk, stripe, disk, rules, simulated, remarks } = advised;
+    let with_level = if simulated.len() > 1 { format!("--level {level} ") } else { String::new() };
+    print(format_args!("{with_level}--chunk {}K", chunk >> 10))?;
     print(format_args!("a stripe then has {} of data", size(*stripe)))?;
     let track = disk.track.map_or(String::new(), |track| format!("; a track holds {}", size(track)));
     print(format_args!(
@@ -186,8 +317,25 @@ fn show(advised: &Advised) -> Result<()> {
         disk.transfer_mb_s,
         size(disk.performance_product)
     ))?;
-    for Simulated { chunk, percent } in simulated {
-        print(format_args!("simulated: {} keeps {percent:.0} % of the best or more", size(*chunk)))?;
+    for Simulated { level, cache, chunk, gain, chunks } in simulated {
+        let gain = (gain - 1.0) * 100.0;
+        print(format_args!(
+            "simulated: level {level}, cache {cache}: {} is best, {gain:+.0} % throughput",
+            size(*chunk)
+        ))?;
+        for SimulatedChunk { chunk, percent, low, high, worst } in chunks {
+            print(format_args!(
+                "  {:>8}: at least {percent:.0} % ({low:.0} to {high:.0}) of the best throughput; least: {worst}",
+                size(*chunk)
+            ))?;
+        }
+    }
+    if !simulated.is_empty() {
+        print(format_args!(
+            "  gains are over chunks of {} with the first level and cache mode; disks turn unsynchronised, and parity \
+             levels log writes; `uraid bench chunk` measures",
+            size(USUAL_CHUNK.0)
+        ))?;
     }
     for (index, Rule { rule, formula, exact, chunk, guarantee }) in rules.iter().enumerate() {
         let lead = if index == 0 && simulated.is_empty() { "because" } else { "also" };

@@ -10,7 +10,7 @@ use serde_json::Value;
 use uraid_layout::Bytes;
 use uraid_sim::mech::sizes::{Sizes, UNIT};
 use uraid_sim::mech::workload::{Component, Pattern};
-use uraid_sim::workloads::Workload;
+use uraid_sim::workloads::{Demand, Workload};
 
 use crate::Error;
 use crate::load::{Kind, Load};
@@ -57,9 +57,9 @@ pub fn version() -> Result<String, Error> {
 #[must_use]
 pub fn job(load: &Load, plan: &Plan) -> Option<String> {
     let body = match &load.kind {
-        Kind::Workload(workload) => section(&load.name, workload),
+        Kind::Demand(Demand::Mix(workload)) => section(&load.name, workload),
         Kind::Job(text) => stripped(text),
-        Kind::Trace(_) => return None,
+        Kind::Demand(Demand::Trace(_)) => return None,
     };
     let Plan { warm_up_s, seconds, .. } = plan;
     Some(format!(

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+pub use uraid_sim::workloads::size;
 
 /// Everything that the results depend on. Two runs with the same plan are one experiment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -130,18 +131,6 @@ pub fn level_title(level: &str) -> String {
     if level == "rm2" { "RM2".to_owned() } else { format!("RAID {level}") }
 }
 
-/// A size with its unit: `64K`, `1M`.
-#[must_use]
-pub fn size(bytes: u64) -> String {
-    match bytes {
-        0 => "0".to_owned(),
-        _ if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
-        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
-        _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
-        _ => bytes.to_string(),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
@@ -175,10 +164,5 @@ pub(crate) mod tests {
         assert_eq!(configs.len(), 12);
         assert_eq!(configs[1].to_string(), "RAID 5, chunk 16K, none");
         assert_eq!(configs[11].group(), "RM2, none");
-    }
-
-    #[test]
-    fn sizes_have_the_largest_whole_unit() {
-        assert_eq!([512, 4096, 1 << 20, 3 << 29, 1 << 30].map(size), ["512", "4K", "1M", "1536M", "1G"]);
     }
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use uraid_sim::workloads::Demand;
+
 use crate::load::{Kind, Load, job_path};
 use crate::native::Time;
 use crate::plan::{Driver, Plan};
@@ -148,7 +150,7 @@ impl Lab<'_, '_> {
         // What earlier cells left in the cache is not this one's.
         native::flush(&server.socket, EXPORT)?;
         let seed = round as u64 + 1;
-        if self.plan.driver == Driver::Fio && !matches!(load.kind, Kind::Trace(_)) {
+        if self.plan.driver == Driver::Fio && !matches!(load.kind, Kind::Demand(Demand::Trace(_))) {
             return fio::run(&job_path(self.out, &load.name), &server.uri, server.size, seed);
         }
         let Some((source, depth)) = load.source(server.size, seed)? else {

@@ -2,10 +2,13 @@
 //!
 //! A workload is closed: `depth` requests are in flight at any time, and each reply makes room for the next request.
 
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, Sectors};
+
+use crate::mech::trace::{Pace, Record, Replay};
+use crate::mech::{Error, Nanos, Request, Source};
 
 use crate::mech::sizes::{Choices, Sizes};
-use crate::mech::workload::{Component, Pattern};
+use crate::mech::workload::{Component, Mix, Pattern};
 use crate::papers::xyratex::{self, Place};
 
 /// A workload.
@@ -19,6 +22,80 @@ pub struct Workload {
     pub depth: usize,
     /// The kinds of requests.
     pub components: Vec<Component>,
+}
+
+/// What an array is asked for.
+#[derive(Clone, Debug)]
+pub enum Demand {
+    /// Requests drawn from a workload.
+    Mix(Workload),
+    /// Recorded requests, [`TRACE_DEPTH`] in flight; from the first again after the last.
+    Trace(Vec<Record>),
+}
+
+/// Requests in flight while a trace is played.
+pub const TRACE_DEPTH: usize = 32;
+
+/// Where a demand's requests come from.
+#[derive(Clone, Debug)]
+pub enum Requests {
+    /// Drawn from a workload.
+    Mix(Mix),
+    /// Recorded.
+    Trace(Replay),
+}
+
+impl Demand {
+    /// The requests to an array of this size, and how many are in flight.
+    ///
+    /// # Errors
+    /// If the demand does not fit the array.
+    pub fn source(&self, capacity: Sectors, seed: u64) -> Result<(Requests, usize), Error> {
+        Ok(match self {
+            Self::Mix(workload) => {
+                (Requests::Mix(Mix::new(workload.components.clone(), capacity, seed)?), workload.depth)
+            }
+            Self::Trace(records) => {
+                (Requests::Trace(Replay::new(records.clone(), Pace::AsFast, capacity)?), TRACE_DEPTH)
+            }
+        })
+    }
+
+    /// Whether it writes to the array.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Mix(workload) => workload.components.iter().any(|component| component.reads < 1.0),
+            Self::Trace(records) => records.iter().any(|record| record.is_write),
+        }
+    }
+
+    /// Bytes of a mean request.
+    #[must_use]
+    pub fn mean_bytes(&self) -> f64 {
+        match self {
+            Self::Mix(workload) => {
+                let weights: f64 = workload.components.iter().map(|component| component.weight).sum();
+                let sum = workload.components.iter().map(|it| it.weight * it.sizes.mean_sectors()).sum::<f64>();
+                sum / weights * 512.0
+            }
+            Self::Trace(records) => {
+                records.iter().map(|record| record.len.0 as f64).sum::<f64>() / records.len().max(1) as f64
+            }
+        }
+    }
+}
+
+impl Source for Requests {
+    fn next(&mut self, process: usize, now: Nanos) -> Option<Request> {
+        match self {
+            Self::Mix(mix) => mix.next(process, now),
+            Self::Trace(replay) => replay.next(process, now).or_else(|| {
+                replay.rewind();
+                replay.next(process, now)
+            }),
+        }
+    }
 }
 
 /// A name, or a prefix of several, with a line for people.
@@ -206,9 +283,21 @@ fn mix(spec: &str, settings: &str, align: Bytes) -> Result<Vec<Workload>, String
     }
     let pattern = if is_sequential { Pattern::Shared } else { Pattern::Random { align: Bytes(align.0.min(size.0)) } };
     let order = if is_sequential { "sequential" } else { "random" };
-    let title = format!("{} bytes {order}, {reads} % reads, {depth} in flight", size.0);
+    let title = format!("{} {order}, {reads} % reads, {depth} in flight", self::size(size.0));
     let components = vec![fixed(size, 1.0, f64::from(reads) / 100.0, pattern)];
     Ok(vec![Workload { name: spec.to_owned(), title, depth, components }])
+}
+
+/// A size with its unit: `64K`, `1M`.
+#[must_use]
+pub fn size(bytes: u64) -> String {
+    match bytes {
+        0 => "0".to_owned(),
+        _ if bytes.is_multiple_of(1 << 30) => format!("{}G", bytes >> 30),
+        _ if bytes.is_multiple_of(1 << 20) => format!("{}M", bytes >> 20),
+        _ if bytes.is_multiple_of(1 << 10) => format!("{}K", bytes >> 10),
+        _ => bytes.to_string(),
+    }
 }
 
 /// A size such as `4096`, `8K` or `1M`.
@@ -224,7 +313,7 @@ fn parse_size(text: &str) -> Option<Bytes> {
 mod tests {
     use uraid_layout::Bytes;
 
-    use super::{CATALOGUE, find};
+    use super::{CATALOGUE, find, size};
     use crate::mech::workload::Pattern;
 
     const ALIGN: Bytes = Bytes(4096);
@@ -277,5 +366,10 @@ mod tests {
             other => panic!("{other:?}"),
         });
         assert_eq!(aligns.collect::<Vec<_>>(), [512, 1024, 2048, 4096, 4096, 4096, 4096, 4096]);
+    }
+
+    #[test]
+    fn sizes_have_the_largest_whole_unit() {
+        assert_eq!([512, 4096, 1 << 20, 3 << 29, 1 << 30].map(size), ["512", "4K", "1M", "1536M", "1G"]);
     }
 }

@@ -85,6 +85,9 @@ const RM2_TRACKS_READS: f64 = 2.5;
 /// The chunks that are offered: powers of two, which any array can have.
 const CHUNK_SHIFTS: std::ops::RangeInclusive<u32> = 12..=20;
 
+/// A disk that positions faster than this does not rotate.
+const FLASH_MAX_MS: f64 = 1.0;
+
 /// How far a chunk of those may be from what a rule gives, as a power of two: half way to the next.
 const NEAR: f64 = 0.51;
 
@@ -149,6 +152,12 @@ pub fn advise(level: Level, members: u8, drive: &Drive, load: &Load) -> Result<A
         return number("the request size", 0.0, "more than nothing");
     }
     let mut advice = by_rules(level, members, drive, load);
+    if drive.positioning_ms < FLASH_MAX_MS && level != Level::Raid1 {
+        advice.remarks.push(
+            "these rules were found on rotating disks, and this is none: a measurement (`uraid bench chunk`) says more"
+                .into(),
+        );
+    }
     let unused = load.facts().filter(|(_, without)| by_rules(level, members, drive, without).answers == advice.answers);
     let unused: Vec<&str> = unused.map(|(fact, _)| fact).collect();
     advice.remarks.extend(
@@ -279,7 +288,7 @@ impl Rules {
                 "Park & Choe, RM2, reads alone",
                 formula,
                 RM2_TRACKS_READS * track_bytes,
-                "the best of those simulated; no share is given",
+                "the best unit that Park & Choe simulated; they give no share",
             )
         } else {
             let formula = format!("{}, a track, / {height}, the rows of a parity stripe", kib(track_bytes));
@@ -292,7 +301,7 @@ impl Rules {
                 "Park & Choe, RM2, any writes",
                 formula,
                 track_bytes / f64::from(height),
-                "the best of those simulated; no share is given",
+                "the best unit that Park & Choe simulated; they give no share",
             )
         };
         let half = format!("1/2 x {}", kib(self.product));
@@ -324,7 +333,7 @@ impl Rules {
         let formula =
             format!("sqrt({} x ({concurrency} - 1) x {} / {disks})", kib(self.product), kib(request.0 as f64));
         let exact = (self.product * f64::from(concurrency - 1) * request.0 as f64 / disks).sqrt();
-        Some(answer("Lee & Katz, RAID 0", formula, exact, "the best of an analytic model"))
+        Some(answer("Lee & Katz, RAID 0", formula, exact, "the best unit of Lee & Katz's analytic model"))
     }
 
     fn remark(&self, remarks: &mut Vec<String>) {

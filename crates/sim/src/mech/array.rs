@@ -46,6 +46,9 @@ pub struct ArraySpec {
     /// A write-back cache in front of it, whose writes don't go by [`ArraySpec::phases`] and
     /// [`WriteRule::ReadAllThatIsWritten`].
     pub cache: Option<CacheSpec>,
+    /// The engine's redo log (see its decision record 7): a ring of this size before the data on each disk, in which
+    /// everything is that is about to be written.
+    pub log: Option<Bytes>,
 }
 
 /// How the disks of an array turn.
@@ -126,6 +129,7 @@ impl ArraySpec {
             spindles: Spindles::default(),
             state: State::default(),
             cache: None,
+            log: None,
         }
     }
 
@@ -139,8 +143,14 @@ impl ArraySpec {
         if used.0 > capacity.0 {
             return Err(Error::Capacity { used, capacity });
         }
-        let spec = Spec { level: self.level, members: self.disks, chunk: self.chunk, member_size: used };
+        let member_size = Sectors(used.0.saturating_sub(self.log_sectors()));
+        let spec = Spec { level: self.level, members: self.disks, chunk: self.chunk, member_size };
         Ok(Geometry::modelled(spec)?)
+    }
+
+    /// Where the data begins on each disk.
+    pub(super) fn log_sectors(&self) -> u64 {
+        self.log.map_or(0, |size| size.whole_sectors().0)
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod cached;
 mod job;
+mod log;
 mod outcome;
 
 use std::cmp::Reverse;
@@ -26,6 +27,7 @@ use super::workload::{Request, Source};
 use super::{Error, Nanos};
 use crate::random::Random;
 use job::{Job, Jobs, Kind};
+use log::Log;
 pub use outcome::Outcome;
 
 /// Some arrays, each on disks of its own.
@@ -58,6 +60,9 @@ struct Volume {
     has_locks: bool,
     rebuild: Rebuild,
     cache: Option<WriteBack>,
+    log: Option<Log>,
+    /// Where the data begins on each disk.
+    data_start: u64,
 }
 
 /// How far the members are rebuilt.
@@ -169,6 +174,8 @@ impl System {
             has_locks: array.locks,
             rebuild: Rebuild { at_once, ..Rebuild::default() },
             cache,
+            log: array.log.map(|_| Log::new(array.log_sectors(), array.disks)),
+            data_start: array.log_sectors(),
         });
         for _ in 0..array.disks {
             let write_servers = match &disk.model {
@@ -239,8 +246,11 @@ impl System {
             }
             while let Some(job) = self.ended.pop() {
                 is_enough |= self.count(job, &mut responses);
-                let kind = self.jobs.at(job).kind;
-                self.jobs.free(job);
+                let Job { kind, parts_left, .. } = *self.jobs.at(job);
+                // What is answered from the log is still on its way.
+                if parts_left == 0 {
+                    self.jobs.free(job);
+                }
                 if let Kind::Process(process) = kind
                     && !is_enough
                 {
@@ -277,6 +287,9 @@ impl System {
             volume.rebuild = Rebuild { at_once: volume.rebuild.at_once, ..Rebuild::default() };
             volume.pricer.rebuilt(StripeId(0));
             volume.pricer.methods = uraid_layout::plan::MethodCounts::default();
+            if let Some(log) = &mut volume.log {
+                log.clear();
+            }
             if let Some(cache) = &mut volume.cache {
                 *cache = WriteBack::new(cache.spec(), volume.pricer.geometry())?;
             }
@@ -343,10 +356,12 @@ impl System {
                     volume.pricer.request(&request, queues, operations)?;
                 }
                 Kind::Rebuild(stripe) => volume.pricer.rebuild(stripe, operations)?,
+                Kind::Commit => unreachable!("a commit has its operations from the start"),
             }
         }
         let at = self.jobs.at_mut(job);
         at.parts_left = index_u32(at.operations.parts.len());
+        at.unlogged = at.parts_left;
         if at.parts_left == 0 {
             return self.end(job);
         }
@@ -359,16 +374,21 @@ impl System {
     /// Sends a part's reads to the disks or, when they have ended, its writes, or ends it.
     fn go_on(&mut self, job: u32, part: usize) -> Result<(), Error> {
         loop {
+            if self.waits_for_log(job, part)? {
+                return Ok(());
+            }
             let at = self.jobs.at_mut(job);
             let Some((range, is_write)) = at.advance(part) else { break };
-            let first_drive = self.volumes[at.request.volume].first_drive;
+            let Volume { first_drive, data_start, .. } = self.volumes[at.request.volume];
+            let start = if at.kind == Kind::Commit { 0 } else { data_start };
             at.pending[part] = index_u32(range.len());
             for op in &at.operations.ops[range.clone()] {
                 let index = first_drive + u32::from(op.member);
                 let drive = &mut self.drives[index as usize];
+                let sector = start + op.sector;
                 drive.queue.push(Waiting {
-                    sector: op.sector,
-                    cylinder: drive.disk.cylinder(op.sector),
+                    sector,
+                    cylinder: drive.disk.cylinder(sector),
                     len: op.len,
                     is_write,
                     part: Jobs::part_number(job, part),
@@ -388,7 +408,11 @@ impl System {
 
     /// Ends a job: its locks go on, and the client has its answer.
     fn end(&mut self, job: u32) -> Result<(), Error> {
-        let Job { kind, request, is_locked, .. } = *self.jobs.at(job);
+        let Job { kind, request, is_locked, is_answered, .. } = *self.jobs.at(job);
+        if kind == Kind::Commit {
+            self.jobs.free(job);
+            return self.committed(request.volume);
+        }
         if !matches!(kind, Kind::Rebuild(_)) {
             self.settle(job);
         }
@@ -400,7 +424,7 @@ impl System {
             }
             self.granted = granted;
         }
-        if kind == Kind::Destage {
+        if kind == Kind::Destage || is_answered {
             self.jobs.free(job);
             return Ok(());
         }

@@ -3,6 +3,7 @@
 mod arrays;
 mod caches;
 mod disks;
+mod logs;
 mod statistics;
 
 use uraid_layout::{Bytes, Lba, Level, Rotation, Sectors};

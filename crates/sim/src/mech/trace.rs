@@ -3,6 +3,8 @@
 //! - *CSV*: lines of `seconds,R or W,byte offset,bytes`; a first line that begins with a letter is skipped.
 //! - *SPC*: the Storage Performance Council's lines of `unit,block,bytes,R or W,seconds`, in blocks of 512 bytes;
 //!   fields beyond these are skipped. Requests of sizes that are not whole sectors are rounded up to them.
+//! - *MSR*: Microsoft Research Cambridge's lines of `ticks,host,disk,Read or Write,offset,bytes,response`, in ticks of
+//!   100 ns, which count from the first line's.
 //! - *blkparse*: its default lines, of which those of action Q (a request that was queued) with R or W in their flags
 //!   count: `8,0 1 15 0.000123 4242 Q WS 2048 + 8 [fio]`, in sectors.
 //! - *fio iolog*, version 2: `file read|write offset bytes` in bytes, without times, or version 3 with milliseconds
@@ -23,10 +25,27 @@ pub enum Format {
     Csv,
     /// The Storage Performance Council's format, revision 1.0.1.
     Spc,
+    /// Microsoft Research Cambridge's format, as SNIA publishes it.
+    Msr,
     /// What `blkparse` prints.
     Blkparse,
     /// fio's `write_iolog`, versions 2 and 3.
     Iolog,
+}
+
+impl Format {
+    /// The format that a trace's first line shows.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        let first = text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        match first.split(',').count() {
+            _ if first.starts_with("fio version") => Self::Iolog,
+            4 => Self::Csv,
+            7 => Self::Msr,
+            5.. => Self::Spc,
+            _ => Self::Blkparse,
+        }
+    }
 }
 
 /// One recorded request.
@@ -79,6 +98,7 @@ pub fn parse(text: &str, format: Format) -> Result<Vec<Record>, Error> {
         let record = match format {
             Format::Csv => csv(line).map(Some),
             Format::Spc => spc(line).map(Some),
+            Format::Msr => msr(line).map(Some),
             Format::Blkparse => blkparse(line),
             Format::Iolog => iolog(line),
         };
@@ -92,6 +112,9 @@ pub fn parse(text: &str, format: Format) -> Result<Vec<Record>, Error> {
         records.push(record);
     }
     records.sort_by_key(|record| record.at);
+    if let (Format::Msr, Some(first)) = (format, records.first().map(|record| record.at.0)) {
+        records.iter_mut().for_each(|record| record.at.0 -= first);
+    }
     Ok(records)
 }
 
@@ -119,6 +142,20 @@ fn spc(line: &str) -> Result<Record, &'static str> {
     let offset = number(block)?.checked_mul(512).ok_or("the block is beyond 64 bits of bytes")?;
     let len = number(len)?.checked_next_multiple_of(512).ok_or("the size is beyond 64 bits")?;
     Ok(Record { at: nanos(seconds)?, is_write, offset: Bytes(offset), len: Bytes(len) })
+}
+
+fn msr(line: &str) -> Result<Record, &'static str> {
+    let fields: Vec<&str> = line.split(',').map(str::trim).collect();
+    let [ticks, _, _, direction, offset, len, _] = fields[..] else {
+        return Err("a line is ticks,host,disk,Read or Write,offset,bytes,response");
+    };
+    let is_write = match direction.to_ascii_lowercase().as_str() {
+        "write" => true,
+        "read" => false,
+        _ => return Err("the fourth field is Read or Write"),
+    };
+    let at = number(ticks)?.checked_mul(100).ok_or("the time is beyond 64 bits of nanoseconds")?;
+    Ok(Record { at: Nanos(at), is_write, offset: Bytes(number(offset)?), len: Bytes(number(len)?) })
 }
 
 fn blkparse(line: &str) -> Result<Option<Record>, &'static str> {
@@ -172,6 +209,11 @@ impl Replay {
         Ok(Self { records, pace, capacity, at: 0 })
     }
 
+    /// Plays from the first request again.
+    pub fn rewind(&mut self) {
+        self.at = 0;
+    }
+
     fn request(&mut self) -> Option<(Nanos, Request)> {
         let record = self.records.get(self.at)?;
         self.at += 1;
@@ -211,11 +253,23 @@ mod tests {
         assert_eq!(parse(blkparse, Format::Blkparse).unwrap(), expected);
         let spc = "0,8,8192,R,0.0\n1,1,500,w,0.25,extra\n";
         assert_eq!(parse(spc, Format::Spc).unwrap(), expected);
+        let msr = "128166372003061629,usr,0,Read,4096,8192,41286\n128166372005561629,usr,0,Write,512,512,1\n";
+        assert_eq!(parse(msr, Format::Msr).unwrap(), expected);
         let third = "fio version 3 iolog\n0 /dev/x add\n0 /dev/x open\n0 /dev/x read 4096 8192\n250 /dev/x write 512 \
             512\n251 /dev/x close\n";
         assert_eq!(parse(third, Format::Iolog).unwrap(), expected);
         let second = "fio version 2 iolog\n/dev/x add\n/dev/x open\n/dev/x read 4096 8192\n/dev/x close\n";
         assert_eq!(parse(second, Format::Iolog).unwrap(), expected[..1]);
+        let all = [
+            (csv, Format::Csv),
+            (spc, Format::Spc),
+            (msr, Format::Msr),
+            (blkparse, Format::Blkparse),
+            (third, Format::Iolog),
+        ];
+        for (text, format) in all {
+            assert_eq!(Format::of(text), format, "{text}");
+        }
     }
 
     #[test]

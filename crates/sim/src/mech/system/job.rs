@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use uraid_layout::StripeId;
 
-use super::super::array::{Operations, PARTS_MAX};
+use super::super::array::{Op, Operations, PARTS_MAX};
 use super::super::workload::Request;
 
 /// Whose a job is.
@@ -18,6 +18,8 @@ pub(super) enum Kind {
     Rebuild(StripeId),
     /// A cache's, to write out what is dirty.
     Destage,
+    /// A log's, to write a record.
+    Commit,
 }
 
 /// How far a part of a job is.
@@ -26,6 +28,8 @@ enum Stage {
     #[default]
     New,
     Reading,
+    /// Waiting for its record.
+    Logging,
     Writing,
 }
 
@@ -42,7 +46,11 @@ pub(super) struct Job {
     pub(super) pending: [u32; PARTS_MAX],
     stages: [Stage; PARTS_MAX],
     pub(super) parts_left: u32,
+    /// Parts that are not in the log yet.
+    pub(super) unlogged: u32,
     pub(super) is_locked: bool,
+    /// Whether the client has its answer, although something is not in place.
+    pub(super) is_answered: bool,
 }
 
 #[derive(Debug, Default)]
@@ -63,12 +71,29 @@ impl Job {
                 self.stages[part] = Stage::Reading;
                 Some((before..before + reads, false))
             }
-            Stage::Reading => {
+            Stage::Reading | Stage::Logging => {
                 self.stages[part] = Stage::Writing;
                 Some((before + reads..before + reads + writes, true))
             }
             Stage::Writing => None,
         }
+    }
+
+    /// Whether a part has to be in the log next; it waits for that from now on.
+    pub(super) fn wait_for_log(&mut self, part: usize) -> bool {
+        let waits = self.stages[part] == Stage::Reading && self.operations.parts[part].writes > 0;
+        if waits {
+            self.stages[part] = Stage::Logging;
+        }
+        waits
+    }
+
+    /// What a part writes.
+    pub(super) fn writes(&self, part: usize) -> &[Op] {
+        let parts = &self.operations.parts;
+        let before: u32 = parts[..part].iter().map(|part| part.reads + part.writes).sum();
+        let start = (before + parts[part].reads) as usize;
+        &self.operations.ops[start..start + parts[part].writes as usize]
     }
 }
 
@@ -77,7 +102,8 @@ impl Jobs {
         let rest = request.lba.0..request.lba.0.saturating_add(request.len.0);
         if let Some(index) = self.free.pop() {
             let slot = &mut self.slots[index as usize];
-            (slot.kind, slot.request, slot.begun, slot.is_locked) = (kind, request, now, false);
+            (slot.kind, slot.request, slot.begun) = (kind, request, now);
+            (slot.is_locked, slot.is_answered) = (false, false);
             slot.rest = rest;
             slot.stages = Default::default();
             slot.operations.clear();
@@ -92,7 +118,9 @@ impl Jobs {
             pending: [0; PARTS_MAX],
             stages: [Stage::New; PARTS_MAX],
             parts_left: 0,
+            unlogged: 0,
             is_locked: false,
+            is_answered: false,
         });
         super::index_u32(self.slots.len() - 1)
     }
