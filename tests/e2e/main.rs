@@ -26,6 +26,7 @@ mod mount;
 mod package;
 mod protocol;
 mod reactors;
+mod record;
 mod report;
 mod running;
 mod simulate;

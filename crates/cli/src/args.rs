@@ -19,6 +19,7 @@ use crate::advise::AdviseArgs;
 use crate::bench::BenchArgs;
 use crate::complete;
 use crate::patience::PatienceArgs;
+use crate::record::RecordArgs;
 use crate::report::ReportArgs;
 use crate::simulate::SimulateArgs;
 pub(crate) use level::{LevelName, PlacementArgs, check as check_level};
@@ -106,6 +107,8 @@ pub(crate) enum Command {
     Layout(LayoutArgs),
     /// Collect what a bug report needs, as one text
     Report(ReportArgs),
+    /// Record what clients of a running array read and write
+    Record(RecordArgs),
     /// Measure which chunk size, level and cache mode suit your disks and load
     Bench(BenchArgs),
     /// Recommend a chunk size
@@ -124,7 +127,7 @@ const GROUPS: [(&str, &[&str]); 5] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
     ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe", "report"]),
-    ("Understand and plan", &["bench", "advise", "map", "layout", "simulate"]),
+    ("Understand and plan", &["bench", "advise", "record", "map", "layout", "simulate"]),
     ("Set up a shell", &["completions"]),
 ];
 

@@ -29,8 +29,8 @@ use crate::logging;
 use crate::metrics;
 use crate::reactor::{Facts, Reactor};
 use protocol::{
-    Answer, Fill, Latency, Limits, Lost, Member, MemberState, Metrics, Rebuild, Replace, Request, Spare, Status,
-    Stopped,
+    Answer, Fill, Latency, Limits, Lost, Member, MemberState, Metrics, Rebuild, Recording, Replace, Request, Spare,
+    Status, Stopped,
 };
 
 pub(crate) use serve::serve;
@@ -153,6 +153,10 @@ impl Control {
             Request::ScrubLimit { bytes_per_second } => {
                 self.limit_scrubs(limit(bytes_per_second)?);
                 Ok(Answer::Done {})
+            }
+            Request::RecordStart {} => Ok(Answer::Recording(Recording { recording: self.reactor.recorder().start() })),
+            Request::RecordTake { recording, end } => {
+                self.reactor.recorder().take(recording, end).map(Answer::Recorded)
             }
             Request::ScrubStatus {} => self.scrub().await.map(Answer::ScrubReport),
             Request::Set { key, value } => {

@@ -26,6 +26,8 @@ mod patience;
 mod probe;
 mod quickstart;
 mod reactor;
+mod record;
+mod recorder;
 mod report;
 mod running;
 mod serve;
@@ -85,6 +87,7 @@ fn main() -> ExitCode {
         Command::Replace(args) => administer::replace(&args),
         Command::Scrub(args) => administer::scrub(&args),
         Command::Wait(args) => wait::run(&args.server),
+        Command::Record(args) => record::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Advise(args) => advise::run(&args),

@@ -20,6 +20,7 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -38,6 +39,7 @@ use crate::control::protocol::Traffic;
 use crate::events::Watcher;
 use crate::health::Condition;
 use crate::patience::{FORGIVEN_AFTER, Patience};
+use crate::recorder::Recorder;
 use crate::spin::Spinner;
 pub(crate) use facts::{CacheUse, Facts};
 use members::Open;
@@ -119,6 +121,8 @@ pub(crate) struct Reactor {
     request_memory: OnceCell<RequestMemory>,
     last_resort: LastResort,
     meter: Rc<Meter>,
+    /// All reactors' recorder of clients' requests.
+    recorder: Arc<Recorder>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
     /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
@@ -169,6 +173,7 @@ impl Reactor {
         engine.set_deadlines(settings.patience.deadlines);
         engine.set_max_errors(settings.patience.max_errors);
         let standing = engine.standing();
+        let recorder = address.as_ref().map(|address| Arc::clone(&address.recorder)).unwrap_or_default();
         Ok(Self {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
@@ -185,6 +190,7 @@ impl Reactor {
             request_memory: OnceCell::new(),
             last_resort: settings.last_resort,
             meter: Rc::default(),
+            recorder,
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
             unfinished: Notify::new(),
@@ -203,6 +209,11 @@ impl Reactor {
     pub(crate) fn watch(&self, watcher: impl FnOnce(Condition) -> Watcher) {
         let watcher = watcher(self.condition());
         assert!(self.watcher.set(watcher).is_ok(), "one looks out");
+    }
+
+    /// The recorder of the clients' requests.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        &self.recorder
     }
 
     /// The watcher of the array's condition.
@@ -399,6 +410,7 @@ impl Export for Reactor {
 
     fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {
         self.count(&command);
+        self.recorder.note(&command);
         let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
         let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
         let command = match command {

@@ -65,6 +65,14 @@ pub(crate) enum Request {
     ScrubLimit { bytes_per_second: Option<u64> },
     /// Report the state of the last scrub: [`ScrubReport`].
     ScrubStatus {},
+    /// Record clients' reads and writes from now on: [`Recording`]. An earlier recording ends.
+    RecordStart {},
+    /// Take what was recorded since the last time, and end the recording if `end` is set: [`Recorded`].
+    RecordTake {
+        recording: u64,
+        #[serde(default)]
+        end: bool,
+    },
 }
 
 /// How a scrub treats mismatches.
@@ -101,7 +109,27 @@ pub(crate) enum Answer {
     Added(Added),
     Replaced(Replaced),
     Stopped(Stopped),
+    Recording(Recording),
+    Recorded(Recorded),
     Done {},
+}
+
+/// A recording has begun.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recording {
+    /// Its number.
+    pub(crate) recording: u64,
+}
+
+/// A part of a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Recorded {
+    /// Lines of `seconds,R or W,offset,bytes`.
+    pub(crate) trace: String,
+    /// Requests that were not kept, as nobody took the others in time.
+    pub(crate) lost: u64,
+    /// Whether there is more to take at once.
+    pub(crate) has_more: bool,
 }
 
 /// Counters and latencies.

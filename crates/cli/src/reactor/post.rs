@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -21,6 +22,7 @@ use uraid_nbd::NbdError;
 use super::Facts;
 use crate::health::Condition;
 use crate::patience::Patience;
+use crate::recorder::Recorder;
 
 /// Capacity of an inbox, in messages.
 const INBOX: usize = 1024;
@@ -92,6 +94,8 @@ pub(super) enum Kind {
 pub(crate) struct Address {
     pub(crate) shard: Shard,
     pub(crate) bands: Bands,
+    /// All reactors' recorder of clients' requests.
+    pub(super) recorder: Arc<Recorder>,
     /// By shard; `None` for the reactor itself.
     senders: Vec<Option<Sender<Message>>>,
     pub(super) inbox: Receiver<Message>,
@@ -113,11 +117,12 @@ struct Link {
 impl Address {
     /// One address for each reactor of an array.
     pub(crate) fn all(bands: Bands) -> Vec<Self> {
+        let recorder = Arc::<Recorder>::default();
         let (senders, inboxes): (Vec<_>, Vec<_>) = bands.shards().map(|_| channel(INBOX)).unzip();
         let address = |(shard, inbox): (Shard, Receiver<Message>)| {
             let others = bands.shards().zip(&senders);
             let senders = others.map(|(other, sender)| (other != shard).then(|| sender.clone())).collect();
-            Self { shard, bands, senders, inbox }
+            Self { shard, bands, recorder: Arc::clone(&recorder), senders, inbox }
         };
         bands.shards().zip(inboxes).map(address).collect()
     }
