@@ -12,6 +12,9 @@ use std::time::Instant;
 use uraid_sim::papers::report::Report;
 use uraid_sim::papers::{PAPERS, Paper, Settings, paper, render};
 
+/// The longest line of a document.
+const WIDTH: usize = 120;
+
 fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     let Some(directory) = arguments.next() else {
@@ -32,15 +35,39 @@ fn write(directory: &Path, names: &[String]) -> Result<(), Box<dyn Error>> {
     let papers = if named.is_empty() { PAPERS.iter().collect() } else { named };
     let figures = directory.join("figures");
     fs::create_dir_all(&figures)?;
-    fs::write(directory.join("README.md"), index())?;
+    fs::write(directory.join("README.md"), wrapped(&index()))?;
     for paper in papers {
         let reports: Vec<Report> = paper.items.iter().map(|item| timed(paper, item)).collect();
         for figure in reports.iter().flat_map(|report| &report.figures) {
             fs::write(figures.join(&figure.name).with_extension("svg"), figure.svg())?;
         }
-        fs::write(directory.join(paper.name).with_extension("md"), document(paper, &reports))?;
+        fs::write(directory.join(paper.name).with_extension("md"), wrapped(&document(paper, &reports)))?;
     }
     Ok(())
+}
+
+/// The text in lines of at most [`WIDTH`] characters; tables and pictures keep theirs.
+fn wrapped(text: &str) -> String {
+    let mut out = String::new();
+    for line in text.lines() {
+        let indent = if line.starts_with("- ") { "  " } else { "" };
+        let mut width = 0;
+        for (index, word) in line.split(' ').enumerate() {
+            let length = word.chars().count();
+            if index > 0 && width + 1 + length > WIDTH && !line.starts_with(['|', '!']) {
+                out += "\n";
+                out += indent;
+                width = indent.len();
+            } else if index > 0 {
+                out.push(' ');
+                width += 1;
+            }
+            out += word;
+            width += length;
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// What there is, and where.
@@ -73,7 +100,10 @@ fn timed(paper: &Paper, item: &uraid_sim::papers::Item) -> Report {
 }
 
 fn document(paper: &Paper, reports: &[Report]) -> String {
-    let checks = reports.iter().map(|report| report.checks.len()).sum::<usize>();
+    let all = || reports.iter().flat_map(|report| &report.checks);
+    let counted = all().filter(|check| !check.is_given).count();
+    let given = all().filter(|check| check.is_given).count();
+    let held = all().filter(|check| !check.is_given && check.holds).count();
     let failed: Vec<String> = reports
         .iter()
         .flat_map(|report| {
@@ -84,7 +114,14 @@ fn document(paper: &Paper, reports: &[Report]) -> String {
         .collect();
     let mut out =
         format!("# {}\n\nWritten by `cargo xtask papers`; a number in brackets is the paper's.\n\n", paper.title);
-    out += &format!("{} of {checks} checks hold", checks - failed.len());
+    out += &format!("{held} of {counted} checks hold");
+    if given > 0 {
+        let right = all().filter(|check| check.is_given && check.holds).count();
+        out += &format!(
+            " ({right} of {given} more, which follow from the paper's own numbers or repeat another check, are not \
+             counted)"
+        );
+    }
     out += &if failed.is_empty() { ".\n".to_owned() } else { format!("; these do not:\n\n{}", failed.concat()) };
     for report in reports {
         out += &format!("\n{}", render::markdown(report, |name| format!("figures/{name}.svg")));

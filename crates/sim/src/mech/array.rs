@@ -77,6 +77,9 @@ pub enum WriteRule {
     /// the whole stripe is: 2(u+q) operations, as Park & Choe count them (50 for 16 of 18 units). Arrays with missing
     /// members do [`WriteRule::ReadModifyWrite`].
     ReadAllThatIsWritten,
+    /// Read-modify-write of all that is written, whole parity stripes too. Arrays with missing members do
+    /// [`WriteRule::ReadModifyWrite`].
+    ReadEverything,
     /// Always reconstruct write.
     Reconstruct,
 }
@@ -257,9 +260,10 @@ impl Pricer {
             return self.read(&[Extent::request(lba, len)], queues, out);
         }
         self.write(&[Extent::request(lba, len)], &[], out)?;
-        let is_own_rule = matches!(self.rule, WriteRule::ReadAllThatIsWritten | WriteRule::FewestUnits);
+        let is_own_rule =
+            matches!(self.rule, WriteRule::ReadAllThatIsWritten | WriteRule::ReadEverything | WriteRule::FewestUnits);
         let by_stripe = self.phases == Phases::Stripe || is_own_rule && self.layout.lost.is_empty();
-        if by_stripe && out.parts[0].reads > 0 {
+        if by_stripe && (out.parts[0].reads > 0 || self.rule == WriteRule::ReadEverything) {
             self.write_by_stripe(lba, len, out)?;
         }
         if self.phases == Phases::Request && out.parts.len() > 1 {
@@ -302,7 +306,7 @@ impl Pricer {
                 Some(method) => self.planner.write_by(plan, &view, extents, method)?,
                 None => self.planner.write(plan, &view, extents)?,
             },
-            WriteRule::ReadModifyWrite | WriteRule::ReadAllThatIsWritten => {
+            WriteRule::ReadModifyWrite | WriteRule::ReadAllThatIsWritten | WriteRule::ReadEverything => {
                 self.planner.write_by(plan, &view, extents, Method::ReadModifyWrite)?
             }
             WriteRule::Reconstruct => self.planner.write_by(plan, &view, extents, Method::Reconstruct)?,
@@ -324,7 +328,11 @@ impl Pricer {
                 self.write(&[Extent::request(Lba(from), Sectors(to - from))], &[], out)?;
                 methods += self.plan.methods();
                 let is_read = out.parts.last().is_some_and(|part| part.reads > 0);
-                if is_read && self.rule == WriteRule::ReadAllThatIsWritten && self.layout.lost.is_empty() {
+                let reads_all = match self.rule {
+                    WriteRule::ReadAllThatIsWritten => is_read,
+                    rule => rule == WriteRule::ReadEverything,
+                };
+                if reads_all && self.layout.lost.is_empty() {
                     out.read_all_that_is_written();
                 }
             }

@@ -21,6 +21,19 @@ pub const NAMES: [&str; 11] = [
     "dc-p4500",
 ];
 
+/// What a SCSI, SAS or SATA disk takes for each command before it seeks, in milliseconds. Assumed, for all papers whose
+/// disks have such a bus alike: manuals of the time name a few tenths of it for decoding a command.
+pub const COMMAND_MS: f64 = 0.1;
+
+/// A rotating disk that takes this time for each command.
+#[must_use]
+pub fn with_commands(mut disk: DiskSpec, command_ms: f64) -> DiskSpec {
+    if let Mechanism::Rotating(rotating) = &mut disk.mechanism {
+        rotating.command_ms = command_ms;
+    }
+    disk
+}
+
 /// The disk of a name, upper or lower case; none when it is not of [`NAMES`].
 #[must_use]
 pub fn named(name: &str) -> Option<DiskSpec> {

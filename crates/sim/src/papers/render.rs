@@ -73,7 +73,7 @@ fn write_csv(out: &mut String, report: &Report) {
             }
         }
     }
-    for Check { what, wanted, got, holds } in &report.checks {
+    for Check { what, wanted, got, holds, .. } in &report.checks {
         line(["check", "", what, if *holds { "holds" } else { "does not hold" }, got, wanted]);
     }
     for figure in &report.figures {
@@ -107,8 +107,12 @@ fn grid(table: &Table) -> Vec<Vec<String>> {
 
 fn check_grid(checks: &[Check]) -> Vec<Vec<String>> {
     let head = ["check", "wanted", "got", ""].map(str::to_owned).to_vec();
-    let row = |Check { what, wanted, got, holds }: &Check| {
-        let verdict = if *holds { "holds" } else { "DOES NOT HOLD" };
+    let row = |Check { what, wanted, got, holds, is_given }: &Check| {
+        let verdict = match (holds, is_given) {
+            (true, true) => "holds, not counted",
+            (true, false) => "holds",
+            (false, _) => "DOES NOT HOLD",
+        };
         vec![what.clone(), wanted.clone(), got.clone(), verdict.to_owned()]
     };
     std::iter::once(head).chain(checks.iter().map(row)).collect()

@@ -92,6 +92,9 @@ pub struct Check {
     pub got: String,
     /// Whether that is what the paper says.
     pub holds: bool,
+    /// Whether it follows from the paper's own numbers, or was counted elsewhere: it says nothing about a simulation,
+    /// and does not count.
+    pub is_given: bool,
 }
 
 /// What a reader must know to judge the numbers.
@@ -125,7 +128,12 @@ impl Report {
 
     /// Adds a check.
     pub fn check(&mut self, what: impl Into<String>, wanted: impl Into<String>, got: impl Into<String>, holds: bool) {
-        self.checks.push(Check { what: what.into(), wanted: wanted.into(), got: got.into(), holds });
+        self.checks.push(Check { what: what.into(), wanted: wanted.into(), got: got.into(), holds, is_given: false });
+    }
+
+    /// Adds a check of what follows from the paper's own numbers, or is counted elsewhere.
+    pub fn given(&mut self, what: impl Into<String>, wanted: impl Into<String>, got: impl Into<String>, holds: bool) {
+        self.checks.push(Check { what: what.into(), wanted: wanted.into(), got: got.into(), holds, is_given: true });
     }
 
     /// Notes how something was done.

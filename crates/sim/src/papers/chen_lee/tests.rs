@@ -39,8 +39,7 @@ fn figures_have_their_curves() {
     let report = run(PAPER.name, "fig5", &REDUCED).unwrap();
     assert_eq!(report.figures.len(), 3);
     assert!(report.figures.iter().all(|figure| figure.svg().starts_with("<svg") && figure.series.len() == 5));
-    // The first two of section 4's observations; single points may be off by their intervals.
-    assert!(report.checks.iter().take(2).all(|check| check.holds), "{:?}", report.checks);
+    assert!(report.checks.is_empty(), "its runs are figure 3's");
 }
 
 #[test]

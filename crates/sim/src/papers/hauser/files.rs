@@ -13,6 +13,10 @@ pub(super) struct Reading {
     cluster: Option<Bytes>,
     /// Whether opening a file reads a block of the file system's own, anywhere in the volume.
     opens: bool,
+    /// Whether what is beyond a file's direct blocks is elsewhere, behind an indirect block.
+    spills: bool,
+    /// Whether a disk takes time for each command.
+    has_command_time: bool,
     spindles: Spindles,
 }
 
@@ -35,29 +39,39 @@ const USED: Sectors = Sectors(863_000_000 / 512);
 const BLOCK: Sectors = Sectors(16);
 const CLUSTER: Bytes = Bytes(56 << 10);
 
+/// What an inode's twelve direct blocks reach. Beyond it a file has an indirect block and goes on in another cylinder
+/// group: McKusick, Joy, Leffler & Fabry, A Fast File System for UNIX (1984), section 3.3, whose 48 KB are twelve
+/// blocks of 4 KB.
+const DIRECT: Sectors = Sectors(12 * BLOCK.0);
+
 /// The most processes at a time.
 const PROCESSES: usize = 12;
 
 impl Reading {
     /// As the machine's file system does: a block for the inode, then clusters of 7 blocks of 8 KB, one after the
-    /// other.
-    pub(super) const OPENED: Self = Self { cluster: Some(CLUSTER), opens: true, spindles: Spindles::Apart };
+    /// other; beyond 96 KB an indirect block, and the rest behind it in another cylinder group.
+    pub(super) const OPENED: Self =
+        Self { cluster: Some(CLUSTER), opens: true, spills: true, has_command_time: true, spindles: Spindles::Apart };
 
-    /// Other ways to read: with other clusters or none, with and without opening.
+    /// Other ways to read: with other clusters or none, with and without opening, files in one piece.
     pub(super) fn others() -> Vec<Self> {
         let together = Self { spindles: Spindles::Together, ..Self::OPENED };
         let clusters = [8, 16, 32, 56, 128].map(|kib| Some(Bytes(kib << 10)));
         let readings = clusters.into_iter().chain([None]);
-        let others = readings.flat_map(|cluster| [true, false].map(|opens| Self { cluster, opens, ..Self::OPENED }));
-        std::iter::once(together).chain(others).collect()
+        let whole = Self { spills: false, ..Self::OPENED };
+        let others = readings.flat_map(|cluster| [true, false].map(|opens| Self { cluster, opens, ..whole }));
+        let free = Self { has_command_time: false, ..Self::OPENED };
+        [Self::OPENED, together, free].into_iter().chain(others).collect()
     }
 
     pub(super) fn title(self) -> String {
         let opened = if self.opens { "files opened, then " } else { "files " };
+        let pieces = if self.spills { ", large ones in two pieces" } else { "" };
+        let pieces = if self.has_command_time { pieces.to_owned() } else { format!("{pieces}, commands without time") };
         let turning = if self.spindles == Spindles::Together { ", spindles synchronised" } else { "" };
         match self.cluster {
-            Some(cluster) => format!("{opened}read {} KB at a time{turning}", cluster.0 >> 10),
-            None => format!("{opened}read in one request{turning}"),
+            Some(cluster) => format!("{opened}read {} KB at a time{pieces}{turning}", cluster.0 >> 10),
+            None => format!("{opened}read in one request{pieces}{turning}"),
         }
     }
 }
@@ -74,10 +88,11 @@ pub(super) fn simulate(
 ) -> Result<Retrieval, Error> {
     // A simple volume is one disk, and its unit is nothing that matters.
     let chunk = Bytes(unit_kib.unwrap_or(64) << 10);
+    let command_ms = if reading.has_command_time { presets::COMMAND_MS } else { 0.0 };
     let spec = ArraySpec {
         used: Some(USED),
         spindles: reading.spindles,
-        ..ArraySpec::new(presets::st31200w(), disks, level, chunk)
+        ..ArraySpec::new(presets::with_commands(presets::st31200w(), command_ms), disks, level, chunk)
     };
     let mut system = System::new(&vec![spec; volumes])?;
     let capacity = system.geometry(0).capacity();
@@ -96,7 +111,7 @@ struct Reader {
     capacity: Sectors,
     volumes: usize,
     cluster: Sectors,
-    opens: bool,
+    reading: Reading,
     /// Each process's file.
     open: Vec<Option<Open>>,
     left: u64,
@@ -108,8 +123,11 @@ struct Reader {
 #[derive(Clone, Copy)]
 struct Open {
     volume: usize,
+    /// The piece that is being read.
     next: Lba,
     left: Sectors,
+    /// What is behind an indirect block elsewhere.
+    beyond: Sectors,
     is_open: bool,
     begun: Nanos,
 }
@@ -118,17 +136,7 @@ impl Reader {
     fn new(capacity: Sectors, volumes: usize, processes: usize, reading: Reading, files: u64, seed: u64) -> Self {
         let cluster = reading.cluster.map_or(Sectors(u64::MAX), Bytes::whole_sectors);
         let open = vec![None; processes];
-        Self {
-            random: Random::new(seed),
-            capacity,
-            volumes,
-            cluster,
-            opens: reading.opens,
-            open,
-            left: files,
-            read: 0,
-            total_ns: 0,
-        }
+        Self { random: Random::new(seed), capacity, volumes, cluster, reading, open, left: files, read: 0, total_ns: 0 }
     }
 
     fn mean_s(&self) -> f64 {
@@ -138,10 +146,12 @@ impl Reader {
     /// Another file, anywhere.
     fn another(&mut self, now: Nanos) -> Option<Open> {
         self.left = self.left.checked_sub(1)?;
-        let left = Bytes(self.random.pick(&SIZES_KIB) << 10).whole_sectors();
+        let size = Bytes(self.random.pick(&SIZES_KIB) << 10).whole_sectors();
         let volume = self.random.index(self.volumes);
+        let left = if self.reading.spills { size.min(DIRECT) } else { size };
+        let beyond = Sectors(size.0 - left.0);
         let next = self.place(left);
-        Some(Open { volume, next, left, is_open: !self.opens, begun: now })
+        Some(Open { volume, next, left, beyond, is_open: !self.reading.opens, begun: now })
     }
 
     /// Anywhere in a volume, at a block.
@@ -152,8 +162,17 @@ impl Reader {
 
 impl Source for Reader {
     fn next(&mut self, process: usize, now: Nanos) -> Option<Request> {
-        let file = match self.open[process].take() {
+        let file = self.open[process].take();
+        let file = match file {
             Some(file) if file.left.0 > 0 => file,
+            Some(Open { beyond: beyond @ Sectors(1..), volume, .. }) => {
+                // The indirect block, which is in front of the rest.
+                let lba = self.place(Sectors(BLOCK.0 + beyond.0));
+                let rest =
+                    Open { next: Lba(lba.0 + BLOCK.0), left: beyond, beyond: Sectors(0), ..file.expect("it is open") };
+                self.open[process] = Some(rest);
+                return Some(Request { volume, is_write: false, lba, len: BLOCK });
+            }
             finished => {
                 if let Some(file) = finished {
                     self.total_ns += u128::from(now.0 - file.begun.0);

@@ -111,7 +111,7 @@ fn table2(_: &Settings) -> Report {
             Cell::beside(computed, worth, 3),
         ];
         table.row(name, cells);
-        report.check(
+        report.given(
             format!("Bang for the money of {name}"),
             format!("{worth:.3}"),
             format!("{computed:.3}"),
@@ -142,7 +142,7 @@ fn table1(settings: &Settings) -> Report {
         table.row(row.title(), cells);
     }
     report.tables.push(table);
-    report.check(
+    report.given(
         "Bang from the measured times, to three digits",
         "all 14",
         format!("{right} of 14"),
@@ -214,7 +214,9 @@ fn compare(report: &mut Report, found: &[Retrieval]) {
     report.choice(
         "How the machine reads a file is not in the paper, but that the time to open it counts. It is taken to be what \
          its file system does: a block of 8 KB for the inode, anywhere in the volume, then clusters of 7 blocks, each \
-         when the one before is there. The last table has other ways.",
+         when the one before is there. Beyond the twelve direct blocks, 96 KB, comes an indirect block and another \
+         cylinder group (McKusick et al. 1984, section 3.3), which eight of the ten sizes reach. The last table has \
+         other ways.",
     );
     check_trends(report, found, &bangs);
     let points = TABLE_1.iter().zip(&bangs).map(|(row, bang)| (row.bang, *bang)).collect();
@@ -257,8 +259,7 @@ fn check_trends(report: &mut Report, found: &[Retrieval], bangs: &[f64]) {
         "fewer disks lower ART",
         "6 disks against 4: +3 ms (16 KB), +1 ms (160 KB)",
         format!("{:+.1} ms and {:+.1} ms", longer[0], longer[1]),
-        // A fifth of the paper's smaller difference is less than a run can tell.
-        longer[0] > 0.0 && longer[1] > -0.5,
+        longer.iter().all(|longer| *longer > 0.0),
     );
     let all = correlation(bangs, &|_| true);
     let others = correlation(bangs, &|row| row.level != RAID_5);

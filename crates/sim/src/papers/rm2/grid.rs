@@ -1,11 +1,13 @@
 //! The paper's grid: striping units by request sizes, shares of reads and numbers of processes.
 
-use uraid_layout::{Bytes, Level, Placement};
+use uraid_layout::{Bytes, Lba, Level, Placement, Sectors};
 
 use super::super::study::{Study, throughputs};
 use super::super::{Grid, Settings};
+use crate::mech::run::run_all;
 use crate::mech::sizes::{Choices, Shape, Sizes};
-use crate::mech::{ArraySpec, Error, StopRule, WriteRule, presets};
+use crate::mech::workload::Mix;
+use crate::mech::{ArraySpec, Error, Nanos, Request, Source, StopRule, System, WriteRule, presets};
 
 /// An array as the paper compares them.
 #[derive(Clone, Copy, Debug)]
@@ -56,6 +58,8 @@ const LARGE_UNITS: [u64; 16] = [4, 5, 6, 7, 8, 9, 10, 11, 12, 14, 16, 20, 24, 32
 const LARGE_UNITS_REDUCED: [u64; 4] = [4, 8, 16, 32];
 
 impl Concurrency {
+    /// One process.
+    pub(super) const ONE: Self = Self { from: 0, to: 1 };
     /// The set that counts.
     pub(super) const ALL: Self = Self { from: 0, to: 6 };
     /// Others.
@@ -152,6 +156,77 @@ pub(super) fn large_writes(
         points.collect()
     };
     Ok(arrays.iter().zip(found.chunks(halves.len())).map(curve).collect())
+}
+
+/// Of how many seeds a reading is, as additions to the settings' one.
+pub(super) const SEEDS: [u64; 3] = [0, 1, 2];
+
+/// As [`search`], with one process whose writes take one parity stripe after the other and read all that they write.
+pub(super) fn in_turn(subject: &Subject, reads: &[f64], settings: &Settings) -> Result<Found, Error> {
+    let units = if settings.grid == Grid::Full { UNITS.to_vec() } else { UNITS_REDUCED.to_vec() };
+    let mut points = Vec::new();
+    for (reads, (_, shape, kib)) in reads.iter().flat_map(|reads| SIZES.iter().map(move |size| (*reads, *size))) {
+        let sizes = Sizes::new(shape, Bytes(kib << 10), Choices::default())?;
+        points.extend(units.iter().map(|unit| (Bytes(unit << 10), sizes.clone(), reads)));
+    }
+    let throughputs = run_all(&points, 0, |(unit, sizes, reads)| {
+        Ok(vec![throughput_in_turn(subject.disks, subject.level, *unit, sizes, *reads, settings)?])
+    })?;
+    Ok(Found { units, throughputs })
+}
+
+/// As [`large_writes`], with one process whose writes take one parity stripe after the other and read all that they
+/// write.
+pub(super) fn large_writes_in_turn(arrays: &[(u8, u8)], settings: &Settings) -> Result<Vec<Vec<(f64, f64)>>, Error> {
+    let halves = if settings.grid == Grid::Full { LARGE_UNITS.to_vec() } else { LARGE_UNITS_REDUCED.to_vec() };
+    let sizes = Sizes::new(LARGE.0, LARGE.1, Choices::default())?;
+    let points: Vec<_> = arrays.iter().flat_map(|array| halves.iter().map(move |half| (*array, *half))).collect();
+    let found = run_all(&points, 0, |&((disks, height), half)| {
+        let level = Level::Rm2 { height, placement: Placement::Adjacent };
+        let mb_s = throughput_in_turn(disks, level, Bytes(half * 512), &sizes, 0.0, settings)?;
+        Ok((half as f64 / 2.0, mb_s * 1e6 / 1024.0 / f64::from(disks)))
+    })?;
+    Ok(found.chunks(halves.len()).map(<[_]>::to_vec).collect())
+}
+
+fn throughput_in_turn(
+    disks: u8,
+    level: Level,
+    unit: Bytes,
+    sizes: &Sizes,
+    reads: f64,
+    settings: &Settings,
+) -> Result<f64, Error> {
+    let write_rule = WriteRule::ReadEverything;
+    let array = ArraySpec { write_rule, ..ArraySpec::new(presets::lightning(), disks, level, unit) };
+    let mut system = System::new(&[array])?;
+    let geometry = system.geometry(0);
+    let stripe = geometry.stripe_sectors().0;
+    let mix = Mix::uniform(sizes.clone(), reads, geometry.capacity(), settings.seed)?;
+    let mut source = InTurn { mix, stripe, rest: None };
+    // Pieces are counted, of which a request has several.
+    Ok(system.run(&mut source, 1, &rule(settings))?.megabytes_per_second())
+}
+
+/// Requests of one process, of which the writes are cut where parity stripes end.
+struct InTurn {
+    mix: Mix,
+    /// Sectors of a parity stripe.
+    stripe: u64,
+    rest: Option<Request>,
+}
+
+impl Source for InTurn {
+    fn next(&mut self, process: usize, now: Nanos) -> Option<Request> {
+        let request = self.rest.take().or_else(|| self.mix.next(process, now))?;
+        let here = self.stripe - request.lba.0 % self.stripe;
+        if !request.is_write || request.len.0 <= here {
+            return Some(request);
+        }
+        let (lba, len) = (Lba(request.lba.0 + here), Sectors(request.len.0 - here));
+        self.rest = Some(Request { lba, len, ..request });
+        Some(Request { len: Sectors(here), ..request })
+    }
 }
 
 fn rule(settings: &Settings) -> StopRule {
