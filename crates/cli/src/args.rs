@@ -27,8 +27,8 @@ pub(crate) use listen::{EndpointArgs, ListenAt};
 pub(crate) use set::{SetArgs, SettingArgs};
 pub(crate) use setup::{CompletionsArgs, ManArgs, QuickstartArgs};
 pub(crate) use values::period;
-pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes};
-use values::{busy_poll, bytes_or_max, lba, members, memory, metrics_address, rate, read_ahead};
+pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes, members};
+use values::{busy_poll, bytes_or_max, lba, memory, metrics_address, rate, read_ahead};
 
 /// The most threads that serve an array.
 const REACTORS_MAX: i64 = 16;
@@ -113,7 +113,7 @@ pub(crate) enum Command {
     Bench(BenchArgs),
     /// Recommend a chunk size
     Advise(AdviseArgs),
-    /// Reproduce tables and figures of the papers
+    /// Reproduce tables and figures of the papers, or simulate an array
     Simulate(SimulateArgs),
     /// Print a script that completes uraid's command lines
     Completions(CompletionsArgs),

@@ -1,10 +1,12 @@
-//! `uraid simulate`: recomputes the papers' tables and figures.
+//! `uraid simulate`: recomputes the papers' tables and figures, and simulates arrays of one's own.
+
+mod array;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::Args;
+use clap::{Args, Subcommand};
 use uraid_sim::papers::report::Report;
 use uraid_sim::papers::{self, Grid, PAPERS, Settings, render};
 
@@ -16,8 +18,12 @@ use crate::terminal::{print, print_json};
 #[command(after_help = "Examples:
   uraid simulate                                            what there is
   uraid simulate salem fig4a --svg figures                  numbers here, the drawing in figures/salem-fig4a.svg
-  uraid simulate salem --csv > salem.csv                    all of a paper")]
+  uraid simulate salem --csv > salem.csv                    all of a paper
+  uraid simulate array --level 5 --members 6 --disk constellation-es --workload esg-oltp")]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
+    #[command(subcommand)]
+    own: Option<Own>,
     /// Draw the figures into this directory
     #[arg(long, value_name = "DIR")]
     svg: Option<PathBuf>,
@@ -41,8 +47,18 @@ pub(crate) struct SimulateArgs {
     what: Option<String>,
 }
 
+/// What is not a paper's.
+#[derive(Debug, Subcommand)]
+enum Own {
+    /// Simulate an array that need not exist under a workload or a trace, whole, degraded or rebuilding
+    Array(Box<array::ArrayArgs>),
+}
+
 /// Runs the command.
 pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
+    if let Some(Own::Array(args)) = &args.own {
+        return array::run(args);
+    }
     let Some(name) = &args.paper else { return list() };
     let misuse = |error: papers::PapersError| Misuse(error.to_string());
     let paper = papers::paper(name).map_err(misuse)?;

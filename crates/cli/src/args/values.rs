@@ -98,7 +98,7 @@ pub(super) fn lba(text: &str) -> Result<Lba, String> {
 }
 
 /// Slots such as `1,3`.
-pub(super) fn members(text: &str) -> Result<MemberSet, String> {
+pub(crate) fn members(text: &str) -> Result<MemberSet, String> {
     let slots = text.split(',').filter(|slot| !slot.is_empty());
     slots
         .map(|slot| match slot.trim().parse() {
