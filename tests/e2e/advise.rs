@@ -76,6 +76,30 @@ fn a_trace_is_simulated() {
     assert!(unknown.stderr.contains("uraid bench workloads"), "{}", unknown.stderr);
 }
 
+/// What is measured stands beside what is simulated, and nothing stays behind. A load has to be named.
+#[test]
+fn a_calibration_measures_what_is_simulated() {
+    let directory = tempfile::tempdir().unwrap();
+    let lab = directory.path().join("lab");
+    let words = ["advise", "--json", "--level", "5", "--members", "3", "--disk", "dc-s4500", "--calibrate"];
+    let words: Vec<&str> = words.into_iter().chain([lab.to_str().unwrap()]).collect();
+    let advised = uraid(words.iter().copied().chain(["--workload", "random-read"])).success().json();
+    let calibration = &advised["calibration"];
+    let cells = calibration["cells"].as_array().unwrap();
+    let chunks: Vec<u64> = cells.iter().map(|cell| cell["chunk"].as_u64().unwrap() >> 10).collect();
+    assert_eq!(chunks, [16, 64, 256]);
+    let number = |value: &serde_json::Value| value.as_f64().unwrap();
+    let ratios: Vec<f64> =
+        cells.iter().map(|cell| number(&cell["measured_mb_s"]) / number(&cell["simulated_mb_s"])).collect();
+    assert!(ratios.iter().all(|ratio| *ratio > 0.0), "{calibration:#}");
+    let mean = ratios.iter().product::<f64>().cbrt();
+    assert!((number(&calibration["ratio"][0]) / mean - 1.0).abs() < 1e-6, "{calibration:#}");
+    assert_eq!((&calibration["disks"], &calibration["members"]), (&1.into(), &3.into()));
+    assert_eq!(std::fs::read_dir(&lab).unwrap().count(), 0, "nothing stays behind");
+    let refused = uraid(words).code_is(2);
+    assert!(refused.stderr.contains("--workload"), "{}", refused.stderr);
+}
+
 /// What is advised can be had.
 #[test]
 fn create_takes_what_is_advised() {

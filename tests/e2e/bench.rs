@@ -254,6 +254,59 @@ fn what_makes_no_sense_is_said_before_anything_is_made() {
     assert!(!lab.path("lab/results.json").exists() && lab.left_behind().is_empty());
 }
 
+/// Whole files from a real ext4: the paper's two tables, for arrays of one's own. What was mounted is unmounted.
+#[test]
+fn whole_files_are_read_from_a_file_system() {
+    let lab = Lab::new();
+    let retrieval = |more: &[&str]| {
+        let mut bench = command();
+        bench.current_dir(lab.directory.path()).env("TMPDIR", lab.directory.path());
+        bench.args(["bench", "retrieval", "--dir", "lab", "--size", "64M", "--count", "3", "--level", "0,5"]);
+        bench.args(["--chunks", "64K", "--processes", "2", "--time", "1s"]).args(more);
+        Running::start(bench)
+    };
+    let files = ["--files", "300", "--price", "2"];
+    let found = retrieval(&words(&files, &["--rounds", "1"])).finish(TIME_MAX).success();
+    assert!(found.text().contains("has the most Bang, "), "{}", found.text());
+    let before = lab.observations();
+    assert_eq!(before.len(), 2);
+    for it in &before {
+        let times: Vec<f64> = it["mean_s"].as_array().unwrap().iter().map(|time| time.as_f64().unwrap()).collect();
+        assert!(times.len() == 2 && times.iter().all(|time| *time > 0.0), "{it}");
+        assert!((2..=600).contains(&it["files"].as_u64().unwrap()), "{it}");
+    }
+    let report = fs::read_to_string(lab.path("lab/report.md")).unwrap();
+    assert!(report.contains("Table I:") && report.contains("Table II:"), "{report}");
+    let summary: Value = serde_json::from_slice(&fs::read(lab.path("lab/summary.json")).unwrap()).unwrap();
+    for row in summary["rows"].as_array().unwrap() {
+        // Of three members RAID 5 has two for data; superblocks and logs take a little.
+        let room = if row["config"]["level"] == "5" { 2.0 / 3.0 } else { 1.0 };
+        let cost = row["cost"].as_f64().unwrap();
+        assert!((cost / (2.0 / room) - 1.0).abs() < 0.15, "{row:#}");
+    }
+    let nothing_is_left = || {
+        assert_eq!(lab.left_behind(), Vec::<PathBuf>::new());
+        assert_eq!(processes(lab.directory.path()), 0, "no server and no nbdfuse is left");
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+        assert!(!mounts.contains(lab.directory.path().to_str().unwrap()), "{mounts}");
+    };
+    nothing_is_left();
+    let running = retrieval(&words(&files, &["--rounds", "3"]));
+    let end = Instant::now() + TIME_MAX;
+    while lab.observations().len() < 3 {
+        assert!(Instant::now() < end, "nothing more was measured");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    running.signal(Signal::INT);
+    let ended = running.finish(TIME_MAX).code_is(1);
+    assert!(ended.stderr.contains("the same command goes on"), "{}", ended.stderr);
+    assert_eq!(lab.observations()[..2], before, "what was measured is kept");
+    nothing_is_left();
+    let small = retrieval(&["--files", "3000", "--rounds", "1", "--out", "other"]).finish(TIME_MAX).code_is(1);
+    assert!(small.stderr.contains("fewer --files"), "{}", small.stderr);
+    nothing_is_left();
+}
+
 /// What differs in every round is told apart from what does not.
 #[test]
 fn a_comparison_tells_what_differs() {

@@ -57,6 +57,50 @@ fn an_array_of_ones_own_is_simulated() {
     assert!(number(&rebuilding, "rebuild_s") > 5.0 * 3600.0 * 0.9, "{rebuilding:#}");
 }
 
+/// RAID 6 has two parities: a small write is six operations, where RAID 5 has four.
+#[test]
+fn raid_6_is_simulated_with_one_member_missing() {
+    let words = ["simulate", "array", "--json", "--members", "6", "--disk", "constellation-es"];
+    let load = ["--workload", "mix:size=4K,reads=0,depth=1"];
+    let run = |more: &[&str]| uraid(words.iter().chain(&load).chain(more)).success().json();
+    for (level, operations) in [("5", 4.0), ("6", 6.0), ("rm2", 6.0)] {
+        let found = run(&["--level", level])["operations"].as_f64().unwrap();
+        assert!((found - operations).abs() < 0.05, "{level}: {found}");
+    }
+    assert!(run(&["--level", "6", "--rebuilding", "1"])["rebuild_s"].as_f64().unwrap() > 5.0 * 3600.0 * 0.9);
+    let refused = uraid(words.iter().chain(&load).chain(&["--level", "6", "--failed", "1,2"])).code_is(2);
+    assert!(refused.stderr.contains("at most one member"), "{}", refused.stderr);
+}
+
+/// Patterson, Gibson & Katz (1988): MTTF^2 / (N (N-1) MTTR) for one failure, of pairs N / 2 times 2, and
+/// MTTF^3 / (N (N-1) (N-2) MTTR^2) for two. A rebuild that reads 7 x 2 TB meets one bit in 10^15 with 10.6 %.
+#[test]
+fn levels_are_compared_by_when_they_lose_data() {
+    let words = ["simulate", "reliability", "--members", "8", "--disk", "constellation-es"];
+    let rates = ["--rebuild", "10h", "--mttf", "1000000"];
+    let of = |more: &[&str]| uraid(words.iter().chain(&rates).chain(&["--json"]).chain(more)).success().json();
+    let found = of(&["--level", "5,10,6,rm2,0"]);
+    let years = 24.0 * 365.25;
+    let expected = [1e12 / 560.0, 1e12 / 80.0, 1e18 / 33_600.0, 1e18 / 33_600.0, 1e6 / 8.0].map(|hours| hours / years);
+    for (row, expected) in found.as_array().unwrap().iter().zip(expected) {
+        let without = row["mttdl_failures_years"].as_f64().unwrap();
+        assert!((without / expected - 1.0).abs() < 1e-3, "{row:#}: {expected}");
+        assert!(row["mttdl_years"].as_f64().unwrap() <= without);
+    }
+    let unreadable = found[0]["unreadable"].as_f64().unwrap();
+    let bits = 7.0 * 8.0 * 2e12;
+    assert!((unreadable / (1.0 - f64::exp(-1e-15 * bits)) - 1.0).abs() < 0.01, "{unreadable}");
+    let rooms: Vec<f64> = found.as_array().unwrap().iter().map(|row| row["capacity"].as_f64().unwrap()).collect();
+    // Of eight members, RM2 has at most three rows.
+    for (room, expected) in rooms.iter().zip([7.0 / 8.0, 0.5, 0.75, 2.0 / 3.0, 1.0]) {
+        assert!((room - expected).abs() < 1e-3, "{rooms:?}");
+    }
+    let text = uraid(words.iter().chain(&["--level", "5,6", "--workload", "oltp"])).success().text();
+    assert!(text.contains("RAID 6") && text.contains("beside oltp"), "{text}");
+    let refused = uraid(words[..2].iter().chain(&["--members", "7", "--level", "10"]).chain(&words[4..]).chain(&rates));
+    assert!(refused.code == Some(2) && refused.stderr.contains("even"), "{}", refused.stderr);
+}
+
 /// A trace of a second, at its own pace and as fast as it goes, on a disk from a file.
 #[test]
 fn a_trace_is_played_at_its_pace() {

@@ -1,16 +1,20 @@
 //! `uraid advise`: recommends a chunk size for given disks and load, with reasons.
 
+mod calibrate;
+
 use std::path::PathBuf;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use uraid_layout::{Bytes, Geometry, Level, Sectors, Spec};
-use uraid_sim::advise::trial::Setting;
+use uraid_sim::advise::trial::{Setting, Trial};
 use uraid_sim::advise::{self, Answer, Drive, Load, trial};
 use uraid_sim::mech::trace::{self, Format};
 use uraid_sim::mech::{DiskSpec, presets};
 use uraid_sim::workloads::{Demand, UnknownWorkload};
+
+use calibrate::Calibration;
 
 use crate::args::{LevelName, Misuse, bytes, check_level};
 use crate::probe;
@@ -31,6 +35,7 @@ const TRACE_MAX: u64 = 1 << 30;
   uraid advise --level 5 --members 6 --measure /dev/sdb     reads a little of it, writes nothing
   uraid advise --level 5 --members 8 --disk constellation-es --workload esg-oltp
   uraid advise --level 5,10,rm2 --cache writeback,none --members 8 --disk constellation-es --trace monday.csv
+  uraid advise --level 5 --members 4 --measure /dev/sdb --workload oltp --calibrate /mnt/b --calibrate /mnt/c
   uraid advise --level 5 --members 17 --positioning 12.7 --transfer 150 --reads 100 --concurrency 8
   uraid advise --level rm2 --members 9 --rm2-m 3 --positioning 12.7 --transfer 150 --rpm 7200")]
 pub(crate) struct AdviseArgs {
@@ -69,6 +74,11 @@ pub(crate) struct AdviseArgs {
     /// Cache modes to simulate
     #[arg(long = "cache", value_enum, value_delimiter = ',', default_value = "writeback", value_name = "MODE,...")]
     caches: Vec<CacheChoice>,
+    /// Measure temporary members in this directory for some chunks, and show how far the simulation is off; repeatable,
+    /// one directory for each disk
+    #[arg(long = "calibrate", value_name = "DIR")]
+    #[arg(conflicts_with_all = ["reads", "concurrency", "request", "simulate"])]
+    calibrate: Vec<PathBuf>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -118,6 +128,9 @@ struct Advised {
     /// What each level and cache mode can do, the best one first.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     simulated: Vec<Simulated>,
+    /// How far the simulation is from a measurement.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calibration: Option<Calibration>,
     remarks: Vec<String>,
 }
 
@@ -195,9 +208,20 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
         request: args.request,
     };
     let demands = args.demands(&load)?;
+    ensure!(
+        args.calibrate.is_empty() || !demands.is_empty() && (args.trace.is_some() || !args.workloads.is_empty()),
+        Misuse("--calibrate measures a load: name it with --workload or --trace".into())
+    );
     let disk = args.disk.described()?;
     let advice = advise::advise(levels[0].1, members, &disk.drive, &load).map_err(|error| Misuse(error.to_string()))?;
-    let simulated = if demands.is_empty() { Vec::new() } else { simulated(args, &levels, &disk, &demands)? };
+    let (simulated, trials) =
+        if demands.is_empty() { (Vec::new(), Vec::new()) } else { simulated(args, &levels, &disk, &demands)? };
+    let calibration = if args.calibrate.is_empty() {
+        None
+    } else {
+        let (level, cache) = (level_name(levels[0].0), args.caches[0].name());
+        Some(calibrate::calibrate(&args.calibrate, level, cache, members, &args.loads()?, &trials)?)
+    };
     let (name, chosen) = match simulated.first() {
         Some(best) => (best.level, Bytes(best.chunk)),
         None => (level_name(levels[0].0), advice.answers[0].chunk),
@@ -218,12 +242,32 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
         // Rules are for one level, and know nothing of named loads.
         rules: if levels.len() == 1 { advice.answers.into_iter().map(Rule::from).collect() } else { Vec::new() },
         simulated,
+        calibration,
         remarks: advice.remarks,
     };
     if args.json { print_json(&advised) } else { show(&advised) }
 }
 
+impl CacheChoice {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Writeback => "writeback",
+            Self::None => "none",
+        }
+    }
+}
+
 impl AdviseArgs {
+    /// The same as loads for a measurement, in the same order.
+    fn loads(&self) -> Result<Vec<uraid_lab::Load>> {
+        let trace = self.trace.iter().map(|path| format!("trace:{}", path.display()));
+        let mut loads = Vec::new();
+        for spec in self.workloads.iter().cloned().chain(trace) {
+            loads.extend(uraid_lab::load::find(&spec, Bytes(4 << 10))?);
+        }
+        Ok(loads)
+    }
+
     /// What is simulated; nothing if the rules are enough.
     fn demands(&self, load: &Load) -> Result<Vec<(String, Demand)>> {
         let misuse = |error: UnknownWorkload| Misuse(error.to_string());
@@ -252,19 +296,20 @@ impl AdviseArgs {
     }
 }
 
-/// Simulates every chunk on such disks, with each level and cache mode.
+/// Simulates every chunk on such disks, with each level and cache mode. Also gives the trials of the first of them.
 fn simulated(
     args: &AdviseArgs,
     levels: &[(LevelName, Level)],
     disk: &Described,
     demands: &[(String, Demand)],
-) -> Result<Vec<Simulated>> {
+) -> Result<(Vec<Simulated>, Vec<Trial>)> {
     let spec = match &disk.spec {
         Some(spec) => spec.clone(),
         None => disk.drive.disk(disk.revolution_ms).map_err(|error| Misuse(error.to_string()))?,
     };
     let mut found = Vec::new();
     let mut usual: Option<Vec<f64>> = None;
+    let mut first = Vec::new();
     for (name, level) in levels {
         for cache in &args.caches {
             let is_cached = *cache == CacheChoice::Writeback;
@@ -282,15 +327,18 @@ fn simulated(
             });
             found.push(Simulated {
                 level: level_name(*name),
-                cache: if is_cached { "writeback" } else { "none" },
+                cache: cache.name(),
                 chunk: best.chunk.0,
                 gain,
                 chunks: chunks.collect(),
             });
+            if first.is_empty() {
+                first = trials;
+            }
         }
     }
     found.sort_by(|left, right| right.gain.total_cmp(&left.gain));
-    Ok(found)
+    Ok((found, first))
 }
 
 /// A level as the command line says it.
@@ -305,7 +353,7 @@ fn level_name(level: LevelName) -> &'static str {
 }
 
 fn show(advised: &Advised) -> Result<()> {
-    let Advised { level, chunk, stripe, disk, rules, simulated, remarks } = advised;
+    let Advised { level, chunk, stripe, disk, rules, simulated, calibration, remarks } = advised;
     let with_level = if simulated.len() > 1 { format!("--level {level} ") } else { String::new() };
     print(format_args!("{with_level}--chunk {}K", chunk >> 10))?;
     print(format_args!("a stripe then has {} of data", size(*stripe)))?;
@@ -336,6 +384,9 @@ fn show(advised: &Advised) -> Result<()> {
              levels log writes; `uraid bench chunk` measures",
             size(USUAL_CHUNK.0)
         ))?;
+    }
+    if let Some(calibration) = calibration {
+        calibration.show()?;
     }
     for (index, Rule { rule, formula, exact, chunk, guarantee }) in rules.iter().enumerate() {
         let lead = if index == 0 && simulated.is_empty() { "because" } else { "also" };

@@ -1,7 +1,9 @@
 //! `uraid bench`: measures which chunk size, level and cache mode suit the disks and the load.
 
+pub(crate) mod arrays;
 mod chunk;
 mod compare;
+mod retrieval;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -22,6 +24,8 @@ pub(crate) struct BenchArgs {
 enum What {
     /// Measure arrays with different chunk sizes under the same loads, and recommend one
     Chunk(Box<chunk::ChunkArgs>),
+    /// Measure how fast arrays with different chunk sizes let processes read whole files
+    Retrieval(Box<retrieval::RetrievalArgs>),
     /// Show what differs between two results, beyond the noise
     Compare(compare::CompareArgs),
     /// List the workloads that have a name
@@ -32,6 +36,7 @@ enum What {
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     match &args.what {
         What::Chunk(args) => chunk::run(args),
+        What::Retrieval(args) => retrieval::run(args),
         What::Compare(args) => compare::run(args),
         What::Workloads => list(),
     }

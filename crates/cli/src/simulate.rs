@@ -1,16 +1,17 @@
 //! `uraid simulate`: recomputes the papers' tables and figures, and simulates arrays of one's own.
 
 mod array;
+mod reliability;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use uraid_sim::papers::report::Report;
 use uraid_sim::papers::{self, Grid, PAPERS, Settings, render};
 
-use crate::args::Misuse;
+use crate::args::{LevelName, Misuse};
 use crate::terminal::{print, print_json};
 
 /// Arguments of `uraid simulate`.
@@ -19,7 +20,8 @@ use crate::terminal::{print, print_json};
   uraid simulate                                            what there is
   uraid simulate salem fig4a --svg figures                  numbers here, the drawing in figures/salem-fig4a.svg
   uraid simulate salem --csv > salem.csv                    all of a paper
-  uraid simulate array --level 5 --members 6 --disk constellation-es --workload esg-oltp")]
+  uraid simulate array --level 5 --members 6 --disk constellation-es --workload esg-oltp
+  uraid simulate reliability --level 5,10,6,rm2 --members 8 --disk constellation-es --workload oltp")]
 #[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct SimulateArgs {
     #[command(subcommand)]
@@ -52,12 +54,53 @@ pub(crate) struct SimulateArgs {
 enum Own {
     /// Simulate an array that need not exist under a workload or a trace, whole, degraded or rebuilding
     Array(Box<array::ArrayArgs>),
+    /// Estimate how soon levels lose data: rebuilds beside a load, failures and unreadable sectors
+    Reliability(reliability::ReliabilityArgs),
+}
+
+/// A level that can be simulated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModelledLevel {
+    /// Striping
+    #[value(name = "0")]
+    Raid0,
+    /// Mirrors
+    #[value(name = "1")]
+    Raid1,
+    /// Striped mirrors
+    #[value(name = "10")]
+    Raid10,
+    /// Rotating parity
+    #[value(name = "5")]
+    Raid5,
+    /// Rotating P and Q: simulated only, with at most one member missing
+    #[value(name = "6")]
+    Raid6,
+    /// Two parity groups for each block
+    #[value(name = "rm2")]
+    Rm2,
+}
+
+impl ModelledLevel {
+    /// The level of real arrays; none is a RAID 6.
+    fn real(self) -> Option<LevelName> {
+        Some(match self {
+            Self::Raid0 => LevelName::Raid0,
+            Self::Raid1 => LevelName::Raid1,
+            Self::Raid10 => LevelName::Raid10,
+            Self::Raid5 => LevelName::Raid5,
+            Self::Raid6 => return None,
+            Self::Rm2 => LevelName::Rm2,
+        })
+    }
 }
 
 /// Runs the command.
 pub(crate) fn run(args: &SimulateArgs) -> Result<()> {
-    if let Some(Own::Array(args)) = &args.own {
-        return array::run(args);
+    match &args.own {
+        Some(Own::Array(args)) => return array::run(args),
+        Some(Own::Reliability(args)) => return reliability::run(args),
+        None => {}
     }
     let Some(name) = &args.paper else { return list() };
     let misuse = |error: papers::PapersError| Misuse(error.to_string());

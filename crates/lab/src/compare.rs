@@ -40,7 +40,7 @@ pub struct Comparison {
 #[must_use]
 pub fn compare(before: &Results, after: &Results) -> Comparison {
     let mut found = Vec::new();
-    for config in before.plan.configs() {
+    for config in before.plan.arrays.configs() {
         for load in &before.plan.loads {
             let [first, second] = [before, after].map(|it| it.values(&config, &load.name, |it| it.mb_s));
             if let (Some(before), Some(after)) = (Estimate::of(&first), Estimate::of(&second)) {
@@ -88,9 +88,9 @@ fn warnings(before: &Results, after: &Results) -> Vec<String> {
     };
     let (first, second) = (&before.plan, &after.plan);
     note(first.driver != second.driver, "what generates the load");
-    note(first.members != second.members, "the number of members");
-    note(first.place != second.place, "the place or size of the members");
-    note(first.cache_size != second.cache_size, "the size of the cache");
+    note(first.arrays.members != second.arrays.members, "the number of members");
+    note(first.arrays.place != second.arrays.place, "the place or size of the members");
+    note(first.arrays.cache_size != second.arrays.cache_size, "the size of the cache");
     note(first.align != second.align, "the alignment of requests");
     note((first.warm_up_s, first.seconds) != (second.warm_up_s, second.seconds), "the time of a measurement");
     let digests_differ = first
@@ -138,7 +138,7 @@ mod tests {
     fn different_experiments_are_told_apart() {
         let before = results(1, |_, _, _| 1.0);
         let mut after = before.clone();
-        after.plan.cache_size *= 2;
+        after.plan.arrays.cache_size *= 2;
         after.plan.loads[0].digest += 1;
         after.machine.0.insert("kernel".into(), "other".into());
         assert_eq!(compare(&before, &after).warnings.len(), 3);

@@ -7,6 +7,7 @@
 //!
 //! - [`load`] finds workloads: named ones of the simulator, fio's job files, traces. [`fio`] writes job files and reads
 //!   fio's JSON.
+//! - [`retrieval`] measures how fast whole files are read from a file system on the arrays.
 //! - [`plan`] and [`results`] are plain data, `stage` owns files and servers, [`machine`] collects facts.
 //! - [`stats`] has medians, their intervals and tests; it knows nothing of arrays.
 //!
@@ -24,13 +25,14 @@ pub mod native;
 pub mod plan;
 pub mod report;
 pub mod results;
+pub mod retrieval;
 pub mod run;
 mod stage;
 pub mod stats;
 pub mod summary;
 
 pub use load::Load;
-pub use plan::{Config, Driver, Plan};
+pub use plan::{Arrays, Config, Driver, Plan, Rounds};
 pub use results::{Measured, Results};
 pub use summary::Summary;
 
@@ -85,7 +87,7 @@ pub enum Error {
     #[error(transparent)]
     Load(#[from] uraid_sim::mech::Error),
     /// The results can't be read.
-    #[error("{} is not a result of the laboratory", path.display())]
+    #[error("{} has no results that this command can read", path.display())]
     Results {
         /// The file.
         path: PathBuf,

@@ -121,7 +121,7 @@ fn open(socket: &Path, export: &str) -> Result<Connection, Error> {
 }
 
 /// Bytes that no server can take for zeros or compress to a pattern.
-fn content() -> Vec<u8> {
+pub(crate) fn content() -> Vec<u8> {
     let mut random = Random::new(1);
     std::iter::repeat_with(|| random.bits().to_le_bytes()).flatten().take(CONTENT_BYTES).collect()
 }

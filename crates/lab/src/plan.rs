@@ -1,4 +1,4 @@
-//! What is to be measured: plain data.
+//! What is to be measured, and on which arrays: plain data.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,37 +7,49 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 pub use uraid_sim::workloads::size;
 
-/// Everything that the results depend on. Two runs with the same plan are one experiment.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Plan {
+/// The arrays of an experiment: a grid of levels, chunks and cache modes over the same members.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arrays {
     /// RAID levels, as `uraid create --level` takes them.
     pub levels: Vec<String>,
     /// Chunk sizes in bytes.
     pub chunks: Vec<u64>,
     /// Cache modes, as `uraid serve --cache` takes them.
     pub caches: Vec<String>,
-    /// The loads: name, a line for people, digest.
-    pub loads: Vec<LoadId>,
-    /// What generates them.
-    pub driver: Driver,
     /// Where the members are.
     pub place: Place,
     /// Members of an array.
     pub members: usize,
     /// What `uraid serve --cache-size` gets, in bytes.
     pub cache_size: u64,
+}
+
+/// How often everything is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rounds {
+    /// The fewest rounds. A round measures every cell once.
+    pub min: usize,
+    /// The most rounds.
+    pub max: usize,
+    /// A cell is done when the interval of its median is within this share of it.
+    pub precision: f64,
+}
+
+/// Arrays under loads. Two runs with the same plan are one experiment, however many rounds they have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The arrays.
+    pub arrays: Arrays,
+    /// The loads: name, a line for people, digest.
+    pub loads: Vec<LoadId>,
+    /// What generates them.
+    pub driver: Driver,
     /// Random requests begin at multiples of this, in bytes.
     pub align: u64,
     /// Seconds of a cell before anything counts.
     pub warm_up_s: u64,
     /// Seconds that count.
     pub seconds: u64,
-    /// The fewest rounds. A round measures every cell once.
-    pub rounds_min: usize,
-    /// The most rounds.
-    pub rounds_max: usize,
-    /// A load is done when the interval of each of its medians is within this share of it.
-    pub precision: f64,
 }
 
 /// A load in a plan.
@@ -90,7 +102,7 @@ pub struct Config {
     pub chunk: u64,
 }
 
-impl Plan {
+impl Arrays {
     /// All points of the grid, those that share members beside each other.
     #[must_use]
     pub fn configs(&self) -> Vec<Config> {
@@ -103,7 +115,22 @@ impl Plan {
         }
         configs
     }
+}
 
+impl Rounds {
+    /// Things in the order of a round. It turns round from one round to the next, and rotates, so that nothing always
+    /// follows the same thing.
+    pub(crate) fn ordered<T>(mut things: Vec<T>, round: usize) -> Vec<T> {
+        if round % 2 == 1 {
+            things.reverse();
+        }
+        let turn = (round / 2) % things.len().max(1);
+        things.rotate_left(turn);
+        things
+    }
+}
+
+impl Plan {
     /// How long a cell takes at least.
     #[must_use]
     pub fn cell_time(&self) -> Duration {
@@ -139,30 +166,46 @@ pub(crate) mod tests {
     pub(crate) fn plan() -> Plan {
         let load = |name: &str| LoadId { name: name.to_owned(), title: format!("title of {name}"), digest: 1 };
         Plan {
-            levels: vec!["5".into()],
-            chunks: vec![16 << 10, 64 << 10, 256 << 10],
-            caches: vec!["writeback".into()],
+            arrays: arrays(),
             loads: vec![load("small"), load("large")],
             driver: Driver::Native,
-            place: Place::Directories { paths: vec!["lab".into()], member_size: 256 << 20 },
-            members: 5,
-            cache_size: 32 << 20,
             align: 4096,
             warm_up_s: 1,
             seconds: 3,
-            rounds_min: 6,
-            rounds_max: 12,
-            precision: 0.05,
         }
     }
 
+    /// RAID 5, chunks of 16, 64 and 256 KiB, write-back.
+    pub(crate) fn arrays() -> Arrays {
+        Arrays {
+            levels: vec!["5".into()],
+            chunks: vec![16 << 10, 64 << 10, 256 << 10],
+            caches: vec!["writeback".into()],
+            place: Place::Directories { paths: vec!["lab".into()], member_size: 256 << 20 },
+            members: 5,
+            cache_size: 32 << 20,
+        }
+    }
+
+    pub(crate) const ROUNDS: Rounds = Rounds { min: 6, max: 12, precision: 0.05 };
+
     #[test]
     fn a_grid_has_every_point_once() {
-        let plan =
-            Plan { levels: vec!["5".into(), "rm2".into()], caches: vec!["writeback".into(), "none".into()], ..plan() };
-        let configs = plan.configs();
+        let arrays = Arrays {
+            levels: vec!["5".into(), "rm2".into()],
+            caches: vec!["writeback".into(), "none".into()],
+            ..arrays()
+        };
+        let configs = arrays.configs();
         assert_eq!(configs.len(), 12);
         assert_eq!(configs[1].to_string(), "RAID 5, chunk 16K, none");
         assert_eq!(configs[11].group(), "RM2, none");
+    }
+
+    #[test]
+    fn nothing_always_follows_the_same_thing() {
+        let orders: Vec<Vec<u8>> = (0..6).map(|round| Rounds::ordered(vec![1, 2, 3], round)).collect();
+        assert_eq!(orders, [[1, 2, 3], [3, 2, 1], [2, 3, 1], [2, 1, 3], [3, 1, 2], [1, 3, 2]]);
+        assert!(Rounds::ordered(Vec::<u8>::new(), 5).is_empty());
     }
 }

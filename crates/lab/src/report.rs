@@ -7,21 +7,23 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use serde::Serialize;
 use uraid_sim::figure::{Axis, Figure, Series};
 use uraid_sim::papers::xyratex;
 use uraid_sim::workloads;
 
 use crate::Error;
-use crate::plan::{Config, Driver, Place, Plan, size};
+use crate::machine::Machine;
+use crate::plan::{Arrays, Config, Driver, Place, Plan, size};
 use crate::results::Results;
 use crate::stats::Estimate;
 use crate::summary::{Cell, Group, Summary};
 
 /// Curves in one figure; more are hard to tell apart.
-const CURVES: usize = 10;
+pub(crate) const CURVES: usize = 10;
 
 /// A part of a document.
-enum Block {
+pub(crate) enum Block {
     Heading(String),
     Text(String),
     /// What a reader must not miss.
@@ -31,20 +33,20 @@ enum Block {
 }
 
 /// A table: names to the left, values to the right.
-struct Table {
-    title: String,
-    columns: Vec<String>,
-    rows: Vec<(String, Vec<Value>)>,
+pub(crate) struct Table {
+    pub(crate) title: String,
+    pub(crate) columns: Vec<String>,
+    pub(crate) rows: Vec<(String, Vec<Value>)>,
 }
 
 /// A value of a table; the best one of its row stands out.
-struct Value {
-    text: String,
-    is_best: bool,
+pub(crate) struct Value {
+    pub(crate) text: String,
+    pub(crate) is_best: bool,
 }
 
 impl Value {
-    fn plain(text: impl Into<String>) -> Self {
+    pub(crate) fn plain(text: impl Into<String>) -> Self {
         Self { text: text.into(), is_best: false }
     }
 }
@@ -55,20 +57,31 @@ impl Value {
 /// # Errors
 /// If a file can't be written.
 pub fn write(results: &Results, summary: &Summary, out: &Path) -> Result<Vec<&'static str>, Error> {
-    let blocks = blocks(results, summary);
-    let json = serde_json::to_string_pretty(summary).expect("numbers and text");
+    write_document(&title(&results.plan), &blocks(results, summary), summary, out)
+}
+
+/// Writes a document as Markdown and as a page, its figures, and its numbers as JSON.
+///
+/// # Errors
+/// If a file can't be written.
+pub(crate) fn write_document(
+    title: &str,
+    blocks: &[Block],
+    numbers: &impl Serialize,
+    out: &Path,
+) -> Result<Vec<&'static str>, Error> {
+    let json = serde_json::to_string_pretty(numbers).expect("numbers and text");
     let figures = out.join("figures");
     fs::create_dir_all(&figures).map_err(Error::io("make the directory", &figures))?;
-    for block in &blocks {
+    for block in blocks {
         if let Block::Figure(figure) = block {
             let path = figures.join(format!("{}.svg", figure.name));
             fs::write(&path, figure.svg()).map_err(Error::io("write", &path))?;
         }
     }
-    let title = title(&results.plan);
     let files = [
-        ("report.md", markdown::render(&title, &blocks)),
-        ("report.html", page::render(&title, &blocks)),
+        ("report.md", markdown::render(title, blocks)),
+        ("report.html", page::render(title, blocks)),
         ("summary.json", json + "\n"),
     ];
     for (name, text) in &files {
@@ -79,8 +92,8 @@ pub fn write(results: &Results, summary: &Summary, out: &Path) -> Result<Vec<&'s
 }
 
 fn title(plan: &Plan) -> String {
-    let levels: Vec<String> = plan.levels.iter().map(|level| crate::plan::level_title(level)).collect();
-    format!("Chunk sizes of {} with {} members", levels.join(", "), plan.members)
+    let levels: Vec<String> = plan.arrays.levels.iter().map(|level| crate::plan::level_title(level)).collect();
+    format!("Chunk sizes of {} with {} members", levels.join(", "), plan.arrays.members)
 }
 
 /// The document.
@@ -114,25 +127,38 @@ fn blocks(results: &Results, summary: &Summary) -> Vec<Block> {
     }));
     blocks.push(Block::Heading("How it was measured".into()));
     blocks.push(Block::Text(method(results)));
-    let facts = results.machine.0.iter().map(|(name, value)| (name.clone(), vec![Value::plain(value.clone())]));
-    blocks.push(Block::Table(Table {
-        title: String::new(),
-        columns: vec!["the machine".into(), String::new()],
-        rows: facts.collect(),
-    }));
+    blocks.push(Block::Table(machine(&results.machine)));
     blocks
 }
 
-fn scaled(estimate: Estimate, factor: f64) -> Estimate {
+/// The machine's facts.
+pub(crate) fn machine(Machine(facts): &Machine) -> Table {
+    let rows = facts.iter().map(|(name, value)| (name.clone(), vec![Value::plain(value.clone())]));
+    Table { title: String::new(), columns: vec!["the machine".into(), String::new()], rows: rows.collect() }
+}
+
+/// Where members are, in words.
+pub(crate) fn place(arrays: &Arrays) -> String {
+    match &arrays.place {
+        Place::Directories { paths, member_size } => {
+            let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
+            format!("files of {} in {}", size(*member_size), paths.join(", "))
+        }
+        Place::Devices { paths } => format!("{} devices", paths.len()),
+    }
+}
+
+pub(crate) fn scaled(estimate: Estimate, factor: f64) -> Estimate {
     let Estimate { median, low, high, .. } = estimate;
     Estimate { median: median * factor, low: low * factor, high: high * factor, ..estimate }
 }
 
 /// What is less precise than was asked for.
 fn imprecise(results: &Results, summary: &Summary) -> Option<String> {
-    let wide: Vec<&Cell> = summary.cells.iter().filter(|cell| cell.mb_s.precision() > results.plan.precision).collect();
+    let wide: Vec<&Cell> =
+        summary.cells.iter().filter(|cell| cell.mb_s.precision() > results.rounds.precision).collect();
     let worst = wide.iter().map(|cell| cell.mb_s.precision()).fold(0.0, f64::max);
-    let asked = results.plan.precision * 100.0;
+    let asked = results.rounds.precision * 100.0;
     (!wide.is_empty()).then(|| {
         let how = if worst.is_finite() {
             format!("the widest is ±{:.0} %", worst * 100.0)
@@ -156,32 +182,27 @@ fn method(results: &Results) -> String {
         }
         Driver::Native => "the built-in generator",
     };
-    let place = match &plan.place {
-        Place::Directories { paths, member_size } => {
-            let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
-            format!("files of {} in {}", size(*member_size), paths.join(", "))
-        }
-        Place::Devices { paths } => format!("{} devices", paths.len()),
-    };
+    let place = place(&plan.arrays);
     let rounds = results.observations.iter().map(|it| it.round + 1).max().unwrap_or(0);
     let mut text = format!(
         "The load came from {driver}. Members were {place}, the cache {}. Each array was filled before its first \
          measurement. A measurement took {} s after {} s of warm-up that don't count, and began with an empty cache. A \
          round measures every array under every load once, in an order that changes from round to round; there were \
          {rounds} rounds, and at most {} were allowed.",
-        size(plan.cache_size),
+        size(plan.arrays.cache_size),
         plan.seconds,
         plan.warm_up_s,
-        plan.rounds_max,
+        results.rounds.max,
     );
     let _ = write!(
         text,
         " Values are medians over the rounds. Their intervals hold the true median with 95 % (order statistics; from 6 \
          rounds on). A load's share is its throughput as a share of the best one. A chunk is as good as its smallest \
-         share. The recommendation is the smallest chunk that is not worse than the best one by more than {:.0} % and \
-         the noise. Its confidence is how often no other chunk is better than it by more than that when the rounds are \
-         drawn again.",
-        crate::summary::NEAR * 100.0
+         share. The recommendation is the smallest chunk that is not worse than the best one by more than {near:.0} \
+         points, or {:.0} if that may be chance. Its confidence is how often no other chunk is better than it by more \
+         than {near:.0} points when the rounds are drawn again.",
+        crate::summary::NOISE_MAX * 100.0,
+        near = crate::summary::NEAR * 100.0
     );
     text
 }
@@ -204,14 +225,14 @@ impl GroupCells<'_> {
 
     /// The best median of a load's throughput.
     fn best(&self, load: &str) -> f64 {
-        let medians = self.plan.chunks.iter().filter_map(|&chunk| self.estimate(chunk, load, |cell| cell.mb_s));
+        let medians = self.plan.arrays.chunks.iter().filter_map(|&chunk| self.estimate(chunk, load, |cell| cell.mb_s));
         medians.map(|estimate| estimate.median).fold(0.0, f64::max)
     }
 
     /// A curve for each load.
     fn curves(&self, loads: &[crate::plan::LoadId], of: impl Fn(&Cell, &str) -> Estimate) -> Vec<Series> {
         let curve = |load: &crate::plan::LoadId| {
-            let found = self.plan.chunks.iter().filter_map(|&chunk| {
+            let found = self.plan.arrays.chunks.iter().filter_map(|&chunk| {
                 Some((chunk as f64 / 1024.0, self.estimate(chunk, &load.name, |cell| of(cell, &load.name))?))
             });
             let found: Vec<(f64, Estimate)> = found.collect();
@@ -253,7 +274,7 @@ impl GroupCells<'_> {
     }
 
     fn columns(&self) -> Vec<String> {
-        std::iter::once("load".to_owned()).chain(self.plan.chunks.iter().map(|&chunk| size(chunk))).collect()
+        std::iter::once("load".to_owned()).chain(self.plan.arrays.chunks.iter().map(|&chunk| size(chunk))).collect()
     }
 
     fn scores(&self) -> Table {
@@ -267,9 +288,9 @@ impl GroupCells<'_> {
             None => Value::plain("–"),
         };
         let worst = |chunk: &u64| Value::plain(score(chunk).map_or("–", |score| score.worst.as_str()));
-        let mut rows = vec![("smallest share, %".to_owned(), self.plan.chunks.iter().map(least).collect())];
+        let mut rows = vec![("smallest share, %".to_owned(), self.plan.arrays.chunks.iter().map(least).collect())];
         if self.plan.loads.len() > 1 {
-            rows.push(("which load".to_owned(), self.plan.chunks.iter().map(worst).collect()));
+            rows.push(("which load".to_owned(), self.plan.arrays.chunks.iter().map(worst).collect()));
         }
         let mut columns = self.columns();
         columns[0] = "chunk".into();
@@ -279,7 +300,7 @@ impl GroupCells<'_> {
     fn table(&self, title: &str, of: impl Fn(&Cell) -> Estimate, less_is_better: bool) -> Table {
         let row = |load: &crate::plan::LoadId| {
             let found: Vec<Option<Estimate>> =
-                self.plan.chunks.iter().map(|&chunk| self.estimate(chunk, &load.name, &of)).collect();
+                self.plan.arrays.chunks.iter().map(|&chunk| self.estimate(chunk, &load.name, &of)).collect();
             let rank = |estimate: &Estimate| if less_is_better { -estimate.median } else { estimate.median };
             let best = found.iter().flatten().map(rank).max_by(f64::total_cmp);
             let value = |estimate: &Option<Estimate>| match estimate {
@@ -328,20 +349,20 @@ impl GroupCells<'_> {
 }
 
 /// An axis from zero on, or a logarithmic one if the highest value is many times the lowest.
-fn axis(label: &str, series: &[Series]) -> Axis {
+pub(crate) fn axis(label: &str, series: &[Series]) -> Axis {
     let ends = series.iter().flat_map(|it| it.intervals.iter().flat_map(|bar| [bar.1, bar.2]));
     let (low, high) = ends.fold((f64::INFINITY, 0.0_f64), |(low, high), value| (low.min(value), high.max(value)));
     if high > 10.0 * low { Axis::log10(label) } else { Axis::linear(label).over(0.0, high.max(1e-9) * 1.05) }
 }
 
 /// A median with its interval, in three digits.
-fn interval(estimate: &Estimate) -> String {
+pub(crate) fn interval(estimate: &Estimate) -> String {
     let (median, low, high) = (digits(estimate.median), digits(estimate.low), digits(estimate.high));
     if estimate.count < 2 || (low == median && high == median) { median } else { format!("{median} ({low}–{high})") }
 }
 
 /// At least three digits.
-fn digits(value: f64) -> String {
+pub(crate) fn digits(value: f64) -> String {
     match value.abs() {
         it if it >= 100.0 => format!("{value:.0}"),
         it if it >= 10.0 => format!("{value:.1}"),
@@ -410,7 +431,7 @@ mod tests {
         found.plan.loads =
             names.iter().map(|name| LoadId { name: name.clone(), title: String::new(), digest: 0 }).collect();
         found.observations.clear();
-        for config in found.plan.configs() {
+        for config in found.plan.arrays.configs() {
             let config = &config;
             let of = |name: &String| crate::results::Observation {
                 config: config.clone(),

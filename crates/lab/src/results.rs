@@ -4,23 +4,26 @@ use std::fs;
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
 use crate::machine::Machine;
-use crate::plan::{Config, Plan};
+use crate::plan::{Config, Plan, Rounds};
 
 /// A plan with everything that was observed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Results {
+pub struct Results<P = Plan, O = Observation> {
     /// The version of this file's format: 1.
     pub format: u32,
     /// What is measured.
-    pub plan: Plan,
+    pub plan: P,
+    /// How often.
+    pub rounds: Rounds,
     /// On which machine.
     pub machine: Machine,
     /// Each measurement, as it was made.
-    pub observations: Vec<Observation>,
+    pub observations: Vec<O>,
     /// Directories of a run that may have been cut off; the next one removes them.
     pub scratch: Vec<PathBuf>,
 }
@@ -60,34 +63,31 @@ const FORMAT: u32 = 1;
 const SAME_FACTS: [&str; 5] = ["processor", "memory", "kernel", "uraid", "fio"];
 const FILE: &str = "results.json";
 
-impl Results {
+impl<P: PartialEq + Serialize + DeserializeOwned, O: Serialize + DeserializeOwned> Results<P, O> {
     /// No observations yet.
     #[must_use]
-    pub fn new(plan: Plan, machine: Machine) -> Self {
-        Self { format: FORMAT, plan, machine, observations: Vec::new(), scratch: Vec::new() }
+    pub fn new(plan: P, rounds: Rounds, machine: Machine) -> Self {
+        Self { format: FORMAT, plan, rounds, machine, observations: Vec::new(), scratch: Vec::new() }
     }
 
-    /// The results of a directory, to go on with, or none yet. The plan's rounds and precision may differ from before,
-    /// nothing else.
+    /// The results of a directory, to go on with, or none yet. The rounds may differ from before, the plan may not.
     ///
     /// # Errors
     /// If the directory has results of another experiment or another machine, or they can't be read.
-    pub fn resume(directory: &Path, plan: Plan, machine: Machine) -> Result<Self, Error> {
-        let Some(mut found) = Self::load(directory)? else { return Ok(Self::new(plan, machine)) };
-        let Plan { rounds_min, rounds_max, precision, .. } = plan;
-        let was = Plan { rounds_min, rounds_max, precision, ..found.plan.clone() };
+    pub fn resume(directory: &Path, plan: P, rounds: Rounds, machine: Machine) -> Result<Self, Error> {
+        let Some(mut found) = Self::load(directory)? else { return Ok(Self::new(plan, rounds, machine)) };
         let name = directory.display();
         let refuse = |what: &str| {
             Err(Error::Refused(format!("{name} has results of {what}: name another --out, or remove them")))
         };
-        if was != plan {
+        if found.plan != plan {
             return refuse("another experiment (other arrays, loads or times)");
         }
         let fact = |machine: &Machine, name: &str| machine.0.get(name).cloned();
         if let Some(name) = SAME_FACTS.iter().find(|name| fact(&found.machine, name) != fact(&machine, name)) {
             return refuse(&format!("another machine (its {name} differs)"));
         }
-        found.plan = plan;
+        found.rounds = rounds;
         Ok(found)
     }
 
@@ -125,7 +125,9 @@ impl Results {
         };
         write().map_err(Error::io("write", &path))
     }
+}
 
+impl Results {
     /// Whether a cell was measured in a round.
     #[must_use]
     pub fn has(&self, round: usize, config: &Config, load: &str) -> bool {
@@ -143,13 +145,13 @@ impl Results {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::plan::tests::plan;
+    use crate::plan::tests::{ROUNDS, plan};
 
     /// Results whose throughput a function of round, chunk and load gives.
     pub(crate) fn results(rounds: usize, mb_s: impl Fn(usize, u64, &str) -> f64) -> Results {
-        let mut results = Results::new(plan(), Machine::default());
+        let mut results = Results::new(plan(), ROUNDS, Machine::default());
         for round in 0..rounds {
-            for config in results.plan.configs() {
+            for config in results.plan.arrays.configs() {
                 for load in results.plan.loads.clone() {
                     let mb_s = mb_s(round, config.chunk, &load.name);
                     let measured = Measured {
@@ -171,22 +173,21 @@ pub(crate) mod tests {
     #[test]
     fn results_are_read_as_they_were_written() {
         let directory = tempfile::tempdir().expect("a directory");
-        assert_eq!(Results::load(directory.path()).expect("nothing is fine"), None);
+        assert_eq!(Results::<Plan, Observation>::load(directory.path()).expect("nothing is fine"), None);
         let results = results(2, |round, chunk, _| round as f64 + chunk as f64);
         results.save(directory.path()).expect("they are written");
         assert_eq!(Results::load(directory.path()).expect("they are read"), Some(results.clone()));
         assert!(
-            results.has(1, &results.plan.configs()[0], "small") && !results.has(2, &results.plan.configs()[0], "small")
+            results.has(1, &results.plan.arrays.configs()[0], "small")
+                && !results.has(2, &results.plan.arrays.configs()[0], "small")
         );
-        let more = Plan { rounds_max: 50, ..plan() };
-        let resumed =
-            Results::resume(directory.path(), more.clone(), Machine::default()).expect("more rounds are fine");
-        assert_eq!((resumed.plan, resumed.observations), (more, results.observations));
-        let other = Plan { seconds: 9, ..plan() };
-        assert!(Results::resume(directory.path(), other, Machine::default()).is_err());
-        let kernel = Machine([("kernel".into(), "other".into())].into());
-        assert!(Results::resume(directory.path(), plan(), kernel).is_err());
+        let more = Rounds { max: 50, ..ROUNDS };
+        let resume = |plan, machine| Results::<Plan, Observation>::resume(directory.path(), plan, more, machine);
+        let resumed = resume(plan(), Machine::default()).expect("more rounds are fine");
+        assert_eq!((resumed.rounds, resumed.observations), (more, results.observations));
+        assert!(resume(Plan { seconds: 9, ..plan() }, Machine::default()).is_err());
+        assert!(resume(plan(), Machine([("kernel".into(), "other".into())].into())).is_err());
         fs::write(directory.path().join(FILE), "{}").expect("a file");
-        assert!(Results::load(directory.path()).is_err());
+        assert!(resume(plan(), Machine::default()).is_err());
     }
 }

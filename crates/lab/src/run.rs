@@ -9,7 +9,7 @@ use uraid_sim::workloads::Demand;
 
 use crate::load::{Kind, Load, job_path};
 use crate::native::Time;
-use crate::plan::{Driver, Plan};
+use crate::plan::{Arrays, Driver, Plan, Rounds};
 use crate::results::{Measured, Observation, Results};
 use crate::stage::{EXPORT, Server, Stage};
 use crate::stats::Estimate;
@@ -54,11 +54,11 @@ pub fn run(
     let plan = results.plan.clone();
     write_jobs(&plan, loads, out)?;
     Stage::sweep(&results.scratch)?;
-    let scratch = Stage::scratch(&plan);
+    let scratch = Stage::scratch(&plan.arrays);
     results.scratch.clone_from(&scratch);
     results.save(out)?;
     let mut lab = Lab {
-        stage: Stage::set_up(&plan, program, scratch, out)?,
+        stage: Stage::set_up(&plan.arrays, program, scratch, out)?,
         plan: &plan,
         loads,
         out,
@@ -66,7 +66,7 @@ pub fn run(
         begun: Instant::now(),
         measured: 0,
     };
-    let ended = (0..plan.rounds_max).try_for_each(|round| lab.round(round, results));
+    let ended = (0..results.rounds.max).try_for_each(|round| lab.round(round, results));
     drop(lab);
     results.scratch.clear();
     Stage::drop_empty_log(out);
@@ -89,11 +89,11 @@ fn write_jobs(plan: &Plan, loads: &[Load], out: &Path) -> Result<(), Error> {
 
 /// Whether more rounds would tell more of a load.
 fn is_done(results: &Results, load: &str, round: usize) -> bool {
-    let plan = &results.plan;
-    round >= plan.rounds_min
-        && plan.configs().iter().all(|config| {
+    let Rounds { min, precision, .. } = results.rounds;
+    round >= min
+        && results.plan.arrays.configs().iter().all(|config| {
             let values = results.values(config, load, |it| it.mb_s);
-            Estimate::of(&values).is_some_and(|estimate| estimate.precision() <= plan.precision)
+            Estimate::of(&values).is_some_and(|estimate| estimate.precision() <= precision)
         })
 }
 
@@ -109,20 +109,11 @@ struct Lab<'a, 'b> {
 }
 
 impl Lab<'_, '_> {
-    /// Measures every cell once. The order turns round from one round to the next, so that no array always follows the
-    /// same one.
+    /// Measures every cell once.
     fn round(&mut self, round: usize, results: &mut Results) -> Result<(), Error> {
-        let mut loads: Vec<&Load> = self.loads.iter().filter(|load| !is_done(results, &load.name, round)).collect();
-        let mut configs = self.plan.configs();
-        if round % 2 == 1 {
-            configs.reverse();
-            loads.reverse();
-        }
-        let turn = (round / 2) % loads.len().max(1);
-        loads.rotate_left(turn);
-        let turn = (round / 2) % configs.len();
-        configs.rotate_left(turn);
-        for config in &configs {
+        let loads = self.loads.iter().filter(|load| !is_done(results, &load.name, round)).collect();
+        let loads: Vec<&Load> = Rounds::ordered(loads, round);
+        for config in &Rounds::ordered(self.plan.arrays.configs(), round) {
             let missing: Vec<&Load> =
                 loads.iter().copied().filter(|load| !results.has(round, config, &load.name)).collect();
             if missing.is_empty() {
@@ -130,6 +121,9 @@ impl Lab<'_, '_> {
             }
             self.tell(round, results, format!("{config}: preparing"))?;
             let server = self.stage.serve(config)?;
+            if server.is_new {
+                native::fill(&server.socket, EXPORT, server.size)?;
+            }
             for load in missing {
                 self.tell(round, results, format!("{config}: {}", load.name))?;
                 let measured = self.cell(&server, load, round);
@@ -168,10 +162,10 @@ impl Lab<'_, '_> {
     fn tell(&mut self, round: usize, results: &Results, what: String) -> Result<(), Error> {
         self.check_stop()?;
         let done = results.observations.len();
-        let configs = self.plan.configs().len();
+        let configs = self.plan.arrays.configs().len();
         // Loads that are done need no cell of this round or of later ones.
         let ahead = |load: &Load| {
-            let rounds = self.plan.rounds_min.max(round + 1);
+            let rounds = results.rounds.min.max(round + 1);
             let cells = rounds * configs;
             let has = results.observations.iter().filter(|it| it.load == load.name).count();
             if is_done(results, &load.name, round) { 0 } else { cells.saturating_sub(has) }
@@ -185,7 +179,7 @@ impl Lab<'_, '_> {
         (self.observer.progress)(&Progress {
             done,
             total: done + left,
-            round: (round + 1, self.plan.rounds_max),
+            round: (round + 1, results.rounds.max),
             what,
             left: left_time,
         });
@@ -193,17 +187,17 @@ impl Lab<'_, '_> {
     }
 }
 
-/// The arrays that a plan needs room for, in bytes of members, for each of its directories.
+/// The room that the members of arrays need, in bytes, in each of so many directories.
 #[must_use]
-pub fn room(plan: &Plan, member_size: u64, directories: usize) -> u64 {
-    let arrays = (plan.levels.len() * plan.chunks.len()) as u64;
-    arrays * member_size * plan.members.div_ceil(directories.max(1)) as u64
+pub fn room(arrays: &Arrays, member_size: u64, directories: usize) -> u64 {
+    let count = (arrays.levels.len() * arrays.chunks.len()) as u64;
+    count * member_size * arrays.members.div_ceil(directories.max(1)) as u64
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::tests::plan;
+    use crate::plan::tests::arrays;
     use crate::results::tests::results;
 
     #[test]
@@ -218,7 +212,7 @@ mod tests {
 
     #[test]
     fn every_array_needs_room() {
-        assert_eq!(plan().configs().len(), 3);
-        assert_eq!(room(&plan(), 256 << 20, 2), 3 * 3 * (256 << 20));
+        assert_eq!(arrays().configs().len(), 3);
+        assert_eq!(room(&arrays(), 256 << 20, 2), 3 * 3 * (256 << 20));
     }
 }

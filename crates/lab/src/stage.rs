@@ -2,13 +2,14 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead as _, BufReader, Seek as _, SeekFrom, Write as _};
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use rustix::process::{Pid, Signal, kill_process};
 use uraid_layout::Bytes;
 
-use crate::plan::{Config, Place, Plan};
+use crate::plan::{Arrays, Config, Place};
 use crate::{Error, native};
 
 /// The name of arrays and exports.
@@ -19,7 +20,7 @@ const ENDS: u64 = 4 << 20;
 
 /// Directories and devices of a run.
 pub(crate) struct Stage<'a> {
-    plan: &'a Plan,
+    arrays: &'a Arrays,
     program: &'a Path,
     /// This run's directories, which are removed at the end: for sockets, then for members.
     scratch: Vec<PathBuf>,
@@ -37,13 +38,15 @@ pub(crate) struct Server {
     pub(crate) socket: PathBuf,
     pub(crate) uri: String,
     pub(crate) size: Bytes,
+    /// Whether the array was made for this server, and nobody has filled it.
+    pub(crate) is_new: bool,
 }
 
 impl<'a> Stage<'a> {
     /// The directories that a run uses, which nobody else has.
-    pub(crate) fn scratch(plan: &Plan) -> Vec<PathBuf> {
+    pub(crate) fn scratch(arrays: &Arrays) -> Vec<PathBuf> {
         let name = format!("uraid-bench-{}", std::process::id());
-        let members = match &plan.place {
+        let members = match &arrays.place {
             Place::Directories { paths, .. } => paths.as_slice(),
             Place::Devices { .. } => &[],
         };
@@ -51,12 +54,17 @@ impl<'a> Stage<'a> {
     }
 
     /// Makes a run's directories.
-    pub(crate) fn set_up(plan: &'a Plan, program: &'a Path, scratch: Vec<PathBuf>, out: &Path) -> Result<Self, Error> {
+    pub(crate) fn set_up(
+        arrays: &'a Arrays,
+        program: &'a Path,
+        scratch: Vec<PathBuf>,
+        out: &Path,
+    ) -> Result<Self, Error> {
         for path in &scratch {
             // The same directory may be named twice.
             fs::create_dir_all(path).map_err(Error::io("make the directory", path))?;
         }
-        Ok(Self { plan, program, scratch, log: log(out), is_used: false })
+        Ok(Self { arrays, program, scratch, log: log(out), is_used: false })
     }
 
     /// Removes the servers' log if they had nothing to say.
@@ -81,20 +89,34 @@ impl<'a> Stage<'a> {
 
     /// The members of an array; different caches share them.
     fn members(&self, config: &Config) -> Vec<PathBuf> {
-        match &self.plan.place {
+        match &self.arrays.place {
             Place::Devices { paths } => paths.clone(),
             Place::Directories { .. } => {
-                let places = self.scratch[1..].iter().cycle().take(self.plan.members);
+                let places = self.scratch[1..].iter().cycle().take(self.arrays.members);
                 let name = |index| format!("{}-{}-member{index}.img", config.level, config.chunk);
                 places.enumerate().map(|(index, place)| place.join(name(index))).collect()
             }
         }
     }
 
-    /// Serves an array that is full of content, and makes it first unless it is there.
+    /// A directory of this run, not on its members' disks.
+    pub(crate) fn directory(&self) -> &Path {
+        &self.scratch[0]
+    }
+
+    /// What the members of an array have room for, together.
+    pub(crate) fn raw(&self, config: &Config) -> Result<Bytes, Error> {
+        let size = |path: PathBuf| {
+            let end = File::open(&path).and_then(|mut file| file.seek(SeekFrom::End(0)));
+            end.map_err(Error::io("read", &path))
+        };
+        self.members(config).into_iter().map(size).sum::<Result<u64, Error>>().map(Bytes)
+    }
+
+    /// Serves an array, and makes it first unless it is there.
     pub(crate) fn serve(&mut self, config: &Config) -> Result<Server, Error> {
         let members = self.members(config);
-        let is_there = match &self.plan.place {
+        let is_there = match &self.arrays.place {
             Place::Directories { .. } => members[0].exists(),
             // The other caches of an array follow each other, but the next array is on the same devices.
             Place::Devices { .. } => false,
@@ -102,17 +124,15 @@ impl<'a> Stage<'a> {
         if !is_there {
             self.create(config, &members)?;
         }
-        let server = self.start(config, &members)?;
-        if !is_there {
-            native::fill(&server.socket, EXPORT, server.size)?;
-        }
+        let mut server = self.start(config, &members)?;
+        server.is_new = !is_there;
         Ok(server)
     }
 
     fn create(&mut self, config: &Config, members: &[PathBuf]) -> Result<(), Error> {
         let mut create = Command::new(self.program);
         create.args(["create", "--name", EXPORT, "--level", &config.level, "--chunk", &config.chunk.to_string()]);
-        match &self.plan.place {
+        match &self.arrays.place {
             Place::Directories { member_size, .. } => {
                 create.arg("--size").arg(member_size.to_string());
             }
@@ -126,7 +146,7 @@ impl<'a> Stage<'a> {
         if !output.status.success() {
             return Err(failed("create", &String::from_utf8_lossy(&output.stderr)));
         }
-        self.is_used = matches!(self.plan.place, Place::Devices { .. });
+        self.is_used = matches!(self.arrays.place, Place::Devices { .. });
         Ok(())
     }
 
@@ -136,14 +156,17 @@ impl<'a> Stage<'a> {
             OpenOptions::new().create(true).append(true).open(&self.log).map_err(Error::io("write", &self.log))?;
         let mut serve = Command::new(self.program);
         serve.args(["serve", "--exit-with-parent", "--export", EXPORT, "--cache", &config.cache, "--socket"]);
-        serve.arg(&socket).arg("--cache-size").arg(self.plan.cache_size.to_string()).args(members);
+        serve.arg(&socket).arg("--cache-size").arg(self.arrays.cache_size.to_string()).args(members);
         serve.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        // Ctrl-C is for the laboratory, which stops its servers when nothing uses them any more.
+        serve.process_group(0);
         let mut child = serve.spawn().map_err(Error::io("run", self.program))?;
         let mut lines = BufReader::new(child.stdout.take().expect("it was asked for"));
         let mut line = String::new();
         // The first line is the URI, and comes when clients can connect.
         let is_served = lines.read_line(&mut line).is_ok_and(|_| line.starts_with("nbd+unix:"));
-        let mut server = Server { child, _lines: lines, socket, uri: line.trim().to_owned(), size: Bytes(0) };
+        let mut server =
+            Server { child, _lines: lines, socket, uri: line.trim().to_owned(), size: Bytes(0), is_new: false };
         if !is_served {
             drop(server);
             let said = fs::read_to_string(&self.log).unwrap_or_default();
@@ -169,8 +192,7 @@ impl Server {
     pub(crate) fn stop(mut self) -> Result<(), Error> {
         self.signal(Signal::TERM);
         let status = self.child.wait().map_err(Error::io("wait for", Path::new("uraid serve")))?;
-        // Ctrl-C reaches the server, too.
-        if status.success() || status.code() == Some(130) { Ok(()) } else { Err(failed("serve", &status.to_string())) }
+        if status.success() { Ok(()) } else { Err(failed("serve", &status.to_string())) }
     }
 
     fn signal(&self, signal: Signal) {
@@ -192,7 +214,7 @@ impl Drop for Stage<'_> {
     fn drop(&mut self) {
         let _ = Self::sweep(&self.scratch);
         if self.is_used
-            && let Place::Devices { paths } = &self.plan.place
+            && let Place::Devices { paths } = &self.arrays.place
         {
             // As they were found.
             for path in paths {

@@ -19,6 +19,7 @@ pub mod member;
 pub mod members;
 pub mod papers;
 pub mod random;
+pub mod reliability;
 pub mod scenes;
 pub mod sweep;
 pub mod tally;

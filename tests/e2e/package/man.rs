@@ -22,8 +22,9 @@ fn every_command_has_a_page() {
     let mut expected: BTreeSet<String> = commands().iter().map(|command| format!("uraid-{command}.1")).collect();
     assert!(expected.len() > 20, "{expected:?}");
     expected.extend(["", "-scrub-start", "-scrub-stop", "-scrub-status"].map(|name| format!("uraid{name}.1")));
-    expected.extend(["chunk", "compare", "workloads"].map(|name| format!("uraid-bench-{name}.1")));
+    expected.extend(["chunk", "compare", "retrieval", "workloads"].map(|name| format!("uraid-bench-{name}.1")));
     expected.insert("uraid-simulate-array.1".into());
+    expected.insert("uraid-simulate-reliability.1".into());
     assert_eq!(pages, expected);
     let page = |name: &str| fs::read_to_string(directory.path().join(name)).unwrap();
     assert!(page("uraid-fail.1").contains("records that it has failed"));

@@ -7,17 +7,20 @@ use clap::Args;
 use serde::Serialize;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_sim::mech::trace::{self, Format, Pace, Replay};
-use uraid_sim::mech::{ArraySpec, CacheSpec, DiskSpec, Outcome, Spindles, State, StopRule, System, presets};
+use uraid_sim::mech::{
+    ArraySpec, CacheSpec, DiskSpec, Outcome, SecondParity, Spindles, State, StopRule, System, presets,
+};
 use uraid_sim::workloads;
 
-use crate::args::{LevelName, Misuse, PlacementArgs, bytes, members};
+use super::ModelledLevel;
+use crate::args::{Misuse, PlacementArgs, bytes, members};
 use crate::terminal::{duration, print, print_json, size};
 
 /// What an answer from the cache takes, in microseconds.
 const HIT_US: f64 = 20.0;
 
 /// Parity stripes that are rebuilt at a time, as in the engine by default.
-const REBUILT_AT_ONCE: u32 = 8;
+pub(super) const REBUILT_AT_ONCE: u32 = 8;
 
 /// Requests before those that count, of workloads.
 const WARM_UP: u64 = 500;
@@ -40,18 +43,14 @@ Examples:
 pub(crate) struct ArrayArgs {
     /// RAID level
     #[arg(long, value_enum)]
-    level: LevelName,
+    level: ModelledLevel,
     /// Number of members
     #[arg(long, value_name = "N")]
     members: u8,
     #[command(flatten)]
     placement: PlacementArgs,
-    /// A known disk: see `uraid advise --help`
-    #[arg(long, value_name = "NAME", required_unless_present = "disks", conflicts_with = "disks")]
-    disk: Option<String>,
-    /// A disk described in TOML
-    #[arg(long, value_name = "FILE")]
-    disks: Option<PathBuf>,
+    #[command(flatten)]
+    disk: DiskArgs,
     /// Workload; `uraid bench workloads` lists the names
     #[arg(long, value_name = "NAME", required_unless_present = "trace", conflicts_with = "trace")]
     workload: Option<String>,
@@ -82,6 +81,17 @@ pub(crate) struct ArrayArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+/// The disks.
+#[derive(Debug, Args)]
+pub(super) struct DiskArgs {
+    /// A known disk: see `uraid advise --help`
+    #[arg(long, value_name = "NAME", required_unless_present = "disks", conflicts_with = "disks")]
+    disk: Option<String>,
+    /// A disk described in TOML
+    #[arg(long, value_name = "FILE")]
+    disks: Option<PathBuf>,
 }
 
 /// What a simulation has shown.
@@ -124,17 +134,9 @@ pub(super) fn run(args: &ArrayArgs) -> Result<()> {
             system.run(&mut replay, processes, &StopRule::exactly(0, u64::MAX))?
         }
         (None, Some(name)) => {
-            let found = workloads::find(name, Bytes(4096)).map_err(|error| Misuse(error.to_string()))?;
-            let [workload] = &found[..] else {
-                let names: Vec<&str> = found.iter().map(|workload| workload.name.as_str()).collect();
-                bail!(Misuse(format!("{name} is several: name one of {}", names.join(", "))));
-            };
-            let demand = workloads::Demand::Mix(workload.clone());
-            let filling = args.cache.filter(|_| demand.writes()).map_or(0.0, |cache| 2.0 * cache.0 as f64);
-            let warm_up = WARM_UP + (filling / demand.mean_bytes()) as u64;
+            let (found, warm_up) = under(&mut system, name, args.cache, args.seed)?;
             uncounted = warm_up;
-            let (mut source, depth) = demand.source(capacity, args.seed)?;
-            system.run(&mut source, depth, &StopRule { warm_up, requests_max: 50_000, ..StopRule::default() })?
+            found
         }
         (None, None) => bail!(Misuse("name a load: --workload NAME or --trace FILE".into())),
     };
@@ -142,16 +144,46 @@ pub(super) fn run(args: &ArrayArgs) -> Result<()> {
     if args.json { print_json(&shown) } else { show(&array, &shown) }
 }
 
+/// Runs a workload on a system of one array. Gives what it has shown, and how many requests before did not count.
+pub(super) fn under(system: &mut System, name: &str, cache: Option<Bytes>, seed: u64) -> Result<(Outcome, u64)> {
+    let found = workloads::find(name, Bytes(4096)).map_err(|error| Misuse(error.to_string()))?;
+    let [workload] = &found[..] else {
+        let names: Vec<&str> = found.iter().map(|workload| workload.name.as_str()).collect();
+        bail!(Misuse(format!("{name} is several: name one of {}", names.join(", "))));
+    };
+    let demand = workloads::Demand::Mix(workload.clone());
+    let filling = cache.filter(|_| demand.writes()).map_or(0.0, |cache| 2.0 * cache.0 as f64);
+    let warm_up = WARM_UP + (filling / demand.mean_bytes()) as u64;
+    let (mut source, depth) = demand.source(system.geometry(0).capacity(), seed)?;
+    let rule = StopRule { warm_up, requests_max: 50_000, ..StopRule::default() };
+    Ok((system.run(&mut source, depth, &rule)?, warm_up))
+}
+
+/// How long a whole rebuild takes at the rate that was seen, in seconds; none if nothing was rebuilt.
+pub(super) fn rebuild_s(found: &Outcome, stripes: u64) -> Option<f64> {
+    let rebuilt = found.stripes_rebuilt as f64;
+    (rebuilt > 0.0).then(|| found.end.0 as f64 / 1e9 * stripes as f64 / rebuilt)
+}
+
+impl DiskArgs {
+    pub(super) fn disk(&self) -> Result<DiskSpec> {
+        match (&self.disk, &self.disks) {
+            (Some(name), _) => presets::named(name).ok_or_else(|| {
+                Misuse(format!("no disk is known as '{name}'; choose one of {}", presets::NAMES.join(", "))).into()
+            }),
+            (None, Some(path)) => described(path),
+            (None, None) => bail!(Misuse("name a disk: --disk NAME or --disks FILE".into())),
+        }
+    }
+}
+
 impl ArrayArgs {
     fn array(&self) -> Result<ArraySpec> {
-        let disk = match (&self.disk, &self.disks) {
-            (Some(name), _) => presets::named(name).ok_or_else(|| {
-                Misuse(format!("no disk is known as '{name}'; choose one of {}", presets::NAMES.join(", ")))
-            })?,
-            (None, Some(path)) => described(path)?,
-            (None, None) => bail!(Misuse("name a disk: --disk NAME or --disks FILE".into())),
+        let (disk, chunk) = (self.disk.disk()?, self.placement.chunk);
+        let array = match self.level.real() {
+            Some(name) => ArraySpec::new(disk, self.members, self.placement.level(name, self.members)?, chunk),
+            None => ArraySpec::raid6(disk, self.members, chunk, SecondParity::Rotated),
         };
-        let level = self.placement.level(self.level, self.members)?;
         let state = match (self.failed, self.rebuilding) {
             (MemberSet::EMPTY, MemberSet::EMPTY) => State::Healthy,
             (failed, MemberSet::EMPTY) => State::Degraded(failed),
@@ -164,11 +196,14 @@ impl ArrayArgs {
             named.iter().all(|member| member.index() < last),
             Misuse(format!("the members are 0 to {}", last.saturating_sub(1)))
         );
+        ensure!(
+            self.level != ModelledLevel::Raid6 || named.len() <= 1,
+            Misuse("RAID 6 is simulated with at most one member missing or being rebuilt".into())
+        );
         let spindles = if self.synchronised { Spindles::Together } else { Spindles::Apart };
         let log = self.log.then_some(Bytes(64 << 20));
         let cache = self.cache.map(|size| CacheSpec { size, hit_us: HIT_US });
-        let chunk = self.placement.chunk;
-        Ok(ArraySpec { state, spindles, log, cache, ..ArraySpec::new(disk, self.members, level, chunk) })
+        Ok(ArraySpec { state, spindles, log, cache, ..array })
     }
 }
 
@@ -179,8 +214,6 @@ fn described(path: &Path) -> Result<DiskSpec> {
 
 impl Shown {
     fn of(found: &Outcome, uncounted: u64, stripes: u64) -> Self {
-        let seconds = found.end.0 as f64 / 1e9;
-        let rebuilt = found.stripes_rebuilt as f64;
         let answered = (uncounted + found.response.count).max(1) as f64;
         Self {
             requests: found.response.count,
@@ -190,13 +223,14 @@ impl Shown {
             mean_half_width_ms: found.response.half_width / 1e6,
             utilisation: found.utilisation,
             operations: found.served as f64 / answered,
-            rebuild_s: (rebuilt > 0.0).then(|| seconds * stripes as f64 / rebuilt),
+            rebuild_s: rebuild_s(found, stripes),
         }
     }
 }
 
 fn show(array: &ArraySpec, shown: &Shown) -> Result<()> {
-    let ArraySpec { disk, disks, level, chunk, .. } = array;
+    let ArraySpec { disk, disks, chunk, .. } = array;
+    let level = array.level_name();
     print(format_args!("{level} of {disks} x {}, chunks of {}", disk.name, size(chunk.0)))?;
     let Shown { requests, iops, mb_s, mean_ms, mean_half_width_ms, utilisation, operations, rebuild_s } = shown;
     print(format_args!("{requests} requests: {iops:.0} a second, {mb_s:.1} MB/s"))?;

@@ -55,6 +55,21 @@ fn raid5(members: usize, rotation: Rotation, stripe: usize) -> StripeMap {
     StripeMap::new(members, data, alloc::vec![group])
 }
 
+/// P and Q of RAID 6, as md's left-symmetric layout rotates them: Q after P, then the data, and all wrap. Without
+/// rotation every stripe is as the second one: P and Q on the last two members. Both groups cover all data. Q is no
+/// XOR, but it reads and writes what one would.
+pub(super) fn raid6(members: usize, is_rotated: bool) -> Maps {
+    let stripe = |stripe: usize| {
+        let parity = members - 1 - stripe;
+        let data = cells((0..members - 2).map(|unit| (parity + 2 + unit) % members));
+        let group = |parity: usize| Group { parity: cell(parity), data: data.clone() };
+        let groups = alloc::vec![group(parity), group((parity + 1) % members)];
+        StripeMap::new(members, data, groups)
+    };
+    let stripes = if is_rotated { 0..members } else { 1..2 };
+    Maps { rows: 1, maps: stripes.map(stripe).collect() }
+}
+
 /// Row 0 is parity; data unit u is on member u mod N in row u div N + 1, so that N consecutive units keep all members
 /// busy.
 fn rm2(members: usize, narrow_members: u8, height: u8) -> Maps {

@@ -21,7 +21,7 @@ pub use rm2::{default_height, rm2_seed};
 pub use spec::{GeometryError, Level, Placement, Rotation, Spec};
 
 use crate::stripe::{Role, StripeMap};
-use crate::{Cell, DataUnit, DiskSector, GroupId, Lba, MemberIndex, MemberSet, Sectors, StripeId, Stripes};
+use crate::{Bytes, Cell, DataUnit, DiskSector, GroupId, Lba, MemberIndex, MemberSet, Sectors, StripeId, Stripes};
 
 /// The placement of an array's blocks on its members.
 #[derive(Clone, Debug, PartialEq)]
@@ -85,6 +85,9 @@ enum Numbering {
     StripesOfRow(Divisor),
 }
 
+/// The fewest members of a RAID 6: two of data, two of parity.
+const RAID6_MEMBERS_MIN: u8 = 4;
+
 impl Geometry {
     /// Builds the geometry of an array.
     ///
@@ -92,7 +95,7 @@ impl Geometry {
     /// When these members, options, chunk or size don't suit the level; the message says what does.
     pub fn new(spec: Spec) -> Result<Self, GeometryError> {
         let chunk = spec.check()?;
-        Self::build(spec, chunk)
+        Self::build(spec, chunk, maps::build(&spec), tolerance(&spec))
     }
 
     /// Builds the geometry of an array for study only: its chunk is any number of whole sectors, and RAID 0 may have
@@ -102,11 +105,32 @@ impl Geometry {
     /// When these members, options or size don't suit the level, or the chunk isn't a whole number of sectors.
     pub fn modelled(spec: Spec) -> Result<Self, GeometryError> {
         let chunk = spec.check_modelled()?;
-        Self::build(spec, chunk)
+        Self::build(spec, chunk, maps::build(&spec), tolerance(&spec))
     }
 
-    fn build(spec: Spec, chunk: Sectors) -> Result<Self, GeometryError> {
-        let maps::Maps { rows, maps } = maps::build(&spec);
+    /// Builds the geometry of RAID 6 (P+Q) for study only: what it reads and writes, not what it holds. P and Q rotate
+    /// as in md's left-symmetric layout, or have the last two members for themselves. Its [`spec`](Self::spec) is that
+    /// of a RAID 5. Plans are right with at most one member missing: the second parity counts as another XOR, which
+    /// can't tell two lost data units apart.
+    ///
+    /// # Errors
+    /// When there are not 4 to 64 members, the chunk isn't a whole number of sectors, or there is no room for a stripe.
+    pub fn modelled_raid6(
+        members: u8,
+        chunk: Bytes,
+        member_size: Sectors,
+        is_rotated: bool,
+    ) -> Result<Self, GeometryError> {
+        let spec = Spec { level: Level::Raid5 { rotation: Rotation::LeftSymmetric }, members, chunk, member_size };
+        if members < RAID6_MEMBERS_MIN {
+            return Err(GeometryError::Raid6Members { members });
+        }
+        let chunk = spec.check_modelled()?;
+        Self::build(spec, chunk, maps::raid6(usize::from(members), is_rotated), 2)
+    }
+
+    fn build(spec: Spec, chunk: Sectors, built: maps::Maps, tolerance: usize) -> Result<Self, GeometryError> {
+        let maps::Maps { rows, maps } = built;
         let rows_on_member = spec.member_size.0 / chunk.0;
         let units_per_stripe = as_u64(maps[0].data().len());
         // md's near layout uses the rows that a last, partial repetition of its pattern has.
@@ -145,7 +169,7 @@ impl Geometry {
             capacity: Sectors(units * chunk.0),
             stripes: Stripes(stripes),
             rows,
-            tolerance: tolerance(&spec),
+            tolerance,
             used: Sectors(used_rows * chunk.0),
             stripe_stride: Sectors(stripe_stride),
             row_stride: Sectors(row_stride),

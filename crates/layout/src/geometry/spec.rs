@@ -86,6 +86,12 @@ pub enum GeometryError {
         /// The most members that the level takes.
         max: u8,
     },
+    /// RAID 6 doesn't work with this number of members.
+    #[error("RAID 6 takes 4 to 64 members, not {members}")]
+    Raid6Members {
+        /// The members asked for.
+        members: u8,
+    },
     /// RAID 10 can't keep this number of copies.
     #[error("RAID 10 on {members} members keeps 2 to {members} copies of each unit, not {copies}")]
     Copies {

@@ -46,11 +46,14 @@ pub struct Trial {
 /// Shares that are this close count as equal, in points.
 pub const NEAR: f64 = 2.0;
 
+/// Shares that are this close count as equal if the difference may be chance, in points.
+pub const NOISE_MAX: f64 = 5.0;
+
 /// The confidence of intervals.
 const CONFIDENCE: f64 = 0.95;
 
 /// The modelled cache: small, so that a run is soon beyond filling it.
-const CACHE: CacheSpec = CacheSpec { size: Bytes(4 << 20), hit_us: 20.0 };
+pub const CACHE: CacheSpec = CacheSpec { size: Bytes(4 << 20), hit_us: 20.0 };
 
 /// The largest redo log, and its share of a member: the engine's defaults.
 const LOG_MAX: Bytes = Bytes(64 << 20);
@@ -210,7 +213,9 @@ impl Trial {
     /// The mean of its shares, with the ends of its interval.
     #[must_use]
     pub fn share(&self) -> (f64, f64, f64) {
-        interval(&self.shares)
+        let (mean, low, high) = interval(&self.shares);
+        // A share is from none to all.
+        (mean, low.max(0.0), high.min(100.0))
     }
 }
 
@@ -221,14 +226,15 @@ fn interval(values: &[f64]) -> (f64, f64, f64) {
     (found.mean, found.mean - half, found.mean + half)
 }
 
-/// The smallest chunk that is as good as any other: within [`NEAR`] points of the highest share, or within the noise.
+/// The smallest chunk that is as good as any other: within [`NEAR`] points of the highest share, or within
+/// [`NOISE_MAX`] if that may be chance.
 #[must_use]
 pub fn best(trials: &[Trial]) -> Option<&Trial> {
     let highest = trials.iter().max_by(|left, right| left.share().0.total_cmp(&right.share().0))?;
     let is_as_good = |trial: &&Trial| {
         let behind: Vec<f64> = highest.shares.iter().zip(&trial.shares).map(|(high, it)| high - it).collect();
         let (mean, low, _) = interval(&behind);
-        mean <= NEAR || low <= 0.0
+        mean <= NEAR || mean <= NOISE_MAX && low <= 0.0
     };
     trials.iter().filter(is_as_good).min_by_key(|trial| trial.chunk)
 }
@@ -325,6 +331,8 @@ mod tests {
         assert_eq!(chunk(&[trial(4, &[70.0]), trial(8, &[89.0]), trial(16, &[90.0])]), Some(8));
         let noisy = [trial(4, &[99.0, 71.0, 88.0]), trial(8, &[90.0, 92.0, 91.0])];
         assert_eq!(chunk(&noisy), Some(4), "5 points less on average, and once 9 more");
+        let noisier = [trial(4, &[99.0, 60.0, 88.0]), trial(8, &[90.0, 92.0, 91.0])];
+        assert_eq!(chunk(&noisier), Some(8), "9 points less on average");
         let clear = [trial(4, &[85.0, 86.0, 85.0]), trial(8, &[90.0, 91.0, 90.0])];
         assert_eq!(chunk(&clear), Some(8));
         assert_eq!(chunk(&[]), None);

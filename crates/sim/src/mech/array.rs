@@ -4,7 +4,7 @@
 use uraid_layout::plan::{Cached, Extent, Method, MethodCounts, Plan, Planner, Queue, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{
-    Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Sectors, Spec, StripeId, Stripes,
+    Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Rotation, Sectors, Spec, StripeId, Stripes,
 };
 
 use super::Error;
@@ -22,6 +22,8 @@ pub struct ArraySpec {
     pub disks: u8,
     /// The level.
     pub level: Level,
+    /// What makes RAID 6 of a RAID 5.
+    pub second_parity: Option<SecondParity>,
     /// The chunk (striping unit): any number of whole sectors.
     pub chunk: Bytes,
     /// How much of each disk, from its start, the array uses; without it all.
@@ -49,6 +51,15 @@ pub struct ArraySpec {
     /// The engine's redo log (see its decision record 7): a ring of this size before the data on each disk, in which
     /// everything is that is about to be written.
     pub log: Option<Bytes>,
+}
+
+/// Where RAID 6 keeps its parities.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SecondParity {
+    /// On all disks in turn, as md's left-symmetric layout has it.
+    Rotated,
+    /// On two disks that have nothing else.
+    Dedicated,
 }
 
 /// How the disks of an array turn.
@@ -121,6 +132,7 @@ impl ArraySpec {
             disk,
             disks,
             level,
+            second_parity: None,
             chunk,
             used: None,
             write_rule: WriteRule::default(),
@@ -136,6 +148,19 @@ impl ArraySpec {
         }
     }
 
+    /// A RAID 6 (P+Q), otherwise as [`ArraySpec::new`] has it. It is modelled with at most one member missing.
+    #[must_use]
+    pub fn raid6(disk: DiskSpec, disks: u8, chunk: Bytes, parity: SecondParity) -> Self {
+        let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        Self { second_parity: Some(parity), ..Self::new(disk, disks, level, chunk) }
+    }
+
+    /// What people call the level.
+    #[must_use]
+    pub fn level_name(&self) -> &'static str {
+        if self.second_parity.is_some() { "RAID 6" } else { self.level.name() }
+    }
+
     /// The array's geometry.
     ///
     /// # Errors
@@ -148,7 +173,13 @@ impl ArraySpec {
         }
         let member_size = Sectors(used.0.saturating_sub(self.log_sectors()));
         let spec = Spec { level: self.level, members: self.disks, chunk: self.chunk, member_size };
-        Ok(Geometry::modelled(spec)?)
+        Ok(match self.second_parity {
+            None => Geometry::modelled(spec)?,
+            Some(parity) => {
+                let is_rotated = parity == SecondParity::Rotated;
+                Geometry::modelled_raid6(self.disks, self.chunk, member_size, is_rotated)?
+            }
+        })
     }
 
     /// Where the data begins on each disk.

@@ -34,7 +34,7 @@ pub mod workload;
 #[cfg(test)]
 mod tests;
 
-pub use array::{ArraySpec, Phases, Spindles, State, WriteRule};
+pub use array::{ArraySpec, Phases, SecondParity, Spindles, State, WriteRule};
 pub use cache::CacheSpec;
 pub use disk::{Disk, DiskSpec};
 pub use queue::Discipline;

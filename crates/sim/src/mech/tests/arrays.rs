@@ -4,7 +4,7 @@ use uraid_layout::plan::{Extent, Plan, Planner, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
-use super::super::array::{Phases, State, WriteRule};
+use super::super::array::{Phases, SecondParity, State, WriteRule};
 use super::super::run::{run_all, seed_of};
 use super::super::sizes::{Choices, Sizes};
 use super::super::workload::{Component, Mix, Pattern, Request};
@@ -61,6 +61,32 @@ fn requests_take_the_operations_that_the_papers_count() {
     assert_eq!((sectors(&rm2), sectors(&modify)), (27, 50));
     let stripes = |count: u64| run_list(&modify, List::of(true, &[(0, 18 * 16 * count)]), 1);
     assert_eq!((stripes(1).sectors, stripes(2).served), (27 * 16, 9), "whole stripes are written as they are");
+}
+
+/// Reads and writes of RAID 6 as its definition has them: two parities, either of which gives back one unit.
+#[test]
+fn raid_6_has_two_parities() {
+    for parity in [SecondParity::Rotated, SecondParity::Dedicated] {
+        let used = Some(Sectors(60_000));
+        let raid6 = ArraySpec { used, ..ArraySpec::raid6(presets::lightning(), 6, Bytes(8192), parity) };
+        assert_eq!(raid6.geometry().unwrap().capacity(), Sectors(60_000 / 16 * 4 * 16));
+        assert_eq!(served(&raid6, false, 0, 8), (1, 0));
+        assert_eq!(served(&raid6, true, 0, 8), (3, 3), "a small write: data, P and Q, read and written");
+        assert_eq!(served(&raid6, true, 0, 4 * 16), (0, 6), "a whole stripe");
+        assert_eq!(served(&raid6, true, 0, 3 * 16), (1, 5), "a reconstruct write reads the unit that is not written");
+        let geometry = raid6.geometry().unwrap();
+        let missing = MemberSet::EMPTY.with(geometry.locate(Lba(0)).member);
+        let degraded = ArraySpec { state: State::Degraded(missing), ..raid6.clone() };
+        assert_eq!(served(&degraded, false, 0, 8), (4, 0), "the other three units and one parity");
+        let parities: Vec<Vec<u8>> =
+            (0..6).map(|stripe| geometry.parity_of(Lba(stripe * 64)).map(|it| it.member.0).collect()).collect();
+        let expected: Vec<Vec<u8>> = match parity {
+            SecondParity::Rotated => vec![vec![5, 0], vec![4, 5], vec![3, 4], vec![2, 3], vec![1, 2], vec![0, 1]],
+            SecondParity::Dedicated => vec![vec![4, 5]; 6],
+        };
+        assert_eq!(parities, expected);
+    }
+    assert!(ArraySpec::raid6(presets::lightning(), 3, Bytes(8192), SecondParity::Rotated).geometry().is_err());
 }
 
 #[test]

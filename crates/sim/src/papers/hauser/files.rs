@@ -29,8 +29,8 @@ pub(super) struct Retrieval {
     pub(super) additional_s: f64,
 }
 
-/// Ten sizes, of which the mean is 162.5 KB.
-const SIZES_KIB: [u64; 10] = [50, 75, 100, 125, 150, 175, 200, 225, 250, 275];
+/// Sizes of files in KB. There are as many files of each; the mean is 162.5 KB.
+pub const SIZES_KIB: [u64; 10] = [50, 75, 100, 125, 150, 175, 200, 225, 250, 275];
 
 /// What the paper's disks have for users' data: 863 MB.
 const USED: Sectors = Sectors(863_000_000 / 512);
@@ -45,7 +45,7 @@ const CLUSTER: Bytes = Bytes(56 << 10);
 const DIRECT: Sectors = Sectors(12 * BLOCK.0);
 
 /// The most processes at a time.
-const PROCESSES: usize = 12;
+pub const PROCESSES: usize = 12;
 
 impl Reading {
     /// As the machine's file system does: a block for the inode, then clusters of 7 blocks of 8 KB, one after the

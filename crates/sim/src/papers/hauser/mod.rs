@@ -11,6 +11,7 @@ use super::report::{Cell, Report, Table};
 use super::{Grid, Item, Paper, Settings};
 use crate::figure::{Axis, Figure, Series};
 use crate::mech;
+pub use files::{PROCESSES, SIZES_KIB};
 use files::{Reading, Retrieval, simulate};
 
 /// What the paper's reproduction has.
@@ -92,8 +93,10 @@ impl Configuration {
     }
 }
 
-/// File size over the two times: the paper's Bang.
-fn bang(retrieval: f64, additional: f64) -> f64 {
+/// The paper's Bang, from the average retrieval time and the additional time per process: the files' mean size over
+/// their sum. Times are in seconds, Bang is in the paper's megabytes (1000 KB) a second.
+#[must_use]
+pub fn bang(retrieval: f64, additional: f64) -> f64 {
     FILE_MB / (retrieval + additional)
 }
 

@@ -1,6 +1,7 @@
 //! Park & Choe, Striping in Disk Array RM2 (1996): tables 2 to 4 and figures 11 to 13 and 15.
 
 mod grid;
+mod raid6;
 #[cfg(test)]
 mod tests;
 
@@ -28,6 +29,7 @@ pub const PAPER: Paper = Paper {
         Item { name: "fig12", title: "throughput by striping unit, RAID 5", run: fig12 },
         Item { name: "fig13", title: "throughput by striping unit, RAID 0", run: fig13 },
         Item { name: "fig15", title: "throughput of large writes by striping unit, RM2 of 9 to 24 disks", run: fig15 },
+        Item { name: "raid6", title: "RM2 beside RAID 6 of equal capacity", run: raid6::raid6 },
     ],
 };
 
