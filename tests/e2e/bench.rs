@@ -92,6 +92,17 @@ fn processes(word: &Path) -> usize {
     lines.filter(|line| String::from_utf8_lossy(line).contains(word)).count()
 }
 
+/// The nbdfuse that works in a directory.
+fn nbdfuse_of(directory: &Path) -> Option<rustix::process::Pid> {
+    let all = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let is_it = |pid: &i32| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.starts_with(b"nbdfuse") && String::from_utf8_lossy(&line).contains(directory.to_str().unwrap())
+    };
+    pids.find(is_it).and_then(rustix::process::Pid::from_raw)
+}
+
 /// Two chunks are two cells a round. More rounds go on with what was measured, and another experiment is refused.
 #[test]
 fn a_run_keeps_what_it_measured_and_goes_on() {
@@ -301,6 +312,17 @@ fn whole_files_are_read_from_a_file_system() {
     let ended = running.finish(TIME_MAX).code_is(1);
     assert!(ended.stderr.contains("the same command goes on"), "{}", ended.stderr);
     assert_eq!(lab.observations()[..2], before, "what was measured is kept");
+    nothing_is_left();
+    let running = retrieval(&words(&files, &["--rounds", "4"]));
+    let nbdfuse = loop {
+        assert!(Instant::now() < end, "nothing is mounted");
+        if let Some(pid) = nbdfuse_of(lab.directory.path()) {
+            break pid;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    rustix::process::kill_process(nbdfuse, Signal::KILL).unwrap();
+    let _ = running.finish(TIME_MAX).code_is(1);
     nothing_is_left();
     let small = retrieval(&["--files", "3000", "--rounds", "1", "--out", "other"]).finish(TIME_MAX).code_is(1);
     assert!(small.stderr.contains("fewer --files"), "{}", small.stderr);

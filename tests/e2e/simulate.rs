@@ -68,6 +68,8 @@ fn raid_6_is_simulated_with_one_member_missing() {
         assert!((found - operations).abs() < 0.05, "{level}: {found}");
     }
     assert!(run(&["--level", "6", "--rebuilding", "1"])["rebuild_s"].as_f64().unwrap() > 5.0 * 3600.0 * 0.9);
+    let more = uraid(words.iter().chain(&load).chain(&["--level", "6", "--layout", "left-symmetric"])).code_is(2);
+    assert!(more.stderr.contains("RAID 6 does not take --layout"), "{}", more.stderr);
     let refused = uraid(words.iter().chain(&load).chain(&["--level", "6", "--failed", "1,2"])).code_is(2);
     assert!(refused.stderr.contains("at most one member"), "{}", refused.stderr);
 }
@@ -96,7 +98,7 @@ fn levels_are_compared_by_when_they_lose_data() {
         assert!((room - expected).abs() < 1e-3, "{rooms:?}");
     }
     let text = uraid(words.iter().chain(&["--level", "5,6", "--workload", "oltp"])).success().text();
-    assert!(text.contains("RAID 6") && text.contains("beside oltp"), "{text}");
+    assert!(text.contains("RAID 6") && text.contains("beside oltp,"), "{text}");
     let refused = uraid(words[..2].iter().chain(&["--members", "7", "--level", "10"]).chain(&words[4..]).chain(&rates));
     assert!(refused.code == Some(2) && refused.stderr.contains("even"), "{}", refused.stderr);
 }
@@ -120,6 +122,8 @@ fn a_trace_is_played_at_its_pace() {
     };
     assert!((iops(&["--paced"]) / 100.0 - 1.0).abs() < 0.03, "a hundred a second");
     assert!(iops(&[]) > 10_000.0, "eight channels of 100 us");
+    let endless = uraid(words.iter().chain(&["--trace", "/dev/zero"])).code_is(1);
+    assert!(endless.stderr.contains("longer than 1024 MiB"), "{}", endless.stderr);
     std::fs::write(&disk, text.replace("read_channels = 4", "read_channels = 0")).unwrap();
     let refused = uraid(words.iter().chain(&trace)).code_is(1);
     assert!(refused.stderr.contains("read_channels"), "{}", refused.stderr);

@@ -10,6 +10,7 @@ use serde::Serialize;
 use uraid_layout::{Bytes, Geometry, Level, Sectors, Spec};
 use uraid_sim::advise::trial::{Setting, Trial};
 use uraid_sim::advise::{self, Answer, Drive, Load, trial};
+use uraid_sim::input::{TRACE_MAX, read_text};
 use uraid_sim::mech::trace::{self, Format};
 use uraid_sim::mech::{DiskSpec, presets};
 use uraid_sim::workloads::{Demand, UnknownWorkload};
@@ -25,9 +26,6 @@ const SEEDS: [u64; 3] = [1, 2, 3];
 
 /// What a recommendation is compared with.
 const USUAL_CHUNK: Bytes = Bytes(64 << 10);
-
-/// The largest trace, in bytes.
-const TRACE_MAX: u64 = 1 << 30;
 
 /// Arguments of `uraid advise`.
 #[derive(Debug, Args)]
@@ -277,13 +275,7 @@ impl AdviseArgs {
         }
         if let Some(path) = &self.trace {
             let name = path.display();
-            let length = path.metadata().with_context(|| format!("can't read {name}"))?.len();
-            ensure!(
-                length <= TRACE_MAX,
-                "{name} is too long: cut out the hour that matters, at most {}",
-                size(TRACE_MAX)
-            );
-            let text = std::fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+            let text = read_text(path, TRACE_MAX).with_context(|| format!("can't read {name}"))?;
             let records = trace::parse(&text, Format::of(&text)).with_context(|| format!("can't read {name}"))?;
             ensure!(!records.is_empty(), "{name} has no reads or writes");
             demands.push((name.to_string(), Demand::Trace(records)));

@@ -1,9 +1,9 @@
 //! What an array is loaded with: a named workload, a job file for fio, or a trace.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use uraid_layout::Bytes;
+use uraid_sim::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
 use uraid_sim::mech::trace::{self, Format};
 use uraid_sim::workloads::{self, Demand, Requests, TRACE_DEPTH, Workload};
 
@@ -37,7 +37,7 @@ pub enum Kind {
 /// If there is no such workload, or the file can't be read.
 pub fn find(spec: &str, align: Bytes) -> Result<Vec<Load>, Error> {
     if let Some(path) = spec.strip_prefix("fio:").map(Path::new) {
-        let text = read(path)?;
+        let text = read(path, DESCRIPTION_MAX)?;
         let title = format!("fio's job file {}", path.display());
         return Ok(vec![Load {
             name: file_name(path),
@@ -47,7 +47,7 @@ pub fn find(spec: &str, align: Bytes) -> Result<Vec<Load>, Error> {
         }]);
     }
     if let Some(path) = spec.strip_prefix("trace:").map(Path::new) {
-        let text = read(path)?;
+        let text = read(path, TRACE_MAX)?;
         let records = trace::parse(&text, Format::of(&text))?;
         if records.is_empty() {
             return Err(Error::Refused(format!("{} has no reads or writes", path.display())));
@@ -65,8 +65,8 @@ pub fn find(spec: &str, align: Bytes) -> Result<Vec<Load>, Error> {
     Ok(found.into_iter().map(load).collect())
 }
 
-fn read(path: &Path) -> Result<String, Error> {
-    fs::read_to_string(path).map_err(Error::io("read", path))
+fn read(path: &Path, max: u64) -> Result<String, Error> {
+    read_text(path, max).map_err(Error::io("read", path))
 }
 
 fn file_name(path: &Path) -> String {

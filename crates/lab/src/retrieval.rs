@@ -127,7 +127,7 @@ pub fn run(results: &mut Results, program: &Path, out: &Path, observer: &mut Obs
     let mut lab = Lab { stage, plan: &plan, files, out, observer, begun: Instant::now(), measured: 0 };
     let ended = (0..results.rounds.max).try_for_each(|round| lab.round(round, results));
     drop(lab);
-    results.scratch.clear();
+    results.scratch.retain(|path| path.exists());
     Stage::drop_empty_log(out);
     results.save(out)?;
     ended

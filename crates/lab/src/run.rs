@@ -68,7 +68,7 @@ pub fn run(
     };
     let ended = (0..results.rounds.max).try_for_each(|round| lab.round(round, results));
     drop(lab);
-    results.scratch.clear();
+    results.scratch.retain(|path| path.exists());
     Stage::drop_empty_log(out);
     results.save(out)?;
     ended

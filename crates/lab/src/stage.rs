@@ -78,13 +78,13 @@ impl<'a> Stage<'a> {
 
     /// Removes what a run left, if it is a run's.
     pub(crate) fn sweep(scratch: &[PathBuf]) -> Result<(), Error> {
-        for path in scratch {
-            let is_ours = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uraid-bench-"));
-            if is_ours && path.is_dir() {
-                fs::remove_dir_all(path).map_err(Error::io("remove", path))?;
-            }
-        }
-        Ok(())
+        let is_ours = |path: &&PathBuf| {
+            path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("uraid-bench-")) && path.is_dir()
+        };
+        let remove = |path: &PathBuf| fs::remove_dir_all(path).map_err(Error::io("remove", path));
+        // What can't be removed must not keep the rest.
+        let results: Vec<_> = scratch.iter().filter(is_ours).map(remove).collect();
+        results.into_iter().collect()
     }
 
     /// The members of an array; different caches share them.

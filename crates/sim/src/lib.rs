@@ -14,6 +14,7 @@ pub mod disk;
 pub mod dst;
 pub mod figure;
 pub mod image;
+pub mod input;
 pub mod mech;
 pub mod member;
 pub mod members;

@@ -65,6 +65,16 @@ impl LevelName {
 }
 
 impl PlacementArgs {
+    /// Refuses options of a level that takes none but the chunk.
+    pub(crate) fn ensure_default(&self, level: &str) -> Result<(), Misuse> {
+        let Self { layout, rm2_m, copies, .. } = self;
+        let given = [("--layout", layout.is_some()), ("--rm2-m", rm2_m.is_some()), ("--copies", copies.is_some())];
+        match given.iter().find(|(_, is_given)| *is_given) {
+            Some((option, _)) => Err(Misuse(format!("{level} does not take {option}; leave it out"))),
+            None => Ok(()),
+        }
+    }
+
     /// The level with the options that it takes, for `members` members.
     pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
         let Self { ref layout, rm2_m, copies, .. } = *self;

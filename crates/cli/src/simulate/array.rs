@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_layout::{Bytes, MemberSet};
+use uraid_sim::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
 use uraid_sim::mech::trace::{self, Format, Pace, Replay};
 use uraid_sim::mech::{
     ArraySpec, CacheSpec, DiskSpec, Outcome, SecondParity, Spindles, State, StopRule, System, presets,
@@ -125,7 +126,7 @@ pub(super) fn run(args: &ArrayArgs) -> Result<()> {
     let found = match (&args.trace, &args.workload) {
         (Some(path), _) => {
             let name = path.display();
-            let text = std::fs::read_to_string(path).with_context(|| format!("can't read {name}"))?;
+            let text = read_text(path, TRACE_MAX).with_context(|| format!("can't read {name}"))?;
             let records = trace::parse(&text, Format::of(&text)).with_context(|| format!("can't read {name}"))?;
             ensure!(!records.is_empty(), "{name} has no reads or writes");
             let (pace, processes) =
@@ -182,7 +183,10 @@ impl ArrayArgs {
         let (disk, chunk) = (self.disk.disk()?, self.placement.chunk);
         let array = match self.level.real() {
             Some(name) => ArraySpec::new(disk, self.members, self.placement.level(name, self.members)?, chunk),
-            None => ArraySpec::raid6(disk, self.members, chunk, SecondParity::Rotated),
+            None => {
+                self.placement.ensure_default("RAID 6")?;
+                ArraySpec::raid6(disk, self.members, chunk, SecondParity::Rotated)
+            }
         };
         let state = match (self.failed, self.rebuilding) {
             (MemberSet::EMPTY, MemberSet::EMPTY) => State::Healthy,
@@ -208,7 +212,7 @@ impl ArrayArgs {
 }
 
 fn described(path: &Path) -> Result<DiskSpec> {
-    let text = std::fs::read_to_string(path).with_context(|| format!("can't read {}", path.display()))?;
+    let text = read_text(path, DESCRIPTION_MAX).with_context(|| format!("can't read {}", path.display()))?;
     DiskSpec::from_toml(&text).with_context(|| format!("{} describes no disk", path.display()))
 }
 
@@ -234,7 +238,12 @@ fn show(array: &ArraySpec, shown: &Shown) -> Result<()> {
     print(format_args!("{level} of {disks} x {}, chunks of {}", disk.name, size(chunk.0)))?;
     let Shown { requests, iops, mb_s, mean_ms, mean_half_width_ms, utilisation, operations, rebuild_s } = shown;
     print(format_args!("{requests} requests: {iops:.0} a second, {mb_s:.1} MB/s"))?;
-    print(format_args!("response time {mean_ms:.3} ms, +/- {mean_half_width_ms:.3} ms at 95 %"))?;
+    let interval = match mean_half_width_ms {
+        // One request has none.
+        half if half.is_finite() => format!(", +/- {half:.3} ms at 95 %"),
+        _ => String::new(),
+    };
+    print(format_args!("response time {mean_ms:.3} ms{interval}"))?;
     print(format_args!(
         "disks are busy {:.0} % of the time; {operations:.2} operations for each request",
         utilisation * 100.0

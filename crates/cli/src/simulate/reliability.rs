@@ -38,13 +38,13 @@ pub(crate) struct ReliabilityArgs {
     #[arg(long, value_parser = period, value_name = "TIME")]
     rebuild: Option<std::time::Duration>,
     /// Mean time to failure of a member, in hours; 1 % of them fail in a year by default
-    #[arg(long, value_parser = positive, default_value = "876600", value_name = "HOURS")]
+    #[arg(long, value_parser = hours, default_value = "876600", value_name = "HOURS")]
     mttf: f64,
     /// Unreadable bits among those that are read
     #[arg(long, value_parser = share, default_value = "1e-15", value_name = "SHARE")]
     ure: f64,
     /// The time for which the probability of losing data is shown
-    #[arg(long, value_parser = positive, default_value = "5", value_name = "YEARS")]
+    #[arg(long, value_parser = years, default_value = "5", value_name = "YEARS")]
     years: f64,
     /// What the workload is drawn from
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -72,9 +72,18 @@ struct Estimated {
     loss: f64,
 }
 
-fn positive(text: &str) -> Result<f64, String> {
+fn within(text: &str, range: std::ops::RangeInclusive<f64>) -> Result<f64, String> {
     let value: f64 = text.parse().map_err(|_| format!("'{text}' is not a number"))?;
-    if value > 0.0 && value.is_finite() { Ok(value) } else { Err("more than nothing is needed".into()) }
+    let (least, most) = (range.start(), range.end());
+    if range.contains(&value) { Ok(value) } else { Err(format!("it has to be from {least} to {most}")) }
+}
+
+fn hours(text: &str) -> Result<f64, String> {
+    within(text, 1.0..=1e9)
+}
+
+fn years(text: &str) -> Result<f64, String> {
+    within(text, 0.01..=1000.0)
 }
 
 fn share(text: &str) -> Result<f64, String> {
@@ -149,7 +158,6 @@ impl ReliabilityArgs {
 
     fn show(&self, disk: &DiskSpec, found: &[Estimated]) -> Result<()> {
         let bytes = Disk::new(disk.clone())?.capacity().bytes().0;
-        let beside = self.workload.as_ref().map_or(String::new(), |name| format!(" beside {name}"));
         print(format_args!(
             "{} x {} of {}; a member fails after {:.0} hours on average, {:e} of the bits can't be read",
             self.members,
@@ -174,7 +182,12 @@ impl ReliabilityArgs {
                 percent(row.loss)
             ))?;
         }
-        print(format_args!("rebuilds{beside} are of one member, with {REBUILT_AT_ONCE} stripes at a time"))
+        match &self.workload {
+            Some(name) => print(format_args!(
+                "rebuilds are of one member, beside {name}, with {REBUILT_AT_ONCE} stripes at a time"
+            )),
+            None => Ok(()),
+        }
     }
 }
 

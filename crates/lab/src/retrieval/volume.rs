@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::mount::{MountPropagationFlags, mount_change};
+use rustix::mount::{MountPropagationFlags, UnmountFlags, mount_change, unmount};
 use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serde::{Deserialize, Serialize};
 use uraid_layout::Bytes;
@@ -163,7 +163,7 @@ impl Volume {
     fn release(&mut self) -> Result<(), Error> {
         match std::mem::replace(&mut self.attachment, Attachment::Detached) {
             Attachment::Nbd => run(Command::new("nbd-client").arg("-d").arg(&self.path)),
-            Attachment::Nbdfuse(child) => end(child),
+            Attachment::Nbdfuse(child) => end(child, &self.path),
             Attachment::Detached => Ok(()),
         }
     }
@@ -220,7 +220,7 @@ fn start_nbdfuse(server: &Server, path: &Path) -> Result<Child, Error> {
         Ok(()) => Ok(child),
         Err(error) => {
             // The reason why it did not connect is reported.
-            let _ = end(child);
+            let _ = end(child, path);
             Err(error)
         }
     }
@@ -238,13 +238,15 @@ fn await_size(size: Bytes, mut found: impl FnMut() -> Result<u64, Error>) -> Res
     Ok(())
 }
 
-/// Ends `nbdfuse`. It unmounts its file.
-fn end(mut child: Child) -> Result<(), Error> {
+/// Ends `nbdfuse`.
+fn end(mut child: Child, path: &Path) -> Result<(), Error> {
     if matches!(child.try_wait(), Ok(None)) {
         // It may have ended by itself.
         let _ = Pid::from_raw(child.id().cast_signed()).map(|pid| kill_process(pid, Signal::TERM));
     }
     child.wait().map_err(Error::io("wait for", Path::new("nbdfuse")))?;
+    // It unmounts its file, unless it was killed.
+    let _ = unmount(path, UnmountFlags::DETACH);
     Ok(())
 }
 

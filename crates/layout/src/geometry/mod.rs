@@ -85,8 +85,8 @@ enum Numbering {
     StripesOfRow(Divisor),
 }
 
-/// The fewest members of a RAID 6: two of data, two of parity.
-const RAID6_MEMBERS_MIN: u8 = 4;
+/// The members that a RAID 6 can have: two of data and two of parity at least.
+const RAID6_MEMBERS: core::ops::RangeInclusive<u8> = 4..=64;
 
 impl Geometry {
     /// Builds the geometry of an array.
@@ -122,7 +122,7 @@ impl Geometry {
         is_rotated: bool,
     ) -> Result<Self, GeometryError> {
         let spec = Spec { level: Level::Raid5 { rotation: Rotation::LeftSymmetric }, members, chunk, member_size };
-        if members < RAID6_MEMBERS_MIN {
+        if !RAID6_MEMBERS.contains(&members) {
             return Err(GeometryError::Raid6Members { members });
         }
         let chunk = spec.check_modelled()?;
