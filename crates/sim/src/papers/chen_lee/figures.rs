@@ -45,6 +45,16 @@ pub(super) fn fig5(settings: &Settings) -> Report {
     panels("fig5", "Write throughput as a share of the maximum, 17 Lightnings", Direction::Write, true, settings)
 }
 
+/// What the paper's text says of a panel: units that have at least so many per cent of any curve's maximum.
+fn papers(direction: Direction, concurrency: usize) -> Vec<Series> {
+    let point = |unit, share| Series::points(format!("the paper: {share} % or more"), vec![(unit, f64::from(share))]);
+    match (direction, concurrency) {
+        (Direction::Read, 4) => vec![point(24.0, 70), point(40.0, 98)],
+        (Direction::Read, _) => vec![point(24.0, 70)],
+        (Direction::Write, _) => vec![point(6.0, 73)],
+    }
+}
+
 /// Throughputs of one direction by striping unit: a table and a drawing for each concurrency.
 fn panels(what: &str, title: &str, direction: Direction, is_share: bool, settings: &Settings) -> Report {
     let plan = plan(settings, vec![presets::lightning()], MEMBERS);
@@ -62,7 +72,11 @@ fn panels(what: &str, title: &str, direction: Direction, is_share: bool, setting
         }
         report.tables.push(table);
         let points = |curve: Vec<f64>| measured.units.iter().map(|&unit| unit as f64).zip(curve).collect();
-        let series = names.iter().zip(curves).map(|(name, curve)| Series::line(*name, points(curve))).collect();
+        let mut series: Vec<Series> =
+            names.iter().zip(curves).map(|(name, curve)| Series::line(*name, points(curve))).collect();
+        if is_share {
+            series.extend(papers(direction, concurrency));
+        }
         let y = if is_share { Axis::linear(label).over(0.0, 100.0) } else { Axis::log10(label) };
         let name = format!("chen-lee-{what}-{concurrency}");
         let above = format!("{title}: concurrency {concurrency}");

@@ -254,6 +254,11 @@ fn figure_report(name: &str, subject: &Subject, settings: &Settings) -> Report {
             "least of all workloads",
             least.iter().map(|(unit, share)| (*unit as f64, *share)).collect(),
         ));
+        if subject.level == RM2.level {
+            let of_paper = least.iter().find(|(unit, _)| *unit as f64 == TABLE_3[index]);
+            let points = of_paper.map(|(unit, share)| (*unit as f64, *share)).into_iter().collect();
+            series.push(Series::points("the paper's best unit, table 3", points));
+        }
         let axes = (Axis::log2("striping unit, KB"), Axis::linear("% of the greatest throughput").over(0.0, 100.0));
         report.figures.push(Figure::new(&format!("rm2-{name}-{:.0}", reads * 100.0), &title, axes.0, axes.1, series));
         report.tables.push(table);
@@ -413,6 +418,11 @@ fn fig15(settings: &Settings) -> Report {
         table.row(format!("{disks}, {height}"), curve.iter().map(|point| Cell::number(point.1, 0)).collect());
         series.push(Series::line(format!("N = {disks}, M = {height}"), curve.clone()));
     }
+    let best = TABLE_4.iter().zip(&found).filter_map(|((_, height), curve)| {
+        let paper = TRACK_KIB / f64::from(*height);
+        curve.iter().min_by(|a, b| (a.0 - paper).abs().total_cmp(&(b.0 - paper).abs())).copied()
+    });
+    series.push(Series::points("the paper's best units, table 4", best.collect()));
     report.tables.push(table);
     let axes = (Axis::log2("striping unit, KB"), Axis::linear("KB/s for each disk"));
     report.figures.push(Figure::new("rm2-fig15", "RM2: large writes by striping unit", axes.0, axes.1, series));

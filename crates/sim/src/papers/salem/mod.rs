@@ -112,6 +112,13 @@ fn effectiveness_report(what: &str, title: &str, rows_are: &str, curves: &[(Stri
     report
 }
 
+/// Draws a number of the paper's text into a report's figure.
+fn draw_papers(report: &mut Report, what: &str, points: Vec<(f64, f64)>) {
+    if let Some(figure) = report.figures.last_mut() {
+        figure.series.push(Series::points(format!("the paper, {what}"), points));
+    }
+}
+
 fn note_space(report: &mut Report) {
     report.choice(format!(
         "The size of the task data space of section 4 is not in the text. A whole drive's worth ({} MB on the RA81) \
@@ -128,6 +135,7 @@ fn fig4a(_: &Settings) -> Report {
     };
     let whole = curves(RA81.capacity());
     let mut report = effectiveness_report("fig4a", "Effectiveness of striping by block size, RA81", "block", &whole);
+    draw_papers(&mut report, "1 KB", vec![(f64::from(DISKS), 13.0)]);
     report.tables.push(table("The same with a data space of 10^8 bytes", "block", &curves(FILE)));
     let ends: Vec<f64> = whole.iter().map(|(_, curve)| at_most(curve)).collect();
     let shown = |value: f64| format!("{value:+.1} %");
@@ -354,6 +362,8 @@ fn fig6(_: &Settings) -> Report {
     report.tables.push(table);
     let axes = (Axis::linear("number of disks").over(1.0, f64::from(DISKS)), Axis::linear("effectiveness, %"));
     report.figures.push(Figure::new("salem-fig6", title, axes.0, axes.1, series));
+    let stated = (1..=DISKS).filter_map(|disks| Some((f64::from(disks), 100.0 * (1.0 - 1.0 / paper(disks)?))));
+    draw_papers(&mut report, "future", stated.collect());
     for (disks, wanted) in [(5, 2.5), (8, 3.3), (10, 3.7)] {
         let got = gain(&future, disks);
         report.check(
