@@ -107,6 +107,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         ci: false,
     },
     Scenario {
+        name: "retrieval",
+        about: "whole files are read from an ext4 on temporary arrays over the kernel's client",
+        kind: Kind::Script(include_str!("scenario/retrieval.sh")),
+        disks: 3,
+        disk_mib: 64,
+        time_max: minutes(5),
+        ci: false,
+    },
+    Scenario {
         name: "disconnect",
         about: "the device taken away under load",
         kind: Kind::Script(include_str!("scenario/disconnect.sh")),
