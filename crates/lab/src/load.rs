@@ -8,6 +8,7 @@ use uraid_sim::mech::trace::{self, Format};
 use uraid_sim::workloads::{self, Demand, Requests, TRACE_DEPTH, Workload};
 
 use crate::Error;
+use crate::plan::LoadId;
 
 /// A load, which belongs to one column of the results.
 #[derive(Clone, Debug)]
@@ -20,6 +21,14 @@ pub struct Load {
     pub digest: u32,
     /// Where its requests come from.
     pub kind: Kind,
+}
+
+impl Load {
+    /// What a plan keeps of it.
+    #[must_use]
+    pub fn id(&self) -> LoadId {
+        LoadId { name: self.name.clone(), title: self.title.clone(), digest: self.digest }
+    }
 }
 
 /// Where requests come from.

@@ -14,8 +14,7 @@ mod files;
 mod volume;
 
 use std::path::Path;
-use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use uraid_layout::Bytes;
@@ -159,7 +158,7 @@ impl Lab<'_, '_> {
             }
             let observation = self.measure(round, config, results);
             // What was measured while somebody stopped everything counts for nothing.
-            self.check_stop()?;
+            self.observer.check_stop()?;
             results.observations.push(observation?);
             results.save(self.out)?;
             self.measured += 1;
@@ -191,18 +190,12 @@ impl Lab<'_, '_> {
         Ok(Observation { round, config, mean_s, files, size, raw })
     }
 
-    fn check_stop(&self) -> Result<(), Error> {
-        if self.observer.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
-    }
-
     fn tell(&mut self, round: usize, results: &Results, what: String) -> Result<(), Error> {
-        self.check_stop()?;
+        self.observer.check_stop()?;
         let done = results.observations.len();
         let total = self.plan.arrays.configs().len() * results.rounds.min.max(round + 1);
         let each = match self.measured {
-            0 => {
-                std::time::Duration::from_secs(self.plan.seconds) * u32::try_from(self.plan.processes * 2).unwrap_or(1)
-            }
+            0 => Duration::from_secs(self.plan.seconds) * u32::try_from(self.plan.processes * 2).unwrap_or(1),
             measured => self.begun.elapsed() / measured,
         };
         let left = each * u32::try_from(total.saturating_sub(done)).unwrap_or(u32::MAX);

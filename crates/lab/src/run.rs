@@ -38,6 +38,13 @@ pub struct Observer<'a> {
     pub stop: &'a AtomicBool,
 }
 
+impl Observer<'_> {
+    /// Fails if somebody wants the run to end.
+    pub(crate) fn check_stop(&self) -> Result<(), Error> {
+        if self.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
+    }
+}
+
 /// Measures what `results` lack of their plan. They are in `out` after each cell. `program` is the `uraid` that serves
 /// the arrays.
 ///
@@ -128,7 +135,7 @@ impl Lab<'_, '_> {
                 self.tell(round, results, format!("{config}: {}", load.name))?;
                 let measured = self.cell(&server, load, round);
                 // What was measured while somebody stopped everything counts for nothing.
-                self.check_stop()?;
+                self.observer.check_stop()?;
                 let measured = measured?;
                 let (config, load) = (config.clone(), load.name.clone());
                 results.observations.push(Observation { round, config, load, measured });
@@ -155,12 +162,8 @@ impl Lab<'_, '_> {
         native::load(&server.socket, EXPORT, vec![source], depth, time)
     }
 
-    fn check_stop(&self) -> Result<(), Error> {
-        if self.observer.stop.load(Ordering::Relaxed) { Err(Error::Interrupted) } else { Ok(()) }
-    }
-
     fn tell(&mut self, round: usize, results: &Results, what: String) -> Result<(), Error> {
-        self.check_stop()?;
+        self.observer.check_stop()?;
         let done = results.observations.len();
         let configs = self.plan.arrays.configs().len();
         // Loads that are done need no cell of this round or of later ones.

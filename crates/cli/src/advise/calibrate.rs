@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use uraid_lab::machine::Machine;
-use uraid_lab::plan::{LoadId, Place};
+use uraid_lab::plan::Place;
 use uraid_lab::stats::median_of;
 use uraid_lab::{Arrays, Config, Driver, Load, Plan, Results, Rounds, run};
 use uraid_sim::advise::trial::{CACHE, Trial};
@@ -79,8 +79,7 @@ pub(super) fn calibrate(
         cache_size: CACHE.size.0,
     };
     ensure_room(&arrays)?;
-    let id = |load: &Load| LoadId { name: load.name.clone(), title: load.title.clone(), digest: load.digest };
-    let ids = loads.iter().map(id).collect();
+    let ids = loads.iter().map(Load::id).collect();
     let plan = Plan { arrays, loads: ids, driver: Driver::Native, align: ALIGN, warm_up_s: 1, seconds: 2 };
     let mut results = Results::new(plan, ROUNDS, Machine::default());
     let out = Scratch::in_directory(&directories[0])?;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use uraid_lab::plan::{LoadId, size as unit};
+use uraid_lab::plan::size as unit;
 use uraid_lab::{Config, Driver, Error, Load, Plan, Results, Summary, fio, load, report, run};
 use uraid_layout::Bytes;
 
@@ -104,10 +104,9 @@ fn loads(args: &ChunkArgs) -> Result<Vec<Load>> {
 }
 
 fn plan(args: &ChunkArgs, loads: &[Load], driver: Driver) -> Result<Plan> {
-    let id = |load: &Load| LoadId { name: load.name.clone(), title: load.title.clone(), digest: load.digest };
     Ok(Plan {
         arrays: args.arrays.arrays()?,
-        loads: loads.iter().map(id).collect(),
+        loads: loads.iter().map(Load::id).collect(),
         driver,
         align: args.align.0,
         warm_up_s: args.warm_up,

@@ -69,7 +69,6 @@ pub struct Mix {
     components: Vec<Component>,
     total: f64,
     capacity: Sectors,
-    volume: usize,
     random: Random,
     /// For each component: where each process's stream goes on, or the shared one.
     streams: Vec<Vec<Option<u64>>>,
@@ -103,7 +102,7 @@ impl Mix {
         }
         let total = components.iter().map(|component| component.weight).sum();
         let streams = vec![Vec::new(); components.len()];
-        Ok(Self { components, total, capacity, volume: 0, random: Random::new(seed), streams })
+        Ok(Self { components, total, capacity, random: Random::new(seed), streams })
     }
 
     /// Chen & Lee's workload: sizes of one distribution, a share of reads, aligned to 1 KiB, uniform over the array.
@@ -113,13 +112,6 @@ impl Mix {
     pub fn uniform(sizes: Sizes, reads: f64, capacity: Sectors, seed: u64) -> Result<Self, Error> {
         let pattern = Pattern::Random { align: super::sizes::UNIT };
         Self::new(vec![Component { weight: 1.0, sizes, reads, pattern }], capacity, seed)
-    }
-
-    /// The same requests to another of the system's arrays.
-    #[must_use]
-    pub fn on_volume(mut self, volume: usize) -> Self {
-        self.volume = volume;
-        self
     }
 
     /// Draws a request of a process.
@@ -150,7 +142,7 @@ impl Mix {
     }
 
     fn at(&self, is_write: bool, lba: u64, len: Sectors) -> Request {
-        Request { volume: self.volume, is_write, lba: Lba(lba), len }
+        Request { volume: 0, is_write, lba: Lba(lba), len }
     }
 
     fn component(&mut self) -> usize {
