@@ -2,12 +2,11 @@
 
 use std::cell::Cell;
 use std::io;
-use std::rc::Rc;
+use std::mem;
+use std::rc::{Rc, Weak};
 use std::time::{Duration, Instant};
 
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::UnixStream;
-use tokio::net::unix::OwnedReadHalf;
 use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use uraid_nbd::UnixSocket;
@@ -19,6 +18,9 @@ type Response = super::protocol::Response<Answer>;
 
 /// Maximum number of connections. Another one replaces the one that has been idle longest.
 const CONNECTIONS_MAX: usize = 16;
+
+/// How many bytes to make room for before reading.
+const READ_BYTES: usize = 4 << 10;
 
 /// How long a peer may take to send its next line, and to receive a response.
 const LINE_TIME_MAX: Duration = Duration::from_secs(60);
@@ -50,12 +52,14 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
                     let control = Rc::clone(&control);
                     let idle = Rc::new(Cell::new(None));
                     let idle_since = Rc::clone(&idle);
+                    let conversation = Rc::new(stream);
+                    let stream = Rc::downgrade(&conversation);
                     let task = connections.spawn_local(async move {
-                        if let Err(error) = converse(&control, stream, &idle).await {
+                        if let Err(error) = converse(&control, &conversation, &idle).await {
                             tracing::debug!(%error, "a control connection ended");
                         }
                     });
-                    peers.add(Peer { idle_since, task });
+                    peers.add(Peer { idle_since, stream, task });
                 }
                 Err(error) => {
                     tracing::warn!(%error, "could not accept a control connection");
@@ -74,7 +78,18 @@ pub(crate) async fn serve(control: Rc<Control>, socket: UnixSocket) {
 struct Peer {
     /// Since when it has waited for its next request; `None` while a request is being answered.
     idle_since: Rc<Cell<Option<Instant>>>,
+    /// Its stream, to look at; the connection's task reads and writes it.
+    stream: Weak<UnixStream>,
     task: AbortHandle,
+}
+
+impl Peer {
+    /// Since when it has waited for a request; `None` while one is being answered or has not been read yet.
+    fn idle_since(&self) -> Option<Instant> {
+        let since = self.idle_since.get()?;
+        let unread = rustix::io::ioctl_fionread(self.stream.upgrade()?).ok()?;
+        (unread == 0).then_some(since)
+    }
 }
 
 /// The current connections.
@@ -90,7 +105,7 @@ impl Peers {
     /// Ends the connection that has waited longest for a request. Returns false if all are being answered.
     fn dismiss(&mut self) -> bool {
         self.0.retain(|peer| !peer.task.is_finished());
-        let idle = self.0.iter().filter_map(|peer| Some((peer.idle_since.get()?, &peer.task)));
+        let idle = self.0.iter().filter_map(|peer| Some((peer.idle_since()?, &peer.task)));
         let longest = idle.min_by_key(|(since, _)| *since);
         longest.inspect(|(_, task)| task.abort()).is_some()
     }
@@ -104,37 +119,59 @@ fn refuse(stream: &UnixStream) {
 }
 
 /// Answers one peer line by line, until it leaves or sends an invalid line. Keeps track of its idle time.
-async fn converse(control: &Rc<Control>, stream: UnixStream, idle: &Cell<Option<Instant>>) -> io::Result<()> {
-    let (read, mut write) = stream.into_split();
-    let mut read = BufReader::new(read);
+async fn converse(control: &Rc<Control>, stream: &UnixStream, idle: &Cell<Option<Instant>>) -> io::Result<()> {
+    let mut unread = Vec::new();
     loop {
         idle.set(Some(Instant::now()));
-        let Some(text) = timeout(LINE_TIME_MAX, read_line(&mut read)).await?? else { return Ok(()) };
+        let Some(text) = timeout(LINE_TIME_MAX, read_line(stream, &mut unread)).await?? else { return Ok(()) };
         idle.set(None);
         let (response, goes_on) = match text {
             Ok(text) => (answer(control, &text).await, true),
             Err(error) => (Response::Error(error), false),
         };
-        timeout(RESPONSE_TIME_MAX, write.write_all(&line(&response))).await??;
+        timeout(RESPONSE_TIME_MAX, write_all(stream, &line(&response))).await??;
         if !goes_on {
             return Ok(());
         }
     }
 }
 
-/// The next line, or why it is invalid; `None` at the end.
-async fn read_line(read: &mut BufReader<OwnedReadHalf>) -> io::Result<Option<Result<Vec<u8>, String>>> {
-    let mut text = Vec::new();
-    let most = u64::try_from(LINE_BYTES_MAX).expect("a line is short");
-    let count = read.take(most).read_until(b'\n', &mut text).await?;
-    Ok(match text.last() {
-        None => None,
-        Some(b'\n') => Some(Ok(text)),
-        Some(_) if count == LINE_BYTES_MAX => {
-            Some(Err(format!("the line is longer than {LINE_BYTES_MAX} bytes; send one JSON object a line")))
+/// The next line, or why it is invalid; `None` at the end. `unread` are bytes that were read before, beyond a line.
+async fn read_line(stream: &UnixStream, unread: &mut Vec<u8>) -> io::Result<Option<Result<Vec<u8>, String>>> {
+    let mut searched = 0;
+    loop {
+        let end = unread[searched..].iter().position(|byte| *byte == b'\n').map(|at| searched + at + 1);
+        if let Some(end) = end.filter(|end| *end <= LINE_BYTES_MAX) {
+            let rest = unread.split_off(end);
+            return Ok(Some(Ok(mem::replace(unread, rest))));
         }
-        Some(_) => Some(Err("the last line has no end: end each request with a newline".to_owned())),
-    })
+        if unread.len() >= LINE_BYTES_MAX {
+            let text = format!("the line is longer than {LINE_BYTES_MAX} bytes; send one JSON object a line");
+            return Ok(Some(Err(text)));
+        }
+        searched = unread.len();
+        stream.readable().await?;
+        unread.reserve(READ_BYTES);
+        match stream.try_read_buf(unread) {
+            Ok(0) if unread.is_empty() => return Ok(None),
+            Ok(0) => return Ok(Some(Err("the last line has no end: end each request with a newline".to_owned()))),
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+async fn write_all(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(count) => bytes = &bytes[count..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 async fn answer(control: &Rc<Control>, text: &[u8]) -> Response {
