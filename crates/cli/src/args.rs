@@ -273,6 +273,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
     #[arg(help_heading = "Performance")]
     pub(crate) reactors: u8,
+    /// Threads that serve clients' connections, beside the one that serves the array
+    ///
+    /// They help if many clients keep one core busy; a request that is alone costs two hops between threads. 0: one
+    /// thread does everything.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=REACTORS_MAX), default_value_t = 0, value_name = "N")]
+    #[arg(help_heading = "Performance")]
+    pub(crate) connection_threads: u8,
     #[command(flatten)]
     pub(crate) patience: PatienceArgs,
     #[command(flatten)]

@@ -73,7 +73,10 @@ impl Fleet {
         let followers = addresses.drain(first..).zip(incoming.drain(first..)).map(begin).collect::<Result<_>>()?;
         drop(sender);
         let (address, incoming) = (addresses.pop().expect("the keeper's"), incoming.pop().expect("the keeper's"));
-        let keeper = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, Some(address))?);
+        let keeper = Rc::new({
+            let recorder = Arc::clone(&address.recorder);
+            Reactor::new(array.into_engine()?, info.clone(), settings, Some(address), None, recorder)?
+        });
         let limits = settings.limits(reactors.into());
         let mut fleet = Self { keeper, limits, dispatcher, incoming, steps, followers, ended };
         tokio::select! {
@@ -142,7 +145,10 @@ impl Beginning {
     async fn serve(self) -> Ended {
         let Self { follower, address, incoming, info, settings, steps } = self;
         let limits = settings.limits(address.bands.shards().count());
-        let reactor = Rc::new(Reactor::new(follower.into_engine()?, info, settings, Some(address))?);
+        let reactor = Rc::new({
+            let recorder = Arc::clone(&address.recorder);
+            Reactor::new(follower.into_engine()?, info, settings, Some(address), None, recorder)?
+        });
         let server = Server::new(Rc::clone(&reactor), limits)?;
         reactor.count_request_memory(server.request_memory());
         let mut ring = reactor.spawn();

@@ -20,7 +20,8 @@ use uraid_layout::{MemberIndex, Sectors};
 
 use crate::about::About;
 use crate::control::protocol::{HealthState, Trouble, Work};
-use crate::reactor::{Asked, CacheUse, Facts, Reactor};
+use crate::meter::Asked;
+use crate::reactor::{CacheUse, Facts, Reactor};
 use crate::terminal::list;
 use text::Text;
 

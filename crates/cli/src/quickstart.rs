@@ -55,6 +55,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         accept_stale: Vec::new(),
         busy_poll: BusyPoll::Auto,
         reactors: 1,
+        connection_threads: 0,
         spares: Vec::new(),
         scrub_every: None,
         cache: CacheArgs::default(),

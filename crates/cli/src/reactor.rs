@@ -10,7 +10,6 @@
 mod facts;
 mod laggards;
 mod members;
-mod meter;
 mod parts;
 mod peers;
 mod post;
@@ -28,29 +27,28 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
-use uraid_io::buf::{Buf, Pool};
+use uraid_io::buf::{Buf, Parcel, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, RequestMemory, Span};
 
-use crate::control::protocol::Traffic;
 use crate::events::Watcher;
+use crate::connections::{Call, Caller, Callers};
 use crate::health::Condition;
+use crate::meter::{Meter, Request};
 use crate::patience::{FORGIVEN_AFTER, Patience};
 use crate::recorder::Recorder;
 use crate::spin::Spinner;
 pub(crate) use facts::{CacheUse, Facts};
 use members::Open;
-pub(crate) use meter::Asked;
-use meter::{Meter, Request};
 use peers::{PeerToken, Peers};
 pub(crate) use post::{Address, KEEPER};
 use stop::StopClock;
 
 /// Request memory kept for reuse, by all reactors together. Requests in flight beyond it use the allocator.
-const KEPT: Bytes = Bytes(16 << 20);
+pub(crate) const KEPT: Bytes = Bytes(16 << 20);
 
 /// How the cache works.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +88,10 @@ impl Settings {
     ///
     /// Data for another reactor's part of the array exists three times: in the request, in transit, and in the other
     /// reactor's memory.
+    pub(crate) fn limits_of_thread(&self, threads: u8) -> Limits {
+        Limits { bytes_in_flight_all_max: self.request_memory.0 / u64::from(threads), ..Limits::default() }
+    }
+
     pub(crate) fn limits(&self, reactors: usize) -> Limits {
         let copies = if reactors > 1 { 3 } else { 1 };
         Limits { bytes_in_flight_all_max: self.request_memory.0 / (copies * reactors as u64), ..Limits::default() }
@@ -103,8 +105,6 @@ pub(crate) struct Reactor {
     info: ExportInfo,
     pool: Pool,
     spinner: Spinner,
-    /// The clients' traffic.
-    traffic: Cell<Traffic>,
     /// A member is in the seat, but its copy has not begun yet.
     begins_replacing: Cell<bool>,
     /// Receives the array's condition, if set.
@@ -121,8 +121,8 @@ pub(crate) struct Reactor {
     request_memory: OnceCell<RequestMemory>,
     last_resort: LastResort,
     meter: Rc<Meter>,
-    /// All reactors' recorder of clients' requests.
-    recorder: Arc<Recorder>,
+    /// The connection threads, if there are any.
+    callers: Option<Callers>,
     /// The other reactors, if there are any.
     peers: Option<Peers>,
     /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
@@ -142,6 +142,8 @@ pub(crate) struct Reactor {
 pub(crate) enum Token {
     Read(Request),
     Other(Request),
+    /// A client of a connection thread, with the length of its write.
+    Caller(Caller, Bytes),
     Peer(PeerToken),
     /// An administrator of the members.
     Administrator(oneshot::Sender<Result<(), EngineError>>),
@@ -156,6 +158,8 @@ impl Reactor {
         info: ExportInfo,
         settings: Settings,
         address: Option<Address>,
+        callers: Option<Callers>,
+        recorder: Arc<Recorder>,
     ) -> Result<Self> {
         let share = |bytes: Bytes| {
             let reactors = address.as_ref().map_or(1, |address| address.bands.shards().count() as u64);
@@ -173,14 +177,12 @@ impl Reactor {
         engine.set_deadlines(settings.patience.deadlines);
         engine.set_max_errors(settings.patience.max_errors);
         let standing = engine.standing();
-        let recorder = address.as_ref().map(|address| Arc::clone(&address.recorder)).unwrap_or_default();
         Ok(Self {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
             info,
             pool,
             spinner: Spinner::new(settings.busy_poll),
-            traffic: Cell::default(),
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
             deleted: RefCell::default(),
@@ -189,8 +191,8 @@ impl Reactor {
             smart: RefCell::default(),
             request_memory: OnceCell::new(),
             last_resort: settings.last_resort,
-            meter: Rc::default(),
-            recorder,
+            meter: Meter::new(recorder),
+            callers,
             peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
             unfinished: Notify::new(),
@@ -213,7 +215,7 @@ impl Reactor {
 
     /// The recorder of the clients' requests.
     pub(crate) fn recorder(&self) -> &Recorder {
-        &self.recorder
+        self.meter.recorder()
     }
 
     /// The watcher of the array's condition.
@@ -239,6 +241,10 @@ impl Reactor {
             tokio::task::spawn_local(async move { spinning.spinner.run().await });
         }
         self.spawn_peers();
+        if self.callers.is_some() {
+            let calls = Rc::clone(self);
+            tokio::task::spawn_local(async move { calls.receive_calls().await });
+        }
         let ring = Rc::clone(self);
         tokio::task::spawn_local(async move { ring.run().await })
     }
@@ -348,6 +354,7 @@ impl Reactor {
         if let Some(peers) = &self.peers {
             self.deliver(peers);
         }
+        self.callers.iter().for_each(Callers::deliver);
         if self.is_stopping.get() {
             self.turned.notify_one();
         }
@@ -374,9 +381,74 @@ impl Reactor {
             Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
             // The requester may be gone.
             Token::Administrator(reply) => drop(reply.send(result.map(drop))),
+            Token::Caller(caller, len) => {
+                let spare = || (len > Bytes(0)).then(|| self.pool.spare(len)).flatten();
+                let memory = |buf: Option<Buf>| buf.map(Buf::into_parcel).or_else(spare);
+                let (result, memory) = match result {
+                    Ok(buf) => (Ok(()), memory(buf)),
+                    Err(error) => (Err(nbd(error)), None),
+                };
+                self.callers.as_ref().expect("a caller's request comes from one").answer(caller, result, memory);
+            }
             Token::Peer(token) => self.answer_peer(token, result),
             Token::Close => self.ended.set(Some(result.map(drop))),
         }
+    }
+
+    /// Handles connection threads' requests as they arrive. Runs forever.
+    async fn receive_calls(&self) {
+        let callers = self.callers.as_ref().expect("there are connection threads");
+        let mut batch = Vec::new();
+        loop {
+            callers.calls.take(&mut batch).await;
+            for Call { caller, command, memory } in batch.drain(..) {
+                let len = memory.as_ref().filter(|_| matches!(command, Command::Write { .. })).map_or(0, Parcel::len);
+                let mut buf = memory.map(|memory| self.adopt(memory));
+                let command = command.with_buffer(|_| buf.take().expect("reads and writes come with memory"));
+                match self.translated(command) {
+                    Ok(command) => {
+                        self.engine.borrow_mut().submit(Token::Caller(caller, Bytes(len as u64)), command);
+                    }
+                    Err(error) => callers.answer(caller, Err(error), None),
+                }
+            }
+            self.kick();
+        }
+    }
+
+    /// The memory of a connection thread's request.
+    fn adopt(&self, memory: Parcel) -> Buf {
+        let len = Bytes(memory.len() as u64);
+        if !self.pool.has_room(len) {
+            self.engine.borrow_mut().reclaim(len);
+        }
+        self.pool.adopt(memory)
+    }
+
+    /// The engine's command for a client's.
+    ///
+    /// # Errors
+    /// [`NbdError::NotSupported`] if zeros are to be fast and would have to be written.
+    ///
+    /// # Panics
+    /// If the command is one of those that are answered [at once](at_once).
+    fn translated(&self, command: Command<Buf>) -> Result<engine::Command, NbdError> {
+        let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
+        let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
+        Ok(match command {
+            Command::Read { span, buffer } => engine::Command::Read { lba: lba(span), buf: buffer },
+            Command::Write { span, buffer, fua } => engine::Command::Write { lba: lba(span), buf: buffer, fua },
+            Command::Flush => engine::Command::Flush,
+            Command::Trim { span, fua } => engine::Command::Trim { lba: lba(span), len: len(span), fua },
+            Command::WriteZeroes { span, fast: true, .. } if !self.is_fast(span) => {
+                return Err(NbdError::NotSupported);
+            }
+            Command::WriteZeroes { span, fua, .. } => {
+                // The members keep their space: only a trim gives it back.
+                engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch: false }
+            }
+            Command::Cache { .. } | Command::BlockStatus { .. } => unreachable!("it is answered at once"),
+        })
     }
 
     /// Memory for a request, if there is any.
@@ -409,40 +481,37 @@ impl Export for Reactor {
     }
 
     fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {
-        self.count(&command);
-        self.recorder.note(&command);
-        let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
-        let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
-        let command = match command {
-            Command::Read { span, buffer } => engine::Command::Read { lba: lba(span), buf: buffer },
-            Command::Write { span, buffer, fua } => engine::Command::Write { lba: lba(span), buf: buffer, fua },
-            Command::Flush => engine::Command::Flush,
-            Command::Trim { span, fua } => engine::Command::Trim { lba: lba(span), len: len(span), fua },
-            Command::WriteZeroes { span, fast: true, .. } if !self.is_fast(span) => {
-                return reply.done(Err(NbdError::NotSupported));
-            }
-            Command::WriteZeroes { span, fua, .. } => {
-                // The members keep their space: only a trim gives it back.
-                engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch: false }
-            }
-            // The cache holds only writes and read-ahead, so a hint has nothing to warm.
-            Command::Cache { .. } => return reply.done(Ok(Payload::None)),
-            Command::BlockStatus { span, .. } => {
-                let extent = Extent { length_bytes: span.length_bytes, hole: false, zero: false };
-                return reply.done(Ok(Payload::Extents(vec![extent])));
-            }
-        };
-        let reply = self.meter.begin(&command, reply);
-        if let Some(peers) = self.peers.as_ref().filter(|peers| !peers.is_own(&command)) {
-            return self.split(peers, command, reply);
+        let request = self.meter.begin(&command, reply);
+        if let Some(payload) = at_once(&command) {
+            return request.dismiss(Ok(payload));
         }
-        let token = if matches!(command, engine::Command::Read { .. }) { Token::Read } else { Token::Other };
-        self.engine.borrow_mut().submit(token(reply), command);
+        let command = match self.translated(command) {
+            Ok(command) => command,
+            Err(error) => return request.dismiss(Err(error)),
+        };
+        if let Some(peers) = self.peers.as_ref().filter(|peers| !peers.is_own(&command)) {
+            return self.split(peers, command, request);
+        }
+        let token = if request.is_read() { Token::Read } else { Token::Other };
+        self.engine.borrow_mut().submit(token(request), command);
     }
 
     fn kick(&self) {
         self.spinner.touch();
         self.turn();
+    }
+}
+
+/// The answer to a command for which nobody need ask the array.
+pub(crate) fn at_once<B>(command: &Command<B>) -> Option<Payload<Buf>> {
+    match command {
+        // The cache holds only writes and read-ahead, so a hint has nothing to warm.
+        Command::Cache { .. } => Some(Payload::None),
+        Command::BlockStatus { span, .. } => {
+            let extent = Extent { length_bytes: span.length_bytes, hole: false, zero: false };
+            Some(Payload::Extents(vec![extent]))
+        }
+        _ => None,
     }
 }
 

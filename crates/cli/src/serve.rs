@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -21,10 +22,12 @@ use crate::about::About;
 use crate::args::{BusyPoll, CacheName, EndpointArgs, ListenAt, Misuse, ReadAhead, ServeArgs, WatchArgs};
 use crate::control::{self, Control};
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher, check_program};
+use crate::connections::{self, ConnectionThreads};
 use crate::fleet::Fleet;
 use crate::logging;
 use crate::metrics::Exporter;
-use crate::reactor::{Caching, LastResort, Reactor, Settings};
+use crate::reactor::{Caching, KEPT, LastResort, Reactor, Settings};
+use crate::recorder::Recorder;
 use crate::running::Registration;
 use crate::signals::{Signals, outlive_file_limits};
 use crate::smart::Smart;
@@ -190,7 +193,7 @@ async fn serve(
     let reactors = reactors(&array, args);
     let about = About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors, spares);
     let about = Rc::new(About { config: args.config.clone(), ..about });
-    let service = Service::start(array, &info, settings, reactors).await?;
+    let service = Service::start(array, &info, settings, reactors, args.connection_threads).await?;
     let (reactor, connections) = service.parts();
     let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
     control.limit_rebuilds(args.limits.rebuild_limit.0);
@@ -266,15 +269,29 @@ async fn say_what_stops(reactor: Rc<Reactor>) {
 /// The server of the array: one reactor, or several.
 enum Service {
     One(Rc<Reactor>, Server<Reactor>),
+    Threads(Rc<Reactor>, ConnectionThreads),
     Several(Fleet),
 }
 
 impl Service {
-    async fn start(array: Array, info: &ExportInfo, settings: Settings, reactors: u8) -> Result<Self> {
+    async fn start(array: Array, info: &ExportInfo, settings: Settings, reactors: u8, threads: u8) -> Result<Self> {
+        if threads > 0 {
+            let recorder = Arc::<Recorder>::default();
+            let options = connections::Options {
+                info: info.clone(),
+                limits: settings.limits_of_thread(threads),
+                kept: Bytes(KEPT.0 / u64::from(threads)),
+                busy_poll: settings.busy_poll,
+                recorder: Arc::clone(&recorder),
+            };
+            let (threads, callers) = ConnectionThreads::start(threads.into(), &options)?;
+            let reactor = Reactor::new(array.into_engine()?, info.clone(), settings, None, Some(callers), recorder)?;
+            return Ok(Self::Threads(Rc::new(reactor), threads));
+        }
         if reactors > 1 {
             return Ok(Self::Several(Fleet::start(array, info, settings, reactors).await?));
         }
-        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None)?);
+        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None, None, Arc::default())?);
         let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
         reactor.count_request_memory(server.request_memory());
         Ok(Self::One(reactor, server))
@@ -284,6 +301,7 @@ impl Service {
     fn parts(&self) -> (Rc<Reactor>, Connections) {
         match self {
             Self::One(reactor, server) => (Rc::clone(reactor), server.connections()),
+            Self::Threads(reactor, threads) => (Rc::clone(reactor), threads.connections()),
             Self::Several(fleet) => (fleet.keeper(), fleet.connections()),
         }
     }
@@ -293,6 +311,15 @@ impl Service {
         let (reactor, server) = match self {
             Self::One(reactor, server) => (reactor, server),
             Self::Several(fleet) => return fleet.serve(listener, shutdown).await,
+            Self::Threads(reactor, threads) => {
+                let mut ring = reactor.spawn();
+                tokio::select! {
+                    served = threads.serve(listener, shutdown) => served?,
+                    broken = &mut ring => return broken?,
+                }
+                ring.abort();
+                return Ok(());
+            }
         };
         let mut ring = reactor.spawn();
         let answered = tokio::select! {

@@ -7,14 +7,17 @@
 //!   is live at that moment;
 //! - a reference into a [`Buf`] is handed out only for a range that no conflicting lease covers.
 //!
-//! Everything here belongs to one thread. The module knows nothing of files, members or plans.
+//! Everything here belongs to one thread, but a [`Parcel`], which takes a buffer's memory to another one. The module
+//! knows nothing of files, members or plans.
 #![expect(unsafe_code, reason = "memory shared with the kernel is reached through raw pointers")]
 
 mod block;
 
 use std::cell::{Cell, RefCell, RefMut};
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
+use std::ptr;
 use std::rc::Rc;
 
 use smallvec::SmallVec;
@@ -59,6 +62,17 @@ pub struct Buf {
     len: usize,
 }
 
+/// A buffer on its way to another thread: [`Buf::into_parcel`], [`Pool::adopt`]. It counts against no budget.
+pub struct Parcel {
+    /// The only share of the block. The block belongs to no pool.
+    block: Rc<Block>,
+    len: usize,
+}
+
+// SAFETY: the parcel has the only share of its block, which `Rc::get_mut` has proved, and shares are made from `Hold`s
+// only. The block refers to no pool, and its region may be shared between threads.
+unsafe impl Send for Parcel {}
+
 /// A range of a [`Buf`]'s memory on loan to a device operation.
 ///
 /// Dropping the lease ends the loan; the memory goes back to its pool when the buffer and all leases are gone.
@@ -101,6 +115,36 @@ impl Pool {
         let block = shared.take(class).or_else(|| shared.map(class))?;
         shared.in_use.set(shared.in_use.get() + class.bytes);
         Some(Buf { hold: Hold { block }, len })
+    }
+
+    /// A buffer of memory that comes from another thread. It counts against the budget if that has room, and is freed at
+    /// its end otherwise.
+    #[must_use]
+    pub fn adopt(&self, parcel: Parcel) -> Buf {
+        let Parcel { mut block, len } = parcel;
+        let (shared, bytes) = (&self.shared, block.bytes());
+        shared.make_room(bytes);
+        if shared.in_use.get() + shared.kept.get() + bytes <= shared.budget {
+            unshared(&mut block).join(shared);
+            shared.in_use.set(shared.in_use.get() + bytes);
+        }
+        Buf { hold: Hold { block }, len }
+    }
+
+    /// Kept memory for `len` bytes, for another thread; `None` if none is kept.
+    #[must_use]
+    pub fn spare(&self, len: Bytes) -> Option<Parcel> {
+        let len = usize::try_from(len.0).ok()?;
+        let mut block = self.shared.take(Class::of(len)?)?;
+        unshared(&mut block).leave();
+        Some(Parcel { block, len })
+    }
+
+    /// Whether the budget has room for `len` bytes now.
+    #[must_use]
+    pub fn has_room(&self, len: Bytes) -> bool {
+        let class = usize::try_from(len.0).ok().and_then(Class::of);
+        class.is_some_and(|class| class.bytes <= self.shared.budget - self.shared.in_use.get())
     }
 
     /// Whether a buffer of `len` bytes can ever be had from this pool.
@@ -188,6 +232,11 @@ impl Shared {
     }
 }
 
+/// A block that has only one share.
+fn unshared(block: &mut Rc<Block>) -> &mut Block {
+    Rc::get_mut(block).expect("a block that is not used, or that a buffer has without leases, has one share")
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
         if Rc::strong_count(&self.block) == 1
@@ -255,6 +304,22 @@ impl Buf {
         if let Some(home) = self.hold.block.disown() {
             home.disown(self.hold.block.bytes());
         }
+    }
+
+    /// Takes the memory out of its pool's account, to go to another thread.
+    ///
+    /// # Panics
+    /// When a part of it is leased.
+    #[must_use]
+    pub fn into_parcel(self) -> Parcel {
+        let Self { hold, len } = self;
+        let hold = ManuallyDrop::new(hold);
+        // SAFETY: `hold` is neither used nor dropped from here on, so that this is the share's only owner.
+        let mut block = unsafe { ptr::read(&raw const hold.block) };
+        if let Some(home) = unshared(&mut block).leave() {
+            home.disown(block.bytes());
+        }
+        Parcel { block, len }
     }
 
     /// The bytes of a range.
@@ -368,6 +433,15 @@ impl fmt::Debug for Buf {
     }
 }
 
+impl Parcel {
+    /// How many bytes the buffer has.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+}
+
 impl Lease {
     fn new(hold: &Hold, range: Range<usize>, access: Access) -> Self {
         let narrow = |number: usize| u32::try_from(number).expect("a buffer that is lent has less than 4 GiB");
@@ -472,6 +546,12 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { start, len, access, .. } = self;
         write!(f, "Lease({start}..{} for {access:?})", start + len)
+    }
+}
+
+impl fmt::Debug for Parcel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Parcel").field("len", &self.len).finish_non_exhaustive()
     }
 }
 

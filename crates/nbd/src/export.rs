@@ -183,6 +183,15 @@ pub enum Command<B> {
 }
 
 impl<B> Command<B> {
+    /// The command without a read's or write's buffer, and that.
+    pub fn split(self) -> (Command<()>, Option<B>) {
+        match self {
+            Self::Read { span, buffer } => (Command::Read { span, buffer: () }, Some(buffer)),
+            Self::Write { span, buffer, fua } => (Command::Write { span, buffer: (), fua }, Some(buffer)),
+            other => (other.with_buffer(|_| ()), None),
+        }
+    }
+
     /// The same command with `data(length_bytes)` in place of a read's or write's buffer.
     pub fn with_buffer<C>(self, data: impl FnOnce(u32) -> C) -> Command<C> {
         match self {

@@ -10,14 +10,15 @@ use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
 use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun};
 use uraid_layout::{Bytes, Geometry, Sectors};
-use uraid_nbd::{Command, RequestMemory};
+use uraid_nbd::RequestMemory;
 
 use super::Reactor;
-use super::meter::ServedByKind;
 use super::post::Message;
 use crate::about::Member;
+use crate::connections::{Callers, Report};
 use crate::control::protocol::Traffic;
 use crate::health::Condition;
+use crate::meter::ServedByKind;
 use crate::patience::Patience;
 
 /// How long a reactor may take to report its facts.
@@ -68,6 +69,14 @@ impl Reactor {
             let other = timeout(PATIENCE, other).await.ok().and_then(Result::ok);
             let other = other.context("a reactor does not say how it is: the server is stopping, or a member hangs")?;
             facts.add(&other);
+        }
+        for report in self.callers.iter().flat_map(Callers::look) {
+            let report = timeout(PATIENCE, report).await.ok().and_then(Result::ok);
+            let Report { traffic, served, requests } = report.context("a connection thread has ended")?;
+            facts.traffic = facts.traffic.plus(traffic);
+            facts.served.iter_mut().zip(&served).for_each(|(served, other)| served.add(other));
+            facts.requests.used.0 += requests.used.0;
+            facts.requests.limit.0 += requests.limit.0;
         }
         Ok(facts)
     }
@@ -159,7 +168,7 @@ impl Reactor {
         let engine = self.engine.borrow();
         Facts {
             counters: engine.counters().clone(),
-            traffic: self.traffic.get(),
+            traffic: self.meter.traffic(),
             served: self.meter.served(),
             requests: self.request_memory.get().map_or(Fill::default(), |memory| Fill {
                 used: Bytes(memory.used_bytes()),
@@ -181,24 +190,6 @@ impl Reactor {
             rebuild: engine.rebuilding(),
             replacement: self.replacement(),
         }
-    }
-
-    /// Counts a client's command.
-    pub(super) fn count<B>(&self, command: &Command<B>) {
-        let mut traffic = self.traffic.get();
-        match command {
-            Command::Read { span, .. } => {
-                traffic.reads += 1;
-                traffic.read_bytes += u64::from(span.length_bytes);
-            }
-            Command::Write { span, .. } | Command::WriteZeroes { span, .. } | Command::Trim { span, .. } => {
-                traffic.writes += 1;
-                traffic.written_bytes += u64::from(span.length_bytes);
-            }
-            Command::Flush => traffic.flushes += 1,
-            Command::Cache { .. } | Command::BlockStatus { .. } => {}
-        }
-        self.traffic.set(traffic);
     }
 
     fn ask_peers(&self) -> Vec<oneshot::Receiver<Facts>> {

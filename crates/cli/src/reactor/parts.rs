@@ -11,7 +11,7 @@ use uraid_io::engine::Command;
 use uraid_layout::{Bytes, Lba, Sectors};
 use uraid_nbd::{NbdError, Payload};
 
-use super::meter;
+use crate::meter;
 use super::post::{Kind, Order, Part};
 
 /// Maximum number of parts of one request in flight. A flush has one part for each reactor.

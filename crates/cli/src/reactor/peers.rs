@@ -16,7 +16,7 @@ use uraid_io::engine::{self, Ask, EngineError, Standing};
 use uraid_layout::{Bytes, Lba, MemberSet};
 use uraid_nbd::NbdError;
 
-use super::meter::Request;
+use crate::meter::Request;
 use super::parts::Requests;
 use super::post::{Address, KEEPER, Message, Order, Outboxes, Part};
 use super::{Reactor, Token, nbd_error};

@@ -95,7 +95,7 @@ pub(crate) struct Address {
     pub(crate) shard: Shard,
     pub(crate) bands: Bands,
     /// All reactors' recorder of clients' requests.
-    pub(super) recorder: Arc<Recorder>,
+    pub(crate) recorder: Arc<Recorder>,
     /// By shard; `None` for the reactor itself.
     senders: Vec<Option<Sender<Message>>>,
     pub(super) inbox: Receiver<Message>,

@@ -12,6 +12,7 @@ use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
@@ -44,7 +45,7 @@ pub(super) struct Block {
     home: Weak<Shared>,
     /// It does not go back.
     is_disowned: Cell<bool>,
-    region: Rc<Region>,
+    region: Arc<Region>,
     start: usize,
     bytes: usize,
     loans: RefCell<Loans>,
@@ -88,18 +89,18 @@ impl Block {
     /// All of a region.
     fn of(region: Region) -> Self {
         let bytes = region.bytes;
-        let (home, is_disowned, region) = (Weak::new(), Cell::new(false), Rc::new(region));
+        let (home, is_disowned, region) = (Weak::new(), Cell::new(false), Arc::new(region));
         Self { home, is_disowned, region, start: 0, bytes, loans: RefCell::default() }
     }
 
     /// `count` blocks of zeros that are neighbours in one mapping, or `None` where memory is short; `bytes`, of each,
     /// is a positive multiple of a page.
     pub(super) fn many(bytes: usize, count: usize, home: &Weak<Shared>) -> Option<impl Iterator<Item = Self>> {
-        let (region, home) = (Rc::new(Region::try_map(bytes * count, HEADROOM_BYTES)?), Weak::clone(home));
+        let (region, home) = (Arc::new(Region::try_map(bytes * count, HEADROOM_BYTES)?), Weak::clone(home));
         let block = move |index| Self {
             home: Weak::clone(&home),
             is_disowned: Cell::new(false),
-            region: Rc::clone(&region),
+            region: Arc::clone(&region),
             start: index * bytes,
             bytes,
             loans: RefCell::default(),
@@ -117,6 +118,19 @@ impl Block {
         let home = self.home();
         self.is_disowned.set(true);
         home
+    }
+
+    /// Makes the block belong to no pool; returns the one that it belonged to.
+    pub(super) fn leave(&mut self) -> Option<Rc<Shared>> {
+        let home = self.home();
+        self.home = Weak::new();
+        home
+    }
+
+    /// Makes the block belong to a pool.
+    pub(super) fn join(&mut self, home: &Rc<Shared>) {
+        self.home = Rc::downgrade(home);
+        self.is_disowned.set(false);
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -245,11 +259,16 @@ impl Region {
     }
 }
 
+// SAFETY: a region is an address range that it owns. It hands out pointers into it and reads or writes nothing itself.
+unsafe impl Send for Region {}
+// SAFETY: as above; nothing in it changes.
+unsafe impl Sync for Region {}
+
 impl Drop for Block {
     /// Gives the pages back, where other blocks keep the mapping alive. Of a pool that is gone they go with the region,
     /// which those of its blocks that are still used keep: one system call for all blocks of a region, not for each.
     fn drop(&mut self) {
-        if Rc::strong_count(&self.region) > 1 && self.home.strong_count() > 0 {
+        if Arc::strong_count(&self.region) > 1 && self.home.strong_count() > 0 {
             let start = self.at(0);
             // SAFETY: the range is this block's part of the mapping, whose last holder is gone. Should the kernel
             // refuse, the pages go with the region.
