@@ -245,9 +245,9 @@ impl<'a> Life<'a> {
         let random = &mut self.cycle.random;
         let cache = random.pick(&["writeback", "writeback", "writethrough", "none"]);
         let size = random.pick(&["64M", "8M", "1M", "256K"]);
-        let reactors = random.pick(&["1", "1", "2"]);
+        let threads = random.pick(&["0", "0", "2"]);
         self.remembers = cache != "writeback";
-        let mut options = vec!["--cache", cache, "--cache-size", size, "--reactors", reactors];
+        let mut options = vec!["--cache", cache, "--cache-size", size, "--connection-threads", threads];
         if !self.absent.is_empty() {
             options.push("--degraded");
             if self.cycle.consistency != "log" {

@@ -66,9 +66,10 @@ fn sum(status: &Value, field: &str) -> u64 {
 
 #[test]
 fn status_is_what_the_array_is_and_has_done() {
-    for reactors in ["1", "3"] {
+    for threads in ["0", "3"] {
         let array = Array::create(&shape::rm2_of_7_adjacent());
-        let server = Server::start_members(&array, array.members(), &["--reactors", reactors, "--cache-size", "4M"]);
+        let server =
+            Server::start_members(&array, array.members(), &["--connection-threads", threads, "--cache-size", "4M"]);
         let mut clients = [server.connect(), server.connect()];
         let data = Random::new(1).bytes(3 << 20);
         clients[0].write(0, &data);
@@ -83,7 +84,7 @@ fn status_is_what_the_array_is_and_has_done() {
         assert_eq!(status["size_bytes"], array.expected_size());
         assert_eq!(status["uri"], server.uri());
         assert_eq!(status["clients"], 2);
-        assert_eq!(status["reactors"].as_u64().unwrap().to_string(), reactors);
+        assert_eq!(status["connection_threads"].as_u64().unwrap().to_string(), threads);
         assert_eq!(
             status["health"],
             serde_json::json!({
@@ -143,9 +144,9 @@ fn degraded_arrays_say_what_they_survive() {
 
 #[test]
 fn the_cache_mode_can_be_changed() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_3());
-        let server = Server::start_members(&array, array.members(), &["--reactors", reactors]);
+        let server = Server::start_members(&array, array.members(), &["--connection-threads", threads]);
         let output = ask(&array, &["set", "--cache", "writethrough", "--log", "error"]).success();
         assert_eq!(output.text(), "cache is writethrough\nlog is error\n");
         // Write-through is answered when the members' logs have it, and write-back before.
@@ -166,10 +167,18 @@ fn the_cache_mode_can_be_changed() {
 
 #[test]
 fn what_members_may_get_away_with_can_be_changed() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_3());
-        let options =
-            ["--reactors", reactors, "--read-deadline", "500ms", "--write-deadline", "off", "--max-errors", "5"];
+        let options = [
+            "--connection-threads",
+            threads,
+            "--read-deadline",
+            "500ms",
+            "--write-deadline",
+            "off",
+            "--max-errors",
+            "5",
+        ];
         let server = Server::start_members(&array, array.members(), &options);
         let settings = ["set", "--read-deadline", "1m", "--write-deadline", "10s", "--max-errors", "off"];
         let output = ask(&array, &settings).success();
@@ -209,9 +218,9 @@ fn settings_that_can_not_be_are_refused() {
 
 #[test]
 fn stop_waits_until_the_members_are_clean() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
-        let server = Server::start_members(&array, array.members(), &["--reactors", reactors]);
+        let server = Server::start_members(&array, array.members(), &["--connection-threads", threads]);
         let mut image = vec![0; array.expected_size()];
         let data = Random::new(3).bytes(1 << 20);
         let mut client = server.connect();
@@ -281,9 +290,9 @@ fn a_tcp_server_has_a_control_socket_where_one_is_named() {
 
 #[test]
 fn limits_that_a_server_is_started_with_hold_until_they_are_changed() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_3());
-        let options = ["--rebuild-limit", "64K", "--scrub-limit", "2M", "--degraded", "--reactors", reactors];
+        let options = ["--rebuild-limit", "64K", "--scrub-limit", "2M", "--degraded", "--connection-threads", threads];
         let server = Server::start_members(&array, array.members(), &options);
         let limits = |rebuild: Value, scrub: Value| {
             let scrub = ("scrub_bytes_per_second".to_owned(), scrub);

@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn deleted_members_are_seen_and_a_stop_does_not_lose_the_array() {
-    for (shape, reactors) in [(shape::raid0_of_4(), "1"), (shape::raid5_of_3(), "1"), (shape::raid5_of_3(), "2")] {
+    for (shape, threads) in [(shape::raid0_of_4(), "0"), (shape::raid5_of_3(), "0"), (shape::raid5_of_3(), "2")] {
         let array = Array::create(&shape);
         let (events, hook) = Events::new(&array);
-        let options = ["--on-event", hook.to_str().unwrap(), "--reactors", reactors];
+        let options = ["--on-event", hook.to_str().unwrap(), "--connection-threads", threads];
         let server = Server::start_members(&array, array.members(), &options);
         let image = Random::new(5).bytes(array.expected_size());
         write_export(server.uri(), &image);
@@ -48,13 +48,6 @@ fn deleted_members_are_seen_and_a_stop_does_not_lose_the_array() {
             "{screen}"
         );
         assert_same(&read_export(server.uri()), &image, "it can still be copied");
-        let new = array.path("new");
-        for words in [&["add"][..], &["replace", "1"]].iter().filter(|_| reactors != "1") {
-            let words = [*words, &[new.to_str().unwrap(), "--size", "16M"]].concat();
-            let refusal = ask(&array, &words).code_is(1).stderr;
-            assert!(refusal.contains("copy it first"), "what would lose the array is not advised: {refusal}");
-            assert!(!refusal.contains("--reactors 1"), "{refusal}");
-        }
         let refusal = ask(&array, &["stop"]).code_is(1).stderr;
         assert!(refusal.contains("--force"), "{refusal}");
         let _ = ask(&array, &["stop", "--force"]).success();

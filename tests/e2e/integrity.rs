@@ -92,7 +92,7 @@ fn content_is_there_without_a_member_and_after_a_kill() {
 /// fails until the whole stripe is written. Everybody is told which bytes it is, and what helps.
 #[test]
 fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::planned(&shape::raid5_of_5_left_symmetric());
         let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
         let mut image = Random::new(11).bytes(array.expected_size());
@@ -106,7 +106,7 @@ fn content_that_cannot_be_written_out_is_told_until_its_stripe_is_written() {
             file.write_all_at(&[7; BLOCK], said["members"][slot]["data_offset"].as_u64().unwrap()).unwrap();
         }
         let (events, hook) = Events::new(&array);
-        let options = ["--on-event", hook.to_str().unwrap(), "--metrics", "0", "--reactors", reactors];
+        let options = ["--on-event", hook.to_str().unwrap(), "--metrics", "0", "--connection-threads", threads];
         let server = Server::start_members(&array, array.members(), &options);
         let address = server.line_after("metrics at http://");
         let before = status(&array)["health"].clone();

@@ -42,9 +42,9 @@ fn hog(server: &Server) -> Client {
 /// What clients have asked for and don't read waits for them within a budget, and what others wrote is safe.
 #[test]
 fn clients_that_never_read_cost_no_more_than_the_budget() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
-        let options = ["--cache-size", "32M", "--reactors", reactors];
+        let options = ["--cache-size", "32M", "--connection-threads", threads];
         let server = Server::start_members(&array, array.members(), &options);
         limit_memory(&server, 256);
         let mut other = server.connect();

@@ -88,9 +88,9 @@ fn document(name: &str) -> String {
 /// Two whole stripes, twelve blocks and the rest as a client would: the page has exactly that.
 #[test]
 fn counters_are_what_a_client_did() {
-    for reactors in ["1", "3"] {
+    for threads in ["0", "3"] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
-        let watched = Watched::start(&array, &["--cache", "none", "--reactors", reactors]);
+        let watched = Watched::start(&array, &["--cache", "none", "--connection-threads", threads]);
         let before = watched.page();
         let mut client = watched.server.connect();
         let mut random = Random::new(17);
@@ -127,26 +127,26 @@ fn counters_are_what_a_client_did() {
         assert_eq!(
             (methods("full"), methods("reconstruct"), methods("read_modify_write")),
             (3.0, 0.0, 13.0),
-            "{reactors}"
+            "{threads}"
         );
-        check_members(&after, &before, stripe, reactors);
+        check_members(&after, &before, stripe, threads);
         client.disconnect();
         let _ = watched.server.stop();
     }
 }
 
 /// Members' operations: each small write reads and writes two blocks, on two members.
-fn check_members(after: &Page, before: &Page, stripe: usize, reactors: &str) {
+fn check_members(after: &Page, before: &Page, stripe: usize, threads: &str) {
     let by = |name: &str, operation: &str| {
         let label = ("operation", operation);
         after.sum(name, label) - before.sum(name, label)
     };
-    assert_eq!(by("uraid_member_bytes_total", "read"), f64::from(13 * 2 * 4096 + 5 * 8192), "{reactors}");
-    assert_eq!(by("uraid_member_bytes_total", "write"), (13 * 2 * 4096 + 2 * stripe / 4 * 5) as f64, "{reactors}");
-    assert_eq!(by("uraid_member_operations_total", "read"), f64::from(13 * 2 + 5), "{reactors}");
+    assert_eq!(by("uraid_member_bytes_total", "read"), f64::from(13 * 2 * 4096 + 5 * 8192), "{threads}");
+    assert_eq!(by("uraid_member_bytes_total", "write"), (13 * 2 * 4096 + 2 * stripe / 4 * 5) as f64, "{threads}");
+    assert_eq!(by("uraid_member_operations_total", "read"), f64::from(13 * 2 + 5), "{threads}");
     for operation in ["read", "write"] {
         let timed = by("uraid_member_operation_duration_seconds_count", operation);
-        assert!(timed >= by("uraid_member_operations_total", operation), "{operation} with {reactors}");
+        assert!(timed >= by("uraid_member_operations_total", operation), "{operation} with {threads}");
     }
     for (name, expected) in [
         ("uraid_member_errors_total", 0.0),

@@ -28,9 +28,9 @@ fn until_recording(server: &Server, trace: &std::path::Path) {
     client.disconnect();
 }
 
-fn records(reactors: &str) {
+fn records(threads: &str) {
     let array = Array::create(&shape::raid5_of_3());
-    let server = Server::start_members(&array, array.members(), &["--reactors", reactors]);
+    let server = Server::start_members(&array, array.members(), &["--connection-threads", threads]);
     let trace = array.path("trace.csv");
     let mut record = command();
     record.args(["record", "--socket"]).arg(server.socket()).arg(&trace);
@@ -64,11 +64,11 @@ fn records(reactors: &str) {
 
 #[test]
 fn every_request_is_recorded() {
-    records("1");
+    records("0");
 }
 
 #[test]
-fn all_reactors_record_into_one_trace() {
+fn all_threads_record_into_one_trace() {
     records("2");
 }
 

@@ -31,7 +31,7 @@ pub(crate) struct About {
     pub(crate) is_read_only: bool,
     /// Set if the array is served as a last resort.
     pub(crate) salvage: Option<Salvage>,
-    pub(crate) reactors: u8,
+    pub(crate) connection_threads: u8,
     /// By slot.
     pub(crate) members: RefCell<Vec<Member>>,
     /// In the order in which they are used.
@@ -55,7 +55,13 @@ impl Member {
 
 impl About {
     /// The description of an array before it is served at `uri`.
-    pub(crate) fn new(array: &Array, uri: String, is_read_only: bool, reactors: u8, spares: Vec<Spare>) -> Self {
+    pub(crate) fn new(
+        array: &Array,
+        uri: String,
+        is_read_only: bool,
+        connection_threads: u8,
+        spares: Vec<Spare>,
+    ) -> Self {
         let level = array.geometry.spec().level;
         let members = array
             .superblock
@@ -76,7 +82,7 @@ impl About {
             config: None,
             is_read_only,
             salvage: salvage(array),
-            reactors,
+            connection_threads,
             members: RefCell::new(members.collect()),
             spares: RefCell::new(spares),
         }

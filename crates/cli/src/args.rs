@@ -30,8 +30,8 @@ pub(crate) use values::period;
 pub(crate) use values::{BusyPoll, Most, Rate, ReadAhead, bytes, members};
 use values::{busy_poll, bytes_or_max, lba, memory, metrics_address, rate, read_ahead};
 
-/// The most threads that serve an array.
-const REACTORS_MAX: i64 = 16;
+/// The most threads that serve connections.
+const CONNECTION_THREADS_MAX: i64 = 16;
 
 /// The most members of an array.
 const MEMBERS_MAX: i64 = 64;
@@ -266,19 +266,12 @@ pub(crate) struct ServeArgs {
     /// 50 microseconds if all members are in memory.
     #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN", help_heading = "Performance")]
     pub(crate) busy_poll: BusyPoll,
-    /// Threads that share the array
-    ///
-    /// More than one helps only if many clients keep one core busy; each request for another thread's part costs a hop
-    /// to it. Members and spares can't be added while several threads serve the array.
-    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=REACTORS_MAX), default_value_t = 1, value_name = "N")]
-    #[arg(help_heading = "Performance")]
-    pub(crate) reactors: u8,
     /// Threads that serve clients' connections, beside the one that serves the array
     ///
     /// They help if many clients keep one core busy; a request that is alone costs two hops between threads. 0: one
     /// thread does everything.
-    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=REACTORS_MAX), default_value_t = 0, value_name = "N")]
-    #[arg(help_heading = "Performance")]
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=CONNECTION_THREADS_MAX), default_value_t = 0)]
+    #[arg(value_name = "N", help_heading = "Performance")]
     pub(crate) connection_threads: u8,
     #[command(flatten)]
     pub(crate) patience: PatienceArgs,

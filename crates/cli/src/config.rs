@@ -222,10 +222,10 @@ mod tests {
 
     #[test]
     fn a_file_becomes_a_command_line() {
-        let text = "members = ['/dev/a', '-b']\ndegraded = true\nread-only = false\nspare = ['s', 't']\nreactors = 2\n\
-                    wait-for-members = '5s'\ncache-size = '1G'";
-        let expected = "uraid serve --degraded --spare=s --spare=t --wait-for-members=5s --cache-size=1G --reactors=2 \
-                        -- /dev/a -b";
+        let text = "members = ['/dev/a', '-b']\ndegraded = true\nread-only = false\nspare = ['s', 't']\n\
+                    connection-threads = 2\nwait-for-members = '5s'\ncache-size = '1G'";
+        let expected = "uraid serve --degraded --spare=s --spare=t --wait-for-members=5s --cache-size=1G \
+                        --connection-threads=2 -- /dev/a -b";
         assert_eq!(line(&[], text).unwrap(), expected);
         assert_eq!(
             line(&[], "members = 'a'\nexport = ''").unwrap(),

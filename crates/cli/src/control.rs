@@ -1,6 +1,6 @@
 //! The control socket of a server: administrators' requests about a running array ([protocol]).
 //!
-//! It runs beside the array's clients on the first reactor's thread, and delays them by no more than one request's
+//! It runs on the reactor's thread, and delays them by no more than one request's
 //! turn. Lines, connections and waits are bounded. No input from a peer ends the server.
 
 pub(crate) mod client;
@@ -65,7 +65,7 @@ struct Door {
 }
 
 impl Control {
-    /// Controls the array that `reactor` serves, and the other reactors if it is one of several.
+    /// Controls the array that `reactor` serves.
     pub(crate) fn new(about: Rc<About>, reactor: Rc<Reactor>, connections: Connections) -> Self {
         let (ended, _) = watch::channel(None);
         Self {
@@ -215,7 +215,8 @@ impl Control {
 
     async fn status(&self) -> Result<Status> {
         let facts = self.reactor.all_facts().await?;
-        let About { name, uuid, level, layout, size, chunk, uri, config, is_read_only, reactors, .. } = &*self.about;
+        let About { name, uuid, level, layout, size, chunk, uri, config, is_read_only, connection_threads, .. } =
+            &*self.about;
         let bytes = |fill: Option<uraid_io::engine::Fill>| {
             fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
         };
@@ -230,7 +231,7 @@ impl Control {
             uri: uri.clone(),
             config: config.as_ref().map(|path| path.display().to_string()),
             read_only: *is_read_only,
-            reactors: *reactors,
+            connection_threads: *connection_threads,
             uptime_ms: u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
             clients: self.connections.count(),
             health: facts.condition.health(&self.about, &facts.waits),

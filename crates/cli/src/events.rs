@@ -555,7 +555,7 @@ mod tests {
             config: None,
             is_read_only: false,
             salvage: None,
-            reactors: 1,
+            connection_threads: 0,
             members: RefCell::new((0..3).map(member).collect()),
             spares: RefCell::default(),
         };

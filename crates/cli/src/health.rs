@@ -75,20 +75,6 @@ impl Condition {
         }
     }
 
-    /// Combines this condition with another reactor's. The keeper decides which members are present.
-    pub(crate) fn with(self, other: &Self) -> Self {
-        Self {
-            slow: self.slow.union(other.slow),
-            troubles: self.troubles.union(other.troubles),
-            is_frozen: self.is_frozen || other.is_frozen,
-            unwritten: match (self.unwritten, other.unwritten) {
-                (Some(one), Some(other)) => Some(one.union(other)),
-                (one, other) => one.or(other),
-            },
-            ..self
-        }
-    }
-
     /// Members that are missing or incomplete.
     pub(crate) fn lost(&self) -> MemberSet {
         self.missing.union(self.rebuilding)

@@ -13,7 +13,6 @@ mod control;
 mod create;
 mod events;
 mod examine;
-mod fleet;
 mod grow;
 mod health;
 mod layout;

@@ -1,6 +1,6 @@
 //! `uraid serve --metrics`: a server's metrics, in Prometheus' text format over HTTP.
 //!
-//! The page is generated on the first reactor's thread on request; nothing is kept between two scrapes.
+//! The page is generated on the reactor's thread on request; nothing is kept between two scrapes.
 //! `docs/metrics.md` describes all metrics, and a test compares it with the page.
 
 mod http;

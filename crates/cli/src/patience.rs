@@ -56,7 +56,7 @@ impl Default for PatienceArgs {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limit<T>(pub(crate) Option<T>);
 
-/// The limits as the reactors apply them.
+/// The limits as the reactor applies them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Patience {
     pub(crate) deadlines: Deadlines,

@@ -54,7 +54,6 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         wait_for_members: None,
         accept_stale: Vec::new(),
         busy_poll: BusyPoll::Auto,
-        reactors: 1,
         connection_threads: 0,
         spares: Vec::new(),
         scrub_every: None,

@@ -1,18 +1,13 @@
-//! A thread that serves an array, usually the only one. The NBD server's commands go straight into the engine, and the
-//! ring's completions come straight back.
+//! The thread that runs an array's engine. Usually it serves the clients, too: the NBD server's commands go straight
+//! into the engine, and the ring's completions come straight back. Otherwise [connection threads](crate::connections)
+//! send it the commands.
 //!
 //! A connection's batch of commands ends in one turn of the engine, which takes one system call for all disk
 //! operations. Operations that complete at once are answered in the same turn. The ring's eventfd signals the rest.
-//!
-//! If there are several reactors, each owns a share of the parity stripes, and they send each other requests for the
-//! rest; see [`peers`].
 
 mod facts;
 mod laggards;
 mod members;
-mod parts;
-mod peers;
-mod post;
 mod stop;
 
 use std::cell::{Cell, OnceCell, RefCell};
@@ -34,8 +29,8 @@ use uraid_io::engine::{self, CacheMode, Engine, EngineError};
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use uraid_nbd::{Command, Export, ExportInfo, Extent, Limits, NbdError, Payload, ReplySlot, RequestMemory, Span};
 
-use crate::events::Watcher;
 use crate::connections::{Call, Caller, Callers};
+use crate::events::Watcher;
 use crate::health::Condition;
 use crate::meter::{Meter, Request};
 use crate::patience::{FORGIVEN_AFTER, Patience};
@@ -43,11 +38,9 @@ use crate::recorder::Recorder;
 use crate::spin::Spinner;
 pub(crate) use facts::{CacheUse, Facts};
 use members::Open;
-use peers::{PeerToken, Peers};
-pub(crate) use post::{Address, KEEPER};
 use stop::StopClock;
 
-/// Request memory kept for reuse, by all reactors together. Requests in flight beyond it use the allocator.
+/// Request memory kept for reuse, by all threads together. Requests in flight beyond it use the allocator.
 pub(crate) const KEPT: Bytes = Bytes(16 << 20);
 
 /// How the cache works.
@@ -65,11 +58,9 @@ pub(crate) struct Caching {
 pub(crate) struct Settings {
     /// How long to poll for the next command after each.
     pub(crate) busy_poll: Duration,
-    /// For all reactors together.
     pub(crate) caching: Option<Caching>,
-    /// Maximum memory of requests in flight, for all reactors together.
+    /// Maximum memory of requests in flight, for all threads together.
     pub(crate) request_memory: Bytes,
-    /// For each reactor.
     pub(crate) patience: Patience,
     pub(crate) last_resort: LastResort,
 }
@@ -84,17 +75,9 @@ pub(crate) struct LastResort {
 }
 
 impl Settings {
-    /// The limits for the clients of one of this many reactors.
-    ///
-    /// Data for another reactor's part of the array exists three times: in the request, in transit, and in the other
-    /// reactor's memory.
-    pub(crate) fn limits_of_thread(&self, threads: u8) -> Limits {
+    /// The limits for the clients of one of this many threads.
+    pub(crate) fn limits(&self, threads: u8) -> Limits {
         Limits { bytes_in_flight_all_max: self.request_memory.0 / u64::from(threads), ..Limits::default() }
-    }
-
-    pub(crate) fn limits(&self, reactors: usize) -> Limits {
-        let copies = if reactors > 1 { 3 } else { 1 };
-        Limits { bytes_in_flight_all_max: self.request_memory.0 / (copies * reactors as u64), ..Limits::default() }
     }
 }
 
@@ -113,7 +96,7 @@ pub(crate) struct Reactor {
     deleted: RefCell<Vec<Open>>,
     /// Replaced members on which that is being recorded.
     disowning: RefCell<Vec<JoinHandle<()>>>,
-    /// Members that are slow compared with the others. The keeper finds them.
+    /// Members that are slow compared with the others.
     lagging: Cell<MemberSet>,
     /// Members whose disks report that they are failing, with their paths, as of the last check.
     smart: RefCell<Vec<(MemberIndex, PathBuf)>>,
@@ -123,8 +106,6 @@ pub(crate) struct Reactor {
     meter: Rc<Meter>,
     /// The connection threads, if there are any.
     callers: Option<Callers>,
-    /// The other reactors, if there are any.
-    peers: Option<Peers>,
     /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
     dirtied: Notify,
     unfinished: Notify,
@@ -144,40 +125,29 @@ pub(crate) enum Token {
     Other(Request),
     /// A client of a connection thread, with the length of its write.
     Caller(Caller, Bytes),
-    Peer(PeerToken),
     /// An administrator of the members.
     Administrator(oneshot::Sender<Result<(), EngineError>>),
     Close,
 }
 
 impl Reactor {
-    /// Serves the array of `engine`: all of it, or the part that belongs to `address` and not to the other reactors'
-    /// addresses.
+    /// Serves the array of `engine`, to clients of this thread or to those of `callers`.
     pub(crate) fn new(
         mut engine: Engine<UringDisk, Token>,
         info: ExportInfo,
         settings: Settings,
-        address: Option<Address>,
         callers: Option<Callers>,
         recorder: Arc<Recorder>,
-    ) -> Result<Self> {
-        let share = |bytes: Bytes| {
-            let reactors = address.as_ref().map_or(1, |address| address.bands.shards().count() as u64);
-            Bytes(bytes.0 / reactors)
-        };
-        let cached = settings.caching.map_or(Bytes(0), |caching| share(caching.size));
-        let pool = Pool::new(Bytes(cached.0.saturating_add(share(KEPT).0)));
+    ) -> Self {
+        let cached = settings.caching.map_or(Bytes(0), |caching| caching.size);
+        let pool = Pool::new(Bytes(cached.0.saturating_add(KEPT.0)));
         if let Some(Caching { mode, read_ahead, .. }) = settings.caching {
             engine = engine.with_cache(mode, pool.clone(), cached).with_read_ahead(read_ahead);
-        }
-        if let Some(Address { bands, shard, .. }) = address {
-            engine = engine.with_bands(bands, shard)?;
         }
         engine.disk_mut().set_waits_for_room(true);
         engine.set_deadlines(settings.patience.deadlines);
         engine.set_max_errors(settings.patience.max_errors);
-        let standing = engine.standing();
-        Ok(Self {
+        Self {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
             info,
@@ -193,7 +163,6 @@ impl Reactor {
             last_resort: settings.last_resort,
             meter: Meter::new(recorder),
             callers,
-            peers: address.map(|address| Peers::new(address, standing)),
             dirtied: Notify::new(),
             unfinished: Notify::new(),
             failure: Cell::new(None),
@@ -201,7 +170,7 @@ impl Reactor {
             ended: Cell::new(None),
             is_stopping: Cell::new(false),
             turned: Notify::new(),
-        })
+        }
     }
 
     /// Sets the watcher of the array's condition.
@@ -231,16 +200,12 @@ impl Reactor {
         let forgiving = Rc::clone(self);
         tokio::task::spawn_local(async move { forgiving.forgive().await });
         tokio::task::spawn_local(async move { destaging.go_on().await });
-        if self.peers.as_ref().is_none_or(Peers::is_keeper) {
-            let missing = Rc::clone(self);
-            tokio::task::spawn_local(async move { missing.miss_deleted().await });
-            let comparing = Rc::clone(self);
-            tokio::task::spawn_local(async move { comparing.compare_members().await });
-        }
+        let (missing, comparing) = (Rc::clone(self), Rc::clone(self));
+        tokio::task::spawn_local(async move { missing.miss_deleted().await });
+        tokio::task::spawn_local(async move { comparing.compare_members().await });
         if self.spinner.spins() {
             tokio::task::spawn_local(async move { spinning.spinner.run().await });
         }
-        self.spawn_peers();
         if self.callers.is_some() {
             let calls = Rc::clone(self);
             tokio::task::spawn_local(async move { calls.receive_calls().await });
@@ -342,18 +307,12 @@ impl Reactor {
         let mut replies = self.replies.take();
         let turned = self.engine.borrow_mut().turn(&mut replies);
         self.look();
-        if let Some(peers) = &self.peers {
-            peers.announce(self.engine.borrow().standing());
-        }
         self.meter.pass();
         for reply in replies.drain(..) {
             self.answer(reply);
         }
         self.meter.pass();
         self.replies.replace(replies);
-        if let Some(peers) = &self.peers {
-            self.deliver(peers);
-        }
         self.callers.iter().for_each(Callers::deliver);
         if self.is_stopping.get() {
             self.turned.notify_one();
@@ -390,7 +349,6 @@ impl Reactor {
                 };
                 self.callers.as_ref().expect("a caller's request comes from one").answer(caller, result, memory);
             }
-            Token::Peer(token) => self.answer_peer(token, result),
             Token::Close => self.ended.set(Some(result.map(drop))),
         }
     }
@@ -489,9 +447,6 @@ impl Export for Reactor {
             Ok(command) => command,
             Err(error) => return request.dismiss(Err(error)),
         };
-        if let Some(peers) = self.peers.as_ref().filter(|peers| !peers.is_own(&command)) {
-            return self.split(peers, command, request);
-        }
         let token = if request.is_read() { Token::Read } else { Token::Other };
         self.engine.borrow_mut().submit(token(request), command);
     }

@@ -1,6 +1,6 @@
 //! Records clients' requests while somebody asks for it: when, what and where, not the content.
 //!
-//! All reactors share one recorder. Its memory is bounded: requests that nobody takes in time are counted, not kept.
+//! All threads share one recorder. Its memory is bounded: requests that nobody takes in time are counted, not kept.
 //! While nothing is recorded, a request costs one look at a flag.
 
 use std::fmt::Write as _;

@@ -20,10 +20,9 @@ use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server,
 
 use crate::about::About;
 use crate::args::{BusyPoll, CacheName, EndpointArgs, ListenAt, Misuse, ReadAhead, ServeArgs, WatchArgs};
+use crate::connections::{self, ConnectionThreads};
 use crate::control::{self, Control};
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher, check_program};
-use crate::connections::{self, ConnectionThreads};
-use crate::fleet::Fleet;
 use crate::logging;
 use crate::metrics::Exporter;
 use crate::reactor::{Caching, KEPT, LastResort, Reactor, Settings};
@@ -52,17 +51,15 @@ const REQUEST_MEMORY_MIN: Bytes = Bytes(2 * REQUEST_BYTES_MAX as u64);
 /// Maximum data of one request.
 const REQUEST_BYTES_MAX: u32 = 32 << 20;
 
-/// File descriptors of a server without members, and of each additional reactor.
+/// File descriptors of a server without members, and of each connection thread.
 const DESCRIPTORS: u64 = 20;
-const DESCRIPTORS_OF_REACTOR: u64 = 8;
+const DESCRIPTORS_OF_THREAD: u64 = 4;
 
 /// How long a stop may take before a log message says what it waits for.
 const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
 
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    let needs_one = args.spares.is_empty() || args.reactors == 1;
-    ensure!(needs_one, Misuse("only a single reactor can use spares: leave --reactors out".into()));
     ensure_descriptors(args)?;
     outlive_file_limits()?;
     ensure_two_sockets(args)?;
@@ -88,7 +85,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
 /// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.
 fn ensure_descriptors(args: &ServeArgs) -> Result<()> {
     let members = args.members.len() + args.spares.len();
-    let own = DESCRIPTORS + DESCRIPTORS_OF_REACTOR * u64::from(args.reactors.max(1) - 1);
+    let own = DESCRIPTORS + DESCRIPTORS_OF_THREAD * u64::from(args.connection_threads);
     let needed = descriptors_needed(own + members as u64);
     let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     ensure!(
@@ -152,19 +149,6 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     Settings { busy_poll, caching, request_memory, patience: args.patience.into(), last_resort }
 }
 
-/// The number of threads that serve the array.
-fn reactors(array: &Array, args: &ServeArgs) -> u8 {
-    let wanted = args.reactors;
-    let possible = array.engines_max().and_then(|most| u8::try_from(most).ok()).unwrap_or(u8::MAX);
-    if possible < wanted {
-        tracing::warn!(
-            "serving with {possible} reactors, not {wanted}: an array with checksums is served by one, and another by \
-             as many as its log has room for, which a larger --log-size when it is created gives"
-        );
-    }
-    wanted.min(possible)
-}
-
 /// Resources checked before the array is opened.
 struct Outside {
     /// Addresses to listen at, for TCP.
@@ -190,10 +174,10 @@ async fn serve(
         None => None,
     };
     let settings = settings(&array, args);
-    let reactors = reactors(&array, args);
-    let about = About::new(&array, listener.endpoint().uri(&info.name), args.read_only, reactors, spares);
+    let threads = args.connection_threads;
+    let about = About::new(&array, listener.endpoint().uri(&info.name), args.read_only, threads, spares);
     let about = Rc::new(About { config: args.config.clone(), ..about });
-    let service = Service::start(array, &info, settings, reactors, args.connection_threads).await?;
+    let service = Service::start(array, &info, settings, threads)?;
     let (reactor, connections) = service.parts();
     let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
     control.limit_rebuilds(args.limits.rebuild_limit.0);
@@ -217,7 +201,7 @@ async fn serve(
         control.resume_scrub();
     }
     spawn_local(Rc::clone(&control).look_after_scrubs(args.scrub_every));
-    if !args.read_only && reactors == 1 {
+    if !args.read_only {
         spawn_local(Rc::clone(&control).keep_whole());
     }
     if let Some(smart) = smart {
@@ -266,68 +250,58 @@ async fn say_what_stops(reactor: Rc<Reactor>) {
     }
 }
 
-/// The server of the array: one reactor, or several.
+/// The array's reactor, and what serves its clients: the same thread, or connection threads.
 enum Service {
-    One(Rc<Reactor>, Server<Reactor>),
-    Threads(Rc<Reactor>, ConnectionThreads),
-    Several(Fleet),
+    Alone(Rc<Reactor>, Server<Reactor>),
+    Beside(Rc<Reactor>, ConnectionThreads),
 }
 
 impl Service {
-    async fn start(array: Array, info: &ExportInfo, settings: Settings, reactors: u8, threads: u8) -> Result<Self> {
+    fn start(array: Array, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
         if threads > 0 {
             let recorder = Arc::<Recorder>::default();
             let options = connections::Options {
                 info: info.clone(),
-                limits: settings.limits_of_thread(threads),
+                limits: settings.limits(threads),
                 kept: Bytes(KEPT.0 / u64::from(threads)),
                 busy_poll: settings.busy_poll,
                 recorder: Arc::clone(&recorder),
             };
             let (threads, callers) = ConnectionThreads::start(threads.into(), &options)?;
-            let reactor = Reactor::new(array.into_engine()?, info.clone(), settings, None, Some(callers), recorder)?;
-            return Ok(Self::Threads(Rc::new(reactor), threads));
+            let reactor = Reactor::new(array.into_engine()?, info.clone(), settings, Some(callers), recorder);
+            return Ok(Self::Beside(Rc::new(reactor), threads));
         }
-        if reactors > 1 {
-            return Ok(Self::Several(Fleet::start(array, info, settings, reactors).await?));
-        }
-        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None, None, Arc::default())?);
+        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None, Arc::default()));
         let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
         reactor.count_request_memory(server.request_memory());
-        Ok(Self::One(reactor, server))
+        Ok(Self::Alone(reactor, server))
     }
 
-    /// The reactor that closes the array at the end, and the clients of all reactors.
+    /// The reactor and its clients.
     fn parts(&self) -> (Rc<Reactor>, Connections) {
         match self {
-            Self::One(reactor, server) => (Rc::clone(reactor), server.connections()),
-            Self::Threads(reactor, threads) => (Rc::clone(reactor), threads.connections()),
-            Self::Several(fleet) => (fleet.keeper(), fleet.connections()),
+            Self::Alone(reactor, server) => (Rc::clone(reactor), server.connections()),
+            Self::Beside(reactor, threads) => (Rc::clone(reactor), threads.connections()),
         }
     }
 
     /// Serves until `shutdown` completes.
     async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let (reactor, server) = match self {
-            Self::One(reactor, server) => (reactor, server),
-            Self::Several(fleet) => return fleet.serve(listener, shutdown).await,
-            Self::Threads(reactor, threads) => {
-                let mut ring = reactor.spawn();
-                tokio::select! {
-                    served = threads.serve(listener, shutdown) => served?,
-                    broken = &mut ring => return broken?,
+        let mut ring = self.parts().0.spawn();
+        let served = async {
+            match self {
+                Self::Alone(_, server) => {
+                    warn_unless(server.serve(listener, shutdown).await);
+                    Ok(())
                 }
-                ring.abort();
-                return Ok(());
+                Self::Beside(_, threads) => threads.serve(listener, shutdown).await,
             }
         };
-        let mut ring = reactor.spawn();
-        let answered = tokio::select! {
-            answered = server.serve(listener, shutdown) => answered,
+        tokio::select! {
+            served = served => served?,
             broken = &mut ring => return broken?,
-        };
+        }
         ring.abort();
-        warn_unless(answered);
         Ok(())
     }
 }

@@ -117,8 +117,8 @@ impl Pool {
         Some(Buf { hold: Hold { block }, len })
     }
 
-    /// A buffer of memory that comes from another thread. It counts against the budget if that has room, and is freed at
-    /// its end otherwise.
+    /// A buffer of memory that comes from another thread. It counts against the budget if that has room, and is freed
+    /// at its end otherwise.
     #[must_use]
     pub fn adopt(&self, parcel: Parcel) -> Buf {
         let Parcel { mut block, len } = parcel;

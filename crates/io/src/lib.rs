@@ -15,7 +15,6 @@ macro_rules! planted {
 }
 
 pub mod array;
-pub mod bands;
 pub mod bitmap;
 pub mod buf;
 pub mod cache;

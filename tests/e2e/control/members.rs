@@ -150,16 +150,3 @@ fn a_rebuild_goes_on_where_it_was_when_the_server_is_started_again() {
     let _ = server.stop();
     Content::read(&array).assert_holds(&model, "rebuilt");
 }
-
-#[test]
-fn several_reactors_say_what_they_can_not_do() {
-    let array = Array::create(&shape::raid5_of_3());
-    let server = Server::start_members(&array, array.members(), &["--reactors", "2"]);
-    let _ = ask(&array, &["fail", "0"]).success();
-    for words in [&["remove", "0"][..], &["add", array.members()[0].to_str().unwrap()]] {
-        let refusal = ask(&array, words).code_is(1).stderr;
-        assert!(refusal.contains("--reactors 1"), "{refusal}");
-    }
-    let _ = ask(&array, &["set", "--rebuild-limit", "fast"]).code_is(2);
-    let _ = server.stop();
-}

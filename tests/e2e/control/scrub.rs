@@ -106,7 +106,7 @@ fn data(array: &Array) -> Vec<u8> {
 /// it.
 #[test]
 fn damage_is_found_and_what_is_certain_repaired() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::rm2_of_7_adjacent());
         let server = Server::start(&array);
         let image = Random::new(5).bytes(array.expected_size());
@@ -114,7 +114,7 @@ fn damage_is_found_and_what_is_certain_repaired() {
         let _ = server.stop();
         let sound = data(&array);
         let (events, hook) = Events::new(&array);
-        let options = ["--reactors", reactors, "--on-event", hook.to_str().unwrap()];
+        let options = ["--connection-threads", threads, "--on-event", hook.to_str().unwrap()];
         let server = Server::start_members(&array, array.members(), &options);
         assert_eq!(events.until("started"), [""; 0]);
 

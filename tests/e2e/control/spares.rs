@@ -276,7 +276,6 @@ fn spares_that_can_be_of_no_use_are_refused() {
         let output = Server::try_start(array, array.members(), options).err().unwrap().code_is(code);
         assert!(output.stderr.contains(named), "{options:?}: {}", output.stderr);
     };
-    refused(&array, &["--spare", text(&large), "--reactors", "2"], 2, "a single reactor");
     refused(&array, &["--spare", text(&large), "--read-only"], 2, "--read-only");
     refused(&array, &["--spare", text(&large), "--spare", text(&large)], 2, "once");
     refused(&array, &["--spare", text(&array.members()[1])], 2, "once");

@@ -97,16 +97,16 @@ fn scrubs_begin_by_themselves_when_they_are_due() {
 
 #[test]
 fn a_limit_holds_a_scrub_back_until_it_is_lifted() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_3());
-        let (server, events) = served(&array, &["--reactors", reactors]);
+        let (server, events) = served(&array, &["--connection-threads", threads]);
         let said = ask(&array, &["set", "--scrub-limit", "1K"]).success().text();
         assert!(said.contains("1 KiB/s"), "{said}");
         let _ = ask(&array, &["scrub", "start"]).success();
         let now = status(&array);
         assert_eq!(now["scrub"]["running"], true);
-        // A part of each reactor's goes beyond it, of at most a MiB.
-        assert!(sum(&now, "read_bytes") <= 2 << 20, "{now:#}");
+        // A part goes beyond it, of at most a MiB.
+        assert!(sum(&now, "read_bytes") <= 1 << 20, "{now:#}");
         let _ = ask(&array, &["set", "--scrub-limit", "none"]).success();
         assert_eq!(events.until("scrub-finished"), [""; 0]);
         let _ = server.stop();
@@ -116,10 +116,10 @@ fn a_limit_holds_a_scrub_back_until_it_is_lifted() {
 /// Large enough that whoever waits for the end of the work is told apart: what was not finished is on record as that.
 #[test]
 fn a_stop_waits_neither_for_a_scrub_nor_for_a_rebuild() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::planned(&shape::raid5_of_3());
         let _ = array.run_create(1 << 30, &["--sparse"]).success();
-        let options = ["--reactors", reactors];
+        let options = ["--connection-threads", threads];
         let (server, events) = served(&array, &options);
         let _ = ask(&array, &["scrub", "start"]).success();
         let _ = server.stop();
@@ -128,28 +128,24 @@ fn a_stop_waits_neither_for_a_scrub_nor_for_a_rebuild() {
         let now = status(&array);
         assert_eq!((&now["scrub"]["mode"], &now["scrub_finished_s"]), (&"check".into(), &Value::Null));
         let _ = ask(&array, &["scrub", "stop"]).success();
-        if reactors == "1" {
-            let _ = ask(&array, &["fail", "1"]).success();
-            let _ = ask(&array, &["add", "--force", array.members()[1].to_str().unwrap()]).success();
-            let _ = server.stop();
-            let (server, _) = served(&array, &[]);
-            assert_eq!(status(&array)["health"]["rebuilding"], serde_json::json!([1]), "the rebuild was not finished");
-            let _ = server.stop();
-        } else {
-            let _ = server.stop();
-        }
+        let _ = ask(&array, &["fail", "1"]).success();
+        let _ = ask(&array, &["add", "--force", array.members()[1].to_str().unwrap()]).success();
+        let _ = server.stop();
+        let (server, _) = served(&array, &options);
+        assert_eq!(status(&array)["health"]["rebuilding"], serde_json::json!([1]), "the rebuild was not finished");
+        let _ = server.stop();
     }
 }
 
 #[test]
 fn what_a_scrub_finds_just_before_a_stop_is_told() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
         let server = Server::start(&array);
         write_export(server.uri(), &Random::new(32).bytes(array.expected_size()));
         let _ = server.stop();
         damage(&array, 0);
-        let (server, events) = served(&array, &["--reactors", reactors]);
+        let (server, events) = served(&array, &["--connection-threads", threads]);
         let _ = ask(&array, &["scrub", "start"]).success();
         let _ = server.stop();
         let told = events.until("stopped");

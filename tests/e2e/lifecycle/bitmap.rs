@@ -26,9 +26,9 @@ fn disturb(array: &Array, member: usize, at: usize, bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Kills a server of the array while both busy regions are written.
-fn kill_under_load(array: &Array, reactors: &str) {
+fn kill_under_load(array: &Array, threads: &str) {
     // What is in memory alone marks nothing.
-    let options = ["--reactors", reactors, "--cache", "none"];
+    let options = ["--connection-threads", threads, "--cache", "none"];
     let server = Server::start_members(array, array.members(), &options);
     let mut client = server.connect();
     let mut random = Random::new(61);
@@ -54,21 +54,21 @@ fn kill_under_load(array: &Array, reactors: &str) {
 
 #[test]
 fn killed_mirrors_copy_again_only_what_was_being_written() {
-    for reactors in ["1", "2"] {
+    for threads in ["0", "2"] {
         let array = Array::create(&shape::raid1_of_2());
         let image = Random::new(62).bytes(array.expected_size());
         let server = Server::start(&array);
         write_export(server.uri(), &image);
         let _ = server.stop();
 
-        kill_under_load(&array, reactors);
+        kill_under_load(&array, threads);
         assert_eq!(array.examine()["state"].as_str(), Some("dirty"));
         // One write that reached one member alone in a busy region, and one in another, which nothing that was marked
         // explains.
         disturb(&array, 1, BUSY[1] * REGION + 900_000, &[0xa5; 512]);
         let quiet = 5 * REGION + 7 * 512;
         let before = disturb(&array, 1, quiet, &[0x5a; 512]);
-        let _ = Server::start_members(&array, array.members(), &["--reactors", reactors]).stop();
+        let _ = Server::start_members(&array, array.members(), &["--connection-threads", threads]).stop();
         assert_eq!(array.examine()["state"].as_str(), Some("clean"), "after a resync and a clean stop");
         let found = disturb(&array, 1, quiet, &before);
         assert!(found == [0x5a; 512], "a region that was not marked is left alone");

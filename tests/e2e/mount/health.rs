@@ -279,10 +279,10 @@ fn a_start_waits_for_room() {
 #[test]
 fn a_member_that_is_needed_and_hangs_is_seen_until_it_answers() {
     let degraded = (shape::raid5_of_3(), &[0][..]);
-    for ((shape, absent), reactors) in [((shape::raid0_of_4(), &[][..]), "1"), (degraded.clone(), "1"), (degraded, "2")]
+    for ((shape, absent), threads) in [((shape::raid0_of_4(), &[][..]), "0"), (degraded.clone(), "0"), (degraded, "2")]
     {
         let before = if absent.is_empty() { "whole" } else { "degraded" };
-        let options: &[&str] = &["--reactors", reactors, "--read-deadline", "200ms"];
+        let options: &[&str] = &["--connection-threads", threads, "--read-deadline", "200ms"];
         let options = if absent.is_empty() { options.to_vec() } else { [options, &["--degraded"]].concat() };
         let (array, server, events, fuses, image) = served(&shape, &[1], absent, &options);
         let address = server.line_after("metrics at http://");
@@ -324,11 +324,12 @@ fn members_whose_reads_all_fail_are_seen() {
     let _ = server.stop();
 }
 
-/// All reactors know whose failure it was, and a client that goes on asking does not fill the log.
+/// All threads know whose failure it was, and a client that goes on asking does not fill the log.
 #[test]
 fn a_frozen_array_names_the_members_that_froze_it() {
-    for reactors in ["1", "2"] {
-        let (array, server, events, fuses, _) = served(&shape::raid5_of_3(), &[1, 2], &[], &["--reactors", reactors]);
+    for threads in ["0", "2"] {
+        let (array, server, events, fuses, _) =
+            served(&shape::raid5_of_3(), &[1, 2], &[], &["--connection-threads", threads]);
         let address = server.line_after("metrics at http://");
         fuses.iter().for_each(|fuse| fuse.fail_writes(true));
         let mut client = server.connect();

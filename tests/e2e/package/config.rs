@@ -37,10 +37,11 @@ fn refused(array: &Array, text: &str) -> Output {
 #[test]
 fn an_array_is_served_as_its_file_says() {
     let array = Array::create(&shape::raid5_of_3());
-    let text = members(&array) + &format!("socket = {:?}\ncache = 'writethrough'\nreactors = 2\n", array.socket());
+    let text =
+        members(&array) + &format!("socket = {:?}\ncache = 'writethrough'\nconnection-threads = 2\n", array.socket());
     let server = Server::spawn(serve(&array, &text, &[]), array.socket()).unwrap();
     let said = status(&array);
-    assert_eq!((&said["cache_mode"], &said["reactors"]), (&"writethrough".into(), &2.into()), "{said:#}");
+    assert_eq!((&said["cache_mode"], &said["connection_threads"]), (&"writethrough".into(), &2.into()), "{said:#}");
     server.connect().write(0, &Random::new(1).bytes(512));
     let _ = server.stop();
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::{env, io};
 
-use anyhow::{Context, Error, Result, anyhow, bail};
+use anyhow::{Context, Error, Result, anyhow};
 use rustix::process::geteuid;
 use uraid_io::array::JoinOptions;
 use uraid_io::member::{Allocation, Wait};
@@ -11,7 +11,6 @@ use uraid_layout::{Bytes, MemberIndex};
 
 use super::Control;
 use super::protocol::{Added, Replaced};
-use crate::health::Condition;
 
 impl Control {
     pub(super) async fn fail(&self, name: &str) -> Result<()> {
@@ -42,14 +41,12 @@ impl Control {
     /// Adds a member, or a spare if no member is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
         let _alone = self.changing.lock().await;
-        self.ensure_alone().await?;
         self.take_in(path, force, size, None).await
     }
 
     pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
         let _alone = self.changing.lock().await;
         let slot = self.about.find(name)?;
-        self.ensure_alone().await?;
         if self.reactor.vacancies().contains(slot)
             && let Added { slot: Some(slot), uuid: Some(uuid) } =
                 self.take_in(path.clone(), force, size, Some(slot)).await?
@@ -61,18 +58,6 @@ impl Control {
             .with_context(|| format!("{} can't take the place of {name}", path.display()))
             .map_err(with_owner)?;
         Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
-    }
-
-    /// Refuses an operation that needs an array with a single reactor. If a restart would lose the array, the error
-    /// does not advise one.
-    async fn ensure_alone(&self) -> Result<()> {
-        let Err(refusal) = self.reactor.ensure_alone() else { return Ok(()) };
-        let Some(deleted) = self.reactor.find_deleted().await else { return Err(refusal) };
-        let condition = Condition { deleted, ..self.reactor.all_facts().await?.condition };
-        match condition.loss(&self.about.geometry, 0) {
-            Some(loss) => bail!("several reactors serve the array and can't add members; do not stop them: {loss}"),
-            None => Err(refusal),
-        }
     }
 
     /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.

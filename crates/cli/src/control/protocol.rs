@@ -168,7 +168,7 @@ pub(crate) struct Status {
     #[serde(default)]
     pub(crate) config: Option<String>,
     pub(crate) read_only: bool,
-    pub(crate) reactors: u8,
+    pub(crate) connection_threads: u8,
     pub(crate) uptime_ms: u64,
     /// NBD connections.
     pub(crate) clients: usize,
@@ -609,7 +609,7 @@ impl Trouble {
 }
 
 impl Traffic {
-    /// The sum of two reactors' traffic.
+    /// The sum of two threads' traffic.
     pub(crate) fn plus(self, other: Self) -> Self {
         Self {
             reads: self.reads + other.reads,

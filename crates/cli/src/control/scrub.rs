@@ -1,4 +1,4 @@
-//! Scrubs that administrators or the schedule start, for all reactors together.
+//! Scrubs that administrators or the schedule start.
 //!
 //! The position of a scrub is recorded periodically and read back when the server starts, so a scrub continues after a
 //! restart or a crash. Mismatches are reported once per scrub.
@@ -52,7 +52,7 @@ pub(super) struct Followed {
 }
 
 impl Control {
-    /// Starts a scrub in all reactors.
+    /// Starts a scrub.
     pub(super) async fn start_scrub(&self, mode: protocol::ScrubMode) -> Result<Scrub> {
         let mode = match mode {
             protocol::ScrubMode::Check => ScrubMode::Check,

@@ -1,19 +1,17 @@
-//! Facts about running reactors, and settings that can change while they run.
+//! Facts about a running array, and settings that can change while it runs.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use tokio::sync::oneshot;
 use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
-use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun};
-use uraid_layout::{Bytes, Geometry, Sectors};
+use uraid_io::superblock::{ScrubRecord, ScrubRun};
+use uraid_layout::{Bytes, Geometry};
 use uraid_nbd::RequestMemory;
 
 use super::Reactor;
-use super::post::Message;
 use crate::about::Member;
 use crate::connections::{Callers, Report};
 use crate::control::protocol::Traffic;
@@ -21,10 +19,10 @@ use crate::health::Condition;
 use crate::meter::ServedByKind;
 use crate::patience::Patience;
 
-/// How long a reactor may take to report its facts.
+/// How long a connection thread may take to report what its clients have done.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The state of one reactor, or of several combined.
+/// The state of a running array.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) counters: Counters,
@@ -62,14 +60,12 @@ impl Reactor {
         assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
     }
 
-    /// The facts of all reactors combined. Call this on the keeper, or on the only reactor.
+    /// The facts.
+    ///
+    /// # Errors
+    /// If a connection thread does not answer.
     pub(crate) async fn all_facts(&self) -> Result<Facts> {
         let mut facts = self.facts();
-        for other in self.ask_peers() {
-            let other = timeout(PATIENCE, other).await.ok().and_then(Result::ok);
-            let other = other.context("a reactor does not say how it is: the server is stopping, or a member hangs")?;
-            facts.add(&other);
-        }
         for report in self.callers.iter().flat_map(Callers::look) {
             let report = timeout(PATIENCE, report).await.ok().and_then(Result::ok);
             let Report { traffic, served, requests } = report.context("a connection thread has ended")?;
@@ -81,9 +77,8 @@ impl Reactor {
         Ok(facts)
     }
 
-    /// Changes, in all reactors, when new writes are acknowledged. Returns false if there is no cache.
+    /// Changes when new writes are acknowledged. Returns false if there is no cache.
     pub(crate) fn set_cache_mode(&self, mode: CacheMode) -> bool {
-        self.post_all(|| Message::CacheMode(mode));
         self.engine.borrow_mut().set_cache_mode(mode)
     }
 
@@ -93,43 +88,31 @@ impl Reactor {
         Patience { deadlines: engine.deadlines(), max_errors: engine.max_errors() }
     }
 
-    /// Changes the members' deadlines and error limit from now on, in all reactors.
-    pub(crate) fn set_patience(&self, patience: Patience) {
-        self.post_all(|| Message::Patience(patience));
-        self.be_patient(patience);
-    }
-
-    /// Changes the members' deadlines and error limit in this reactor.
-    pub(super) fn be_patient(&self, Patience { deadlines, max_errors }: Patience) {
+    /// Changes the members' deadlines and error limit from now on.
+    pub(crate) fn set_patience(&self, Patience { deadlines, max_errors }: Patience) {
         let mut engine = self.engine.borrow_mut();
         engine.set_deadlines(deadlines);
         engine.set_max_errors(max_errors);
     }
 
-    /// Starts or resumes a scrub in all reactors.
+    /// Starts or resumes a scrub.
     ///
     /// # Errors
     /// As [`uraid_io::engine::Engine::start_scrub`].
     pub(crate) fn start_scrub(&self, run: ScrubRun) -> Result<(), EngineError> {
         self.engine.borrow_mut().resume_scrub(run)?;
-        // Earlier findings count only once.
-        self.post_all(|| Message::StartScrub(ScrubRun { found: ScrubFound::default(), ..run }));
         self.turn();
         Ok(())
     }
 
-    /// Stops a scrub in all reactors.
+    /// Stops a scrub.
     pub(crate) fn stop_scrub(&self) {
         self.engine.borrow_mut().stop_scrub();
-        self.post_all(|| Message::StopScrub);
         self.turn();
     }
 
-    /// Limits the rate at which scrubs read each member, in bytes per second, for all reactors together.
+    /// Limits the rate at which scrubs read each member, in bytes per second.
     pub(crate) fn set_scrub_limit(&self, limit: Option<Bytes>) {
-        let reactors = self.peers.as_ref().map_or(1, |peers| peers.bands.shards().count() as u64);
-        let limit = limit.map(|limit| Bytes((limit.0 / reactors).max(1)));
-        self.post_all(|| Message::ScrubLimit(limit));
         self.engine.borrow_mut().set_scrub_limit(limit);
         self.turn();
     }
@@ -156,15 +139,7 @@ impl Reactor {
         self.engine.borrow().geometry().clone()
     }
 
-    fn post_all(&self, message: impl Fn() -> Message) {
-        if let Some(peers) = &self.peers {
-            peers.outboxes.post_all(message);
-            peers.outboxes.deliver();
-        }
-    }
-
-    /// The facts of this reactor.
-    pub(super) fn facts(&self) -> Facts {
+    fn facts(&self) -> Facts {
         let engine = self.engine.borrow();
         Facts {
             counters: engine.counters().clone(),
@@ -191,69 +166,4 @@ impl Reactor {
             replacement: self.replacement(),
         }
     }
-
-    fn ask_peers(&self) -> Vec<oneshot::Receiver<Facts>> {
-        let Some(peers) = &self.peers else { return Vec::new() };
-        let others = peers.bands.shards().filter(|&shard| shard != peers.shard);
-        let answers = others.map(|shard| {
-            let (sender, answer) = oneshot::channel();
-            peers.outboxes.post(shard, Message::Look(sender));
-            answer
-        });
-        let answers = answers.collect();
-        peers.outboxes.deliver();
-        answers
-    }
-}
-
-impl Facts {
-    fn add(&mut self, other: &Self) {
-        let sum = |a: Option<Fill>, b: Option<Fill>| match (a, b) {
-            (Some(a), Some(b)) => Some(Fill { used: Bytes(a.used.0 + b.used.0), limit: Bytes(a.limit.0 + b.limit.0) }),
-            (one, other) => one.or(other),
-        };
-        self.counters.add(&other.counters);
-        self.traffic = self.traffic.plus(other.traffic);
-        self.condition = self.condition.with(&other.condition);
-        self.waits.iter_mut().zip(&other.waits).for_each(|(waits, &other)| *waits = (*waits).max(other));
-        self.requests = sum(Some(self.requests), Some(other.requests)).expect("both are known");
-        self.cache = sum(self.cache, other.cache);
-        if let (Some(one), Some(other)) = (&mut self.cache_use, &other.cache_use) {
-            one.add(other);
-        }
-        self.log = sum(self.log, other.log);
-        self.logs.iter_mut().zip(&other.logs).for_each(|(log, &other)| *log = sum(*log, other));
-        self.served.iter_mut().zip(&other.served).for_each(|(served, other)| served.add(other));
-        self.latencies.add(&other.latencies);
-        if let (Some(scrub), Some(other)) = (&mut self.scrub, &other.scrub) {
-            add_scrub(scrub, other);
-        }
-    }
-}
-
-impl CacheUse {
-    fn add(&mut self, other: &Self) {
-        let Self { held, traffic: CacheTraffic { taken, coalesced, destaged } } = other;
-        self.held.0 += held.0;
-        self.traffic.taken.0 += taken.0;
-        self.traffic.coalesced.0 += coalesced.0;
-        self.traffic.destaged.0 += destaged.0;
-    }
-}
-
-/// Adds the progress and the findings of another reactor's scrub.
-fn add_scrub(scrub: &mut ScrubStatus, other: &ScrubStatus) {
-    let add = |sum: &mut Sectors, more: Sectors| sum.0 += more.0;
-    scrub.is_running |= other.is_running;
-    scrub.parts += other.parts;
-    scrub.position = scrub.position.min(other.position);
-    add(&mut scrub.done, other.done);
-    add(&mut scrub.total, other.total);
-    add(&mut scrub.mismatched, other.mismatched);
-    add(&mut scrub.repaired, other.repaired);
-    add(&mut scrub.unchecked, other.unchecked);
-    add(&mut scrub.missed, other.missed);
-    scrub.mismatches.extend_from_slice(&other.mismatches);
-    scrub.mismatches.sort_by_key(|mismatch| (mismatch.stripe, mismatch.start));
-    scrub.unlisted += other.unlisted;
 }

@@ -1,4 +1,4 @@
-//! Finds members that are slow compared with the array's other members, from the latencies of all reactors' operations.
+//! Finds members that are slow compared with the array's other members, from the latencies of their operations.
 
 use std::time::{Duration, Instant};
 

@@ -97,7 +97,6 @@ impl Reactor {
 
     /// Releases a member that the array no longer uses.
     pub(crate) fn take_out(&self, slot: MemberIndex) -> Result<()> {
-        self.ensure_alone()?;
         let mut engine = self.engine.borrow_mut();
         ensure!(engine.missing().contains(slot), "the array still uses member {slot}: fail it first");
         match engine.disk_mut().put(slot, None) {
@@ -120,7 +119,6 @@ impl Reactor {
 
     /// Refuses an operation that needs an array with a single reactor, neither frozen nor read-only.
     pub(crate) fn ensure_can_join(&self) -> Result<()> {
-        self.ensure_alone()?;
         Ok(self.engine.borrow().check_changes()?)
     }
 
@@ -253,11 +251,10 @@ impl Reactor {
         self.watcher.get().into_iter().for_each(|watcher| watcher.learn(self.members()));
     }
 
-    /// The array's condition, as far as this reactor knows it.
+    /// The array's condition.
     pub(super) fn condition(&self) -> Condition {
         let own = Condition::of(&self.engine.borrow(), self.deleted(), self.lagging.get(), self.last_resort);
-        let own = Condition { smart: self.failing_disks(), ..own };
-        self.peers.as_ref().map_or(own, |peers| peers.condition(own))
+        Condition { smart: self.failing_disks(), ..own }
     }
 
     /// The present members and their paths.
@@ -340,15 +337,6 @@ impl Reactor {
     pub(crate) fn set_rebuild_limit(&self, limit: Option<Bytes>) {
         self.engine.borrow_mut().set_rebuild_limit(limit);
         self.turn();
-    }
-
-    /// Refuses an operation that needs an array with a single reactor.
-    pub(crate) fn ensure_alone(&self) -> Result<()> {
-        ensure!(
-            self.peers.is_none(),
-            "only a single reactor can add and remove members; serve the array with --reactors 1"
-        );
-        Ok(())
     }
 
     /// Fails members whose files were deleted: their content is lost when the server ends. Runs forever.

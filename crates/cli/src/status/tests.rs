@@ -53,7 +53,7 @@ fn status() -> Status {
         uri: "nbd+unix:///vault?socket=/srv/uraid.sock".into(),
         config: None,
         read_only: false,
-        reactors: 1,
+        connection_threads: 0,
         uptime_ms: 192_500,
         clients: 2,
         health: health(HealthState::Whole, 1),

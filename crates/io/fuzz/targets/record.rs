@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uraid_io::log::record::{Extent, Header, Lane, RecordError, Sequence, decode, may_begin};
+use uraid_io::log::record::{Extent, Header, RecordError, Sequence, decode, may_begin};
 use uraid_io::log::{BLOCK_BYTES, RECORD_BYTES_MAX, replay};
 use uraid_io_fuzz::{Input, seal};
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
@@ -28,7 +28,7 @@ fuzz_target!(|bytes: &[u8]| {
     held.iter().cloned().for_each(|header| all.add(header));
     let Ok(redo) = replay::choose(accepted, &all) else { return };
     for chosen in &redo {
-        let copies = || held.iter().filter(|held| (held.lane, held.sequence) == (chosen.lane, chosen.sequence));
+        let copies = || held.iter().filter(|held| held.sequence == *chosen);
         assert!(copies().count() > 0, "what is done again was there");
         let holders: MemberSet = copies().map(|copy| copy.slot).collect();
         for copy in copies() {
@@ -37,14 +37,10 @@ fuzz_target!(|bytes: &[u8]| {
                 copy.participants.iter().filter(must_hold).all(|member| holders.contains(member)),
                 "all of them hold it"
             );
-            assert!(
-                !held.iter().any(|other| other.lane == copy.lane && other.trim >= copy.sequence),
-                "it was not in place yet"
-            );
+            assert!(!held.iter().any(|other| other.trim >= copy.sequence), "it was not in place yet");
         }
     }
-    let lanes = |redo: &replay::Redo| (redo.lane, redo.sequence);
-    assert!(redo.windows(2).all(|pair| pair[0].lane != pair[1].lane || lanes(&pair[0]) < lanes(&pair[1])), "in order");
+    assert!(redo.is_sorted(), "in order");
 });
 
 /// Decodes bytes; what is a record says where it ends, and says the same when it is written again.
@@ -77,7 +73,6 @@ fn record(input: &mut Input<'_>) -> Vec<u8> {
     let sequence = u64::from(input.byte() % 8);
     let header = Header {
         generation: GENERATION,
-        lane: Lane(input.byte() % 2),
         sequence: Sequence(sequence + 1),
         trim: Sequence(sequence.saturating_sub(u64::from(input.byte() % 8))),
         participants: input.members(),

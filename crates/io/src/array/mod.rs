@@ -39,7 +39,7 @@ pub use initialise::{Content, format};
 pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoin, returning, unmake};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use losses::Loss;
-pub use open::{Array, Follower, Named, OpenError, OpenOptions, candidates, check_presence};
+pub use open::{Array, Named, OpenError, OpenOptions, candidates, check_presence};
 pub(crate) use overlay::Overlay;
 pub use recover::RecoverError;
 pub use select::{Ignored, Wanted, select};

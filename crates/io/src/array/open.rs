@@ -18,7 +18,7 @@ use super::stale::{self, Stale, StaleError};
 use super::wait::{Patience, Watched};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
-use crate::engine::{Engine, EngineError, Record};
+use crate::engine::{Engine, EngineError};
 use crate::member::{Access, Member, MemberError};
 use crate::superblock::{BLOCK_BYTES, Consistency, Integrity, Superblock};
 
@@ -182,15 +182,6 @@ pub struct Array {
     pub(super) is_in_memory: bool,
 }
 
-/// What an engine is made of that serves an array beside another one, on a thread of its own.
-#[derive(Debug)]
-pub struct Follower {
-    geometry: Geometry,
-    record: Record,
-    members: Vec<Option<Arc<Member>>>,
-    access: Access,
-}
-
 /// What the paths that were named lead to.
 #[derive(Debug)]
 pub struct Named {
@@ -340,43 +331,12 @@ impl Array {
         Bytes(lacking.sum::<u64>() * geometry.chunk().bytes().0).min(geometry.capacity().bytes())
     }
 
-    /// How many engines can share the array, where its log sets a limit, or its checksums do: a page of them is of
-    /// several engines' blocks. One while members are being rebuilt.
-    #[must_use]
-    pub fn engines_max(&self) -> Option<u64> {
-        let record = &self.assembled.record;
-        if record.rebuilding().is_empty() { record.lanes_max(&self.assembled.geometry) } else { Some(1) }
-    }
-
-    /// What another engine for the same members is made of, which follows this array's: see
-    /// [`engine::Ask`](crate::engine::Ask).
-    #[must_use]
-    pub fn follower(&self) -> Follower {
-        Follower {
-            geometry: self.geometry.clone(),
-            record: self.assembled.record.follower(),
-            members: self.assembled.disk.members().to_vec(),
-            access: self.assembled.access,
-        }
-    }
-
     /// The engine that serves the array.
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`]: not after a successful [`Array::open`].
     pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, EngineError> {
         self.assembled.into_engine()
-    }
-}
-
-impl Follower {
-    /// The engine, on the thread that it belongs to.
-    ///
-    /// # Errors
-    /// When there is no ring to be had.
-    pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, OpenError> {
-        let disk = UringDisk::new(self.members, DEFAULT_DEPTH)?;
-        Ok(Engine::new(disk, self.geometry, self.record, self.access == Access::ReadOnly)?)
     }
 }
 

@@ -15,8 +15,8 @@ use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
-use crate::log::record::{self, Extent, Header, RecordError};
-use crate::log::replay::{self, Held, Redo};
+use crate::log::record::{self, Extent, Header, RecordError, Sequence};
+use crate::log::replay::{self, Held};
 use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX};
 use crate::superblock::{Area, SlotState, Superblock};
 
@@ -29,13 +29,13 @@ const UNREADABLE_MAX: u32 = 64;
 
 /// The records that are to be done again, and where each member has its copy.
 struct Pending {
-    redo: Vec<Redo>,
+    redo: Vec<Sequence>,
     held: Held,
 }
 
 /// Does again what the logs of the present members say; how many records that were. Not durable yet.
 ///
-/// Of each lane only the newest record can be there without being durable, where a member failed the flush that
+/// Only the newest record can be there without being durable, where a member failed the flush that
 /// committed it and nobody lived to record that. Reads show it, and the power may still take it: so it is written to
 /// the log once more, durably, before anything that relies on it is.
 ///
@@ -113,16 +113,16 @@ fn pending(
 
 /// Each record that is done again, in order, with each member that has it.
 fn copies<'a>(
-    redo: &'a [Redo],
+    redo: &'a [Sequence],
     held: &'a Held,
     superblocks: &'a [Option<Superblock>],
 ) -> impl Iterator<Item = (&'a Header, &'a Superblock)> {
     let mut index: BTreeMap<_, Vec<&Header>> = BTreeMap::new();
     for header in held.records() {
-        index.entry((header.lane, header.sequence)).or_default().push(header);
+        index.entry(header.sequence).or_default().push(header);
     }
     redo.iter()
-        .flat_map(move |redo| index.remove(&(redo.lane, redo.sequence)).unwrap_or_default())
+        .flat_map(move |redo| index.remove(redo).unwrap_or_default())
         .filter_map(|header| superblocks[header.slot.index()].as_ref().map(|superblock| (header, superblock)))
 }
 
@@ -130,15 +130,15 @@ fn copies<'a>(
 fn renew(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    redo: &[Redo],
+    redo: &[Sequence],
     held: &Held,
 ) -> Result<(), RecoverError> {
     if planted!(NewestDoubted) {
         return Ok(());
     }
-    let newest: Vec<Redo> = redo.chunk_by(|a, b| a.lane == b.lane).filter_map(|lane| lane.last().copied()).collect();
+    let newest = redo.last().map_or(&[][..], std::slice::from_ref);
     let mut written = MemberSet::EMPTY;
-    for (header, superblock) in copies(&newest, held, superblocks) {
+    for (header, superblock) in copies(newest, held, superblocks) {
         let (buf, _) = load(disk, superblock, header)?;
         let offset = Bytes(superblock.areas.log.offset.0 + header.position.0);
         let segments = smallvec![buf.lease_read(0..buf.len())];

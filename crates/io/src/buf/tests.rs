@@ -185,3 +185,50 @@ fn a_buffer_that_was_given_up_counts_against_nothing_and_does_not_come_back() {
     drop(other);
     assert_eq!((pool.in_use(), pool.kept()), (Bytes(0), Bytes(64 << 10)));
 }
+
+#[test]
+fn a_parcel_takes_memory_from_one_threads_pool_to_anothers() {
+    let here = Pool::new(Bytes(64 << 10));
+    let mut buf = here.try_alloc(Bytes(5000)).expect("there is room");
+    buf.as_mut().fill(7);
+    let parcel = buf.into_parcel();
+    assert_eq!((here.in_use(), parcel.len()), (Bytes(0), 5000));
+    let back = std::thread::spawn(move || {
+        let there = Pool::new(Bytes(8 * KIB));
+        let buf = there.adopt(parcel);
+        assert!(buf.as_ref().iter().all(|&byte| byte == 7) && there.owns(&buf));
+        assert_eq!(there.in_use(), Bytes(8 * KIB));
+        drop(buf);
+        assert_eq!((there.in_use(), there.kept()), (Bytes(0), Bytes(8 * KIB)));
+        assert!(there.spare(Bytes(4 * KIB)).is_none(), "it has another size");
+        let spare = there.spare(Bytes(6000)).expect("it was kept");
+        assert_eq!(there.kept(), Bytes(0));
+        spare
+    });
+    let buf = here.adopt(back.join().unwrap());
+    assert_eq!((here.in_use(), buf.len()), (Bytes(8 * KIB), 6000));
+}
+
+#[test]
+fn a_parcel_for_which_a_pool_has_no_room_is_freed_at_its_end() {
+    let pool = Pool::new(Bytes(8 * KIB));
+    let own = pool.try_alloc(Bytes(4 * KIB)).expect("there is room");
+    assert!(pool.has_room(Bytes(4 * KIB)) && !pool.has_room(Bytes(8 * KIB)));
+    let foreign = pool.adopt(Buf::zeroed(Bytes(8 * KIB)).into_parcel());
+    assert!(!pool.owns(&foreign));
+    drop(foreign);
+    assert_eq!((pool.in_use(), pool.kept()), (Bytes(4 * KIB), Bytes(0)));
+    drop(own);
+    // What is kept makes room.
+    let foreign = pool.adopt(Buf::zeroed(Bytes(8 * KIB)).into_parcel());
+    assert!(pool.owns(&foreign));
+    assert_eq!((pool.in_use(), pool.kept()), (Bytes(8 * KIB), Bytes(0)));
+}
+
+#[test]
+#[should_panic(expected = "one share")]
+fn memory_that_a_device_may_use_is_not_sent_away() {
+    let buf = Buf::zeroed(Bytes(4 * KIB));
+    let _lease = buf.lease_read(0..512);
+    let _ = buf.into_parcel();
+}

@@ -69,14 +69,10 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Takes note of a client's read, and begins what should be read ahead of it.
     pub(super) fn read_ahead(&mut self, lba: Lba, len: Sectors) {
-        let Self { ahead: Some(ahead), cache: Some(cache), .. } = self else { return };
+        let Self { ahead: Some(ahead), cache: Some(cache), locks, .. } = self else { return };
         let advice = ahead.streams.read(lba, len);
         cache.forget_ahead(&advice.forget);
         let Some(range) = advice.ask.and_then(|range| ahead.outside_flights(range)) else { return };
-        // Nobody reads another engine's stripes here.
-        let Some(end) = self.own_end(range.start, range.end) else { return };
-        let range = range.start..end;
-        let Self { ahead: Some(ahead), cache: Some(cache), locks, .. } = self else { return };
         let Some(start) = cache.first_absent(range.clone()) else { return };
         let Some(buf) = cache.ahead_memory(Sectors(range.end - start.0)) else { return };
         let waiters = ahead.spare.pop().unwrap_or_default();

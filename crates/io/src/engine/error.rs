@@ -92,17 +92,12 @@ pub enum EngineError {
         members: MemberSet,
     },
     /// The members' logs have no room for a parity stripe.
-    #[error(
-        "the log of {size} is too small for {lanes} reactors: it needs {needed}; serve with fewer reactors, or create \
-         the array with a larger --log-size"
-    )]
+    #[error("the log of {size} is too small: it needs {needed}; create the array with a larger --log-size")]
     LogTooSmall {
         /// The smallest log of a member.
         size: Bytes,
         /// What it needs.
         needed: Bytes,
-        /// How many engines share it.
-        lanes: u8,
     },
     /// The array was not stopped cleanly, and its log is still to be done again.
     #[error("the array was not stopped cleanly: recover it first")]
@@ -168,9 +163,6 @@ pub enum EngineError {
          serve it again"
     )]
     Suspect,
-    /// The engine is one of several.
-    #[error("only a single reactor can rebuild members; serve the array with --reactors 1")]
-    Shared,
     /// The request can't be planned.
     #[error(transparent)]
     Plan(#[from] PlanError),

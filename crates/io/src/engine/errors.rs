@@ -7,7 +7,6 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use super::Engine;
-use super::shard::Ask;
 use crate::disk::Disk;
 
 /// What each member has made of errors that were corrected.
@@ -92,13 +91,8 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Has recorded which members have failed, though no write waits for it.
     pub(super) fn put_on_record(&mut self) {
-        if self.is_read_only {
-            return;
-        }
-        let missing = self.record.missing();
-        match &mut self.place {
-            Some(place) if self.record.is_follower() => place.ask(Ask::Record(missing)),
-            _ => self.run_record(),
+        if !self.is_read_only {
+            self.run_record();
         }
     }
 }

@@ -136,8 +136,8 @@ impl<D: Disk, T> Engine<D, T> {
         if let (Work::Close, Some(sums)) = (job.work, &mut self.sums) {
             sums.try_again();
         }
-        // What was replied to is durable in the log; another engine's log, and marking the members clean, need what is
-        // in place to be so, too.
+        // What was replied to is durable in the log; clearing bits and marking the members clean need what is in place
+        // to be so, too.
         let is_logged = counts_logged && !matches!(job.work, Work::Sync | Work::Close | Work::SaveRebuild);
         let is_skipped = match job.work {
             Work::Close => planted!(CleanUnflushed),
@@ -172,7 +172,7 @@ impl<D: Disk, T> Engine<D, T> {
             self.progress_durable();
             return Step::To(Stage::Settle);
         }
-        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect && !self.record.is_follower();
+        let is_close = job.work == Work::Close && !self.is_read_only && !self.is_suspect;
         Step::To(if is_close { Stage::Clean } else { Stage::Done })
     }
 
@@ -207,13 +207,9 @@ impl<D: Disk, T> Engine<D, T> {
         if let Some(log) = self.log.as_mut().filter(|_| !members.is_empty()) {
             log.flush_begins();
         }
-        if self.record.is_follower() {
-            self.ask_flush(members);
-        } else {
-            for member in members.iter() {
-                self.counters.flush(member);
-                self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
-            }
+        for member in members.iter() {
+            self.counters.flush(member);
+            self.submit_op(Caller::Flusher, member, OpKind::Flush, Bytes(0), Segments::new());
         }
         self.wake_flushed();
     }
@@ -238,11 +234,6 @@ impl<D: Disk, T> Engine<D, T> {
         if error {
             self.flusher.failed(member);
         }
-        self.flush_ended();
-    }
-
-    /// Takes note of the end of one member's flush.
-    pub(super) fn flush_ended(&mut self) {
         if let Some(members) = self.flusher.ended() {
             let lost = self.record.missing().union(self.flusher.failures());
             if let Some(log) = &mut self.log {

@@ -10,16 +10,13 @@
 //! only, and nobody waits for them. What is on the members then is of another [`Seal`], and stands for bits that are
 //! all set. When it is on record that a member lacks something, the bits are written under the new seal; from then on a
 //! bit that is set later is waited for.
-//!
-//! One of several engines may be a follower: it writes nothing, and has the keeper hold for it what its jobs hold: see
-//! [`super::shard`].
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet};
 
 use super::job::{Job, JobId, Stage, Work};
 use super::run::{Caller, Step};
-use super::{Ask, Engine, EngineError, Record};
+use super::{Engine, EngineError, Record};
 use crate::bitmap::{BLOCK_BYTES, Bitmap, RegionId, Regions, Seal};
 use crate::disk::{Disk, DiskOp, OpKind, Segments};
 use crate::superblock::Consistency;
@@ -41,7 +38,7 @@ enum Phase {
 /// What keeps a region's bit set.
 #[derive(Clone, Copy, Debug, Default)]
 struct Hold {
-    /// Jobs and followers that write the region, or are about to.
+    /// Jobs that write the region, or are about to.
     holders: u32,
     /// When the last of them ended.
     tick: u32,
@@ -73,8 +70,6 @@ pub(super) struct Intent {
     has_news: bool,
     /// The array is frozen: nobody waits any more.
     has_given_up: bool,
-    /// A follower's, with what it has to tell the keeper.
-    asks: Option<Vec<Ask>>,
 }
 
 impl Intent {
@@ -83,20 +78,19 @@ impl Intent {
         let superblock = record.any();
         let has_bitmap = superblock.consistency != Consistency::None && geometry.tolerance() > 0;
         let regions = Regions::new(geometry);
-        let is_known = record.is_follower() || record.is_clean() && record.is_whole();
+        let is_known = record.is_clean() && record.is_whole();
         let set = || if is_known { Bitmap::empty(regions) } else { Bitmap::full(regions) };
-        has_bitmap.then(|| Self::new(superblock.seal(), set(), record.is_follower()))
+        has_bitmap.then(|| Self::new(superblock.seal(), set()))
     }
 
     /// The intent of an array in which the bits of `set` have to be taken to be set; what members have is not known.
-    fn new(seal: Option<Seal>, set: Bitmap, is_follower: bool) -> Self {
+    fn new(seal: Option<Seal>, set: Bitmap) -> Self {
         let regions = set.regions();
         let empty = Bitmap::empty(regions);
-        let is_idle = seal.is_none() && !is_follower;
         Self {
             regions,
             seal,
-            durable: if is_idle { Bitmap::full(regions) } else { empty.clone() },
+            durable: if seal.is_none() { Bitmap::full(regions) } else { empty.clone() },
             flying: empty,
             wanted: set,
             stale: vec![true; regions.blocks()],
@@ -108,7 +102,6 @@ impl Intent {
             waiters: Vec::new(),
             has_news: false,
             has_given_up: false,
-            asks: is_follower.then(Vec::new),
         }
     }
 
@@ -122,9 +115,6 @@ impl Intent {
         self.holds[region.index()].holders += 1;
         if self.wanted.insert(region) {
             self.stale[self.regions.block(region)] = true;
-            if let Some(asks) = &mut self.asks {
-                asks.push(Ask::Intend(region));
-            }
         }
     }
 
@@ -143,7 +133,7 @@ impl Intent {
     /// Begins a round where the members do not have what is wanted and none is under way, or goes on with the present
     /// one.
     fn run(&mut self, present: MemberSet, offset: impl Fn(MemberIndex) -> Bytes, mut submit: impl FnMut(DiskOp)) {
-        if self.pending > 0 || self.asks.is_some() || self.has_given_up {
+        if self.pending > 0 || self.has_given_up {
             return;
         }
         let Some(seal) = self.seal else {
@@ -196,7 +186,7 @@ impl Intent {
     /// Goes over to another seal when a round of superblock writes is over: what the members have stands for bits that
     /// are all set then, or counts for nothing. False: it has that seal.
     fn reseal(&mut self, seal: Option<Seal>) -> bool {
-        if self.asks.is_some() || self.seal == seal {
+        if self.seal == seal {
             return false;
         }
         match seal {
@@ -230,7 +220,7 @@ impl Intent {
     /// true: there are such regions that it does not cover.
     fn sweep(&mut self, flushed: u64) -> bool {
         let mut needs_flush = false;
-        let Self { wanted, durable, stale, holds, regions, asks, ticks, seal, .. } = self;
+        let Self { wanted, durable, stale, holds, regions, ticks, seal, .. } = self;
         let quiet = |region: &RegionId| {
             let hold = holds[region.index()];
             (hold.holders == 0 || planted!(BitClearedHeld)) && ticks.wrapping_sub(hold.tick) >= QUIET_TICKS
@@ -243,14 +233,10 @@ impl Intent {
             }
             wanted.remove(region);
             // What is on the members stands for it all the same where it is of another seal.
-            let is_on_members = seal.is_some() || asks.is_some();
-            if is_on_members && !planted!(BitClearedCounts) {
+            if seal.is_some() && !planted!(BitClearedCounts) {
                 durable.remove(region);
             }
-            match asks {
-                Some(asks) => asks.push(Ask::Settle(region)),
-                None => stale[regions.block(region)] = true,
-            }
+            stale[regions.block(region)] = true;
         }
         needs_flush
     }
@@ -267,7 +253,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Some(set) = set else { return self };
         let intent = self.intent.as_mut().expect("the array has a bitmap");
         assert_eq!(intent.regions, set.regions(), "the bitmap is of this array");
-        *intent = Intent::new(intent.seal, set, intent.asks.is_some());
+        *intent = Intent::new(intent.seal, set);
         self.rebuild.restart(&self.record, Some(intent.wanted()));
         self
     }
@@ -288,7 +274,6 @@ impl<D: Disk, T> Engine<D, T> {
         if !std::mem::replace(&mut job.has_intent, true) {
             regions.clone().for_each(|region| intent.hold(region));
         }
-        let is_intend = matches!(job.work, Work::Intend(_));
         if !regions.into_iter().all(|region| intent.is_durable(region)) && !planted!(BitNotAwaited) {
             intent.waiters.push(id);
             self.run_intent();
@@ -299,13 +284,13 @@ impl<D: Disk, T> Engine<D, T> {
             self.run_record();
             return Step::Wait(Stage::Intent);
         }
-        Step::To(if is_intend { Stage::Done } else { Stage::Plan })
+        Step::To(Stage::Plan)
     }
 
-    /// Ends what the job holds, once its writes are over. What a follower holds is its own to end.
+    /// Ends what the job holds, once its writes are over.
     pub(super) fn end_intent(&mut self, id: JobId) {
         let job = self.jobs.job(id);
-        if !std::mem::take(&mut job.has_intent) || matches!(job.work, Work::Intend(_)) {
+        if !std::mem::take(&mut job.has_intent) {
             return;
         }
         let intent = self.intent.as_mut().expect("what is held is there");
@@ -386,35 +371,6 @@ impl<D: Disk, T> Engine<D, T> {
         busy.map(|intent| intent.waiters.push(id)).is_some()
     }
 
-    /// What a follower has to tell the keeper.
-    pub(super) fn take_intent_asks(&mut self, into: &mut Vec<Ask>) {
-        if let Some(asks) = self.intent.as_mut().and_then(|intent| intent.asks.as_mut()) {
-            into.append(asks);
-        }
-    }
-
-    /// Holds, at the keeper, a region for a follower, and replies when its bit is durably set.
-    pub fn intend_for(&mut self, token: T, region: RegionId) {
-        self.start(Job::new(Some(token), Work::Intend(region), Lba(0)..Lba(0)));
-    }
-
-    /// Tells a follower that the keeper has done [`Ask::Intend`].
-    pub fn intended(&mut self, region: RegionId) {
-        if let Some(intent) = &mut self.intent {
-            intent.durable.insert(region);
-            intent.has_news = true;
-            self.ready.extend(intent.settled());
-        }
-    }
-
-    /// Ends, at the keeper, what it holds for a follower that has asked for [`Ask::Settle`].
-    pub fn settle_for(&mut self, region: RegionId) {
-        let flush = self.flusher.covering();
-        if let Some(intent) = &mut self.intent {
-            intent.release(region, flush);
-        }
-    }
-
     /// Whether everything that was written is as good on all members as on any.
     fn may_clear(&self) -> bool {
         let is_rebuilding = planted!(BitClearedRebuilding) && self.record.missing().is_empty();
@@ -423,12 +379,9 @@ impl<D: Disk, T> Engine<D, T> {
     }
 }
 
-/// The regions of a job's stripes, or the one that it is for.
+/// The regions of a job's stripes.
 fn held_by<T>(job: &Job<T>, regions: Regions) -> impl Iterator<Item = RegionId> + Clone + use<T> {
-    let range = match (job.work, &job.guard) {
-        (Work::Intend(region), _) => region.0..region.0 + 1,
-        (_, guard) => regions.of_all(&guard.as_ref().expect("a stripe is written under its lock").stripes()),
-    };
+    let range = regions.of_all(&job.guard.as_ref().expect("a stripe is written under its lock").stripes());
     let range = if planted!(BitOfFirstRegion) { range.start..range.start + 1 } else { range };
     range.map(RegionId)
 }

@@ -17,7 +17,6 @@ use super::scrub::Rest;
 use super::shares::Class;
 use super::sums::Pins;
 use super::sweep::Stuck;
-use crate::bitmap::RegionId;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
 use crate::log::record::Sequence;
@@ -130,10 +129,8 @@ pub(super) enum Work {
     Ahead,
     /// Write out what is dirty of the job's parity stripes.
     Destage,
-    /// Make durable what another engine wrote.
+    /// Make durable what was written, for the bits that are cleared then.
     Sync,
-    /// Hold a region for another engine.
-    Intend(RegionId),
     Flush,
     Close,
 }
@@ -414,7 +411,7 @@ impl Work {
 
     /// Whether it reads or writes parity stripes, or relies on who is there to do so.
     pub(super) fn uses_stripes(self) -> bool {
-        let waits = matches!(self, Self::Flush | Self::Close | Self::Sync | Self::Intend(_));
+        let waits = matches!(self, Self::Flush | Self::Close | Self::Sync);
         !waits && !matches!(self, Self::Fail { .. } | Self::Join { .. })
     }
 

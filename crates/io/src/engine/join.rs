@@ -14,10 +14,8 @@ use super::flush::Waiter;
 use super::job::{Job, JobId, Stage, Work};
 use super::log::Log;
 use super::run::Step;
-use super::shard::Place;
 use super::{Command, Engine, EngineError};
 use crate::disk::Disk;
-use crate::log::record::Lane;
 use crate::superblock::{Consistency, Integrity, Superblock};
 
 /// A member that is to join: see [`Command::Join`].
@@ -108,9 +106,6 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether a member can join.
     pub(super) fn check_join(&self, joining: &Joining) -> Result<(), EngineError> {
         let slot = joining.superblock.slot;
-        if self.place.as_ref().is_some_and(Place::is_shared) {
-            return Err(EngineError::Shared);
-        }
         if self.replacing.as_ref().is_some_and(|replacing| replacing.slot == slot) {
             return Err(EngineError::Replacing);
         }
@@ -137,7 +132,7 @@ impl<D: Disk, T> Engine<D, T> {
         let mut own = Superblock { member: *member, slot: *slot, areas: *areas, ..truth.clone() };
         own.slots[slot.index()].member = *member;
         own.check().map_err(|_| EngineError::Unsuited { member: *slot, field: "place for what the array has" })?;
-        if truth.consistency == Consistency::Log && areas.log.size < Log::lane_min(&self.geometry) {
+        if truth.consistency == Consistency::Log && areas.log.size < Log::size_min(&self.geometry) {
             return Err(EngineError::Unsuited { member: *slot, field: "log" });
         }
         if truth.integrity != Integrity::None && self.sums.is_none() {
@@ -269,8 +264,8 @@ impl<D: Disk, T> Engine<D, T> {
     /// What rests on who is in a slot.
     pub(super) fn renew_member(&mut self, slot: MemberIndex) {
         if self.log.is_some() {
-            let log = Log::new(self.record.superblocks(), &self.geometry, Lane(0), 1);
-            let log = log.expect("every log has room for a lane: that was checked when it was asked for");
+            let log = Log::new(self.record.superblocks(), &self.geometry);
+            let log = log.expect("every log has room: that was checked when it was asked for");
             self.cache.iter_mut().for_each(|cache| cache.limit_runs(log.stripes_max()));
             self.log = Some(log);
         }

@@ -27,7 +27,7 @@ use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
 use super::{Engine, EngineError, Fill, Reply};
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, OpKind};
-use crate::log::record::{self, EXTENTS_MAX, Extent, Header, Lane, Sequence};
+use crate::log::record::{self, EXTENTS_MAX, Extent, Header, Sequence};
 use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX, RING_BYTES_MIN, Ring};
 use crate::superblock::Superblock;
 
@@ -118,41 +118,33 @@ struct Committed {
 }
 
 impl Log {
-    /// The log of the members with these superblocks, for one of `lanes` engines.
+    /// The log of the members with these superblocks.
     ///
     /// # Errors
     /// [`EngineError::LogTooSmall`].
     pub(super) fn new<'a>(
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
         geometry: &Geometry,
-        lane: Lane,
-        lanes: u8,
     ) -> Result<Self, EngineError> {
         let stripe = geometry.chunk().bytes().0 * geometry.rows() as u64;
         let mut size = u64::MAX;
         let mut writers = Vec::new();
         for (slot, superblock) in (0..).map(MemberIndex).zip(superblocks) {
             let writer = superblock.map(|superblock| {
-                let part = superblock.areas.log.size.0 / u64::from(lanes) / BLOCK.0 * BLOCK.0;
+                let part = superblock.areas.log.size.0 / BLOCK.0 * BLOCK.0;
                 size = size.min(part);
-                let start = part * u64::from(lane.0);
-                Writer::new(superblock.areas.log.offset, start..start + part, superblock.generation, lane, slot)
+                Writer::new(superblock.areas.log.offset, 0..part, superblock.generation, slot)
             });
             writers.push(writer);
         }
         // Whatever is live, one side of it has half of the ring.
         let record = (size / 2).saturating_sub(2 * BLOCK.0).min(RECORD_BYTES_MAX.0);
         let stripes = |bytes: u64| bytes.saturating_sub(2 * BLOCK.0) / stripe;
-        if size < Self::lane_min(geometry).0 {
-            let needed = Self::lane_min(geometry).0 * u64::from(lanes);
-            return Err(EngineError::LogTooSmall {
-                size: Bytes(size.saturating_mul(lanes.into())),
-                needed: Bytes(needed),
-                lanes,
-            });
+        if size < Self::size_min(geometry).0 {
+            return Err(EngineError::LogTooSmall { size: Bytes(size), needed: Self::size_min(geometry) });
         }
         let limits = Limits { group: Bytes(size / 4), record: Bytes(record), stripes: stripes(size / 4).max(1) };
-        assert!(stripes(record) > 0, "the smallest lane has room for a parity stripe");
+        assert!(stripes(record) > 0, "the smallest log has room for a parity stripe");
         Ok(Self {
             writers,
             next: Sequence(1),
@@ -175,13 +167,8 @@ impl Log {
         Some(Fill { used: ring.used(), limit: ring.size() })
     }
 
-    /// How many engines can share the log of members of which the smallest has `size`.
-    pub(super) fn lanes_max(size: Bytes, geometry: &Geometry) -> u64 {
-        (size.0 / Self::lane_min(geometry).0).max(1)
-    }
-
-    /// What one engine needs of each member's log.
-    pub(super) fn lane_min(geometry: &Geometry) -> Bytes {
+    /// What the engine needs of each member's log.
+    pub(super) fn size_min(geometry: &Geometry) -> Bytes {
         let stripe = geometry.chunk().bytes().0 * geometry.rows() as u64;
         Bytes((2 * (stripe + 4 * BLOCK.0)).max(RING_BYTES_MIN.0).next_multiple_of(BLOCK.0))
     }
@@ -304,10 +291,9 @@ impl Log {
 }
 
 impl Writer {
-    fn new(area: Bytes, part: std::ops::Range<u64>, generation: Uuid, lane: Lane, slot: MemberIndex) -> Self {
+    fn new(area: Bytes, part: std::ops::Range<u64>, generation: Uuid, slot: MemberIndex) -> Self {
         let header = Header {
             generation,
-            lane,
             sequence: Sequence(0),
             trim: Sequence(0),
             participants: MemberSet::EMPTY,
@@ -357,11 +343,10 @@ impl Writer {
         self.ring.take(sequence, position, total);
         let mut crc = crc32fast::Hasher::new();
         self.leases.iter().for_each(|lease| crc.update(lease.bytes()));
-        let Header { extents, generation, lane, slot, .. } = &mut self.header;
+        let Header { extents, generation, slot, .. } = &mut self.header;
         let extents = std::mem::take(extents);
         self.header = Header {
             generation: *generation,
-            lane: *lane,
             sequence,
             trim,
             participants: if planted!(ParticipantsForgotten) { MemberSet::EMPTY.with(*slot) } else { participants },
@@ -489,7 +474,7 @@ impl<D: Disk, T> Engine<D, T> {
             }
             return;
         }
-        log.advance(self.record.durable().1);
+        log.advance(self.record.recorded_missing());
         if !planted!(NextCommitDespiteFailure) && !self.record.has_failures_on_record() {
             // It goes on when they are.
             return self.run_record();

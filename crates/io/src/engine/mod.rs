@@ -34,7 +34,6 @@ mod record;
 mod replace;
 mod run;
 mod scrub;
-mod shard;
 mod shares;
 mod sums;
 mod sweep;
@@ -58,7 +57,6 @@ pub use rebuild::Progress;
 pub use record::Record;
 pub use replace::Replacement;
 pub use scrub::{Blame, Mismatch, ScrubStatus};
-pub use shard::{Ask, Standing};
 pub use sweep::Stuck;
 pub use troubles::Troubles;
 
@@ -68,7 +66,6 @@ use crate::array::Overlay;
 use crate::buf::{Buf, Lease, Pool};
 use crate::cache::{Cache, Mark};
 use crate::disk::{Completion, Deadline, Disk};
-use crate::log::record::Lane;
 use crate::superblock::Consistency;
 use ahead::ReadAhead;
 use deadline::Patience;
@@ -83,7 +80,6 @@ use log::Log;
 use rebuild::Rebuild;
 use replace::Replacing;
 use scrub::Scrubber;
-use shard::Place;
 use shares::Shares;
 use sums::Sums;
 use troubles::Troubled;
@@ -154,13 +150,11 @@ pub enum Command {
         member: MemberIndex,
     },
     /// Take in a member that the caller has put at its slot of the [`Disk`], which was missing: it is written from now
-    /// on, and rebuilt. Replied to when that is on record. What comes meanwhile waits. Refused where the engine is one
-    /// of several.
+    /// on, and rebuilt. Replied to when that is on record. What comes meanwhile waits.
     Join(Box<Joining>),
     /// Copy the member in a slot to one that the caller has put at [`Engine::seat`], and which takes its place when it
     /// has everything. Replied to when that has begun; [`Engine::replacement`] says how far it is. At the end the
-    /// members have changed places on the [`Disk`]: who is at the seat then can be taken out. Refused where the engine
-    /// is one of several.
+    /// members have changed places on the [`Disk`]: who is at the seat then can be taken out.
     Replace(Box<Joining>),
     /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed
     /// again since. A later write marks them dirty again.
@@ -214,8 +208,6 @@ pub struct Engine<D, T> {
     pool: Pool,
     cache: Option<Cache>,
     ahead: Option<ReadAhead>,
-    /// Where the engine is one of several.
-    place: Option<Place>,
     writes_back: bool,
     /// Destaging jobs under way.
     destaging: usize,
@@ -268,7 +260,7 @@ impl<D: Disk, T> Engine<D, T> {
         rebuild.restart(&record, None);
         let sums = Sums::new(record.superblocks());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
-        let log = has_log.then(|| Log::new(record.superblocks(), &geometry, Lane(0), 1)).transpose()?;
+        let log = has_log.then(|| Log::new(record.superblocks(), &geometry)).transpose()?;
         Ok(Self {
             disk: Deadline::new(disk, geometry.members()),
             patience: Patience::default(),
@@ -295,7 +287,6 @@ impl<D: Disk, T> Engine<D, T> {
             pool: Pool::new(SCRATCH_BUDGET),
             cache: None,
             ahead: None,
-            place: None,
             writes_back: false,
             destaging: 0,
             quantum: Sectors(0),

@@ -7,22 +7,18 @@
 //! A round that takes a member in writes it last, once the others durably say that it belongs to them: the newest
 //! superblock counts, and a member that has nothing of the array's yet must not have it alone.
 //!
-//! The record of one of several engines may be a follower: it writes nothing, says what it wants to the one that does,
-//! and is told what is durable.
-//!
 //! It knows nothing of stripes, plans or what the members hold.
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
 use super::job::JobId;
-use super::log::Log;
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
 use crate::superblock::{
-    Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, ScrubRecord, Sequence, SlotRecord, SlotState, Superblock, encode,
+    Consistency, Epoch, SUPERBLOCK_BYTES, ScrubRecord, Sequence, SlotRecord, SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -79,13 +75,6 @@ pub struct Record {
     waiters: Vec<JobId>,
     /// How scrubs are, for the next round: that alone is no reason for one.
     scrub: ScrubRecord,
-    following: Option<Following>,
-}
-
-/// What a follower has asked for.
-#[derive(Debug)]
-struct Following {
-    asked: Option<State>,
 }
 
 impl Record {
@@ -128,22 +117,6 @@ impl Record {
             had_writer: false,
             has_given_up: false,
             waiters: Vec::new(),
-            following: None,
-        }
-    }
-
-    /// A record of the same array for another engine, which leaves the members' superblocks to this one; before either
-    /// is used.
-    #[must_use]
-    pub fn follower(&self) -> Self {
-        Self {
-            durable: self.durable.clone(),
-            wanted: self.wanted.clone(),
-            superblocks: self.superblocks.clone(),
-            phase: Phase::Idle,
-            waiters: Vec::new(),
-            following: Some(Following { asked: None }),
-            ..*self
         }
     }
 
@@ -280,17 +253,6 @@ impl Record {
         self.superblocks.iter().map(Option::as_ref)
     }
 
-    /// How many engines can share the array, each with its part of the log; none where there is no log.
-    pub(crate) fn lanes_max(&self, geometry: &Geometry) -> Option<u64> {
-        let logs = self.superblocks.iter().flatten().map(|superblock| superblock.areas.log.size);
-        if self.any().integrity != Integrity::None {
-            // A page of checksums is of several engines' blocks.
-            return Some(1);
-        }
-        let smallest = logs.min().filter(|_| self.consistency() == Consistency::Log)?;
-        Some(Log::lanes_max(smallest, geometry))
-    }
-
     /// Begins another run of the log, with the next round.
     pub(crate) fn renew(&mut self, generation: Uuid) {
         for superblock in self.superblocks.iter_mut().flatten() {
@@ -390,41 +352,9 @@ impl Record {
         is_settled
     }
 
-    /// Asks for what a follower wants of every record: that the members be marked dirty. A member may have missed
-    /// something from then on.
-    pub(super) fn demand_for_follower(&mut self) {
-        self.wanted.is_clean = false;
-        self.had_writer = true;
-    }
-
-    /// Whether another engine writes the superblocks.
-    pub(super) fn is_follower(&self) -> bool {
-        self.following.is_some()
-    }
-
-    /// What is durable: whether the members are marked dirty, and who is recorded as failed.
-    pub(super) fn durable(&self) -> (bool, MemberSet) {
-        (!self.durable.is_clean, self.durable.missing)
-    }
-
-    /// What a follower's jobs wait for and nobody was asked for yet: the members to record as failed.
-    pub(super) fn take_demand(&mut self) -> Option<MemberSet> {
-        let is_wanted = !self.waiters.is_empty() && !self.is_durable();
-        let following = self.following.as_mut().filter(|_| is_wanted)?;
-        let is_new = following.asked.replace(self.wanted.clone()).as_ref() != Some(&self.wanted);
-        is_new.then_some(self.wanted.missing)
-    }
-
-    /// Tells a follower what is durable.
-    pub(super) fn learn(&mut self, is_dirty: bool, missing: MemberSet) {
-        (self.durable.is_clean, self.durable.missing) = (!is_dirty, missing);
-        self.wanted.is_clean &= !is_dirty;
-        self.wanted.missing = self.wanted.missing.union(missing);
-    }
-
-    /// Lets everybody go on who waits at a follower: the array is frozen, and nothing is going to be recorded.
-    pub(super) fn stop_waiting(&mut self) {
-        self.has_given_up |= self.is_follower();
+    /// The members that are durably recorded as failed.
+    pub(super) fn recorded_missing(&self) -> MemberSet {
+        self.durable.missing
     }
 
     /// Notes members that failed.
@@ -440,7 +370,7 @@ impl Record {
 
     /// Begins a round where one is wanted and none is under way, or goes from its writes to its flushes.
     pub(crate) fn run(&mut self, mut submit: impl FnMut(DiskOp)) {
-        if self.pending > 0 || self.has_given_up || self.is_follower() {
+        if self.pending > 0 || self.has_given_up {
             return;
         }
         match std::mem::replace(&mut self.phase, Phase::Idle) {
@@ -492,8 +422,7 @@ impl Record {
 
     /// The jobs to wake: they ask again.
     pub(super) fn settled(&mut self) -> impl Iterator<Item = JobId> + '_ {
-        let is_settled = if self.is_follower() { self.is_durable() } else { self.phase == Phase::Idle };
-        let count = if is_settled || self.has_given_up { self.waiters.len() } else { 0 };
+        let count = if self.phase == Phase::Idle || self.has_given_up { self.waiters.len() } else { 0 };
         self.waiters.drain(..count)
     }
 

@@ -22,7 +22,6 @@ use super::job::{JobId, Stage, Work};
 use super::join::{Barrier, Change, Joining};
 use super::rebuild::Progress;
 use super::run::{Caller, Step};
-use super::shard::Place;
 use super::sweep::{Stuck, Sweep};
 use super::{Engine, EngineError};
 use crate::buf::Buf;
@@ -118,9 +117,6 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// Why it can't.
     pub fn check_replaceable(&self, slot: MemberIndex) -> Result<(), EngineError> {
-        if self.place.as_ref().is_some_and(Place::is_shared) {
-            return Err(EngineError::Shared);
-        }
         if self.replacing.is_some() {
             return Err(EngineError::Replacing);
         }

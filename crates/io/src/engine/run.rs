@@ -76,7 +76,6 @@ impl<D: Disk, T> Engine<D, T> {
             Work::Flush | Work::Close => Stage::Drain,
             Work::Sync | Work::SaveRebuild => Stage::Flush,
             Work::Fail { .. } => Stage::GiveUp,
-            Work::Intend(_) => Stage::Intent,
             _ => self.first_stage(id),
         };
         self.jobs.job(id).stage = stage;
@@ -302,7 +301,7 @@ impl<D: Disk, T> Engine<D, T> {
                 let cells = cells_of(geometry, stripe, member);
                 planner.copy(plan, &view, stripe, cells, (Sectors(job.at.0), job.len))
             }
-            Work::Sync | Work::Intend(_) | Work::Flush | Work::Close => unreachable!("it has no plan"),
+            Work::Sync | Work::Flush | Work::Close => unreachable!("it has no plan"),
             Work::SaveRebuild | Work::Fail { .. } | Work::Join { .. } => unreachable!("it has no plan"),
         };
         planned.map_err(|error| match error {

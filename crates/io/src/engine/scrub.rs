@@ -15,7 +15,7 @@
 //! - Everything before [`ScrubStatus::position`] was compared, or lies before the start.
 //!
 //! Where a scrub is and when one was finished is on record as far as the caller says so ([`Engine::keep_scrub`]): it
-//! has the clock, and knows of the other engines where this is one of several.
+//! has the clock.
 //!
 //! It knows no time: [`Engine::tick`] says when clients have been away for a while, and hands out what the limit
 //! allows.
@@ -109,9 +109,9 @@ pub struct ScrubStatus {
     pub parts: usize,
     /// The first parity stripe that is not done; a later scrub can start there.
     pub position: StripeId,
-    /// What of the array lies before that, as far as it is this engine's.
+    /// What of the array lies before that.
     pub done: Sectors,
-    /// What of the array is this engine's.
+    /// The array's size.
     pub total: Sectors,
     /// What was found wrong: of units, or of parity groups where the unit is not known.
     pub mismatched: Sectors,
@@ -243,8 +243,7 @@ impl Scrubber {
 }
 
 impl<D: Disk, T> Engine<D, T> {
-    /// Starts a scrub of the parity stripes from `from` on, of those that are this engine's. It goes on in the turns
-    /// that follow.
+    /// Starts a scrub of the parity stripes from `from` on. It goes on in the turns that follow.
     ///
     /// # Errors
     /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`]
@@ -269,7 +268,7 @@ impl<D: Disk, T> Engine<D, T> {
             parts: 0,
             position: from,
             done: Sectors(0),
-            total: self.own_below(self.geometry.capacity()),
+            total: self.geometry.capacity(),
             mismatched: Sectors(0),
             repaired: Sectors(0),
             unchecked: Sectors(0),
@@ -277,7 +276,7 @@ impl<D: Disk, T> Engine<D, T> {
             mismatches: Vec::new(),
             unlisted: 0,
         };
-        let next = (self.own_from(from), Sectors(0));
+        let next = (from, Sectors(0));
         self.scrubber.run = Some(Run { status, next, under_way: SmallVec::new() });
         self.note_position();
         Ok(())
@@ -348,8 +347,7 @@ impl<D: Disk, T> Engine<D, T> {
             run.status.parts = run.under_way.len();
             run.next = (stripe, Sectors(start.0 + len.0));
             if run.next.1 == chunk {
-                let next = self.own_from(StripeId(stripe.0 + 1));
-                self.scrubber.run.as_mut().expect("the same").next = (next, Sectors(0));
+                run.next = (StripeId(stripe.0 + 1), Sectors(0));
             }
             self.scrubber.quantum -= 1;
             self.scrubber.rate.take(Bytes(columns.bytes().0 * self.geometry.rows() as u64));
@@ -506,7 +504,7 @@ impl<D: Disk, T> Engine<D, T> {
         let Some(run) = &self.scrubber.run else { return };
         let position = run.under_way.iter().copied().fold(run.next.0, StripeId::min);
         let end = Sectors(position.0.saturating_mul(self.geometry.stripe_sectors().0));
-        let done = self.own_below(end.min(self.geometry.capacity()));
+        let done = end.min(self.geometry.capacity());
         let run = self.scrubber.run.as_mut().expect("the same");
         (run.status.position, run.status.done) = (position, done);
         run.status.parts = run.under_way.len();

@@ -27,20 +27,6 @@ pub struct Troubles {
     pub is_partial: bool,
 }
 
-impl Troubles {
-    /// Those that two engines of one array know of.
-    #[must_use]
-    pub fn union(self, other: Self) -> Self {
-        Self {
-            stalled: self.stalled.union(other.stalled),
-            roomless: self.roomless.union(other.roomless),
-            failing: self.failing.union(other.failing),
-            frozen_by: self.frozen_by.union(other.frozen_by),
-            is_partial: self.is_partial || other.is_partial,
-        }
-    }
-}
-
 /// What the engine keeps of them.
 #[derive(Debug, Default)]
 pub(super) struct Troubled {
@@ -88,11 +74,6 @@ impl Troubled {
         for set in [&mut self.stalled, &mut self.failed, &mut self.failed_before] {
             *set = set.without(member);
         }
-    }
-
-    /// Whose failure has frozen the array.
-    pub(super) fn frozen_by(&self) -> MemberSet {
-        self.frozen_by
     }
 
     /// Whether time must pass to find out that somebody has answered.

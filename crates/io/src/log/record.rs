@@ -23,7 +23,6 @@ mod at {
     pub(super) const PARTICIPANTS: usize = 48;
     pub(super) const POSITION: usize = 56;
     pub(super) const SLOT: usize = 64;
-    pub(super) const LANE: usize = 65;
     pub(super) const COUNT: usize = 68;
     pub(super) const PREVIOUS: usize = 72;
     pub(super) const EXTENTS: usize = 80;
@@ -33,16 +32,12 @@ mod at {
 /// The most ranges of one record on a member.
 pub const EXTENTS_MAX: usize = (64 * BLOCK_BYTES - at::EXTENTS) / at::EXTENT_BYTES;
 
-/// Counts the records of a lane from 1 on; 0 is before all of them.
+/// Counts the records of a log from 1 on; 0 is before all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Sequence(pub u64);
 
 /// The highest, so that the next one always fits.
 const SEQUENCE_MAX: Sequence = Sequence(u64::MAX / 2);
-
-/// Which of several engines wrote a record; each has its own part of the ring and its own sequence.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lane(pub u8);
 
 /// What of a member's data area a record gives new content to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,15 +56,13 @@ pub struct Header {
     /// The run of the log that it belongs to: see
     /// [`Superblock::generation`](crate::superblock::Superblock::generation).
     pub generation: Uuid,
-    /// Its lane.
-    pub lane: Lane,
-    /// Its number in the lane.
+    /// Its number in the log.
     pub sequence: Sequence,
     /// Records up to this one are in place and durable.
     pub trim: Sequence,
     /// The members that get this record.
     pub participants: MemberSet,
-    /// The members that got the record before it in the lane; of the first record none.
+    /// The members that got the record before it; of the first record none.
     pub previous: MemberSet,
     /// The member that this copy is for.
     pub slot: MemberIndex,
@@ -141,7 +134,6 @@ impl Header {
         put(at::PREVIOUS, &bits_of(self.previous).to_le_bytes());
         put(at::POSITION, &self.position.0.to_le_bytes());
         put(at::SLOT, &[self.slot.0]);
-        put(at::LANE, &[self.lane.0]);
         put(at::COUNT, &u32::try_from(self.extents.len()).expect("a small number").to_le_bytes());
         for (index, extent) in self.extents.iter().enumerate() {
             let at = at::EXTENTS + index * at::EXTENT_BYTES;
@@ -216,7 +208,6 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     }
     let header = Header {
         generation: Uuid::from_bytes(array_at(header, at::GENERATION)),
-        lane: Lane(header[at::LANE]),
         sequence: Sequence(u64_at(header, at::SEQUENCE)),
         trim: Sequence(u64_at(header, at::TRIM)),
         participants: members_of(u64_at(header, at::PARTICIPANTS)),
@@ -284,7 +275,6 @@ mod tests {
         let extent = |sector, len, is_zero| Extent { sector: DiskSector(sector), len: Sectors(len), is_zero };
         let header = Header {
             generation: Uuid::from_bytes([0xc0; 16]),
-            lane: Lane(2),
             sequence: Sequence(7),
             trim: Sequence(5),
             participants: MemberSet::all(3),
@@ -305,11 +295,11 @@ mod tests {
     #[rustfmt::skip]
     fn the_bytes_are_those_of_the_format() {
         let (header, bytes) = sample();
-        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x5b, 0x79, 0xcf, 0xe1, 0x26, 0x4c,
+        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x5f, 0xb0, 0x3a, 0x72, 0x26, 0x4c,
             0x0b, 0xb7];
         expected.extend([0xc0; 16]);
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0,
-            0, 0, 1, 2, 0, 0, 3, 0, 0, 0]);
+            0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
         expected.extend([3, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([16, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
         expected.extend([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0x20, 0, 0, 0, 0, 0]);

@@ -1,25 +1,15 @@
 //! Which records are done again after an unclean stop.
 //!
-//! A lane commits one record at a time, and writes in place only what is committed. So of each lane only the newest
-//! record can be uncommitted; it is committed, or as good as that, when every participant that is left holds it, and
+//! The log commits one record at a time, and only what is committed is written in place. So only the newest record
+//! can be uncommitted; it is committed, or as good as that, when every participant that is left holds it, and
 //! otherwise nothing of it was written in place. Every older one was committed: it is on every participant that is
 //! left, or that member lost it. Where no participant has it any more, the record after it says who took part.
 
 use std::collections::{BTreeMap, btree_map};
-use std::ops::Bound;
 
 use uraid_layout::{MemberIndex, MemberSet};
 
-use super::record::{Header, Lane, Sequence};
-
-/// A record that is to be done again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Redo {
-    /// Its lane.
-    pub lane: Lane,
-    /// Its number there.
-    pub sequence: Sequence,
-}
+use super::record::{Header, Sequence};
 
 /// Why the log can't be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -55,8 +45,8 @@ pub enum ReplayError {
 /// The records that members hold, all of the array's generation: those that may still count.
 #[derive(Debug, Default)]
 pub struct Held {
-    /// Up to which record of each lane all are in place.
-    trims: BTreeMap<Lane, Sequence>,
+    /// Up to this one all are in place; none: there is no record.
+    trim: Option<Sequence>,
     records: Vec<Header>,
     /// How many records there were when those that are in place were last dropped.
     kept: usize,
@@ -67,24 +57,22 @@ impl Held {
     pub fn add(&mut self, header: Header) {
         /// Below this it does not pay to look.
         const FEW: usize = 256;
-        let is_first = !self.trims.contains_key(&header.lane);
-        let trim = self.trims.entry(header.lane).or_default();
-        *trim = match () {
-            () if planted!(ReplayTrimmed) => Sequence(0),
-            () if planted!(ReplaySmallestMark) && !is_first => header.trim.min(*trim),
-            () => header.trim.max(*trim),
+        let trim = match self.trim {
+            _ if planted!(ReplayTrimmed) => Sequence(0),
+            Some(trim) if planted!(ReplaySmallestMark) => header.trim.min(trim),
+            trim => header.trim.max(trim.unwrap_or_default()),
         };
+        self.trim = Some(trim);
         self.records.push(header);
         if self.records.len() >= FEW + 2 * self.kept && !planted!(ReplaySmallestMark) {
-            let Self { trims, records, .. } = self;
-            records.retain(|header| header.sequence > trims[&header.lane]);
+            self.records.retain(|header| header.sequence > trim);
             self.kept = self.records.len();
         }
     }
 
     /// The records that are not known to be in place.
     pub fn records(&self) -> impl Iterator<Item = &Header> + Clone {
-        self.records.iter().filter(|header| header.sequence > self.trims[&header.lane])
+        self.records.iter().filter(|header| Some(header.sequence) > self.trim)
     }
 }
 
@@ -106,7 +94,7 @@ pub fn doubtful(held: &Held, unreadable: MemberSet, is_whole: bool) -> MemberSet
     let lacks = |member: MemberIndex| {
         let holds = |sought: &Header| {
             let mut own = held.records().filter(|own| own.slot == member);
-            own.any(|own| (own.lane, own.sequence) == (sought.lane, sought.sequence))
+            own.any(|own| own.sequence == sought.sequence)
         };
         held.records().any(|header| header.participants.contains(member) && !holds(header))
     };
@@ -118,11 +106,11 @@ pub fn doubtful(held: &Held, unreadable: MemberSet, is_whole: bool) -> MemberSet
 ///
 /// # Errors
 /// [`ReplayError`] when a member lacks what it must have.
-pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Redo>, ReplayError> {
+pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Sequence>, ReplayError> {
     // Of each record that still matters: a copy, and who holds one.
-    let mut records: BTreeMap<(Lane, Sequence), (&Header, MemberSet)> = BTreeMap::new();
+    let mut records: BTreeMap<Sequence, (&Header, MemberSet)> = BTreeMap::new();
     for header in held.records() {
-        match records.entry((header.lane, header.sequence)) {
+        match records.entry(header.sequence) {
             btree_map::Entry::Vacant(entry) => {
                 entry.insert((header, MemberSet::EMPTY.with(header.slot)));
             }
@@ -139,20 +127,19 @@ pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Redo>, ReplayError
     }
     let is_misread = [planted!(ReplaySmallestMark), planted!(ReplayTrimmed)].contains(&true);
     let mut redo = Vec::with_capacity(records.len());
-    for (&(lane, sequence), (header, holders)) in &records {
+    for (&sequence, (header, holders)) in &records {
         let absent = accepted.minus(*holders);
         let lacking = absent.iter().find(|&member| header.participants.contains(member));
         let before = Sequence(sequence.0.saturating_sub(1));
-        let is_gap = before > held.trims[&lane] && !records.contains_key(&(lane, before));
+        let is_gap = Some(before) > held.trim && !records.contains_key(&before);
         let loser = header.previous.iter().find(|&member| is_gap && accepted.contains(member));
         if let Some(member) = loser.filter(|_| !(is_misread || planted!(GapIgnored))) {
             return Err(ReplayError::Lost { member, sequence: before });
         }
-        let later = (Bound::Excluded((lane, sequence)), Bound::Unbounded);
-        let is_newest = records.range(later).next().is_none_or(|((next, _), _)| *next != lane);
+        let is_newest = records.last_key_value().is_some_and(|(&last, _)| last == sequence);
         match lacking {
-            None => redo.push(Redo { lane, sequence }),
-            Some(_) if planted!(ReplayAny) => redo.push(Redo { lane, sequence }),
+            None => redo.push(sequence),
+            Some(_) if planted!(ReplayAny) => redo.push(sequence),
             Some(member) if !(is_newest || is_misread || planted!(LossIgnored)) => {
                 return Err(ReplayError::Lost { member, sequence });
             }
@@ -181,7 +168,6 @@ mod tests {
     fn held(slot: u8, sequence: u64, trim: u64, participants: &[u8]) -> Header {
         Header {
             generation: Uuid::nil(),
-            lane: Lane(0),
             sequence: Sequence(sequence),
             trim: Sequence(trim),
             participants: participants.iter().map(|&slot| MemberIndex(slot)).collect(),
@@ -201,7 +187,7 @@ mod tests {
 
     fn chosen(accepted: &[u8], headers: &[Header]) -> Result<Vec<u64>, ReplayError> {
         let accepted = accepted.iter().map(|&slot| MemberIndex(slot)).collect();
-        Ok(choose(accepted, &all(headers))?.into_iter().map(|redo| redo.sequence.0).collect())
+        Ok(choose(accepted, &all(headers))?.into_iter().map(|redo| redo.0).collect())
     }
 
     #[test]
@@ -251,14 +237,6 @@ mod tests {
         assert_eq!(chosen(&[0, 1, 2], &trimmed), Ok(vec![3]), "it is in place");
         let newest = [after(&[1], held(0, 2, 0, &[0, 1]))];
         assert_eq!(chosen(&[0, 1], &newest), lost(1), "the newest may not count, and says it all the same");
-    }
-
-    #[test]
-    fn lanes_are_apart() {
-        let other = |header: Header| Header { lane: Lane(1), ..header };
-        let records = [held(0, 1, 0, &[0, 1]), other(held(0, 9, 8, &[0])), other(held(0, 5, 4, &[0]))];
-        let redo = choose(MemberSet::all(2), &all(&records)).unwrap();
-        assert_eq!(redo, [Redo { lane: Lane(1), sequence: Sequence(9) }]);
     }
 
     #[test]

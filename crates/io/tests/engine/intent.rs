@@ -3,7 +3,6 @@
 //! watched disk to see, in every test.
 
 use rustix::io::Errno;
-use uraid_io::bitmap::RegionId;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, EngineError};
 use uraid_io::superblock::Consistency;
@@ -11,7 +10,6 @@ use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::content::Storm;
 use crate::faults::assert_recorded;
-use crate::support::shards::Fleet;
 use crate::support::{CHUNK, RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, run_all, write};
 
 /// Sectors of a region of a mirror of small chunks: a mebibyte.
@@ -238,122 +236,5 @@ fn members_die_while_regions_are_marked() {
             storm.run(60);
             storm.finish();
         }
-    }
-}
-
-/// Nine regions of mirrors, for three engines.
-const THREE: Shape = Shape {
-    level: Level::Raid1,
-    members: 2,
-    chunk: CHUNK,
-    chunks: 2300,
-    consistency: Consistency::Bitmap,
-    integrity: uraid_io::superblock::Integrity::None,
-};
-
-fn at(region: u64, sector: u64, bytes: &[u8]) -> Command {
-    Command::Write { lba: Lba(region * REGION + sector), buf: buf(bytes), fua: false }
-}
-
-#[test]
-fn a_follower_writes_nothing_before_the_keeper_has_marked_the_region() {
-    let mut fleet = Fleet::new(&THREE, 3, Order::Fifo, None);
-    fleet.call(1, at(1, 0, &noise(1, 8))).expect("written");
-    let rounds = |fleet: &Fleet| {
-        let mut count = 0;
-        fleet.watch(|watch| {
-            count = watch.ops.iter().filter(|op| !op.is_data && op.name == OpName::Flush).count();
-            watch.ops.clear();
-        });
-        count
-    };
-    assert_eq!(rounds(&fleet), 4, "dirty, and the region");
-    fleet.submit(1, 1, at(4, 0, &noise(2, 8)));
-    fleet.settle(1);
-    assert!(fleet.replies.is_empty(), "nobody has asked the keeper yet");
-    assert!(fleet.carry(1, 0));
-    fleet.settle(0);
-    assert_eq!(rounds(&fleet), 2);
-    fleet.settle(1);
-    assert!(fleet.replies.is_empty(), "the follower does not know");
-    fleet.run();
-    assert!(matches!(fleet.replies[..], [(1, Ok(None))]), "{:?}", fleet.replies);
-    fleet.call(1, at(4, 100, &noise(3, 8))).expect("written");
-    fleet.call(1, at(1, 100, &noise(3, 8))).expect("written");
-    assert_eq!(rounds(&fleet), 0, "what the follower holds it need not ask for");
-}
-
-/// Time passes at one engine and not at another; a bit goes when nobody holds its region.
-#[test]
-fn a_region_is_cleared_when_no_engine_holds_it() {
-    let mut fleet = Fleet::new(&THREE, 3, Order::Fifo, None);
-    for region in 0..6 {
-        fleet.call(usize::try_from(region % 3).expect("small"), at(region, 0, &noise(region, 8))).expect("written");
-    }
-    let set = |fleet: &Fleet| fleet.engine(0).intent().expect("a bitmap").iter().collect::<Vec<_>>();
-    assert_eq!(set(&fleet), [0, 1, 2, 3, 4, 5].map(RegionId));
-    let pass = |fleet: &mut Fleet, shard| {
-        for _ in 0..3 * LONG {
-            fleet.tick(shard);
-            fleet.run();
-        }
-    };
-    pass(&mut fleet, 0);
-    assert_eq!(set(&fleet), [1, 2, 4, 5].map(RegionId), "the followers hold theirs");
-    pass(&mut fleet, 1);
-    assert_eq!(set(&fleet), [1, 2, 4, 5].map(RegionId), "the keeper waits a while, too");
-    pass(&mut fleet, 0);
-    assert_eq!(set(&fleet), [2, 5].map(RegionId));
-    fleet.call(1, at(1, 0, &noise(1, 8))).expect("written");
-    assert_eq!(set(&fleet), [1, 2, 5].map(RegionId));
-    pass(&mut fleet, 2);
-    pass(&mut fleet, 1);
-    pass(&mut fleet, 0);
-    assert_eq!(set(&fleet), []);
-    assert!((0..3).all(|shard| !fleet.engine(shard).wants_ticks()));
-}
-
-#[test]
-fn a_follower_that_waits_for_a_region_is_told_that_the_array_is_frozen() {
-    for name in [OpName::Write, OpName::Flush] {
-        let mut fleet = Fleet::new(&THREE, 2, Order::Fifo, None);
-        fleet.call(1, at(1, 0, &noise(1, 8))).expect("written");
-        fleet.watch(|watch| {
-            watch.inner.fail(fault(0, name, u64::MAX));
-            watch.inner.fail(fault(1, name, u64::MAX));
-        });
-        assert!(matches!(fleet.call(1, at(3, 0, &noise(2, 8))), Err(EngineError::Frozen)));
-        assert!(matches!(fleet.call(0, at(0, 0, &noise(2, 8))), Err(EngineError::Frozen)));
-    }
-}
-
-/// Everything at random: who turns, what is carried when, where time passes.
-#[test]
-fn engines_that_share_a_bitmap_in_any_order() {
-    for seed in 0..6 {
-        let caching = [None, Some(CacheMode::WriteBack), Some(CacheMode::WriteThrough)][(seed % 3) as usize];
-        let mut fleet = Fleet::new(&THREE, 3, Order::Seeded(seed), caching);
-        let mut random = Random(seed);
-        for request in 0..200 {
-            let region = random.below(9);
-            let command = at(region, random.below(8), &noise(seed * 1000 + request, 1 + random.below(40)));
-            fleet.submit(usize::try_from(region % 3).expect("small"), request, command);
-            if random.below(8) == 0 {
-                (0..3).for_each(|shard| fleet.submit(shard, 1000, Command::Flush));
-            }
-            for _ in 0..random.below(300) {
-                fleet.step(&mut random);
-                if random.below(2) == 0 {
-                    fleet.tick(usize::try_from(random.below(3)).expect("small"));
-                }
-            }
-        }
-        fleet.run();
-        assert!(fleet.replies.iter().all(|(_, result)| result.is_ok()), "{:?}", fleet.replies);
-        for shard in [1, 2, 0].into_iter().cycle().take(15 * LONG) {
-            fleet.tick(shard);
-            fleet.run();
-        }
-        assert!(fleet.engine(0).intent().expect("a bitmap").is_empty(), "seed {seed}: all is quiet");
     }
 }

@@ -17,7 +17,6 @@ mod recovery;
 mod replace;
 mod scrub;
 mod sectors;
-mod shards;
 mod slow;
 mod sums;
 mod support;

@@ -2,7 +2,6 @@
 //! written.
 
 use rustix::io::Errno;
-use uraid_io::bands::Bands;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Blame, CacheMode, Command, EngineError, Mismatch, ScrubMode, ScrubStatus};
 use uraid_io::superblock::Consistency;
@@ -580,37 +579,6 @@ fn a_scrub_is_stopped_and_goes_on_where_it_was() {
     assert_eq!(read, total, "each unit was read once in all");
     assert!(stops > 3, "{stops}");
     assert!(matches!(engine.start_scrub(ScrubMode::Check, StripeId(41)), Err(EngineError::OutOfRange { .. })));
-}
-
-/// Of several engines each scrubs what is its own, and together they read everything once.
-#[test]
-fn several_engines_scrub_the_array_together() {
-    for level in [RAID5, rm2(3, Placement::Adjacent)] {
-        let shape = Shape { chunk: 64 << 10, chunks: 60, ..small(level, 7) };
-        let geometry = shape.geometry();
-        let bands = Bands::new(&geometry, 3);
-        let used: usize = (0..geometry.stripes().0).map(|stripe| used_cells(&geometry, StripeId(stripe)).len()).sum();
-        let (mut total, mut bytes, mut found) = (0, 0, Vec::new());
-        for shard in bands.shards() {
-            let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo).with_bands(bands, shard).expect("no log");
-            let last = StripeId(geometry.stripes().0 - 1);
-            for stripe in (0..=last.0).map(StripeId) {
-                let cell = geometry.map(stripe).data()[1];
-                spoil(&mut engine, stripe, cell, 100..101, 3);
-            }
-            let status = scrub(&mut engine, ScrubMode::Check);
-            total += status.total.0;
-            bytes += engine.counters().total().read_bytes;
-            found.extend(status.mismatches.iter().map(|mismatch| mismatch.stripe.0));
-            engine.start_scrub(ScrubMode::Check, last).expect("started");
-            assert!(go_on(&mut engine).mismatches.len() <= 2, "only the last stripe is left, for one of them");
-        }
-        found.sort_unstable();
-        found.dedup();
-        assert!(found.into_iter().eq(0..geometry.stripes().0), "{level:?}: every stripe is somebody's");
-        assert_eq!(total, geometry.capacity().0);
-        assert_eq!(bytes, used as u64 * shape.chunk, "{level:?}");
-    }
 }
 
 /// A limit is kept on average, however much one part is.

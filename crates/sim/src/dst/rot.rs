@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use uraid_io::log::BLOCK_BYTES;
-use uraid_io::log::record::{Header, Lane, Sequence, decode, may_begin};
+use uraid_io::log::record::{Header, Sequence, decode, may_begin};
 use uraid_io::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblock, positions};
 use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
 
@@ -74,18 +74,16 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     let accepted: Vec<&Superblock> =
         found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock).collect();
     let mut held = BTreeMap::new();
-    let mut newest: BTreeMap<Lane, Sequence> = BTreeMap::new();
+    let mut newest = Sequence(0);
     for own in &accepted {
         let records = records(found.members.get(own.slot)?, own, truth);
         for (header, _) in &records {
-            let last = newest.entry(header.lane).or_default();
-            *last = header.sequence.max(*last);
+            newest = header.sequence.max(newest);
         }
         held.insert(own.slot, records);
     }
     let own = (*random.pick(&accepted)).clone();
-    let (latest, older): (Vec<_>, Vec<_>) =
-        held[&own.slot].iter().partition(|(header, _)| header.sequence == newest[&header.lane]);
+    let (latest, older): (Vec<_>, Vec<_>) = held[&own.slot].iter().partition(|(header, _)| header.sequence == newest);
     let log = own.areas.log;
     let mut at = random.below(log.size.0);
     if !older.is_empty() && random.chance(3, 4) {

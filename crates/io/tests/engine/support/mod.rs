@@ -3,7 +3,6 @@
 
 pub(crate) mod intents;
 pub(crate) mod model;
-pub(crate) mod shards;
 pub(crate) mod watch;
 
 use uraid_io::array::{Assembled, Candidate, judge};

@@ -1,7 +1,5 @@
-//! One array on several threads: content, flushes and members are everybody's, whichever thread a connection or a
-//! stripe belongs to.
-//!
-//! A thread's stripes come in runs of about a megabyte, and connections go to the threads in turn.
+//! Connections on several threads, and one array on another: content, flushes and members are everybody's. Connections
+//! go to the threads in turn.
 
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
@@ -11,10 +9,12 @@ use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
-/// Larger than several threads' runs of stripes together.
+use crate::control::ask;
+
+/// Larger than what is planned at once with a log.
 const LONGEST: usize = 5 << 20;
 
-const COUNTS: [&str; 3] = ["1", "2", "3"];
+const COUNTS: [&str; 3] = ["0", "1", "3"];
 
 mod random {
     uraid_tests::for_shapes!(super::requests_of_any_size_at_any_place:
@@ -22,7 +22,7 @@ mod random {
 }
 
 fn serve(array: &Array, count: &str, more: &[&str]) -> Server {
-    Server::start_members(array, array.members(), &[&["--reactors", count], more].concat())
+    Server::start_members(array, array.members(), &[&["--connection-threads", count], more].concat())
 }
 
 /// Requests over connections of all threads, checked against a model as they go.
@@ -68,7 +68,7 @@ fn requests_of_any_size_at_any_place(shape: &Shape) {
     }
 }
 
-/// Over all threads at once, with requests that cross from one thread's stripes to the next.
+/// Over all threads at once, with requests that overlap parity stripes.
 #[test]
 fn fio_verifies_what_jobs_on_all_threads_write() {
     for (count, shape) in
@@ -112,7 +112,7 @@ fn the_whole_array_is_zeroed_in_one_request() {
 /// A flush on any connection covers what was acknowledged on all others; what counts is what a killed server leaves.
 #[test]
 fn a_flush_from_another_connection_covers_all_threads() {
-    for (seed, count) in [(7, "1"), (8, "2"), (9, "3")] {
+    for (seed, count) in [(7, "0"), (8, "1"), (9, "3")] {
         let array = Array::create(&shape::raid5_of_5_left_symmetric());
         let mut random = Random::new(seed);
         let mut model = vec![0; array.expected_size()];
@@ -156,7 +156,7 @@ fn a_degraded_array_is_shared_too() {
         write(&server, &mut model, &mut random);
         let _ = server.stop();
         array.remove(absent);
-        for options in [&["--reactors", "3", "--degraded"][..], &["--reactors", "2"]] {
+        for options in [&["--connection-threads", "3", "--degraded"][..], &["--connection-threads", "2"]] {
             // The second time it is on record that the array does without them.
             let server = Server::start_members(&array, &array.without(absent), options);
             assert_same(&read_export(server.uri()), &model, shape.name);
@@ -201,7 +201,7 @@ fn a_member_that_is_lost_in_use_is_lost_for_all_threads() {
         // It was not stopped cleanly and a member is missing, which is to be accepted; that the member is missing is on
         // record.
         let present = array.without(&[lost]);
-        let server = Server::start_members(&array, &present, &["--reactors", "2", "--force"]);
+        let server = Server::start_members(&array, &present, &["--connection-threads", "2", "--force"]);
         assert_same(&read_export(server.uri()), &model, &format!("without member {lost}"));
         let _ = server.stop();
     }
@@ -248,10 +248,45 @@ fn nothing_is_written_by_threads_that_only_read() {
 #[test]
 fn numbers_of_threads_that_make_no_sense_are_refused() {
     let array = Array::create(&shape::raid5_of_3());
-    for count in ["0", "17", "many"] {
-        let mut arguments = vec!["serve".into(), "--reactors".into(), count.into()];
+    for count in ["-1", "17", "many"] {
+        let mut arguments = vec!["serve".into(), "--connection-threads".into(), count.into()];
         arguments.extend(array.members().iter().map(std::ffi::OsString::from));
         let refusal = binary::uraid(arguments).code_is(2);
-        assert!(refusal.stderr.contains("--reactors"), "{}", refusal.stderr);
+        assert!(refusal.stderr.contains("--connection-threads"), "{}", refusal.stderr);
     }
+}
+
+/// Members come and go while clients of several threads read and write.
+#[test]
+fn members_fail_join_and_are_replaced() {
+    let array = Array::create(&shape::raid5_of_5_left_symmetric());
+    let [spare, new] = ["spare", "new"].map(|name| array.path(name));
+    std::fs::File::create(&spare).unwrap().set_len(array.members()[0].metadata().unwrap().len()).unwrap();
+    let server = serve(&array, "2", &["--spare", spare.to_str().unwrap()]);
+    let mut clients: Vec<Client> = (0..3).map(|_| server.connect()).collect();
+    let mut random = Random::new(14);
+    let mut model = vec![0; array.expected_size()];
+    let mut write = |clients: &mut [Client], model: &mut [u8]| {
+        for round in 0..30 {
+            let (offset, length) = random.sectors(model.len(), [4096, 200 << 10, LONGEST][round % 3]);
+            let data = random.bytes(length);
+            clients[round % 3].write(offset, &data);
+            model[offset..offset + length].copy_from_slice(&data);
+            let found = clients[(round + 1) % 3].read(offset, length);
+            assert_same(&found, &data, &format!("round {round}: {length} at {offset}"));
+        }
+    };
+    write(&mut clients, &mut model);
+    let _ = ask(&array, &["fail", "1"]).success();
+    write(&mut clients, &mut model);
+    assert!(ask(&array, &["wait"]).success().text().starts_with("whole"), "the spare was taken");
+    let _ = ask(&array, &["replace", "3", new.to_str().unwrap(), "--size", "16M"]).success();
+    write(&mut clients, &mut model);
+    assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
+    clients.into_iter().for_each(Client::disconnect);
+    assert_same(&read_export(server.uri()), &model, "after the changes");
+    let _ = server.stop();
+    let mut members = array.members().to_vec();
+    (members[1], members[3]) = (spare, new);
+    assert_eq!(binary::examine(&members)["state"].as_str(), Some("clean"));
 }
