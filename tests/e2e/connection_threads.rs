@@ -249,7 +249,7 @@ fn nothing_is_written_by_threads_that_only_read() {
 fn numbers_of_threads_that_make_no_sense_are_refused() {
     let array = Array::create(&shape::raid5_of_3());
     for count in ["-1", "17", "many"] {
-        let mut arguments = vec!["serve".into(), "--connection-threads".into(), count.into()];
+        let mut arguments = vec!["serve".into(), format!("--connection-threads={count}").into()];
         arguments.extend(array.members().iter().map(std::ffi::OsString::from));
         let refusal = binary::uraid(arguments).code_is(2);
         assert!(refusal.stderr.contains("--connection-threads"), "{}", refusal.stderr);
