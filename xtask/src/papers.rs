@@ -18,6 +18,6 @@ pub(crate) struct Options {
 /// Computes and writes them.
 pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     let arguments =
-        ["run", "--quiet", "--profile=checked", "--package", "uraid-sim", "--bin", "uraid-papers", "--", DIRECTORY];
+        ["run", "--quiet", "--profile=checked", "--package", "uraid-model", "--bin", "uraid-papers", "--", DIRECTORY];
     run_program(project.cargo(&arguments).args(&options.papers))
 }

@@ -8,12 +8,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use uraid_layout::{Bytes, Geometry, Level, Sectors, Spec};
-use uraid_sim::advise::trial::{Setting, Trial};
-use uraid_sim::advise::{self, Answer, Drive, Load, trial};
-use uraid_sim::input::{TRACE_MAX, read_text};
-use uraid_sim::mech::trace::{self, Format};
-use uraid_sim::mech::{DiskSpec, presets};
-use uraid_sim::workloads::{Demand, UnknownWorkload};
+use uraid_model::advise::trial::{Setting, Trial};
+use uraid_model::advise::{self, Answer, Drive, Load, trial};
+use uraid_model::input::{TRACE_MAX, read_text};
+use uraid_model::mech::trace::{self, Format};
+use uraid_model::mech::{DiskSpec, presets};
+use uraid_model::workloads::{Demand, UnknownWorkload};
 
 use calibrate::Calibration;
 

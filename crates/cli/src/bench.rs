@@ -7,7 +7,7 @@ mod retrieval;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use uraid_sim::workloads::CATALOGUE;
+use uraid_model::workloads::CATALOGUE;
 
 use crate::terminal::print;
 

@@ -13,7 +13,7 @@ use rustix::fs::{SeekFrom, seek};
 use uraid_io::buf::Buf;
 use uraid_io::member::{Access, Member};
 use uraid_layout::Bytes;
-use uraid_sim::random::Random;
+use uraid_random::Random;
 
 /// The result of a measurement.
 #[derive(Clone, Debug)]

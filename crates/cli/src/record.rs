@@ -17,7 +17,7 @@ use crate::terminal::print;
 /// How often requests are fetched. The server keeps many more than arrive meanwhile.
 const PERIOD: Duration = Duration::from_millis(100);
 
-/// The heading of a trace; see the formats of `uraid_sim::mech::trace`.
+/// The heading of a trace; see the formats of `uraid_model::mech::trace`.
 const HEADING: &str = "seconds,op,offset,bytes\n";
 
 /// Arguments of `uraid record`.

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::{Args, Subcommand, ValueEnum};
-use uraid_sim::papers::report::Report;
-use uraid_sim::papers::{self, Grid, PAPERS, Settings, render};
+use uraid_model::papers::report::Report;
+use uraid_model::papers::{self, Grid, PAPERS, Settings, render};
 
 use crate::args::{LevelName, Misuse};
 use crate::terminal::{print, print_json};

@@ -8,9 +8,9 @@ use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use uraid_layout::Bytes;
-use uraid_sim::mech::sizes::{Sizes, UNIT};
-use uraid_sim::mech::workload::{Component, Pattern};
-use uraid_sim::workloads::{Demand, Workload};
+use uraid_model::mech::sizes::{Sizes, UNIT};
+use uraid_model::mech::workload::{Component, Pattern};
+use uraid_model::workloads::{Demand, Workload};
 
 use crate::Error;
 use crate::load::{Kind, Load};

@@ -5,7 +5,7 @@
 //! alternating order. [`Results`] keeps every observation; a run that is cut off goes on with them. [`Summary`] judges
 //! them, [`report`] writes them as Markdown and as a page with figures, [`compare`] finds what differs between two.
 //!
-//! - [`load`] finds workloads: named ones of the simulator, fio's job files, traces. [`fio`] writes job files and reads
+//! - [`load`] finds workloads: named ones of the models, fio's job files, traces. [`fio`] writes job files and reads
 //!   fio's JSON.
 //! - [`retrieval`] measures how fast whole files are read from a file system on the arrays.
 //! - [`plan`] and [`results`] are plain data, `stage` owns files and servers, [`machine`] collects facts.
@@ -82,10 +82,10 @@ pub enum Error {
     Refused(String),
     /// There is no such workload.
     #[error(transparent)]
-    Workload(#[from] uraid_sim::workloads::UnknownWorkload),
+    Workload(#[from] uraid_model::workloads::UnknownWorkload),
     /// A workload does not fit the array, or a trace can't be read.
     #[error(transparent)]
-    Load(#[from] uraid_sim::mech::Error),
+    Load(#[from] uraid_model::mech::Error),
     /// The results can't be read.
     #[error("{} has no results that this command can read", path.display())]
     Results {

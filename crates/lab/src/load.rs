@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use uraid_layout::Bytes;
-use uraid_sim::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
-use uraid_sim::mech::trace::{self, Format};
-use uraid_sim::workloads::{self, Demand, Requests, TRACE_DEPTH, Workload};
+use uraid_model::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
+use uraid_model::mech::trace::{self, Format};
+use uraid_model::workloads::{self, Demand, Requests, TRACE_DEPTH, Workload};
 
 use crate::Error;
 use crate::plan::LoadId;
@@ -119,7 +119,7 @@ pub fn job_path(out: &Path, name: &str) -> PathBuf {
 mod tests {
     use std::fs;
 
-    use uraid_sim::mech::{Nanos, Source as _};
+    use uraid_model::mech::{Nanos, Source as _};
 
     use super::*;
 

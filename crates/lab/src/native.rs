@@ -13,10 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use uraid_layout::{Bytes, Lba};
+use uraid_model::mech::{Nanos, Request, Source};
 use uraid_nbd::client::{self, Connection, Operation, REPLY_BYTES};
-use uraid_sim::disk::Nanos;
-use uraid_sim::mech::{Request, Source};
-use uraid_sim::random::Random;
+use uraid_random::Random;
 
 use crate::Error;
 use crate::results::Measured;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
-pub use uraid_sim::workloads::size;
+pub use uraid_model::workloads::size;
 
 /// The arrays of an experiment: a grid of levels, chunks and cache modes over the same members.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
-use uraid_sim::figure::{Axis, Figure, Series};
-use uraid_sim::papers::xyratex;
-use uraid_sim::workloads;
+use uraid_model::figure::{Axis, Figure, Series};
+use uraid_model::papers::xyratex;
+use uraid_model::workloads;
 
 use crate::Error;
 use crate::machine::Machine;

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 use uraid_layout::Bytes;
-use uraid_sim::mech::stats::regression;
-use uraid_sim::papers::hauser;
+use uraid_model::mech::stats::regression;
+use uraid_model::papers::hauser;
 
 use crate::plan::{Arrays, Config, Rounds};
 use crate::run::{Observer, Progress};

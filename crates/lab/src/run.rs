@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use uraid_sim::workloads::Demand;
+use uraid_model::workloads::Demand;
 
 use crate::load::{Kind, Load, job_path};
 use crate::native::Time;

@@ -1,7 +1,7 @@
 //! Medians, their confidence intervals, and whether two samples differ. No distribution is assumed.
 
 use serde::{Deserialize, Serialize};
-use uraid_sim::random::Random;
+use uraid_random::Random;
 
 /// The probability that an interval holds the true value.
 pub const CONFIDENCE: f64 = 0.95;

@@ -6,7 +6,7 @@
 //! the best one: within [`NEAR`], or within [`NOISE_MAX`] if the rounds don't tell the two apart.
 
 use serde::Serialize;
-use uraid_sim::random::Random;
+use uraid_random::Random;
 
 use crate::plan::{Arrays, Config, Plan, level_title, size};
 use crate::results::{Measured, Results};

@@ -8,24 +8,16 @@ macro_rules! sum {
     ($a:ident, $b:ident: $($field:ident),+) => { Self { $($field: $a.$field + $b.$field),+ } };
 }
 
-pub mod advise;
 pub mod crash;
 pub mod disk;
 pub mod dst;
-pub mod figure;
 pub mod image;
-pub mod input;
-pub mod mech;
 pub mod member;
 pub mod members;
-pub mod papers;
-pub mod random;
-pub mod reliability;
 pub mod scenes;
 pub mod sweep;
 pub mod tally;
 pub mod trace;
-pub mod workloads;
 
 pub use disk::SimDisk;
 pub use members::Members;

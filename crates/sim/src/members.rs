@@ -174,7 +174,7 @@ impl Members {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Random;
+    use uraid_random::Random;
 
     const SIZE: Bytes = Bytes(4 << 20);
     const SLOT: MemberIndex = MemberIndex(0);

@@ -8,8 +8,8 @@ use clap::{Args, ValueEnum};
 use serde_json::json;
 use uraid_lab::native::{self, Time};
 use uraid_layout::Bytes;
-use uraid_sim::mech::workload::Mix;
-use uraid_sim::workloads;
+use uraid_model::mech::workload::Mix;
+use uraid_model::workloads;
 
 /// The load.
 #[derive(Args)]

@@ -11,7 +11,7 @@ use uraid_lab::machine::Machine;
 use uraid_lab::plan::Place;
 use uraid_lab::stats::median_of;
 use uraid_lab::{Arrays, Config, Driver, Load, Plan, Results, Rounds, run};
-use uraid_sim::advise::trial::{CACHE, Trial};
+use uraid_model::advise::trial::{CACHE, Trial};
 
 use crate::bench::arrays::{ensure_room, observed};
 use crate::terminal::{print, size};

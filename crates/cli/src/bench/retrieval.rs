@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use uraid_lab::retrieval::{self, Plan, Results, Summary, Way, ensure_root};
-use uraid_sim::papers::hauser::PROCESSES;
+use uraid_model::papers::hauser::PROCESSES;
 
 use super::arrays::{ArraysArgs, ensure_room, observed, positive_seconds};
 use crate::terminal::{print, size};

@@ -6,12 +6,12 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_layout::{Bytes, MemberSet};
-use uraid_sim::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
-use uraid_sim::mech::trace::{self, Format, Pace, Replay};
-use uraid_sim::mech::{
+use uraid_model::input::{DESCRIPTION_MAX, TRACE_MAX, read_text};
+use uraid_model::mech::trace::{self, Format, Pace, Replay};
+use uraid_model::mech::{
     ArraySpec, CacheSpec, DiskSpec, Outcome, SecondParity, Spindles, State, StopRule, System, presets,
 };
-use uraid_sim::workloads;
+use uraid_model::workloads;
 
 use super::ModelledLevel;
 use crate::args::{Misuse, PlacementArgs, bytes, members};

@@ -4,8 +4,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
-use uraid_sim::mech::{ArraySpec, Disk, DiskSpec, SecondParity, Spindles, State, System};
-use uraid_sim::reliability;
+use uraid_model::mech::{ArraySpec, Disk, DiskSpec, SecondParity, Spindles, State, System};
+use uraid_model::reliability;
 
 use super::ModelledLevel;
 use super::array::{DiskArgs, REBUILT_AT_ONCE, rebuild_s, under};

@@ -54,7 +54,7 @@ pub(super) fn render(title: &str, blocks: &[Block]) -> String {
 /// The drawing with a view box instead of a size, so that it fills its place.
 fn scalable(svg: &str) -> String {
     let has_view_box = svg.lines().next().is_some_and(|line| line.contains("viewBox"));
-    let (width, height) = uraid_sim::figure::SIZE;
+    let (width, height) = uraid_model::figure::SIZE;
     if has_view_box {
         svg.to_owned()
     } else {

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use uraid_layout::Bytes;
-use uraid_sim::figure::{Axis, Figure, Series};
+use uraid_model::figure::{Axis, Figure, Series};
 
 use super::{Observation, Results, estimate};
 use crate::Error;

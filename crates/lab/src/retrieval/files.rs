@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use uraid_layout::Bytes;
-use uraid_sim::papers::hauser::SIZES_KIB;
-use uraid_sim::random::Random;
+use uraid_model::papers::hauser::SIZES_KIB;
+use uraid_random::Random;
 
 use crate::{Error, native};
 

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process_group, prlimit};
 use uraid_io::mutant::{Mutant, VARIABLE, named};
+use uraid_random::Random;
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
 use uraid_sim::crash::{Enumeration, Grain, creation, directed};
 use uraid_sim::dst::{Options, run};
-use uraid_sim::random::Random;
 use uraid_sim::tally::{self, Value};
 use uraid_sim::{crash, scenes};
 

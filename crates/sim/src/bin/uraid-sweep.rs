@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
+use uraid_random::Random;
 use uraid_sim::crash::shape::Shape;
-use uraid_sim::random::Random;
 use uraid_sim::sweep::{Counts, Failure, cases};
 use uraid_sim::tally::{self, Value};
 

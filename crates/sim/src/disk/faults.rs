@@ -4,7 +4,7 @@ use uraid_io::disk::{DiskOp, OpName};
 use uraid_io::superblock::{Area, Areas};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
-use crate::random::Random;
+use uraid_random::Random;
 
 /// How many of [`Rate::OF`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -22,7 +22,7 @@ use super::{Changes, Finding};
 use crate::disk::{Ending, leave};
 use crate::member::{Member, Payload};
 use crate::members::Members;
-use crate::random::Random;
+use uraid_random::Random;
 
 /// Members that are taken in at the end until all are there.
 const MENDS_MAX: usize = 32;

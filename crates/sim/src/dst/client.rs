@@ -18,8 +18,8 @@ use super::doubts::{BLOCK, Doubts};
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
 use crate::disk::{Nanos, SimDisk, Steps};
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// Commands under way at most.
 const DEPTH_MAX: u64 = 16;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uraid_io::engine::Deadlines;
 
-use crate::random::Random;
+use uraid_random::Random;
 
 /// Tells this chance from the rest of a run.
 const APART: u64 = 0x7769_6465_6E65_6421;

@@ -20,8 +20,8 @@ use super::shelf::Found;
 use super::{Finding, Options, Run, draw_silent};
 use crate::disk::{Faults, Rate, SimDisk};
 use crate::members::Members;
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// What was read of an array before it was recovered.
 pub(super) type Seen = BTreeMap<Lba, Buf>;

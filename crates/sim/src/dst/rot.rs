@@ -17,8 +17,8 @@ use super::{Finding, Rotten};
 use crate::image::Image;
 use crate::member::Member;
 use crate::members::Members;
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// Damages one copy of the superblock of some members, and the bitmaps of some. `settled` are the members of which all
 /// copies are whole.

@@ -7,7 +7,7 @@ use uraid_layout::geometry::default_height;
 use uraid_layout::{Bytes, Geometry, Level, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;
 
-use crate::random::Random;
+use uraid_random::Random;
 
 /// The memory unit of a cache.
 const PAGE: u64 = 4096;

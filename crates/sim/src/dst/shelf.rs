@@ -15,8 +15,8 @@ use super::scenario::uuid;
 use super::{Finding, Rotten};
 use crate::member::Member;
 use crate::members::Members;
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// Where the members are while no engine has them.
 #[derive(Debug)]

@@ -17,9 +17,9 @@ use uuid::Uuid;
 use crate::disk::Steps;
 use crate::dst::model::{Number, content};
 use crate::members::{Members, Place};
-use crate::random::Random;
 use crate::trace::Trace;
 use crate::{SimDisk, member};
+use uraid_random::Random;
 
 pub(super) const BLOCK: u64 = 4096;
 

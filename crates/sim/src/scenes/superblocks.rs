@@ -9,8 +9,8 @@ use uuid::Uuid;
 use super::array::Array;
 use crate::disk::{Ending, SimDisk, Steps};
 use crate::members::{Members, Place};
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// Power cuts that are tried at each step.
 const CUTS: u64 = 24;

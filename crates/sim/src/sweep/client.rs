@@ -18,8 +18,8 @@ use crate::disk::{Faults, Planned, Rate, Silent, SimDisk};
 use crate::dst::areas_in_use;
 use crate::dst::doubts::{BLOCK, Doubts};
 use crate::dst::model::{Model, Moment, Pending};
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// The cache's size.
 const CACHE: Bytes = Bytes(64 * 4096);

@@ -5,7 +5,7 @@ use uraid_layout::{Bytes, Lba, Sectors};
 use super::array::Planned;
 use super::sizes::Sizes;
 use super::{Error, Nanos};
-use crate::random::Random;
+use uraid_random::Random;
 
 /// What a client asks of an array.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use uraid_layout::{Bytes, Lba, Level, Sectors};
 
 use crate::mech::stats::regression;
 use crate::mech::{ArraySpec, Error, Nanos, Request, Source, Spindles, StopRule, System, presets};
-use crate::random::Random;
+use uraid_random::Random;
 
 /// How the machine reads a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

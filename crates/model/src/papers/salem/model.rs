@@ -181,7 +181,7 @@ mod tests {
     use uraid_layout::Bytes;
 
     use super::{Drive, Enhancements, RA81, REVOLUTION_MS, effectiveness, longest};
-    use crate::random::Random;
+    use uraid_random::Random;
 
     const PLAIN: Enhancements = Enhancements { immediate_reading: false, matched_disks: false, ordered_blocks: false };
 

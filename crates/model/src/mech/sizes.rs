@@ -8,7 +8,7 @@
 use uraid_layout::{Bytes, Sectors};
 
 use super::Error;
-use crate::random::Random;
+use uraid_random::Random;
 
 /// The unit of sizes.
 pub const UNIT: Bytes = Bytes(1024);

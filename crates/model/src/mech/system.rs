@@ -25,10 +25,10 @@ use super::queue::{Discipline, Queue, Waiting};
 use super::stats::{BatchMeans, StopRule};
 use super::workload::{Request, Source};
 use super::{Error, Nanos};
-use crate::random::Random;
 use job::{Job, Jobs, Kind};
 use log::Log;
 pub use outcome::Outcome;
+use uraid_random::Random;
 
 /// Some arrays, each on disks of its own.
 #[derive(Debug)]

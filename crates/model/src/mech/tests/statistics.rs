@@ -6,7 +6,7 @@ use super::super::sizes::{Choices, Shape, Sizes, TooSmall, UNIT};
 use super::super::stats::{BatchMeans, estimate, regression, student_t};
 use super::super::{Nanos, StopRule};
 use super::assert_near;
-use crate::random::Random;
+use uraid_random::Random;
 
 #[test]
 fn students_t_is_what_tables_print() {

@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-use uraid_sim::papers::report::Report;
-use uraid_sim::papers::{PAPERS, Paper, Settings, paper, render};
+use uraid_model::papers::report::Report;
+use uraid_model::papers::{PAPERS, Paper, Settings, paper, render};
 
 /// The longest line of a document.
 const WIDTH: usize = 120;
@@ -85,7 +85,7 @@ fn index() -> String {
 }
 
 /// Runs one item, and says how long it took and what does not hold.
-fn timed(paper: &Paper, item: &uraid_sim::papers::Item) -> Report {
+fn timed(paper: &Paper, item: &uraid_model::papers::Item) -> Report {
     let begun = Instant::now();
     let report = (item.run)(&Settings::default());
     let (all, failed) = (report.checks.len(), report.failed().count());

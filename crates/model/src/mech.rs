@@ -43,7 +43,9 @@ pub use system::{Outcome, System};
 pub use tape::Tape;
 pub use workload::{Request, Source};
 
-pub use crate::disk::Nanos;
+/// Virtual time since a run began.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Nanos(pub u64);
 
 /// Why something can't be simulated.
 #[derive(Debug, thiserror::Error)]

@@ -27,8 +27,8 @@ pub use faults::{Fault, Faults, Planned, Rate, Silent};
 use crate::image::SECTOR;
 use crate::member::{FlushMark, Member, Payload, WriteId};
 use crate::members::Members;
-use crate::random::Random;
 use crate::trace::Trace;
+use uraid_random::Random;
 
 /// Virtual time since a disk was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

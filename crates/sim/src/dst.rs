@@ -45,7 +45,6 @@ pub use scenario::Scenario;
 
 use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
 use crate::members::Members;
-use crate::random::Random;
 use crate::trace::{KEPT, Trace};
 use administer::Administrator;
 use audit::tolerated;
@@ -54,6 +53,7 @@ use extras::Extras;
 use model::Model;
 use open::{Opened, Seen};
 use shelf::{Found, Shelf};
+use uraid_random::Random;
 
 /// What a run is to be made of.
 #[derive(Clone, Debug)]

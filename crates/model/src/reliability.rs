@@ -140,7 +140,7 @@ mod tests {
     /// The chain, played out: 200,000 times from no member missing to loss.
     #[test]
     fn the_chain_played_out_takes_as_long() {
-        let mut random = crate::random::Random::new(1);
+        let mut random = uraid_random::Random::new(1);
         let (members, tolerance, fails, rebuilds, unreadable) = (4.0, 2, 1.0, 3.0, 0.3);
         let runs = 200_000;
         let mut time = 0.0;

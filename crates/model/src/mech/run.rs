@@ -3,7 +3,7 @@
 use rayon::prelude::*;
 
 use super::Error;
-use crate::random::Random;
+use uraid_random::Random;
 
 /// The seed of a run: of one experiment's seed and the run's coordinates, so that it depends on neither order nor
 /// threads.

@@ -6,7 +6,7 @@
 //! its data then goes over one interface.
 //!
 //! ```
-//! let disk = uraid_sim::mech::DiskSpec::from_toml(r#"
+//! let disk = uraid_model::mech::DiskSpec::from_toml(r#"
 //!     name = "one of mine"
 //!     [mechanism.rotating]
 //!     cylinders = 949
@@ -16,7 +16,7 @@
 //!     seek = { minimum_ms = 2.0, average_ms = 12.5, maximum_ms = 25.0 }
 //! "#)?;
 //! assert_eq!(disk.name, "one of mine");
-//! # Ok::<(), uraid_sim::mech::Error>(())
+//! # Ok::<(), uraid_model::mech::Error>(())
 //! ```
 
 use serde::{Deserialize, Serialize};
