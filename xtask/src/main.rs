@@ -11,6 +11,8 @@ use crate::project::Project;
 
 mod bench;
 mod ci;
+mod circles;
+mod code;
 mod counts;
 mod crash;
 mod fuzz;

@@ -1,16 +1,16 @@
 //! Rules of the source tree that no other tool knows: what the top level holds, how long a file and a line may be,
-//! where `unsafe` may stand, which crate is free of the standard library, that no test is switched off, and that links
-//! lead somewhere.
+//! where `unsafe` may stand, which crate is free of the standard library, that no test is switched off, that files do not
+//! use each other in circles, and that links lead somewhere.
 //!
-//! Rules about code look at code alone: comments and literals are blanked first by [`code_only`].
+//! Rules about code look at [`code::only`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use anyhow::Context as _;
 
-use crate::links;
 use crate::project::Project;
+use crate::{circles, code, links};
 
 /// What the top level holds, besides dot files.
 const TOP_LEVEL: &[&str] = &[
@@ -45,7 +45,7 @@ const NO_STD: &str = "crates/layout/src/lib.rs";
 pub(crate) fn check(project: &Project) -> anyhow::Result<Vec<String>> {
     let files = project.files()?;
     let mut failures = top_level_failures(files.iter().filter_map(|file| file.iter().next()?.to_str()));
-    let mut prose = BTreeMap::new();
+    let (mut prose, mut code) = (BTreeMap::new(), BTreeMap::new());
     for file in &files {
         let rules = match file.extension().and_then(|extension| extension.to_str()) {
             Some("rs") => file_failures,
@@ -57,7 +57,12 @@ pub(crate) fn check(project: &Project) -> anyhow::Result<Vec<String>> {
         failures.extend(rules(file, &text));
         if file.extension().is_some_and(|extension| extension == "md") {
             prose.insert(file.clone(), text);
+        } else {
+            code.insert(file.to_string_lossy().into_owned(), text);
         }
+    }
+    for directory in circles::WITHOUT_CIRCLES {
+        failures.extend(circles::failures(directory, code.iter().map(|(file, text)| (file.as_str(), text.as_str()))));
     }
     failures.extend(links::failures(&prose, |path| project.root().join(path).exists()));
     Ok(failures)
@@ -85,7 +90,7 @@ fn file_failures(file: &Path, text: &str) -> Vec<String> {
     for (index, line) in text.lines().enumerate().filter(|(_, line)| is_too_long(line)) {
         fail(index + 1, &too_long(line));
     }
-    let code = code_only(text);
+    let code = code::only(text);
     let name = file.to_string_lossy();
     let unsafe_allowed = UNSAFE_ALLOWED.iter().any(|prefix| name.starts_with(prefix));
     for (index, line) in code.lines().enumerate() {
@@ -127,125 +132,12 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|character: char| !character.is_alphanumeric() && character != '_')
 }
 
-/// The text with comments and the insides of string and character literals blanked; line breaks stay.
-fn code_only(text: &str) -> String {
-    let mut code = String::with_capacity(text.len());
-    let mut rest = text;
-    while let Some(first) = rest.chars().next() {
-        let blank = literal_or_comment(rest, code.chars().next_back());
-        let taken = if blank == 0 { first.len_utf8() } else { blank };
-        if blank == 0 {
-            code.push(first);
-        } else {
-            code.extend(rest[..taken].chars().map(|character| if character == '\n' { '\n' } else { ' ' }));
-        }
-        rest = &rest[taken..];
-    }
-    code
-}
-
-/// How many bytes of comment or literal `rest` starts with; 0 when it starts with code.
-fn literal_or_comment(rest: &str, before: Option<char>) -> usize {
-    if rest.starts_with("//") {
-        return rest.find('\n').unwrap_or(rest.len());
-    }
-    if rest.starts_with("/*") {
-        return block_comment(rest);
-    }
-    if rest.starts_with('"') {
-        return quoted(rest, '"');
-    }
-    if rest.starts_with('\'') {
-        return character(rest);
-    }
-    let inside_word = before.is_some_and(|character| character.is_alphanumeric() || character == '_');
-    let raw = rest.strip_prefix("br").or_else(|| rest.strip_prefix('r')).filter(|_| !inside_word);
-    raw.and_then(|after| raw_string(rest, after)).unwrap_or(0)
-}
-
-/// Length of a block comment, which can hold others.
-fn block_comment(rest: &str) -> usize {
-    let mut depth = 0;
-    let mut at = 0;
-    while at < rest.len() {
-        let tail = &rest.as_bytes()[at..];
-        let step = match tail {
-            [b'/', b'*', ..] => {
-                depth += 1;
-                2
-            }
-            [b'*', b'/', ..] => {
-                depth -= 1;
-                2
-            }
-            _ => 1,
-        };
-        at += step;
-        if depth == 0 {
-            return at;
-        }
-    }
-    rest.len()
-}
-
-/// Length of a literal between `quote`s, in which a backslash hides the next character.
-fn quoted(rest: &str, quote: char) -> usize {
-    let mut hidden = false;
-    for (at, character) in rest.char_indices().skip(1) {
-        if hidden {
-            hidden = false;
-        } else if character == '\\' {
-            hidden = true;
-        } else if character == quote {
-            return at + quote.len_utf8();
-        }
-    }
-    rest.len()
-}
-
-/// Length of a character literal; 0 for a lifetime.
-fn character(rest: &str) -> usize {
-    let mut following = rest.chars().skip(1);
-    match (following.next(), following.next()) {
-        (Some('\\'), _) => quoted(rest, '\''),
-        (Some(character), Some('\'')) => 2 + character.len_utf8(),
-        _ => 0,
-    }
-}
-
-/// Length of the raw string `rest`, whose hashes begin at `after`; `None` when it is no raw string.
-fn raw_string(rest: &str, after: &str) -> Option<usize> {
-    let hashes = after.len() - after.trim_start_matches('#').len();
-    let body = after[hashes..].strip_prefix('"')?;
-    let end = format!("\"{}", "#".repeat(hashes));
-    let length = body.find(&end).map_or(body.len(), |at| at + end.len());
-    Some(rest.len() - body.len() + length)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn failures(file: &str, text: &str) -> Vec<String> {
         file_failures(Path::new(file), text)
-    }
-
-    #[test]
-    fn comments_and_literals_are_no_code() {
-        let text = "a(\"unsafe \\\" unsafe\"); // unsafe\n/* unsafe /* unsafe */ unsafe */ b('\"', '\\'', r#\"unsafe \
-            \" \"#);\n";
-        let code = code_only(text);
-        assert!(!code.contains("unsafe"), "{code}");
-        assert_eq!(code.lines().count(), 2);
-        assert!(code.contains("b("), "{code}");
-    }
-
-    #[test]
-    fn code_around_literals_stays() {
-        let code = code_only("fn f<'a>(x: &'a str) { g('\\n', \"s\"); unsafe { h() } } // end");
-        assert!(code.contains("unsafe { h() }"), "{code}");
-        assert!(code.contains("fn f<'a>"), "{code}");
-        assert!(!code.contains("end"), "{code}");
     }
 
     #[test]
