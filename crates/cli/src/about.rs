@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
-use uraid_io::superblock::UnixSeconds;
+use uraid_io::format::UnixSeconds;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
 use uuid::Uuid;
 

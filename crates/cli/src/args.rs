@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, CommandFactory as _, Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use uraid_io::superblock::{Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, MemberSet};
 use uuid::Uuid;
 

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use uraid_io::array::{self, CreateOptions};
-use uraid_io::member::Allocation;
-use uraid_io::superblock::UnixSeconds;
+use uraid_io::format::UnixSeconds;
+use uraid_io::format::superblock::Allocation;
 
 use crate::args::{ConsistencyName, CreateArgs};
 use crate::examine;

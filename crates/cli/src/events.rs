@@ -428,7 +428,7 @@ impl Watcher {
 mod tests {
     use uraid_io::cache::Cause;
     use uraid_io::engine::Troubles;
-    use uraid_io::superblock::UnixSeconds;
+    use uraid_io::format::UnixSeconds;
     use uraid_layout::{Bytes, Geometry, Lba, Level, Rotation, Sectors, Spec, StripeId};
     use uuid::Uuid;
 

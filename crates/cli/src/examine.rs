@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use serde::Serialize;
 use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
+use uraid_io::format::superblock::{SlotState, Superblock};
 use uraid_io::member::Access;
-use uraid_io::superblock::{SlotState, Superblock};
 use uraid_layout::MemberIndex;
 use uuid::Uuid;
 

@@ -4,8 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use uraid_io::array::CreateOptions;
-use uraid_io::member::Allocation;
-use uraid_io::superblock::Integrity;
+use uraid_io::format::superblock::{Allocation, Integrity};
 use uraid_layout::{Bytes, Level, Rotation};
 
 use crate::args::{BusyPoll, CacheArgs, LimitArgs, QuickstartArgs, ServeArgs, WantedArgs, WatchArgs};

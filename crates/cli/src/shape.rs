@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 use uraid_io::array::{candidates, judge};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Rotation, Spec};
 
 use crate::args::{DescribedArgs, MapArgs, Misuse};

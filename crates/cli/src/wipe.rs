@@ -4,8 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
 use uraid_io::Error;
+use uraid_io::format::superblock::SuperblockError;
 use uraid_io::member::{Access, FileId, Member};
-use uraid_io::superblock::{self, SuperblockError};
+use uraid_io::superblock;
 
 use crate::args::WipeArgs;
 use crate::terminal::{print, visible};

@@ -4,8 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use crate::disk::DiskError;
+use crate::format::superblock::SuperblockError;
 use crate::member::MemberError;
-use crate::superblock::SuperblockError;
 
 /// What can go wrong below the array.
 #[derive(Debug, thiserror::Error)]

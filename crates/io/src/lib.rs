@@ -15,19 +15,17 @@ macro_rules! planted {
 }
 
 pub mod array;
-pub mod bitmap;
 pub mod buf;
 pub mod cache;
 pub mod disk;
 pub mod engine;
 pub mod error;
+pub mod format;
 pub mod histogram;
-pub mod log;
 pub mod member;
 #[cfg(feature = "mutants")]
 pub mod mutant;
 pub mod signature;
-pub mod sums;
 pub mod superblock;
 pub mod xor;
 

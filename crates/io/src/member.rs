@@ -19,9 +19,8 @@ use rustix::io::Errno;
 use uraid_layout::Bytes;
 
 use crate::buf::Buf;
-use crate::superblock::SECTOR_SIZES;
+use crate::format::superblock::SECTOR_SIZES;
 
-pub use create::Allocation;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
 pub use lock::Wait;
 

@@ -9,7 +9,7 @@ use std::fmt;
 
 use uraid_layout::Bytes;
 
-use crate::superblock;
+use crate::format::superblock;
 
 /// What was found, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

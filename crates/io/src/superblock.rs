@@ -1,355 +1,70 @@
-//! What a member knows of its array: the superblock, where its copies are, and which copy counts.
-//!
-//! The bytes are described in `docs/on-disk-format.md`; [`encode`] and [`decode`] are pure. Three copies exist: two at
-//! the head that are written alternately, so that a torn write leaves the one before, and one near the end for a member
-//! whose head is destroyed. The module does not judge members against each other, nor does it read a clock or draw a
-//! UUID.
+//! The superblock on an open member: writing it in the order that survives a torn write, finding the copy that counts,
+//! erasing all of them. Everything here blocks; the bytes are [`format::superblock`](crate::format::superblock)'s.
 
-mod areas;
-mod codec;
-mod scrub;
-mod store;
+use uraid_layout::{Bytes, SECTOR_BYTES};
 
-use uraid_layout::{Bytes, Geometry, GeometryError, Level, MemberIndex, Spec, StripeId};
-use uuid::Uuid;
+use crate::buf::Buf;
+use crate::error::Error;
+use crate::format::superblock::{
+    SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, erased, newest, newest_beside, positions,
+};
+use crate::member::{Member, MemberError};
 
-use crate::bitmap::{Regions, Seal};
-use crate::member::Allocation;
-
-pub use areas::{Area, Areas, BLOCK_BYTES, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, positions};
-pub(crate) use codec::MAGIC;
-pub use codec::{decode, encode};
-pub use scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
-pub use store::{erase, erased, load, newest, store};
-
-/// The size of an encoded superblock.
-pub const SUPERBLOCK_BYTES: usize = 4096;
-
-/// The highest epoch and sequence, so that the next one always fits.
-const COUNT_MAX: u64 = u64::MAX / 2;
-
-/// The most bytes of an array's name.
-pub const NAME_BYTES_MAX: usize = 64;
-
-/// The sectors that an array can have.
-pub const SECTOR_SIZES: [Bytes; 4] = [Bytes(512), Bytes(1024), Bytes(2048), Bytes(4096)];
-
-/// Counts the rounds in which the array's state was recorded on its members, from 1 on; the highest holds the truth.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Epoch(pub u64);
-
-/// Counts the versions of a member's superblock; even and odd ones have a slot each at the head.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sequence(pub u64);
-
-/// Seconds since 1970-01-01 00:00:00 UTC.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct UnixSeconds(pub u64);
-
-/// What one member knows of its array and of itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Superblock {
-    /// The array.
-    pub array: Uuid,
-    /// The array's name, at most [`NAME_BYTES_MAX`] bytes and without NUL; may be empty.
-    pub name: String,
-    /// When the array was created.
-    pub created: UnixSeconds,
-    /// Level, chunk, members, and how much of each member the array uses.
-    pub spec: Spec,
-    /// This member.
-    pub member: Uuid,
-    /// This member's place in the array.
-    pub slot: MemberIndex,
-    /// Where things are on this member.
-    pub areas: Areas,
-    /// What keeps stripes consistent over an unclean stop.
-    pub consistency: Consistency,
-    /// How content is checked.
-    pub integrity: Integrity,
-    /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client
-    /// can guess it, so no content that looks like a record is taken for one.
-    pub generation: Uuid,
-    /// In which round this was recorded.
-    pub epoch: Epoch,
-    /// Which version of this member's superblock this is.
-    pub sequence: Sequence,
-    /// Whether the array was stopped cleanly: no write was under way.
-    pub is_clean: bool,
-    /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without
-    /// space of their own.
-    pub initialising: Option<Allocation>,
-    /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is
-    /// created, and never changed.
-    pub sector_size: Bytes,
-    /// Where a scrub is, and when the last one was finished.
-    pub scrub: ScrubRecord,
-    /// Every member of the array in slot order, this one too.
-    pub slots: Vec<SlotRecord>,
-}
-
-/// What the array last knew of one of its members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotRecord {
-    /// The member in that slot.
-    pub member: Uuid,
-    /// Whether its content is current.
-    pub state: SlotState,
-    /// The round that put this state on record, of which a rebuild's progress is no change.
-    pub since: Epoch,
-}
-
-/// What keeps stripes consistent over an unclean stop.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Consistency {
-    /// Nothing: all parity is computed again.
-    #[default]
-    None,
-    /// A bitmap says where writes may have been under way: parity is computed again there.
-    Bitmap,
-    /// A log has every write before it is done: what was under way is done again or never was. While members lack
-    /// something, a bitmap says where.
-    Log,
-}
-
-/// How content is checked.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Integrity {
-    /// Not at all, beyond what the members do.
-    #[default]
-    None,
-    /// A checksum for each [block](BLOCK_BYTES).
-    Crc32,
-}
-
-/// Whether a member's content is current.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SlotState {
-    /// It has every write.
-    Active,
-    /// It has missed writes, or failed; its content counts for nothing.
-    Failed,
-    /// It has every write since it joined, and of what was there before only some.
-    Rebuilding {
-        /// The first parity stripe of which it may not have everything.
-        upto: StripeId,
-        /// From there on it lacks everything, or may; otherwise only what is in regions whose bits are set in the
-        /// write-intent bitmap.
-        is_whole: bool,
-    },
-}
-
-impl SlotState {
-    /// Whether the member is written: it belongs to the array.
-    #[must_use]
-    pub fn is_written(self) -> bool {
-        self != Self::Failed
-    }
-
-    /// Whether the member's content is being made.
-    #[must_use]
-    pub fn is_rebuilding(self) -> bool {
-        matches!(self, Self::Rebuilding { .. })
-    }
-
-    /// Whether `next` is just how far this state has come.
-    pub(crate) fn goes_on_as(self, next: Self) -> bool {
-        self == next || self.is_rebuilding() && next.is_rebuilding()
-    }
-}
-
-/// Why bytes are no superblock.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SuperblockError {
-    /// There is none.
-    #[error(
-        "has no uraid superblock: it was never a member, or was overwritten; `uraid serve --degraded` \
-         starts without it"
-    )]
-    NoMagic,
-    /// Torn or damaged.
-    #[error("the superblock is damaged: its checksum is {found:#010x} and should be {expected:#010x}")]
-    BadChecksum {
-        /// What the bytes give.
-        expected: u32,
-        /// What is stored.
-        found: u32,
-    },
-    /// Written by a later program.
-    #[error("the superblock has format version {version}, this program knows version 1: use a newer uraid")]
-    UnknownVersion {
-        /// The stored version.
-        version: u32,
-    },
-    /// Written by a later program.
-    #[error("the array uses features {flags:#x} that this program does not know: use a newer uraid")]
-    UnknownFeatures {
-        /// The unknown incompatible features.
-        flags: u64,
-    },
-    /// A field makes no sense although the checksum is right.
-    #[error("the superblock's {field} is wrong")]
-    Field {
-        /// Which field.
-        field: &'static str,
-    },
-    /// No array has this geometry.
-    #[error("the superblock's geometry is wrong")]
-    Geometry(#[from] GeometryError),
-    /// The copies on one member belong to different arrays or members.
-    #[error(
-        "the copies of the superblock belong to different arrays, {first} and {second}: the creation of an array was \
-         interrupted; create it again with --force"
-    )]
-    Mixed {
-        /// One copy's array.
-        first: Uuid,
-        /// Another copy's array.
-        second: Uuid,
-    },
-}
-
-/// Why no array can have a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NameError {
-    /// It does not fit the superblock.
-    #[error("the name has {len} bytes; at most {NAME_BYTES_MAX} fit")]
-    TooLong {
-        /// Its length in bytes.
-        len: usize,
-    },
-    /// It would play tricks on a terminal.
-    #[error("the name has control characters such as line breaks: leave them out")]
-    Control,
-}
-
-/// Whether an array can have this name.
+/// Writes a superblock to its slot at the head and to the tail, and makes it durable; blocks.
 ///
 /// # Errors
-/// See [`NameError`].
-pub fn check_name(name: &str) -> Result<(), NameError> {
-    match name.len() {
-        len if len > NAME_BYTES_MAX => Err(NameError::TooLong { len }),
-        _ if name.chars().any(char::is_control) => Err(NameError::Control),
-        _ => Ok(()),
+/// When the member fails; then the version before is still in the other slot.
+///
+/// # Panics
+/// When the superblock is unsound, is not of a member of this size, or the member is open for reading only.
+pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
+    assert_eq!(superblock.areas.member_size, member.size(), "a superblock is written to its own member");
+    let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+    buf.as_mut().copy_from_slice(&encode(superblock));
+    for position in superblock.write_positions() {
+        member.write_at(position, &buf)?;
     }
+    Ok(member.sync()?)
 }
 
-impl Consistency {
-    /// What suits a level: a log where there is parity, a bitmap for mirrors, nothing where nothing is kept twice.
-    #[must_use]
-    pub fn of_level(level: Level) -> Self {
-        match level {
-            Level::Raid0 => Self::None,
-            Level::Raid1 | Level::Raid10 { .. } => Self::Bitmap,
-            Level::Raid5 { .. } | Level::Rm2 { .. } => Self::Log,
+/// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable
+/// when it returns; blocks.
+///
+/// # Errors
+/// When the member fails.
+///
+/// # Panics
+/// When the member is open for reading only, or smaller than [`MEMBER_MIN`](crate::format::superblock::MEMBER_MIN).
+pub fn erase(member: &Member) -> Result<(), Error> {
+    let step = Bytes(member.alignment().offset.0.max(SECTOR_BYTES));
+    for areas in erased(member.size(), step) {
+        for area in areas {
+            member.write_at(area.offset, &Buf::zeroed(area.size))?;
         }
+        member.sync()?;
     }
-
-    /// Whether it is of any use to a level.
-    #[must_use]
-    pub fn suits(self, level: Level) -> bool {
-        self != Self::Bitmap || level != Level::Raid0
-    }
+    Ok(())
 }
 
-impl Superblock {
-    /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all
-    /// active, and stopped cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its
-    /// stripes consistent and checks them.
-    ///
-    /// # Panics
-    /// When there are more members than an array can have.
-    #[must_use]
-    pub fn of_new_array(array: Uuid, spec: Spec, members: &[(Uuid, Areas)]) -> Vec<Self> {
-        let slots: Vec<SlotRecord> = members
-            .iter()
-            .map(|&(member, _)| SlotRecord { member, state: SlotState::Active, since: Epoch(1) })
-            .collect();
-        let one = |(slot, &(member, areas)): (usize, &(Uuid, Areas))| Self {
-            array,
-            name: String::new(),
-            created: UnixSeconds(0),
-            spec,
-            member,
-            slot: MemberIndex(u8::try_from(slot).expect("members are at most 64")),
-            areas,
-            consistency: Consistency::None,
-            integrity: Integrity::None,
-            generation: Uuid::nil(),
-            epoch: Epoch(1),
-            sequence: Sequence(0),
-            is_clean: true,
-            initialising: None,
-            sector_size: SECTOR_SIZES[0],
-            scrub: ScrubRecord::default(),
-            slots: slots.clone(),
-        };
-        members.iter().enumerate().map(one).collect()
-    }
-
-    /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is
-    /// enough, since the other slot at the head keeps the version before.
-    #[must_use]
-    pub fn write_positions(&self) -> [Bytes; 2] {
-        let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
-        let head = if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
-        [head, if planted!(HeadOnly) { head } else { tail }]
-    }
-
-    /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array
-    /// without a bitmap, and in one with a log while all members have everything.
-    #[must_use]
-    pub fn seal(&self) -> Option<Seal> {
-        let since = match self.consistency {
-            Consistency::None => return None,
-            Consistency::Bitmap => Epoch(0),
-            Consistency::Log => {
-                let lacking = self.slots.iter().filter(|record| record.state != SlotState::Active);
-                let since = lacking.map(|record| record.since).min()?;
-                if planted!(BitsOfAnyTime) { Epoch(0) } else { since }
-            }
-        };
-        Some(Seal { array: self.array, since })
-    }
-
-    /// Whether the fields make sense together.
-    ///
-    /// # Errors
-    /// Which of them does not.
-    pub fn check(&self) -> Result<(), SuperblockError> {
-        let geometry = Geometry::new(self.spec)?;
-        let require = |is_right: bool, field| if is_right { Ok(()) } else { Err(SuperblockError::Field { field }) };
-        require(!self.array.is_nil(), "array UUID")?;
-        require(!self.member.is_nil(), "member UUID")?;
-        require(self.name.len() <= NAME_BYTES_MAX && !self.name.contains('\0'), "name")?;
-        require(self.slot.0 < self.spec.members, "slot")?;
-        require(self.areas.are_sound(self.spec.member_size), "area table")?;
-        let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
-        require(is_checkable, "integrity without a log")?;
-        let needed = Regions::new(&geometry).bitmap_bytes();
-        require(self.consistency == Consistency::None || self.areas.bitmap.size >= needed, "bitmap area")?;
-        let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.spec.member_size);
-        require(has_room, "checksums' area")?;
-        require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
-        require(SECTOR_SIZES.contains(&self.sector_size), "sector size")?;
-        let is_new = !self.is_clean && self.slots.iter().all(|record| record.state == SlotState::Active);
-        require(self.initialising.is_none() || is_new, "state of an array that is initialising")?;
-        require(self.sequence.0 <= COUNT_MAX, "sequence")?;
-        require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
-        require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
-        let is_past = |record: &SlotRecord| record.since <= self.epoch;
-        require(self.slots.iter().all(is_past), "slot table's epochs")?;
-        let exists = |record: &SlotRecord| match record.state {
-            SlotState::Rebuilding { upto, .. } => upto <= StripeId(geometry.stripes().0) && geometry.tolerance() > 0,
-            SlotState::Active | SlotState::Failed => true,
-        };
-        require(self.slots.iter().all(exists), "slot table's progress")?;
-        let is_within = |run: ScrubRun| run.position <= StripeId(geometry.stripes().0);
-        require(self.scrub.run.is_none_or(is_within), "scrub")?;
-        let mut uuids: Vec<Uuid> = self.slots.iter().map(|record| record.member).collect();
-        uuids.sort_unstable();
-        require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")
+/// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.
+///
+/// # Errors
+/// When the member can't be read, or as [`newest`].
+pub fn load(member: &Member) -> Result<Superblock, Error> {
+    let no_superblock = |source| Error::Superblock { path: member.path().into(), source };
+    let Some(positions) = positions(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
+    let read = |position| Ok(decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?));
+    let (copies, unreadable): (Vec<_>, Vec<_>) = positions.map(read).into_iter().partition(Result::is_ok);
+    let copies: Vec<_> = copies.into_iter().flatten().collect();
+    let count = unreadable.len();
+    let first: Option<MemberError> = unreadable.into_iter().find_map(Result::err);
+    let Some(error) = first else { return newest(copies).map_err(no_superblock) };
+    match newest_beside(count, copies).map_err(no_superblock)? {
+        Some(superblock) => {
+            tracing::warn!("a copy of the superblock can't be read, so the other copies count: {error}");
+            Ok(superblock)
+        }
+        None => Err(error.into()),
     }
 }
 

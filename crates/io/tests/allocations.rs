@@ -7,7 +7,8 @@
 use uraid_io::buf::Pool;
 use uraid_io::disk::{Disk, MemDisk};
 use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, Record, Reply};
-use uraid_io::superblock::{Areas, Consistency, Integrity, Superblock};
+use uraid_io::format::BLOCK;
+use uraid_io::format::superblock::{Areas, Consistency, Integrity, Superblock};
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;
 
@@ -17,7 +18,6 @@ const BATCHES: u64 = 64;
 const GROWING_ROUNDS: u64 = 150;
 /// Rounds in a row that take nothing.
 const STEADY_ROUNDS: u64 = 4;
-const BLOCK: Sectors = Sectors(8);
 
 /// What a round consists of.
 #[derive(Clone, Copy, Debug)]

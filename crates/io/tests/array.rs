@@ -13,8 +13,9 @@ use uraid_io::array::{
 };
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine, EngineError};
+use uraid_io::format::Epoch;
+use uraid_io::format::superblock::{Areas, Consistency, Integrity, Revision, SlotState, Superblock};
 use uraid_io::member::{Access, Member, MemberError};
-use uraid_io::superblock::{Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock};
 use uraid_layout::{
     Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec, StripeId,
 };
@@ -34,7 +35,7 @@ fn candidate(slot: u8, epoch: u64, failed: &[u8]) -> Candidate {
     let areas = Areas::new(SIZE, Areas::default_log(SIZE), Integrity::None).expect("large enough");
     let members = [1, 2, 3].map(|number| (uuid(number), areas));
     let mut superblock = Superblock::of_new_array(uuid(99), spec, &members).swap_remove(usize::from(slot));
-    (superblock.epoch, superblock.sequence) = (Epoch(epoch), Sequence(epoch));
+    (superblock.epoch, superblock.sequence) = (Epoch(epoch), Revision(epoch));
     failed.iter().for_each(|&slot| superblock.slots[usize::from(slot)].state = SlotState::Failed);
     Candidate { path: format!("member{slot}").into(), superblock }
 }
@@ -421,7 +422,7 @@ fn a_forced_array_stays_dirty_while_redundancy_is_left_that_may_not_match() {
         let paths = paths(&directory, members);
         create(&paths, &without_log(level), |_, _| ()).expect("created");
         for path in &paths {
-            store(path, &Superblock { is_clean: false, sequence: Sequence(2), ..stored(path) });
+            store(path, &Superblock { is_clean: false, sequence: Revision(2), ..stored(path) });
         }
         let forced = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
         let mut engine = Array::open(&paths[1..], forced).expect("forced").into_engine::<u8>().expect("an engine");

@@ -6,8 +6,9 @@ use std::path::PathBuf;
 
 use tempfile::TempDir;
 use uraid_io::array::{Array, ConfigureError, CreateError, CreateOptions, OpenError, OpenOptions, Setting, create};
+use uraid_io::format::Epoch;
+use uraid_io::format::superblock::{Consistency, Revision, Superblock};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, Epoch, Sequence, Superblock};
 use uraid_layout::{Bytes, Level, Placement, Rotation};
 
 use support::{options, paths, store, stored};
@@ -107,7 +108,7 @@ fn only_a_whole_and_clean_array_is_configured() {
         .expect_err("a member is missing");
     assert!(matches!(refused, ConfigureError::NotWhole { .. }), "{refused}");
     for path in &paths {
-        store(path, &Superblock { is_clean: false, sequence: Sequence(2), ..stored(path) });
+        store(path, &Superblock { is_clean: false, sequence: Revision(2), ..stored(path) });
     }
     let refused =
         open(&paths).expect("opens").configure(&Setting::Consistency(Consistency::None)).expect_err("it is dirty");
@@ -140,7 +141,7 @@ fn a_change_that_is_cut_off_is_made_on_all_members() {
     for first in 0..3 {
         let (_directory, paths) = made(&options(RAID5), 3).expect("made");
         let before = stored(&paths[first]);
-        let (epoch, sequence) = (Epoch(before.epoch.0 + 1), Sequence(before.sequence.0 + 1));
+        let (epoch, sequence) = (Epoch(before.epoch.0 + 1), Revision(before.sequence.0 + 1));
         store(&paths[first], &Superblock { consistency: Consistency::Bitmap, epoch, sequence, ..before });
         let array = open(&paths).expect("opens");
         assert!(array.missing().is_empty());

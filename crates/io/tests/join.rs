@@ -9,8 +9,9 @@ use uraid_io::array::{Array, CreateOptions, JoinError, JoinOptions, OpenOptions,
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Disk, UringDisk};
 use uraid_io::engine::{Command, Engine, EngineError, Joining};
-use uraid_io::member::{Access, Allocation, Member, Wait};
-use uraid_io::superblock::{Areas, Consistency, Epoch, Integrity, SlotState, Superblock, UnixSeconds};
+use uraid_io::format::superblock::{Allocation, Areas, Consistency, Integrity, SlotState, Superblock};
+use uraid_io::format::{Epoch, UnixSeconds};
+use uraid_io::member::{Access, Member, Wait};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 

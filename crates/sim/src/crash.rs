@@ -33,7 +33,7 @@ use std::any::Any;
 use std::fmt;
 
 use thiserror::Error;
-use uraid_io::superblock::SuperblockError;
+use uraid_io::format::superblock::SuperblockError;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, StripeId};
 
 pub use enumerate::{Enumeration, Options};

@@ -19,7 +19,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::disk::{Completion, Disk, DiskError, DiskOp, OpKind, OpName};
-use uraid_io::superblock::Area;
+use uraid_io::format::superblock::Area;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 pub use faults::{Fault, Faults, Planned, Rate, Silent};

@@ -6,7 +6,7 @@
 //! recovery, is held against the [`model`]; parity and every tolerated set of missing members against the layout's maps
 //! ([`audit`]).
 //!
-//! What is expected of an array depends on how it is [kept consistent](uraid_io::superblock::Consistency):
+//! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
 //!
@@ -31,10 +31,10 @@ mod shelf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use uraid_io::array::{Assembled, judge};
-use uraid_io::bitmap::Regions;
 use uraid_io::engine::{Deadlines, Engine};
+use uraid_io::format::bitmap::Regions;
+use uraid_io::format::superblock::{Area, Areas, Consistency, Integrity};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Area, Areas, Consistency, Integrity};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 

@@ -11,7 +11,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use uraid_io::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, newest, positions};
+use uraid_io::format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, newest, positions};
 use uraid_layout::Bytes;
 
 use crate::image::{Image, SECTOR, Sector, ZEROS};

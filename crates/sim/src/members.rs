@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use uraid_io::array::Candidate;
-use uraid_io::superblock::{Superblock, SuperblockError};
+use uraid_io::format::superblock::{Superblock, SuperblockError};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use crate::member::{Member, Payload};

@@ -15,7 +15,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
-use uraid_io::superblock::Integrity;
+use uraid_io::format::superblock::Integrity;
 use uraid_layout::{MemberIndex, MemberSet};
 
 use crate::crash::shape::Shape;

@@ -6,7 +6,8 @@ use std::{env, io};
 use anyhow::{Context, Error, Result, anyhow};
 use rustix::process::geteuid;
 use uraid_io::array::JoinOptions;
-use uraid_io::member::{Allocation, Wait};
+use uraid_io::format::superblock::Allocation;
+use uraid_io::member::Wait;
 use uraid_layout::{Bytes, MemberIndex};
 
 use super::Control;

@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail, ensure};
 use tokio::sync::Notify;
 use uraid_io::engine::{Blame, Mismatch, ScrubMode, ScrubStatus};
-use uraid_io::superblock::{ScrubFound, ScrubRecord, ScrubRun, UnixSeconds};
+use uraid_io::format::UnixSeconds;
+use uraid_io::format::superblock::{ScrubFound, ScrubRecord, ScrubRun};
 use uraid_layout::{Geometry, MemberIndex, StripeId};
 
 use super::Control;

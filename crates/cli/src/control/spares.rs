@@ -13,7 +13,8 @@ use anyhow::{Context, Result, bail, ensure};
 use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
 use tokio::time::timeout;
 use uraid_io::array::{self, JoinError, JoinOptions};
-use uraid_io::member::{Allocation, MemberError, Wait};
+use uraid_io::format::superblock::Allocation;
+use uraid_io::member::{MemberError, Wait};
 use uraid_layout::MemberIndex;
 
 use super::Control;

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
-use uraid_io::superblock::{ScrubRecord, ScrubRun};
+use uraid_io::format::superblock::{ScrubRecord, ScrubRun};
 use uraid_layout::{Bytes, Geometry};
 use uraid_nbd::RequestMemory;
 

@@ -11,8 +11,9 @@ use tokio::time::timeout;
 use uraid_io::array::{JoinError, JoinOptions, disown, join, rejoin, unmake};
 use uraid_io::disk::UringDisk;
 use uraid_io::engine::{Command, Engine, Joining, Replacement};
+use uraid_io::format::superblock::Superblock;
 use uraid_io::member::{Access, Member};
-use uraid_io::superblock::{self, Superblock};
+use uraid_io::superblock;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 

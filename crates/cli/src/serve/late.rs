@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use uraid_io::array::{Candidate, Look, Patience, Wanted, judge, look};
 use uraid_io::cache::TICK;
-use uraid_io::superblock::Superblock;
+use uraid_io::format::superblock::Superblock;
 
 use crate::systemd::Notifier;
 use crate::terminal::list;

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Error, Result, ensure};
 use uraid_io::array::{
     Array, Ignored, Look, OpenError, OpenOptions, Patience, RecoverError, Wanted, candidates, look, select,
 };
-use uraid_io::log::replay::ReplayError;
+use uraid_io::format::log::replay::ReplayError;
 use uraid_io::member::{Access, MemberError};
 use uraid_layout::{Bytes, MemberIndex};
 

@@ -5,9 +5,8 @@
 
 use std::sync::LazyLock;
 
-use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, SUPERBLOCK_BYTES, Sequence, Superblock, UnixSeconds, encode,
-};
+use uraid_io::format::superblock::{Areas, Consistency, Integrity, Revision, SUPERBLOCK_BYTES, Superblock, encode};
+use uraid_io::format::{Epoch, UnixSeconds};
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet, Placement, Rotation, Spec};
 use uuid::Uuid;
 
@@ -101,7 +100,7 @@ fn members((level, members, integrity): (Level, u8, Integrity)) -> Vec<Sound> {
             integrity,
             generation: Uuid::from_bytes([0xc0; 16]),
             epoch: Epoch(5),
-            sequence: Sequence(8),
+            sequence: Revision(8),
             is_clean: false,
             ..new
         };

@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use uraid_io::array::{Candidate, OpenOptions, check_presence, judge};
+use uraid_io::format::superblock::{Superblock, decode};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Superblock, decode};
 use uraid_io_fuzz::{Input, Sound, array, seal};
 
 fuzz_target!(|bytes: &[u8]| {

@@ -4,8 +4,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uraid_io::log::record::{Extent, Header, RecordError, Sequence, decode, may_begin};
-use uraid_io::log::{BLOCK_BYTES, RECORD_BYTES_MAX, replay};
+use uraid_io::format::BLOCK;
+use uraid_io::format::log::record::{Extent, Header, LogSequence, RecordError, decode, may_begin};
+use uraid_io::format::log::{RECORD_BYTES_MAX, replay};
 use uraid_io_fuzz::{Input, seal};
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
@@ -50,7 +51,7 @@ fn check(bytes: &[u8]) -> Option<Header> {
         Ok((header, content)) => {
             assert!(content.start == header.bytes() && content.end <= bytes.len());
             assert_eq!(Bytes(content.len() as u64), header.content());
-            assert!(header.total().0 <= RECORD_BYTES_MAX.0 + BLOCK_BYTES as u64);
+            assert!(header.total().0 <= RECORD_BYTES_MAX.0 + BLOCK.bytes().0);
             let mut again = vec![0; header.bytes()];
             header.encode(&mut again);
             again.extend_from_slice(&bytes[content.clone()]);
@@ -73,12 +74,12 @@ fn record(input: &mut Input<'_>) -> Vec<u8> {
     let sequence = u64::from(input.byte() % 8);
     let header = Header {
         generation: GENERATION,
-        sequence: Sequence(sequence + 1),
-        trim: Sequence(sequence.saturating_sub(u64::from(input.byte() % 8))),
+        sequence: LogSequence(sequence + 1),
+        trim: LogSequence(sequence.saturating_sub(u64::from(input.byte() % 8))),
         participants: input.members(),
         previous: input.members(),
         slot: MemberIndex(input.byte() % 8),
-        position: Bytes(u64::from(input.byte()) * BLOCK_BYTES as u64),
+        position: Bytes(u64::from(input.byte()) * BLOCK.bytes().0),
         content_checksum: crc32fast::hash(&content),
         extents: (0..4).map(|number| extent(number, number == 3)).collect(),
     };

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use uraid_io::superblock::{SUPERBLOCK_BYTES, Superblock, decode, encode, newest};
+use uraid_io::format::superblock::{SUPERBLOCK_BYTES, Superblock, decode, encode, newest};
 use uraid_io_fuzz::{Input, Sound, array, seal};
 
 /// Where the sequence is; `docs/on-disk-format.md`.

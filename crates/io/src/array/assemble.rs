@@ -14,12 +14,12 @@ use super::overlay::Overlay;
 use super::recover::RecoverError;
 use super::redo;
 use crate::Error;
-use crate::bitmap::{Bitmap, Regions};
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::{Engine, EngineError, Record};
+use crate::format::bitmap::{Bitmap, Regions};
+use crate::format::superblock::{Consistency, SUPERBLOCK_BYTES, SlotState, Superblock, encode};
 use crate::member::Access;
-use crate::superblock::{Consistency, SUPERBLOCK_BYTES, SlotState, Superblock, encode};
 
 /// An array whose members may be used.
 #[derive(Debug)]

@@ -14,8 +14,9 @@ use super::open::Array;
 use crate::Error;
 use crate::disk::Disk;
 use crate::engine::Record;
+use crate::format::Epoch;
+use crate::format::superblock::{Areas, Consistency, NameError, Revision, Superblock, SuperblockError, check_name};
 use crate::member::Access;
-use crate::superblock::{Areas, Consistency, Epoch, NameError, Sequence, Superblock, SuperblockError, check_name};
 
 /// What is changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,7 +136,7 @@ impl<D: Disk> Assembled<D> {
                 Setting::Name(name) => superblock.name.clone_from(name),
             }
             superblock.epoch = Epoch(superblock.epoch.0 + 1);
-            superblock.sequence = Sequence(superblock.sequence.0 + 1);
+            superblock.sequence = Revision(superblock.sequence.0 + 1);
             superblock.check().map_err(|source| ConfigureError::Unfit { member, source })?;
         }
         perform(&mut disk, superblocks.iter().flat_map(superblock_writes))?;

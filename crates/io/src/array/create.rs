@@ -11,11 +11,12 @@ use super::initialise::{Content, format};
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
-use crate::member::{Access, Allocation, Member, MemberError};
-use crate::signature;
-use crate::superblock::{
-    Area, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, UnixSeconds, check_name,
+use crate::format::UnixSeconds;
+use crate::format::superblock::{
+    Allocation, Area, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, check_name,
 };
+use crate::member::{Access, Member, MemberError};
+use crate::signature;
 
 /// What to make.
 #[derive(Clone, Debug)]

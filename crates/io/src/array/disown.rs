@@ -7,8 +7,9 @@
 //! Nothing relies on this: a member that can't be written is as it was.
 
 use crate::Error;
+use crate::format::superblock::{Revision, SlotRecord, SlotState, Superblock, SuperblockError};
 use crate::member::Member;
-use crate::superblock::{self, Sequence, SlotRecord, SlotState, Superblock, SuperblockError};
+use crate::superblock;
 
 /// Has a member of an array, of which `truth` is a present member's newest superblock, say that it was given up, where
 /// it was, or another one has its slot. One that did not have everything says nothing new: it does not count alone.
@@ -32,6 +33,6 @@ pub fn disown(member: &Member, truth: &Superblock) -> Result<(), Error> {
         return Ok(());
     }
     (own.slots[slot].state, own.slots[slot].since) = (SlotState::Failed, epoch);
-    own.sequence = Sequence(own.sequence.0 + 1);
+    own.sequence = Revision(own.sequence.0 + 1);
     superblock::store(member, &own)
 }

@@ -8,8 +8,9 @@ use super::open::{Named, OpenError};
 use super::select::Ignored;
 use super::wait::Patience;
 use crate::Error;
+use crate::format::superblock::{Superblock, SuperblockError};
 use crate::member::{self, Access, FileId, Member, MemberError};
-use crate::superblock::{self, Superblock, SuperblockError};
+use crate::superblock;
 
 /// What a path leads to at the moment.
 #[derive(Debug)]

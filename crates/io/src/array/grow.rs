@@ -15,12 +15,14 @@ use super::are;
 use super::assemble::{Assembled, flush, perform, superblock_writes};
 use super::open::Array;
 use crate::Error;
-use crate::bitmap::{BLOCK_BYTES, Bitmap, Regions, Seal};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::engine::Record;
+use crate::format::BLOCK;
+use crate::format::Epoch;
+use crate::format::bitmap::{Bitmap, Regions, Seal};
+use crate::format::superblock::{Area, Consistency, Integrity, Revision, Superblock, SuperblockError};
 use crate::member::Access;
-use crate::superblock::{Area, Consistency, Epoch, Integrity, Sequence, Superblock, SuperblockError};
 
 /// What is zeroed at once.
 const STEP: Bytes = Bytes(1 << 20);
@@ -233,7 +235,7 @@ fn target(
 fn round(disk: &mut impl Disk, superblocks: &mut [Superblock]) -> Result<(), Error> {
     for superblock in superblocks.iter_mut() {
         superblock.epoch = Epoch(superblock.epoch.0 + 1);
-        superblock.sequence = Sequence(superblock.sequence.0 + 1);
+        superblock.sequence = Revision(superblock.sequence.0 + 1);
     }
     perform(disk, superblocks.iter().flat_map(superblock_writes))?;
     perform(disk, superblocks.iter().map(|superblock| flush(superblock.slot)))
@@ -272,7 +274,7 @@ fn bitmap_writes(own: &Superblock, seal: Seal, bitmap: &Bitmap) -> Vec<DiskOp> {
     let (member, start) = (own.slot, own.areas.bitmap.offset);
     let write = |block| {
         let bytes = bitmap.encode(seal, block);
-        let offset = Bytes(start.0 + block as u64 * BLOCK_BYTES.0);
+        let offset = Bytes(start.0 + block as u64 * BLOCK.bytes().0);
         let segments = smallvec![bytes.lease_read(0..bytes.len())];
         DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
     };

@@ -14,8 +14,8 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::Record;
-use crate::member::Allocation;
-use crate::superblock::{Area, Epoch, Sequence, Superblock, erased};
+use crate::format::Epoch;
+use crate::format::superblock::{Allocation, Area, Revision, Superblock, erased};
 
 /// What is zeroed of each member at once, where nothing is sent for it.
 const STEP: u64 = 64 << 20;
@@ -121,7 +121,7 @@ fn finish(
     }
     for own in &mut superblocks {
         (own.initialising, own.is_clean) = (None, true);
-        (own.epoch, own.sequence) = (Epoch(own.epoch.0 + 1), Sequence(own.sequence.0 + 1));
+        (own.epoch, own.sequence) = (Epoch(own.epoch.0 + 1), Revision(own.sequence.0 + 1));
     }
     perform(disk, superblocks.iter().flat_map(superblock_writes))?;
     perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;

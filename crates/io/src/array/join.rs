@@ -17,11 +17,13 @@ use super::sectors::too_large;
 use super::wait::Patience;
 use crate::Error;
 use crate::engine::Joining;
-use crate::member::{Access, Allocation, Member, MemberError, Wait};
-use crate::signature::{self, Signature};
-use crate::superblock::{
-    self, Area, Areas, Consistency, Epoch, Integrity, Sequence, SlotState, Superblock, SuperblockError,
+use crate::format::Epoch;
+use crate::format::superblock::{
+    Allocation, Area, Areas, Consistency, Integrity, Revision, SlotState, Superblock, SuperblockError,
 };
+use crate::member::{Access, Member, MemberError, Wait};
+use crate::signature::{self, Signature};
+use crate::superblock;
 
 /// How a member may be prepared.
 #[derive(Clone, Copy, Debug)]
@@ -187,7 +189,7 @@ pub fn join(
         }
         return Err(error);
     }
-    let own = own(truth, Uuid::new_v4(), slot, areas, Sequence(0));
+    let own = own(truth, Uuid::new_v4(), slot, areas, Revision(0));
     Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4() }))
 }
 
@@ -367,7 +369,7 @@ fn areas(path: &Path, size: Bytes, truth: &Superblock) -> Result<Areas, JoinErro
 }
 
 /// The superblock of a member of such areas in a slot, if it were one now.
-pub(super) fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, sequence: Sequence) -> Superblock {
+pub(super) fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, sequence: Revision) -> Superblock {
     let mut own = Superblock { member, slot, areas, sequence, ..truth.clone() };
     own.slots[slot.index()].member = member;
     own

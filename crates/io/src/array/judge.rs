@@ -15,7 +15,8 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
-use crate::superblock::{Epoch, Sequence, SlotRecord, SlotState, Superblock};
+use crate::format::Epoch;
+use crate::format::superblock::{Revision, SlotRecord, SlotState, Superblock};
 
 /// A member and what it says.
 #[derive(Clone, Debug)]
@@ -261,7 +262,7 @@ impl Verdict {
 
 /// Newest last. Of two rounds with the same epoch that contradict each other, an unfinished one does not count. If both
 /// are, or neither can be told to be, the one that does without more members went on.
-fn rank(candidates: &[Candidate], superblock: &Superblock) -> (Epoch, bool, usize, Sequence) {
+fn rank(candidates: &[Candidate], superblock: &Superblock) -> (Epoch, bool, usize, Revision) {
     let failed = superblock.slots.iter().filter(|record| record.state == SlotState::Failed).count();
     (superblock.epoch, !is_unfinished(candidates, superblock), failed, superblock.sequence)
 }
@@ -353,7 +354,7 @@ mod tests {
     use uuid::Uuid;
 
     use super::*;
-    use crate::superblock::{Area, Areas};
+    use crate::format::superblock::{Area, Areas};
 
     /// The members of a mirror of four, in epoch 4, each with the slots that it says have failed.
     fn mirror(failed: [&[usize]; 4]) -> Vec<Candidate> {

@@ -19,8 +19,9 @@ use super::wait::{Patience, Watched};
 use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::engine::{Engine, EngineError};
+use crate::format::BLOCK;
+use crate::format::superblock::{Consistency, Integrity, Superblock};
 use crate::member::{Access, Member, MemberError};
-use crate::superblock::{BLOCK_BYTES, Consistency, Integrity, Superblock};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -257,7 +258,7 @@ impl Array {
     #[must_use]
     pub fn alignment(&self) -> Bytes {
         let sector_size = self.superblock.sector_size;
-        if self.superblock.integrity == Integrity::None { sector_size } else { sector_size.max(BLOCK_BYTES) }
+        if self.superblock.integrity == Integrity::None { sector_size } else { sector_size.max(BLOCK.bytes()) }
     }
 
     /// Whether all members are in memory: see [`Member::is_in_memory`].

@@ -10,12 +10,12 @@ use super::assemble::{Assembled, flush, perform};
 use super::redo;
 use super::resync::Resync;
 use crate::Error;
-use crate::bitmap::Bitmap;
 use crate::disk::{Disk, DiskError};
 use crate::engine::{Command, Engine, EngineError};
-use crate::log::record::Sequence;
-use crate::log::replay::ReplayError;
-use crate::superblock::Consistency;
+use crate::format::bitmap::Bitmap;
+use crate::format::log::record::LogSequence;
+use crate::format::log::replay::ReplayError;
+use crate::format::superblock::Consistency;
 
 /// Why an array can't be brought into agreement.
 #[derive(Debug, Error)]
@@ -35,7 +35,7 @@ pub enum RecoverError {
         /// The member.
         member: MemberIndex,
         /// The record.
-        sequence: Sequence,
+        sequence: LogSequence,
     },
     /// The array's creation has not ended, and a member was left out since the array was judged.
     #[error(

@@ -15,10 +15,11 @@ use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
-use crate::log::record::{self, Extent, Header, RecordError, Sequence};
-use crate::log::replay::{self, Held};
-use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX};
-use crate::superblock::{Area, SlotState, Superblock};
+use crate::format::log::RECORD_BYTES_MAX;
+use crate::format::log::record::{self, Extent, Header, LogSequence, RecordError};
+use crate::format::log::replay::{self, Held};
+use crate::format::superblock::{Area, SlotState, Superblock};
+use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// What is read of a log at once.
 const WINDOW: u64 = 1 << 20;
@@ -29,7 +30,7 @@ const UNREADABLE_MAX: u32 = 64;
 
 /// The records that are to be done again, and where each member has its copy.
 struct Pending {
-    redo: Vec<Sequence>,
+    redo: Vec<LogSequence>,
     held: Held,
 }
 
@@ -113,7 +114,7 @@ fn pending(
 
 /// Each record that is done again, in order, with each member that has it.
 fn copies<'a>(
-    redo: &'a [Sequence],
+    redo: &'a [LogSequence],
     held: &'a Held,
     superblocks: &'a [Option<Superblock>],
 ) -> impl Iterator<Item = (&'a Header, &'a Superblock)> {
@@ -130,7 +131,7 @@ fn copies<'a>(
 fn renew(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    redo: &[Sequence],
+    redo: &[LogSequence],
     held: &Held,
 ) -> Result<(), RecoverError> {
     if planted!(NewestDoubted) {
@@ -166,7 +167,7 @@ impl<'a> Scan<'a> {
     ) -> Result<Self, RecoverError> {
         let mut scan = Self { superblock, error: None, unreadable: 0 };
         let Area { size, .. } = superblock.areas.log;
-        let block = BLOCK_BYTES as u64;
+        let block = BLOCK.bytes().0;
         let mut window = Buf::zeroed(Bytes(WINDOW.min(size.0)));
         let (mut start, mut at) = (0, 0);
         let mut end = 0;
@@ -212,7 +213,7 @@ impl<'a> Scan<'a> {
         mut needed: Bytes,
     ) -> Result<Option<Header>, RecoverError> {
         loop {
-            let len = Bytes(needed.0.next_multiple_of(BLOCK_BYTES as u64));
+            let len = Bytes(needed.0.next_multiple_of(BLOCK.bytes().0));
             if len > RECORD_BYTES_MAX || at.0 + len.0 > self.superblock.areas.log.size.0 {
                 return Ok(None);
             }
@@ -234,7 +235,7 @@ impl<'a> Scan<'a> {
             return Err(error);
         }
         for from in (0..len.0).step_by(BLOCK_BYTES) {
-            let block = Bytes(BLOCK_BYTES as u64);
+            let block = BLOCK.bytes();
             match fill(disk, self.superblock, Bytes(at.0 + from), buf, from, block) {
                 Ok(()) => {}
                 Err(error @ Error::Disk(_)) if self.unreadable < UNREADABLE_MAX => {

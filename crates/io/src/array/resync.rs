@@ -22,15 +22,13 @@ use super::recover::RecoverError;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
-use crate::superblock::Superblock;
+use crate::format::BLOCK;
+use crate::format::superblock::Superblock;
 use crate::xor::xor_into;
 
 /// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large
 /// chunks.
 const COLUMNS: Sectors = Sectors((64 << 10) / 512);
-
-/// What is tried alone of columns in which something can't be read.
-const BLOCK: Sectors = Sectors(8);
 
 /// Memory for what is worked on at once, beside one [`COLUMNS`] of a stripe.
 const BATCH_BYTES: u64 = 8 << 20;

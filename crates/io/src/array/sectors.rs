@@ -13,7 +13,7 @@ pub(super) fn too_large(member: &Member, sector_size: Bytes) -> Option<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::member::Allocation;
+    use crate::format::superblock::Allocation;
 
     #[test]
     fn members_with_larger_sectors_than_the_arrays_do_not_suit_it() {

@@ -10,8 +10,8 @@ use uuid::Uuid;
 
 use super::gather::Look;
 use crate::Error;
+use crate::format::superblock::Superblock;
 use crate::member::MemberError;
-use crate::superblock::Superblock;
 
 /// Which array is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,8 +13,9 @@ use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Spec};
 
 use super::join::own;
 use super::judge::{Candidate, Verdict};
-use crate::bitmap::Bitmap;
-use crate::superblock::{Consistency, Epoch, SlotState, Superblock, SuperblockError};
+use crate::format::Epoch;
+use crate::format::bitmap::Bitmap;
+use crate::format::superblock::{Consistency, SlotState, Superblock, SuperblockError};
 
 /// A member that is read although the array went on without it.
 #[derive(Clone, Debug, PartialEq, Eq)]

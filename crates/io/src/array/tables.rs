@@ -13,12 +13,10 @@ use super::assemble::perform;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
-use crate::log::record::Header;
-use crate::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
-use crate::superblock::{BLOCK_BYTES, Integrity, Superblock};
-
-const BLOCK: usize = 4096;
-const BLOCK_SECTORS: u64 = 8;
+use crate::format::log::record::Header;
+use crate::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
+use crate::format::superblock::{Integrity, Superblock};
+use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// The pages that changed, by member.
 #[derive(Debug, Default)]
@@ -42,11 +40,12 @@ impl Tables {
             return Ok(());
         }
         let tag = Tag::new(superblock.array, superblock.member);
-        let mut content = content.chunks_exact(BLOCK);
+        let mut content = content.chunks_exact(BLOCK_BYTES);
         for extent in &header.extents {
-            let blocks = extent.sector.0 / BLOCK_SECTORS..(extent.sector.0 + extent.len.0) / BLOCK_SECTORS;
+            let blocks = extent.sector.0 / BLOCK.0..(extent.sector.0 + extent.len.0) / BLOCK.0;
             for block in blocks.map(BlockNumber) {
-                let bytes = if extent.is_zero { &[0; BLOCK][..] } else { content.next().unwrap_or(&[0; BLOCK]) };
+                let bytes =
+                    if extent.is_zero { &[0; BLOCK_BYTES][..] } else { content.next().unwrap_or(&[0; BLOCK_BYTES]) };
                 let (number, index) = block.place();
                 let key = (superblock.slot, number);
                 let page = match self.pages.entry(key) {
@@ -93,5 +92,3 @@ fn load(disk: &mut impl Disk, superblock: &Superblock, tag: &Tag, number: PageNu
 fn offset(superblock: &Superblock, number: PageNumber) -> Bytes {
     Bytes(superblock.areas.sums.offset.0 + u64::from(number.0) * PAGE_BYTES as u64)
 }
-
-const _: () = assert!(BLOCK as u64 == BLOCK_BYTES.0 && BLOCK_SECTORS * 512 == BLOCK_BYTES.0);

@@ -10,7 +10,8 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::buf::Buf;
-use crate::member::{Access, Allocation, Member};
+use crate::format::superblock::Allocation;
+use crate::member::{Access, Member};
 
 const SIZE: usize = 1 << 20;
 const FIRST: MemberIndex = MemberIndex(0);

@@ -19,7 +19,7 @@ use super::transfer::Transfer;
 use super::{Engine, EngineError};
 use crate::buf::Buf;
 use crate::disk::{Disk, OpKind};
-use crate::sums::Sum;
+use crate::format::sums::Sum;
 
 /// Pieces under way.
 const HEALS_MAX: usize = 4;

@@ -17,9 +17,10 @@ use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet};
 use super::job::{Job, JobId, Stage, Work};
 use super::run::{Caller, Step};
 use super::{Engine, EngineError, Record};
-use crate::bitmap::{BLOCK_BYTES, Bitmap, RegionId, Regions, Seal};
 use crate::disk::{Disk, DiskOp, OpKind, Segments};
-use crate::superblock::Consistency;
+use crate::format::BLOCK;
+use crate::format::bitmap::{Bitmap, RegionId, Regions, Seal};
+use crate::format::superblock::Consistency;
 
 /// How long nobody holds a region before its bit is cleared, in ticks: setting it again costs a flush.
 const QUIET_TICKS: u32 = 50;
@@ -152,7 +153,7 @@ impl Intent {
                     }
                     let bytes = self.wanted.encode(seal, block);
                     for member in present.iter() {
-                        let at = Bytes(offset(member).0 + block as u64 * BLOCK_BYTES.0);
+                        let at = Bytes(offset(member).0 + block as u64 * BLOCK.bytes().0);
                         self.pending += 1;
                         submit(operation(member, OpKind::Write, at, smallvec![bytes.lease_read(0..bytes.len())]));
                     }

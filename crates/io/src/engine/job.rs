@@ -12,15 +12,15 @@ use super::heal::Damage;
 use super::locks::{Guard, Span};
 use super::log::PLACING_MIN;
 use super::replace::cells_of;
-use super::run::BLOCK;
 use super::scrub::Rest;
 use super::shares::Class;
 use super::sums::Pins;
 use super::sweep::Stuck;
 use crate::buf::Buf;
 use crate::cache::{Contents, Mark};
-use crate::log::record::Sequence;
-use crate::sums::Sum;
+use crate::format::BLOCK;
+use crate::format::log::record::LogSequence;
+use crate::format::sums::Sum;
 
 /// A slot of the engine's job table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ pub(super) struct Job<T> {
     /// The writes have to be issued again: a member turned out to have no operation for zeroing.
     pub(super) again: bool,
     /// The log's record that has the part's update, until the update is in place.
-    pub(super) record: Option<Sequence>,
+    pub(super) record: Option<LogSequence>,
     /// Its reply was given before it was in place: the log has it.
     pub(super) is_answered: bool,
     /// Whether the job counts as a writer, before which the members can't be marked clean.

@@ -16,7 +16,7 @@ use super::log::Log;
 use super::run::Step;
 use super::{Command, Engine, EngineError};
 use crate::disk::Disk;
-use crate::superblock::{Consistency, Integrity, Superblock};
+use crate::format::superblock::{Consistency, Integrity, Superblock};
 
 /// A member that is to join: see [`Command::Join`].
 #[derive(Clone, Debug)]

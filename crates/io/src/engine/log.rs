@@ -27,9 +27,9 @@ use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
 use super::{Engine, EngineError, Fill, Reply};
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, OpKind};
-use crate::log::record::{self, EXTENTS_MAX, Extent, Header, Sequence};
-use crate::log::{BLOCK_BYTES, RECORD_BYTES_MAX, RING_BYTES_MIN, Ring};
-use crate::superblock::Superblock;
+use crate::format::log::record::{self, EXTENTS_MAX, Extent, Header, LogSequence};
+use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN, Ring};
+use crate::format::superblock::Superblock;
 
 /// What may be replied to and not be in place: more waits for its reply until it is.
 const PLACING_MAX: Bytes = Bytes(16 << 20);
@@ -37,7 +37,7 @@ const PLACING_MAX: Bytes = Bytes(16 << 20);
 /// What a small write counts for in that, as it takes more than its content.
 pub(super) const PLACING_MIN: Bytes = Bytes(16 << 10);
 
-const BLOCK: Bytes = Bytes(BLOCK_BYTES as u64);
+const BLOCK: Bytes = crate::format::BLOCK.bytes();
 
 /// See the module.
 #[derive(Debug)]
@@ -45,9 +45,9 @@ pub(super) struct Log {
     /// By slot; none for members that are missing from the start.
     writers: Vec<Option<Writer>>,
     /// The number of the next record.
-    next: Sequence,
+    next: LogSequence,
     /// Records up to here are in place and durable.
-    trim: Sequence,
+    trim: LogSequence,
     /// The jobs whose updates are to be committed.
     waiting: VecDeque<JobId>,
     commit: Option<Commit>,
@@ -58,7 +58,7 @@ pub(super) struct Log {
     /// What is committed and not trimmed, in order and without gaps.
     records: VecDeque<Committed>,
     /// Up to here everything was in place when the flush that is under way began.
-    flushing: Sequence,
+    flushing: LogSequence,
     /// Who got the last record.
     previous: MemberSet,
     /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can
@@ -98,8 +98,8 @@ struct Writer {
 #[derive(Debug)]
 struct Commit {
     /// None: only a flush, so that records can be trimmed.
-    record: Option<Sequence>,
-    trim: Sequence,
+    record: Option<LogSequence>,
+    trim: LogSequence,
     participants: MemberSet,
     jobs: Vec<JobId>,
     pending: u32,
@@ -110,7 +110,7 @@ struct Commit {
 
 #[derive(Debug)]
 struct Committed {
-    sequence: Sequence,
+    sequence: LogSequence,
     /// Jobs that have not written it in place yet.
     left: usize,
     /// Participants that may lose what was written in place.
@@ -147,14 +147,14 @@ impl Log {
         assert!(stripes(record) > 0, "the smallest log has room for a parity stripe");
         Ok(Self {
             writers,
-            next: Sequence(1),
-            trim: Sequence(0),
+            next: LogSequence(1),
+            trim: LogSequence(0),
             waiting: VecDeque::new(),
             commit: None,
             spare: Vec::new(),
             flushes: Vec::new(),
             records: VecDeque::new(),
-            flushing: Sequence(0),
+            flushing: LogSequence(0),
             previous: MemberSet::EMPTY,
             lacking: MemberSet::EMPTY,
             limits,
@@ -188,7 +188,7 @@ impl Log {
     }
 
     /// Notes that one of a record's jobs has written in place.
-    pub(super) fn in_place(&mut self, sequence: Sequence) {
+    pub(super) fn in_place(&mut self, sequence: LogSequence) {
         if planted!(TrimAheadOfWrite) && self.trim >= sequence {
             return;
         }
@@ -278,9 +278,9 @@ impl Log {
     }
 
     /// Gives every participant its place and header.
-    fn seal(&mut self, participants: MemberSet) -> Sequence {
+    fn seal(&mut self, participants: MemberSet) -> LogSequence {
         let sequence = self.next;
-        self.next = Sequence(sequence.0 + 1);
+        self.next = LogSequence(sequence.0 + 1);
         let previous = std::mem::replace(&mut self.previous, participants);
         for member in participants.iter() {
             let writer = self.writers[member.index()].as_mut().expect("a participant has a log");
@@ -294,8 +294,8 @@ impl Writer {
     fn new(area: Bytes, part: std::ops::Range<u64>, generation: Uuid, slot: MemberIndex) -> Self {
         let header = Header {
             generation,
-            sequence: Sequence(0),
-            trim: Sequence(0),
+            sequence: LogSequence(0),
+            trim: LogSequence(0),
             participants: MemberSet::EMPTY,
             previous: MemberSet::EMPTY,
             slot,
@@ -337,7 +337,7 @@ impl Writer {
         record::total_bytes(self.header.extents.len(), self.content)
     }
 
-    fn seal(&mut self, sequence: Sequence, trim: Sequence, participants: MemberSet, previous: MemberSet) {
+    fn seal(&mut self, sequence: LogSequence, trim: LogSequence, participants: MemberSet, previous: MemberSet) {
         let total = self.total();
         let position = self.ring.find(total, Bytes(0)).expect("a participant has room");
         self.ring.take(sequence, position, total);
@@ -559,7 +559,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// Writes the sealed record to its participants.
-    fn write_record(&mut self, record: Option<Sequence>, participants: MemberSet, jobs: Vec<JobId>) {
+    fn write_record(&mut self, record: Option<LogSequence>, participants: MemberSet, jobs: Vec<JobId>) {
         let Self { log, disk, counters, queues, spare, zeroes, .. } = self;
         let log = log.as_mut().expect("there is a log");
         let mut pending = 0;

@@ -60,13 +60,13 @@ pub use scrub::{Blame, Mismatch, ScrubStatus};
 pub use sweep::Stuck;
 pub use troubles::Troubles;
 
-pub use crate::superblock::ScrubMode;
+pub use crate::format::superblock::ScrubMode;
 
 use crate::array::Overlay;
 use crate::buf::{Buf, Lease, Pool};
 use crate::cache::{Cache, Mark};
 use crate::disk::{Completion, Deadline, Disk};
-use crate::superblock::Consistency;
+use crate::format::superblock::Consistency;
 use ahead::ReadAhead;
 use deadline::Patience;
 use errors::Errors;
@@ -495,7 +495,7 @@ impl<D: Disk, T> Engine<D, T> {
         {
             return Err(EngineError::Unaligned { len: Bytes(buf.len() as u64) });
         }
-        if self.sums.is_some() && !(lba.0 | len.0).is_multiple_of(run::BLOCK.0) {
+        if self.sums.is_some() && !(lba.0 | len.0).is_multiple_of(crate::format::BLOCK.0) {
             return Err(EngineError::NotBlocks { lba, len });
         }
         if self.is_frozen {

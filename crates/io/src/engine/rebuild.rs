@@ -21,9 +21,9 @@ use super::record::{Rebuilding, Record};
 use super::run::Step;
 use super::sweep::{Stuck, Sweep};
 use super::{Engine, EngineError};
-use crate::bitmap::Bitmap;
 use crate::disk::Disk;
-use crate::superblock::Superblock;
+use crate::format::bitmap::Bitmap;
+use crate::format::superblock::Superblock;
 
 /// Columns of a parity stripe that are worked on at once.
 pub(super) const COLUMNS: Sectors = Sectors((64 << 10) / 512);

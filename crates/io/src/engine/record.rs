@@ -17,8 +17,9 @@ use super::job::JobId;
 use super::run::Caller;
 use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
-use crate::superblock::{
-    Consistency, Epoch, SUPERBLOCK_BYTES, ScrubRecord, Sequence, SlotRecord, SlotState, Superblock, encode,
+use crate::format::Epoch;
+use crate::format::superblock::{
+    Consistency, Revision, SUPERBLOCK_BYTES, ScrubRecord, SlotRecord, SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -219,7 +220,7 @@ impl Record {
         let &Superblock { member, slot, areas, .. } = own;
         let truth = self.any();
         let epoch = Epoch(truth.epoch.0 + 1);
-        let mut sealed = Superblock { member, slot, areas, generation, epoch, sequence: Sequence(0), ..truth.clone() };
+        let mut sealed = Superblock { member, slot, areas, generation, epoch, sequence: Revision(0), ..truth.clone() };
         sealed.slots[slot.index()] = SlotRecord { member, state: SlotState::Active, since: epoch };
         sealed
     }
@@ -484,7 +485,7 @@ impl Record {
 /// The superblock's next version.
 fn advance(superblock: &mut Superblock, state: &State) {
     superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
-    superblock.sequence = Sequence(superblock.sequence.0 + 1);
+    superblock.sequence = Revision(superblock.sequence.0 + 1);
     (superblock.is_clean, superblock.scrub) = (state.is_clean, state.scrub);
     for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
         let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);

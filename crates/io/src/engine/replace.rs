@@ -26,7 +26,8 @@ use super::sweep::{Stuck, Sweep};
 use super::{Engine, EngineError};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
-use crate::superblock::{Epoch, SUPERBLOCK_BYTES, Superblock, encode};
+use crate::format::Epoch;
+use crate::format::superblock::{SUPERBLOCK_BYTES, Superblock, encode};
 
 /// A copy under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

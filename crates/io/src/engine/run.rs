@@ -14,13 +14,10 @@ use super::replace::cells_of;
 use super::{Engine, EngineError, PART, Reply, scrub};
 use crate::buf::{Buf, Pool};
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
-use crate::sums::PageNumber;
+use crate::format::sums::PageNumber;
 
 /// The stretch of zeros that zeros are written from.
 pub(super) const ZEROES_BYTES: Bytes = Bytes(1 << 20);
-
-/// The smallest part of a command that is tried alone, and what a checksum is of.
-pub(super) const BLOCK: Sectors = Sectors(8);
 
 /// Whose a disk operation is: what its tag says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

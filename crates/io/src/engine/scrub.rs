@@ -32,11 +32,12 @@ use uraid_layout::{Bytes, Cell, DiskSector, Geometry, GroupId, Lba, Location, Me
 use super::heal::Damage;
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::rate::Rate;
-use super::run::{BLOCK, Step};
+use super::run::Step;
 use super::{Engine, EngineError};
 use crate::disk::Disk;
-use crate::sums::Sum;
-use crate::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
+use crate::format::BLOCK;
+use crate::format::sums::Sum;
+use crate::format::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
 
 /// Parts under way when clients have been away for [`QUIET_TICKS`].
 const PARTS_MAX: usize = 8;

@@ -21,12 +21,13 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, MemberSet
 use super::Engine;
 use super::heal::Damage;
 use super::job::{Job, JobId, Slot, Stage, Work};
-use super::run::{BLOCK, Caller, Step};
+use super::run::{Caller, Step};
 use super::transfer::{Transfer, bytes_to_fill, for_each_lease};
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
-use crate::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
-use crate::superblock::{BLOCK_BYTES, Integrity, Superblock};
+use crate::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
+use crate::format::superblock::{Integrity, Superblock};
+use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// Pages in memory, beyond which those are forgotten that nobody needs: 16 MiB of checksums, of 16 GiB.
 const PAGES_MAX: usize = 4096;
@@ -373,7 +374,7 @@ impl<D: Disk, T> Engine<D, T> {
             let mut buf = Buf::zeroed(BLOCK.bytes());
             let (offset, end) = (record.offset(at.member, at.sector), DiskSector(at.sector.0 + BLOCK.0));
             let mut transfer = Transfer::new(Caller::Job(id).tag(), at.member, OpKind::Read, offset, end);
-            transfer.push(buf.lease_write(0..BLOCK_LEN), spare, |op| disk.submit(op));
+            transfer.push(buf.lease_write(0..BLOCK_BYTES), spare, |op| disk.submit(op));
             job.pending += transfer.finish(queues, |op| disk.submit(op));
             counters.read(at.member, BLOCK);
             job.asked.push((at, buf));
@@ -459,7 +460,7 @@ impl<D: Disk, T> Engine<D, T> {
             let (tag, is_known) = (sums.table(member).tag, !job.failed.contains(member));
             for slice in plan.slices(io) {
                 for_each_lease(job, contents, zeroes, *slice, |lease| {
-                    for content in lease.bytes().chunks_exact(BLOCK_LEN) {
+                    for content in lease.bytes().chunks_exact(BLOCK_BYTES) {
                         let sum = if is_known { tag.sum(block, content) } else { Sum::UNKNOWN };
                         if !planted!(SumNotUpdated) {
                             sums.set(member, block, sum);
@@ -601,9 +602,7 @@ impl<T> Job<T> {
     }
 }
 
-const BLOCK_SECTORS: usize = 8;
-const BLOCK_LEN: usize = BLOCK_SECTORS * 512;
-const _: () = assert!(BLOCK_LEN as u64 == BLOCK_BYTES.0 && BLOCK.0 == BLOCK_SECTORS as u64);
+const BLOCK_SECTORS: usize = BLOCK_BYTES / 512;
 
 fn block_at(sector: DiskSector) -> BlockNumber {
     BlockNumber(sector.0 / BLOCK.0)

@@ -9,16 +9,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use uraid_layout::Bytes;
 
 use super::{Access, Member, MemberError};
-
-/// Whether a new member file gets its space at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Allocation {
-    /// All of it, so that the file system can't run out later.
-    #[default]
-    Full,
-    /// As it is written.
-    Sparse,
-}
+use crate::format::superblock::Allocation;
 
 impl Member {
     /// Creates a file of `size` zero bytes with mode 0600, makes it and its name durable, and opens it for writing. A

@@ -7,7 +7,7 @@ use std::ops::Range;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Deadlines};
-use uraid_io::superblock::{Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use crate::support::model::{Model, Pending};

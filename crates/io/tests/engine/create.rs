@@ -6,10 +6,11 @@ use uraid_io::array::{
 };
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Engine, EngineError};
-use uraid_io::member::{Access, Allocation};
-use uraid_io::superblock::{
-    Consistency, Epoch, Sequence, Superblock, SuperblockError, decode, encode, newest, positions,
+use uraid_io::format::Epoch;
+use uraid_io::format::superblock::{
+    Allocation, Consistency, Revision, Superblock, SuperblockError, decode, encode, newest, positions,
 };
+use uraid_io::member::Access;
 use uraid_layout::{Bytes, Level, MemberIndex, Placement};
 use uuid::Uuid;
 
@@ -39,7 +40,7 @@ fn used(shape: &Shape) -> Members {
         let mut bytes = noise(own.slot.0.into(), own.areas.member_size.whole_sectors().0);
         let mut former = Superblock { array: Uuid::from_bytes([98; 16]), epoch: Epoch(8), ..own };
         for sequence in [6, 7] {
-            (former.epoch.0, former.sequence) = (former.epoch.0 + 1, Sequence(sequence));
+            (former.epoch.0, former.sequence) = (former.epoch.0 + 1, Revision(sequence));
             for position in former.write_positions() {
                 bytes[size(position)..][..4096].copy_from_slice(&encode(&former));
             }

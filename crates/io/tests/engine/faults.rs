@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Command, EngineError};
-use uraid_io::superblock::{Consistency, SlotState};
+use uraid_io::format::superblock::{Consistency, SlotState};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::support::{

@@ -5,7 +5,7 @@ use uraid_io::array::GrowError;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
-use uraid_io::superblock::{Areas, Consistency};
+use uraid_io::format::superblock::{Areas, Consistency};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::recovery::{Members, assembled, superblock};

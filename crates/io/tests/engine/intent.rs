@@ -5,7 +5,7 @@
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, EngineError};
-use uraid_io::superblock::Consistency;
+use uraid_io::format::superblock::Consistency;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::content::Storm;
@@ -25,7 +25,7 @@ pub(crate) fn with_bitmap(level: Level, members: u8, chunks: u64) -> Shape {
         chunk: CHUNK,
         chunks,
         consistency: Consistency::Bitmap,
-        integrity: uraid_io::superblock::Integrity::None,
+        integrity: uraid_io::format::superblock::Integrity::None,
     }
 }
 

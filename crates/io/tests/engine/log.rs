@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, MemberCounters, Reply};
-use uraid_io::superblock::Consistency;
+use uraid_io::format::superblock::Consistency;
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{

@@ -5,8 +5,8 @@ use rustix::io::Errno;
 use uraid_io::array::{Assembled, RecoverError};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, Engine};
+use uraid_io::format::superblock::{Consistency, SlotState};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, SlotState};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::recovery::{Members, superblock, try_assembled};
@@ -148,7 +148,7 @@ fn newest_record(left: &Left, member: MemberIndex) -> (Bytes, Bytes) {
     let own = superblock(bytes);
     let log = &bytes[size(own.areas.log.offset)..][..size(own.areas.log.size)];
     let found = (0..log.len()).step_by(4096).filter_map(|at| {
-        let (header, _) = uraid_io::log::record::decode(&log[at..]).ok()?;
+        let (header, _) = uraid_io::format::log::record::decode(&log[at..]).ok()?;
         (header.generation == own.generation).then_some((header.sequence, at as u64, header.total()))
     });
     let (_, at, len) = found.max().expect("it has a record");

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, Joining, Progress, Stuck, Troubles};
-use uraid_io::superblock::{Consistency, SlotState, Superblock, encode};
+use uraid_io::format::superblock::{Consistency, SlotState, Superblock, encode};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 

@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use uraid_io::Error;
 use uraid_io::array::{Assembled, Candidate, RecoverError, judge};
-use uraid_io::bitmap::{Bitmap, RegionId, Regions};
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
+use uraid_io::format::bitmap::{Bitmap, RegionId, Regions};
+use uraid_io::format::superblock::{Area, Superblock, decode, newest, positions};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Area, Superblock, decode, newest, positions};
 use uraid_layout::{Bytes, Lba, Level, Location, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 

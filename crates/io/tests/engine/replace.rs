@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, MemberCounters, Stuck};
-use uraid_io::superblock::{Consistency, Integrity, Sequence, decode, newest, positions};
+use uraid_io::format::superblock::{Consistency, Integrity, Revision, decode, newest, positions};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 
@@ -26,7 +26,7 @@ fn replacement(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number
     let seat = engine.seat().expect("there is room");
     engine.disk_mut().put(seat, new_bytes(shape, slot));
     let mut joining = joining(shape, slot, number);
-    joining.superblock.sequence = Sequence(0);
+    joining.superblock.sequence = Revision(0);
     Command::Replace(Box::new(joining))
 }
 

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 use uraid_io::disk::{Fault, OpName, Order};
 use uraid_io::engine::{Blame, CacheMode, Command, EngineError, Mismatch, ScrubMode, ScrubStatus};
-use uraid_io::superblock::Consistency;
+use uraid_io::format::superblock::Consistency;
 use uraid_layout::stripe::{Role, StripeMap};
 use uraid_layout::{
     Bytes, Cell, DataUnit, DiskSector, Geometry, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors,

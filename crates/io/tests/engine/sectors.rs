@@ -6,7 +6,7 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors
 
 use crate::recovery::{Members, assembled};
 use crate::support::{RAID5, Random, Shape, images, noise, read, rm2, run, small, with_cache, write};
-use uraid_io::superblock::Consistency;
+use uraid_io::format::superblock::Consistency;
 
 const SECTOR_SIZE: usize = 4096;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{OpName, Order};
 use uraid_io::engine::{Command, Deadlines, EngineError, Joining, Reply};
-use uraid_io::superblock::{Consistency, Superblock};
+use uraid_io::format::superblock::{Consistency, Superblock};
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
 

@@ -14,7 +14,7 @@ use crate::support::{
     shapes, size, small, tolerated, with_cache, write,
 };
 
-const BLOCK: usize = 4096;
+use uraid_io::format::BLOCK_BYTES as BLOCK;
 
 fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
     let shape = shape.checked();

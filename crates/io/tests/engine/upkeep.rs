@@ -2,7 +2,8 @@
 
 use uraid_io::disk::Order;
 use uraid_io::engine::Command;
-use uraid_io::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun, UnixSeconds};
+use uraid_io::format::UnixSeconds;
+use uraid_io::format::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
 use uraid_layout::{MemberIndex, MemberSet, Sectors, StripeId};
 
 use crate::rebuild::{filled as rebuilding, new_member};

@@ -4,8 +4,10 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 use uraid_io::array::CreateOptions;
-use uraid_io::member::{Access, Allocation, Member};
-use uraid_io::superblock::{self, Integrity, Superblock, UnixSeconds};
+use uraid_io::format::UnixSeconds;
+use uraid_io::format::superblock::{Allocation, Integrity, Superblock};
+use uraid_io::member::{Access, Member};
+use uraid_io::superblock;
 use uraid_layout::{Bytes, Level};
 
 /// The size of members that are created.

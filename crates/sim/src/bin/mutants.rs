@@ -193,7 +193,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
                 "cache::",
                 "faults::",
                 "judge::",
-                "superblock::store::",
+                "superblock::copies::",
                 "opening::",
                 "intent::",
                 "log::",

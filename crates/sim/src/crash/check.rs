@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use uraid_io::array::{Assembled, Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine};
+use uraid_io::format::superblock::Consistency;
 use uraid_io::member::Access;
-use uraid_io::superblock::Consistency;
 use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
 

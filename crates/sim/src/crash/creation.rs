@@ -9,10 +9,11 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use uraid_io::array::{Candidate, Content, OpenError, OpenOptions, Verdict, check_presence, format, judge};
-use uraid_io::member::{Access, Allocation};
-use uraid_io::superblock::{
-    Area, Consistency, Epoch, SUPERBLOCK_BYTES, Sequence, Superblock, SuperblockError, encode, positions,
+use uraid_io::format::Epoch;
+use uraid_io::format::superblock::{
+    Allocation, Area, Consistency, Revision, SUPERBLOCK_BYTES, Superblock, SuperblockError, encode, positions,
 };
+use uraid_io::member::Access;
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet, Placement, Rotation, SECTOR_BYTES};
 use uuid::Uuid;
 
@@ -349,7 +350,7 @@ fn former(shape: &Shape, slot: MemberIndex) -> Image {
     let mut image = shape.members.get(slot).expect("every slot has one").current().clone();
     let own = superblock_of(&image).expect("a shape's members have superblocks");
     for sequence in [6, 7] {
-        let former = Superblock { epoch: Epoch(sequence + 2), sequence: Sequence(sequence), ..own.clone() };
+        let former = Superblock { epoch: Epoch(sequence + 2), sequence: Revision(sequence), ..own.clone() };
         for position in former.write_positions() {
             put(&mut image, position, &encode(&former));
         }

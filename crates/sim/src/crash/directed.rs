@@ -2,7 +2,7 @@
 //! has gone around, the program is killed and the power goes while the array is opened again, members that were lost
 //! come back after a recovery that was cut off, and a member that just joined does.
 
-use uraid_io::superblock::Consistency;
+use uraid_io::format::superblock::Consistency;
 use uraid_layout::{Level, MemberIndex, MemberSet, Rotation};
 
 use super::shape::Shape;

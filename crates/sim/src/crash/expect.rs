@@ -5,8 +5,9 @@
 //! Of an array whose groups all agree, with missing units computed from them, any further tolerated set of members
 //! gives the same content: erasure decoding only ever uses the groups. So the groups say it for all sets.
 
-use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
-use uraid_io::superblock::{BLOCK_BYTES, Integrity};
+use uraid_io::format::BLOCK;
+use uraid_io::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
+use uraid_io::format::superblock::Integrity;
 use uraid_layout::{Bytes, Cell, Lba, MemberIndex, MemberSet, SECTOR_BYTES, StripeId};
 
 use super::Finding;
@@ -162,9 +163,9 @@ impl Expect {
         let (tag, mut bytes) = (Tag::new(own.array, own.member), [0; PAGE_BYTES]);
         image.read(own.areas.sums.offset, &mut bytes);
         let (page, damaged) = Page::decode(&tag, PageNumber(0), &bytes);
-        for block in (0..shape.geometry.used_sectors().bytes().0 / BLOCK_BYTES.0).map(BlockNumber) {
+        for block in (0..shape.geometry.used_sectors().bytes().0 / BLOCK.bytes().0).map(BlockNumber) {
             let mut content = [0; 4096];
-            image.read(Bytes(own.areas.data.offset.0 + block.0 * BLOCK_BYTES.0), &mut content);
+            image.read(Bytes(own.areas.data.offset.0 + block.0 * BLOCK.bytes().0), &mut content);
             let sum = page.sum(block.place().1);
             let says_so = sum == Sum::LOST || sum == Sum::UNKNOWN && covers(&self.touched[member.index()], block);
             let says_so = says_so || self.open.get(member.index()).is_some_and(|open| covers(open, block));
@@ -179,7 +180,7 @@ impl Expect {
 
 /// Whether one of a block's sectors is among these of its member.
 fn covers(sectors: &[bool], block: BlockNumber) -> bool {
-    let len = usize::try_from(BLOCK_BYTES.0 / SECTOR_BYTES).expect("a small number");
+    let len = usize::try_from(BLOCK.0).expect("a small number");
     let first = usize::try_from(block.0).expect("a small member") * len;
     sectors[first..first + len].contains(&true)
 }

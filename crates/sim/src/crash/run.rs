@@ -8,8 +8,8 @@ use uraid_io::array::{Assembled, judge, returning};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Engine, Joining, Reply};
+use uraid_io::format::superblock::{Area, Integrity};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Area, Integrity};
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 use uuid::Uuid;
 

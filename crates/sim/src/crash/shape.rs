@@ -5,8 +5,8 @@
 
 use std::fmt;
 
-use uraid_io::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
-use uraid_io::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Sequence, Superblock};
+use uraid_io::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
+use uraid_io::format::superblock::{Area, Areas, Consistency, Integrity, MEMBER_MIN, Revision, Superblock};
 use uraid_layout::{
     Bytes, Cell, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
     StripeId,
@@ -140,7 +140,7 @@ impl Shape {
     /// A new member's superblock, for a slot of an array of which this is what members say.
     pub(super) fn new_superblock(&self, truth: &Superblock, slot: MemberIndex) -> Superblock {
         let member = Uuid::from_u64_pair(0xC0FF_EE00, 200);
-        let mut own = Superblock { member, slot, areas: self.areas, sequence: Sequence(0), ..truth.clone() };
+        let mut own = Superblock { member, slot, areas: self.areas, sequence: Revision(0), ..truth.clone() };
         own.slots[slot.index()].member = member;
         own
     }

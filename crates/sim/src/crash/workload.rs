@@ -4,7 +4,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use uraid_io::superblock::{BLOCK_BYTES, Consistency, Integrity};
+use uraid_io::format::BLOCK;
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_layout::{Lba, MemberIndex, MemberSet, Sectors};
 
 use super::shape::Shape;
@@ -189,7 +190,7 @@ impl OpKind {
 
 /// What commands of an array are multiples of.
 pub(super) fn least(shape: &Shape) -> Sectors {
-    if shape.integrity == Integrity::None { Sectors(1) } else { BLOCK_BYTES.whole_sectors() }
+    if shape.integrity == Integrity::None { Sectors(1) } else { BLOCK }
 }
 
 /// Every workload of some arrays, by number: first those of one command, then those of two, then those of one command

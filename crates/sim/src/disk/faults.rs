@@ -1,7 +1,7 @@
 //! What goes wrong on simulated members, and how often.
 
 use uraid_io::disk::{DiskOp, OpName};
-use uraid_io::superblock::{Area, Areas};
+use uraid_io::format::superblock::{Area, Areas};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use uraid_random::Random;

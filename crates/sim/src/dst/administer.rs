@@ -10,7 +10,8 @@ use std::path::Path;
 
 use uraid_io::array::returning;
 use uraid_io::engine::{Command, Joining, ScrubMode};
-use uraid_io::superblock::{Area, Areas, Epoch, Integrity, Sequence, Superblock};
+use uraid_io::format::Epoch;
+use uraid_io::format::superblock::{Area, Areas, Integrity, Revision, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
@@ -407,7 +408,7 @@ impl Administrator {
         member.write(areas.data.offset, Payload::Bytes(vec![filling; len].into()));
         member.flush();
         let new = uuid(&mut self.random);
-        let mut superblock = Superblock { member: new, slot, areas, sequence: Sequence(0), ..truth.clone() };
+        let mut superblock = Superblock { member: new, slot, areas, sequence: Revision(0), ..truth.clone() };
         superblock.slots[slot.index()].member = new;
         (member, Joining { superblock, is_whole: true, generation: new })
     }

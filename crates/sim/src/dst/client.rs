@@ -7,14 +7,15 @@ use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Deadlines, Engine, EngineError, Reply};
-use uraid_io::superblock::{Integrity, Superblock};
+use uraid_io::format::BLOCK;
+use uraid_io::format::superblock::{Integrity, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
 use super::Finding;
 use super::administer::Administrator;
-use super::doubts::{BLOCK, Doubts};
+use super::doubts::Doubts;
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
 use crate::disk::{Nanos, SimDisk, Steps};

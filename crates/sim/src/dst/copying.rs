@@ -6,7 +6,7 @@
 //! goes wrong the copy comes to its end.
 
 use uraid_io::engine::Command;
-use uraid_io::superblock::{Integrity, Superblock};
+use uraid_io::format::superblock::{Integrity, Superblock};
 use uraid_layout::{MemberIndex, MemberSet};
 use uuid::Uuid;
 

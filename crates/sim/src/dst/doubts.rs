@@ -5,16 +5,14 @@
 //! no checksum on the member yet counts as unsound, so that while writes are under way a little more is excused than
 //! there is to excuse.
 
-use uraid_io::superblock::{BLOCK_BYTES, Integrity, SUMS_IN_SECTOR, Superblock};
+use uraid_io::format::BLOCK;
+use uraid_io::format::superblock::{Integrity, SUMS_IN_SECTOR, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
 use super::audit::{as_cell, exists};
 use crate::member::Member;
 use crate::members::Members;
-
-/// A block, in sectors.
-pub(crate) const BLOCK: Sectors = Sectors(BLOCK_BYTES.0 / SECTOR_BYTES);
 
 /// The checksum of a block whose checksum was lost.
 const LOST: u32 = u32::MAX;
@@ -118,8 +116,8 @@ impl<'a> Doubts<'a> {
 
 /// Whether a block of a member's data area is what its checksum says, where it has one.
 fn is_sound(member: &Member, own: &Superblock, block: u64) -> bool {
-    let at = Bytes(own.areas.data.offset.0 + block * BLOCK_BYTES.0);
-    if member.is_rotten(at, BLOCK_BYTES) {
+    let at = Bytes(own.areas.data.offset.0 + block * BLOCK.bytes().0);
+    if member.is_rotten(at, BLOCK.bytes()) {
         return false;
     }
     let Some(stored) = stored(member, own, block) else { return true };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use thiserror::Error;
-use uraid_io::superblock::SuperblockError;
+use uraid_io::format::superblock::SuperblockError;
 use uraid_layout::{Lba, MemberIndex, MemberSet, Sectors};
 
 use super::audit::Disagreement;

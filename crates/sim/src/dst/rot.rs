@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use uraid_io::log::BLOCK_BYTES;
-use uraid_io::log::record::{Header, Sequence, decode, may_begin};
-use uraid_io::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblock, positions};
+use uraid_io::format::log::record::{Header, LogSequence, decode, may_begin};
+use uraid_io::format::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblock, positions};
+use uraid_io::format::{BLOCK, BLOCK_BYTES};
 use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
 
 use super::shelf::Found;
@@ -54,7 +54,7 @@ pub(super) fn rot_heads(
         }
         if random.chance(1, 4) {
             // Nobody uses more than the first block in an array as small as this.
-            flip(member, Area { size: Bytes(BLOCK_BYTES as u64), ..own.areas.bitmap }, random);
+            flip(member, Area { size: BLOCK.bytes(), ..own.areas.bitmap }, random);
             rotten.bitmaps += 1;
         }
     }
@@ -74,7 +74,7 @@ pub(super) fn rot_log(found: &mut Found, random: &mut Random, trace: &Trace) -> 
     let accepted: Vec<&Superblock> =
         found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock).collect();
     let mut held = BTreeMap::new();
-    let mut newest = Sequence(0);
+    let mut newest = LogSequence(0);
     for own in &accepted {
         let records = records(found.members.get(own.slot)?, own, truth);
         for (header, _) in &records {
@@ -123,7 +123,7 @@ fn records(member: &Member, own: &Superblock, truth: &Superblock) -> Vec<(Header
 fn superblock_at(image: &Image, at: Bytes) -> Option<Superblock> {
     let mut bytes = [0; SUPERBLOCK_BYTES];
     image.read(at, &mut bytes);
-    uraid_io::superblock::decode(&bytes).ok()
+    uraid_io::format::superblock::decode(&bytes).ok()
 }
 
 /// Changes a bit of an area.

@@ -1,8 +1,8 @@
 //! What a run's array is made of, drawn from its seed.
 
 use uraid_io::engine::CacheMode;
-use uraid_io::log::RING_BYTES_MIN;
-use uraid_io::superblock::{Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
+use uraid_io::format::log::RING_BYTES_MIN;
+use uraid_io::format::superblock::{Areas, Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_layout::geometry::default_height;
 use uraid_layout::{Bytes, Geometry, Level, Placement, Rotation, Sectors, Spec};
 use uuid::Uuid;

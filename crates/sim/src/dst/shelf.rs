@@ -4,8 +4,8 @@
 use std::path::PathBuf;
 
 use uraid_io::array::{Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
+use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, SlotState, Superblock};
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
 use super::administer::Administrator;

@@ -6,11 +6,11 @@ use uraid_io::array::{Assembled, Candidate, OpenOptions, Verdict, check_presence
 use uraid_io::buf::Buf;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Engine, Reply};
-use uraid_io::member::Access;
-use uraid_io::superblock::{
-    Areas, Consistency, Epoch, Integrity, MEMBER_MIN, ScrubRecord, Sequence, SlotRecord, SlotState, Superblock,
-    UnixSeconds,
+use uraid_io::format::superblock::{
+    Areas, Consistency, Integrity, MEMBER_MIN, Revision, ScrubRecord, SlotRecord, SlotState, Superblock,
 };
+use uraid_io::format::{Epoch, UnixSeconds};
+use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, Level, Location, MemberIndex, MemberSet, Rotation, SECTOR_BYTES, Sectors, Spec};
 use uuid::Uuid;
 
@@ -72,7 +72,7 @@ impl Array {
             integrity,
             generation: Uuid::nil(),
             epoch: Epoch(1),
-            sequence: Sequence(0),
+            sequence: Revision(0),
             is_clean: true,
             initialising: None,
             sector_size: Bytes(SECTOR_BYTES),

@@ -1,7 +1,7 @@
 //! Members that return what nobody wrote there, of an array with checksums.
 
 use uraid_io::engine::Command;
-use uraid_io::superblock::{Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_layout::{Bytes, MemberSet};
 
 use super::array::{Array, BLOCK, Opening, RAID5, expected};

@@ -1,7 +1,7 @@
 //! Members that fail, and members that come back.
 
 use uraid_io::engine::Command;
-use uraid_io::superblock::{Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_layout::{Level, MemberIndex};
 
 use super::array::{Array, BLOCK, Opening, RAID5, expected};

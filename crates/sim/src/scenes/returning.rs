@@ -4,8 +4,9 @@ use std::path::Path;
 
 use uraid_io::array::{Candidate, JoinError, OpenError, OpenOptions, Refusal, SetAside, check_presence, returning};
 use uraid_io::engine::Command;
+use uraid_io::format::Epoch;
+use uraid_io::format::superblock::{Consistency, Integrity, SlotRecord, SlotState, Superblock};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, Epoch, Integrity, SlotRecord, SlotState, Superblock};
 use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 

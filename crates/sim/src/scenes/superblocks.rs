@@ -1,8 +1,8 @@
 //! Copies of superblocks that are damaged.
 
 use uraid_io::array::Assembled;
+use uraid_io::format::superblock::{Consistency, Integrity, SUPERBLOCK_BYTES, Superblock, encode, positions};
 use uraid_io::member::Access;
-use uraid_io::superblock::{Consistency, Integrity, SUPERBLOCK_BYTES, Superblock, encode, positions};
 use uraid_layout::{Bytes, Level, MemberIndex};
 use uuid::Uuid;
 

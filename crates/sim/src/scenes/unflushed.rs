@@ -2,7 +2,7 @@
 //! that was on record.
 
 use uraid_io::engine::Command;
-use uraid_io::superblock::{Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_layout::{Level, MemberIndex, MemberSet};
 
 use super::array::{Array, Opening, RAID5, expected};

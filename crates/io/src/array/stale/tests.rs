@@ -1,7 +1,7 @@
 use uraid_layout::{Level, Rotation, Sectors};
 
 use super::*;
-use crate::bitmap::{RegionId, Regions};
+use crate::format::bitmap::{RegionId, Regions};
 
 /// A RAID 5 of three with 64 KiB chunks: regions of 1 MiB of content are eight stripes of 128 KiB.
 fn geometry() -> Geometry {

@@ -12,7 +12,8 @@ use super::*;
 use crate::array::assemble::{flush, perform};
 use crate::buf::Buf;
 use crate::disk::{OpKind, UringDisk};
-use crate::member::{Access, Allocation, Member};
+use crate::format::superblock::Allocation;
+use crate::member::{Access, Member};
 
 /// Short for a test, and longer than a disk takes.
 const DEADLINE: Duration = Duration::from_millis(500);

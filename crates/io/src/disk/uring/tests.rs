@@ -5,7 +5,7 @@ use uraid_layout::MemberIndex;
 use super::super::{OpKind, Segments};
 use super::*;
 use crate::buf::Buf;
-use crate::member::Allocation;
+use crate::format::superblock::Allocation;
 
 /// More than is done at once on a member in memory, so that it does not matter where the temporary directory is.
 const BLOCK: Bytes = Bytes(AT_ONCE_MAX.0 + 4096);

@@ -3,9 +3,9 @@
 use std::collections::{BTreeSet, HashMap};
 use std::ops::Range;
 
-use uraid_io::bitmap::{Bitmap, RegionId, Regions, Seal};
 use uraid_io::disk::{Completion, DiskOp, MemDisk};
-use uraid_io::superblock::{Consistency, Superblock};
+use uraid_io::format::bitmap::{Bitmap, RegionId, Regions, Seal};
+use uraid_io::format::superblock::{Consistency, Superblock};
 use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, Owner};
 
 use super::size;

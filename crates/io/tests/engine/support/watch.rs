@@ -5,9 +5,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use uraid_io::Error;
-use uraid_io::bitmap::Seal;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, OpName};
-use uraid_io::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
+use uraid_io::format::bitmap::Seal;
+use uraid_io::format::superblock::{Areas, SlotState, Superblock, SuperblockError, decode, newest, positions};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::intents::Intents;

@@ -10,11 +10,9 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Geometry, StripeId};
 use uuid::Uuid;
 
+use super::BLOCK;
+use super::units::Epoch;
 use crate::buf::Buf;
-use crate::superblock::Epoch;
-
-/// What of a member is written at once: a block, so that members with sectors of that size take it.
-pub const BLOCK_BYTES: Bytes = Bytes(4096);
 
 /// The most regions: few enough that the whole bitmap is two blocks.
 const REGIONS_MAX: u64 = 1 << 15;
@@ -102,7 +100,7 @@ impl Regions {
     /// What a bitmap takes of a member: whole blocks.
     #[must_use]
     pub fn bitmap_bytes(self) -> Bytes {
-        Bytes(self.blocks() as u64 * BLOCK_BYTES.0)
+        Bytes(self.blocks() as u64 * BLOCK.bytes().0)
     }
 
     /// The blocks of a bitmap.
@@ -185,14 +183,14 @@ impl Bitmap {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// A block's bytes, as every member has them from [`BLOCK_BYTES`] times its number on in the bitmap's area.
+    /// A block's bytes, as every member has them from [`BLOCK_BYTES`](crate::format::BLOCK_BYTES) times its number on in the bitmap's area.
     ///
     /// # Panics
     /// When the bitmap has no such block.
     #[must_use]
     pub fn encode(&self, seal: Seal, block: usize) -> Buf {
         assert!(block < self.regions.blocks(), "the bitmap has the block");
-        let mut bytes = Buf::zeroed(BLOCK_BYTES);
+        let mut bytes = Buf::zeroed(BLOCK.bytes());
         let first = block * SECTORS_IN_BLOCK;
         let sectors = self.words.chunks(WORDS_IN_SECTOR).enumerate().skip(first);
         for ((index, words), sector) in sectors.zip(bytes.as_mut().chunks_exact_mut(SECTOR)) {

@@ -4,7 +4,7 @@
 
 use uraid_layout::{Sectors, StripeId};
 
-use super::UnixSeconds;
+use crate::format::units::UnixSeconds;
 
 /// What a scrub does about what it finds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

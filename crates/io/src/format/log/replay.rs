@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, btree_map};
 
 use uraid_layout::{MemberIndex, MemberSet};
 
-use super::record::{Header, Sequence};
+use super::record::{Header, LogSequence};
 
 /// Why the log can't be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -24,7 +24,7 @@ pub enum ReplayError {
         /// The member.
         member: MemberIndex,
         /// The record.
-        sequence: Sequence,
+        sequence: LogSequence,
     },
     /// Copies of a record contradict each other.
     #[error(
@@ -38,7 +38,7 @@ pub enum ReplayError {
         /// Another.
         second: MemberIndex,
         /// The record.
-        sequence: Sequence,
+        sequence: LogSequence,
     },
 }
 
@@ -46,7 +46,7 @@ pub enum ReplayError {
 #[derive(Debug, Default)]
 pub struct Held {
     /// Up to this one all are in place; none: there is no record.
-    trim: Option<Sequence>,
+    trim: Option<LogSequence>,
     records: Vec<Header>,
     /// How many records there were when those that are in place were last dropped.
     kept: usize,
@@ -58,7 +58,7 @@ impl Held {
         /// Below this it does not pay to look.
         const FEW: usize = 256;
         let trim = match self.trim {
-            _ if planted!(ReplayTrimmed) => Sequence(0),
+            _ if planted!(ReplayTrimmed) => LogSequence(0),
             Some(trim) if planted!(ReplaySmallestMark) => header.trim.min(trim),
             trim => header.trim.max(trim.unwrap_or_default()),
         };
@@ -106,9 +106,9 @@ pub fn doubtful(held: &Held, unreadable: MemberSet, is_whole: bool) -> MemberSet
 ///
 /// # Errors
 /// [`ReplayError`] when a member lacks what it must have.
-pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Sequence>, ReplayError> {
+pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<LogSequence>, ReplayError> {
     // Of each record that still matters: a copy, and who holds one.
-    let mut records: BTreeMap<Sequence, (&Header, MemberSet)> = BTreeMap::new();
+    let mut records: BTreeMap<LogSequence, (&Header, MemberSet)> = BTreeMap::new();
     for header in held.records() {
         match records.entry(header.sequence) {
             btree_map::Entry::Vacant(entry) => {
@@ -130,7 +130,7 @@ pub fn choose(accepted: MemberSet, held: &Held) -> Result<Vec<Sequence>, ReplayE
     for (&sequence, (header, holders)) in &records {
         let absent = accepted.minus(*holders);
         let lacking = absent.iter().find(|&member| header.participants.contains(member));
-        let before = Sequence(sequence.0.saturating_sub(1));
+        let before = LogSequence(sequence.0.saturating_sub(1));
         let is_gap = Some(before) > held.trim && !records.contains_key(&before);
         let loser = header.previous.iter().find(|&member| is_gap && accepted.contains(member));
         if let Some(member) = loser.filter(|_| !(is_misread || planted!(GapIgnored))) {
@@ -168,8 +168,8 @@ mod tests {
     fn held(slot: u8, sequence: u64, trim: u64, participants: &[u8]) -> Header {
         Header {
             generation: Uuid::nil(),
-            sequence: Sequence(sequence),
-            trim: Sequence(trim),
+            sequence: LogSequence(sequence),
+            trim: LogSequence(trim),
             participants: participants.iter().map(|&slot| MemberIndex(slot)).collect(),
             previous: MemberSet::EMPTY,
             slot: MemberIndex(slot),
@@ -218,7 +218,10 @@ mod tests {
     #[test]
     fn a_member_that_lost_a_committed_record_is_named() {
         let records = [held(0, 1, 0, &[0, 1]), held(0, 2, 0, &[0])];
-        assert_eq!(chosen(&[0, 1], &records), Err(ReplayError::Lost { member: MemberIndex(1), sequence: Sequence(1) }));
+        assert_eq!(
+            chosen(&[0, 1], &records),
+            Err(ReplayError::Lost { member: MemberIndex(1), sequence: LogSequence(1) })
+        );
         assert_eq!(chosen(&[0], &records), Ok(vec![1, 2]), "and may be left out");
     }
 
@@ -228,7 +231,7 @@ mod tests {
             previous: previous.iter().map(|&slot| MemberIndex(slot)).collect(),
             ..header
         };
-        let lost = |sequence| Err(ReplayError::Lost { member: MemberIndex(1), sequence: Sequence(sequence) });
+        let lost = |sequence| Err(ReplayError::Lost { member: MemberIndex(1), sequence: LogSequence(sequence) });
         let records = [held(0, 1, 0, &[0]), after(&[1, 2], held(0, 3, 0, &[0]))];
         assert_eq!(chosen(&[0, 1, 2], &records), lost(2));
         assert_eq!(chosen(&[0, 1], &records), lost(2), "member 2 is gone, and member 1 had it, too");

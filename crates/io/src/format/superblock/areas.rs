@@ -2,7 +2,11 @@
 
 use uraid_layout::{Bytes, Sectors};
 
-use super::{Integrity, SUPERBLOCK_BYTES};
+use super::settings::Integrity;
+use crate::format::BLOCK;
+
+/// The size of an encoded superblock.
+pub const SUPERBLOCK_BYTES: usize = 4096;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -28,9 +32,6 @@ const LOG_EXTRA_MAX: u64 = 64 * MIB;
 /// What [`Areas::log_min`] has room for: a few parity stripes, and what the log says of them.
 const LOG_STRIPES: u64 = 4;
 const LOG_HEADERS: u64 = 64 * KIB;
-
-/// What one checksum covers.
-pub const BLOCK_BYTES: Bytes = Bytes(4096);
 
 /// Blocks whose checksums share a sector, beside the sector's own.
 pub const SUMS_IN_SECTOR: u64 = 127;
@@ -78,7 +79,7 @@ impl Areas {
         let sums = match integrity {
             Integrity::None => 0,
             Integrity::Crc32 => {
-                (room / BLOCK_BYTES.0).div_ceil(SUMS_IN_SECTOR).next_multiple_of(8) * uraid_layout::SECTOR_BYTES
+                (room / BLOCK.bytes().0).div_ceil(SUMS_IN_SECTOR).next_multiple_of(8) * uraid_layout::SECTOR_BYTES
             }
         };
         let data = (log_end + sums).next_multiple_of(MIB);
@@ -120,7 +121,7 @@ impl Areas {
 
     /// How much data there can be checksums for.
     pub(crate) fn summed(&self) -> Bytes {
-        Bytes(self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR).saturating_mul(BLOCK_BYTES.0))
+        Bytes(self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR).saturating_mul(BLOCK.bytes().0))
     }
 
     /// How many sectors of data the member has.
@@ -131,7 +132,7 @@ impl Areas {
 
     /// Whether there is a checksum for every block of so many sectors of data.
     pub(super) fn sums_cover(&self, used: Sectors) -> bool {
-        used.bytes().0.div_ceil(BLOCK_BYTES.0) <= self.summed().0 / BLOCK_BYTES.0
+        used.bytes().0.div_ceil(BLOCK.bytes().0) <= self.summed().0 / BLOCK.bytes().0
     }
 
     /// Whether the areas are aligned, in order, apart from each other and from the superblocks, and hold `used`

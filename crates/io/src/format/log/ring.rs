@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use uraid_layout::Bytes;
 
-use super::record::Sequence;
+use super::record::LogSequence;
 
 /// One member's ring. Positions count from the start of the member's log area.
 #[derive(Debug)]
@@ -18,15 +18,15 @@ pub(crate) struct Ring {
     /// Where the next record goes, if it fits there.
     head: u64,
     /// The records that are still needed, oldest first.
-    live: VecDeque<(Sequence, Range<u64>)>,
+    live: VecDeque<(LogSequence, Range<u64>)>,
     /// The mark that the member durably holds.
-    marked: Sequence,
+    marked: LogSequence,
 }
 
 impl Ring {
     /// An empty ring in a part of the log area.
     pub(crate) fn new(area: Range<u64>) -> Self {
-        Self { head: area.start, area, live: VecDeque::new(), marked: Sequence(0) }
+        Self { head: area.start, area, live: VecDeque::new(), marked: LogSequence(0) }
     }
 
     /// The ring's size.
@@ -40,7 +40,7 @@ impl Ring {
     }
 
     /// Whether a mark would make room.
-    pub(crate) fn frees(&self, trim: Sequence) -> bool {
+    pub(crate) fn frees(&self, trim: LogSequence) -> bool {
         self.live.front().is_some_and(|(sequence, _)| *sequence <= trim)
     }
 
@@ -64,13 +64,13 @@ impl Ring {
     }
 
     /// Takes the place that [`Ring::find`] found.
-    pub(crate) fn take(&mut self, sequence: Sequence, at: Bytes, len: Bytes) {
+    pub(crate) fn take(&mut self, sequence: LogSequence, at: Bytes, len: Bytes) {
         self.head = at.0 + len.0;
         self.live.push_back((sequence, at.0..self.head));
     }
 
     /// Notes that the member durably holds a record with the mark `trim`.
-    pub(crate) fn mark(&mut self, trim: Sequence) {
+    pub(crate) fn mark(&mut self, trim: LogSequence) {
         self.marked = self.marked.max(trim);
         while self.live.front().is_some_and(|(sequence, _)| *sequence <= self.marked) {
             self.live.pop_front();
@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    const BLOCK: Bytes = Bytes(4096);
+    const BLOCK: Bytes = crate::format::BLOCK.bytes();
 
     #[test]
     fn a_place_is_not_used_again_before_the_mark_is_durable() {
@@ -92,17 +92,17 @@ mod tests {
         let mut at = Vec::new();
         for sequence in 1..=3 {
             let place = ring.find(BLOCK, BLOCK).unwrap();
-            ring.take(Sequence(sequence), place, BLOCK);
+            ring.take(LogSequence(sequence), place, BLOCK);
             at.push(place.0);
         }
         assert_eq!(at, [8192, 12288, 16384]);
         assert_eq!(ring.find(BLOCK, BLOCK), None, "the last block is kept for a mark");
         assert_eq!(ring.find(BLOCK, Bytes(0)), Some(Bytes(20480)));
-        assert!(!ring.frees(Sequence(0)) && ring.frees(Sequence(1)));
-        ring.mark(Sequence(1));
-        assert!(!ring.frees(Sequence(1)), "a mark that frees nothing only takes room");
+        assert!(!ring.frees(LogSequence(0)) && ring.frees(LogSequence(1)));
+        ring.mark(LogSequence(1));
+        assert!(!ring.frees(LogSequence(1)), "a mark that frees nothing only takes room");
         assert_eq!(ring.find(BLOCK, BLOCK), Some(Bytes(20480)));
-        ring.take(Sequence(4), Bytes(20480), BLOCK);
+        ring.take(LogSequence(4), Bytes(20480), BLOCK);
         assert_eq!(ring.find(BLOCK, Bytes(0)), Some(Bytes(8192)));
         assert_eq!(ring.find(BLOCK, BLOCK), None);
     }
@@ -113,15 +113,15 @@ mod tests {
         let mut used = vec![ring.used().0];
         for sequence in 1..=3 {
             let place = ring.find(BLOCK, BLOCK).unwrap();
-            ring.take(Sequence(sequence), place, BLOCK);
+            ring.take(LogSequence(sequence), place, BLOCK);
             used.push(ring.used().0);
         }
-        ring.mark(Sequence(2));
+        ring.mark(LogSequence(2));
         used.push(ring.used().0);
-        ring.take(Sequence(4), Bytes(20480), BLOCK);
-        ring.take(Sequence(5), Bytes(8192), BLOCK);
+        ring.take(LogSequence(4), Bytes(20480), BLOCK);
+        ring.take(LogSequence(5), Bytes(8192), BLOCK);
         used.push(ring.used().0);
-        ring.mark(Sequence(5));
+        ring.mark(LogSequence(5));
         used.push(ring.used().0);
         assert_eq!(used, [0, 4096, 8192, 12288, 4096, 12288, 0]);
     }
@@ -143,7 +143,7 @@ mod tests {
                         prop_assert!(range.start >= 4096 && range.end <= 4096 + 12 * 4096);
                         prop_assert!(live.iter().all(|(_,
                             other)| other.end <= range.start || range.end <= other.start));
-                        ring.take(Sequence(sequence), at, len);
+                        ring.take(LogSequence(sequence), at, len);
                         live.push((sequence, range));
                     }
                     None => {
@@ -153,15 +153,15 @@ mod tests {
                         let range = at.unwrap().0..at.unwrap().0 + 4096;
                         prop_assert!(live.iter().all(|(_,
                             other)| other.end <= range.start || range.end <= other.start));
-                        ring.take(Sequence(sequence), at.unwrap(), BLOCK);
+                        ring.take(LogSequence(sequence), at.unwrap(), BLOCK);
                         live.retain(|_| false);
                         live.push((sequence, range));
-                        ring.mark(Sequence(sequence - 1));
+                        ring.mark(LogSequence(sequence - 1));
                         continue;
                     }
                 }
                 let trim = sequence.saturating_sub(behind + 1);
-                ring.mark(Sequence(trim));
+                ring.mark(LogSequence(trim));
                 live.retain(|(sequence, _)| *sequence > trim);
             }
         }

@@ -3,11 +3,11 @@
 use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
-use super::{
-    Area, Areas, Consistency, Epoch, Integrity, NAME_BYTES_MAX, SECTOR_SIZES, SUPERBLOCK_BYTES, ScrubFound, ScrubMode,
-    ScrubRecord, ScrubRun, Sequence, SlotRecord, SlotState, Superblock, SuperblockError, UnixSeconds,
-};
-use crate::member::Allocation;
+use super::areas::{Area, Areas, SUPERBLOCK_BYTES};
+use super::content::{Revision, SlotRecord, SlotState, Superblock, SuperblockError};
+use super::scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
+use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
+use crate::format::units::{Epoch, UnixSeconds};
 
 /// No text, so that no text file is taken for a member; the line ends tell of a transfer that changed them.
 pub(crate) const MAGIC: [u8; 8] = *b"\x8dURAID\r\n";
@@ -172,7 +172,7 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
             data: area(bytes, at::DATA),
         },
         epoch: Epoch(u64_at(bytes, at::EPOCH)),
-        sequence: Sequence(u64_at(bytes, at::SEQUENCE)),
+        sequence: Revision(u64_at(bytes, at::SEQUENCE)),
         consistency: consistency(features)?,
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),

@@ -1,28 +1,9 @@
-//! The copies on a member: writing them in the order that survives a torn write, and finding the one that counts.
+//! The copies on a member: where a new member has none yet, and which of those that are there counts.
 
-use uraid_layout::{Bytes, SECTOR_BYTES};
+use uraid_layout::Bytes;
 
-use super::{Area, HEAD_STEP, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, positions};
-use crate::buf::Buf;
-use crate::error::Error;
-use crate::member::{Member, MemberError};
-
-/// Writes a superblock to its slot at the head and to the tail, and makes it durable; blocks.
-///
-/// # Errors
-/// When the member fails; then the version before is still in the other slot.
-///
-/// # Panics
-/// When the superblock is unsound, is not of a member of this size, or the member is open for reading only.
-pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
-    assert_eq!(superblock.areas.member_size, member.size(), "a superblock is written to its own member");
-    let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    buf.as_mut().copy_from_slice(&encode(superblock));
-    for position in superblock.write_positions() {
-        member.write_at(position, &buf)?;
-    }
-    Ok(member.sync()?)
-}
+use super::areas::{Area, HEAD_STEP, SUPERBLOCK_BYTES, positions};
+use super::content::{Superblock, SuperblockError};
 
 /// What a new member of this size gets zeros in: first where the superblocks are, so that a former array does without
 /// the member before it loses anything else; then, when that is durable, the first MiB and everything from the tail on,
@@ -30,7 +11,7 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
 /// and holds no signature.
 ///
 /// # Panics
-/// When the size is below [`MEMBER_MIN`](super::MEMBER_MIN).
+/// When the size is below [`MEMBER_MIN`](super::areas::MEMBER_MIN).
 #[must_use]
 pub fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
     let places = positions(size).expect("a member is not below the smallest size");
@@ -40,51 +21,10 @@ pub fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
     [copies.into(), vec![Area { offset: Bytes(0), size: HEAD_STEP }, last]]
 }
 
-/// Overwrites with zeros what other formats, or another array, have at both ends of a member; see [`erased`]. Durable
-/// when it returns; blocks.
-///
-/// # Errors
-/// When the member fails.
-///
-/// # Panics
-/// When the member is open for reading only, or smaller than [`MEMBER_MIN`](super::MEMBER_MIN).
-pub fn erase(member: &Member) -> Result<(), Error> {
-    let step = Bytes(member.alignment().offset.0.max(SECTOR_BYTES));
-    for areas in erased(member.size(), step) {
-        for area in areas {
-            member.write_at(area.offset, &Buf::zeroed(area.size))?;
-        }
-        member.sync()?;
-    }
-    Ok(())
-}
-
-/// Reads the superblock that counts; blocks. One of its three copies may be unreadable: each version is in two of them.
-///
-/// # Errors
-/// When the member can't be read, or as [`newest`].
-pub fn load(member: &Member) -> Result<Superblock, Error> {
-    let no_superblock = |source| Error::Superblock { path: member.path().into(), source };
-    let Some(positions) = positions(member.size()) else { return Err(no_superblock(SuperblockError::NoMagic)) };
-    let read = |position| Ok(decode(&member.peek(position, Bytes(SUPERBLOCK_BYTES as u64))?));
-    let (copies, unreadable): (Vec<_>, Vec<_>) = positions.map(read).into_iter().partition(Result::is_ok);
-    let copies: Vec<_> = copies.into_iter().flatten().collect();
-    let count = unreadable.len();
-    let first: Option<MemberError> = unreadable.into_iter().find_map(Result::err);
-    let Some(error) = first else { return newest(copies).map_err(no_superblock) };
-    match newest_beside(count, copies).map_err(no_superblock)? {
-        Some(superblock) => {
-            tracing::warn!("a copy of the superblock can't be read, so the other copies count: {error}");
-            Ok(superblock)
-        }
-        None => Err(error.into()),
-    }
-}
-
 /// The copy that counts beside some that can't be read; none where one of those may be newer. Each version is written
 /// to two of the three places: with one unreadable and the others sound, the newest one that anything relies on is
 /// among these.
-fn newest_beside(
+pub(crate) fn newest_beside(
     unreadable: usize,
     copies: Vec<Result<Superblock, SuperblockError>>,
 ) -> Result<Option<Superblock>, SuperblockError> {
@@ -133,12 +73,12 @@ pub fn newest(
 mod tests {
     use super::super::tests::sample;
     use super::*;
-    use crate::superblock::Sequence;
+    use crate::format::superblock::Revision;
 
     /// What is found where version 8 was the last to be written, and by whom it may be judged.
     #[test]
     fn one_unreadable_copy_is_done_without_and_two_are_not() {
-        let version = |sequence| Ok(Superblock { sequence: Sequence(sequence), ..sample() });
+        let version = |sequence| Ok(Superblock { sequence: Revision(sequence), ..sample() });
         let torn = || Err(SuperblockError::BadChecksum { expected: 1, found: 2 });
         let blank = || Err(SuperblockError::NoMagic);
         let cases = [

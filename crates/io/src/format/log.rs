@@ -16,11 +16,10 @@ mod ring;
 pub(crate) use ring::Ring;
 use uraid_layout::Bytes;
 
-/// What a record's place and length on a member are multiples of.
-pub const BLOCK_BYTES: usize = 4096;
+use super::BLOCK;
 
 /// The most that a record takes of one member: what recovery reads at once.
 pub const RECORD_BYTES_MAX: Bytes = Bytes(16 << 20);
 
 /// The smallest ring: room for a record of one block, the mark that frees it, and one block between them.
-pub const RING_BYTES_MIN: Bytes = Bytes(4 * BLOCK_BYTES as u64);
+pub const RING_BYTES_MIN: Bytes = Bytes(4 * BLOCK.bytes().0);

@@ -7,7 +7,8 @@ use std::ops::Range;
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
 use uuid::Uuid;
 
-use super::{BLOCK_BYTES, RECORD_BYTES_MAX};
+use super::RECORD_BYTES_MAX;
+use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// No text, and not the superblock's.
 const MAGIC: [u8; 8] = *b"\x8dURLOG\r\n";
@@ -34,10 +35,10 @@ pub const EXTENTS_MAX: usize = (64 * BLOCK_BYTES - at::EXTENTS) / at::EXTENT_BYT
 
 /// Counts the records of a log from 1 on; 0 is before all of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sequence(pub u64);
+pub struct LogSequence(pub u64);
 
 /// The highest, so that the next one always fits.
-const SEQUENCE_MAX: Sequence = Sequence(u64::MAX / 2);
+const SEQUENCE_MAX: LogSequence = LogSequence(u64::MAX / 2);
 
 /// What of a member's data area a record gives new content to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,12 +55,12 @@ pub struct Extent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// The run of the log that it belongs to: see
-    /// [`Superblock::generation`](crate::superblock::Superblock::generation).
+    /// [`Superblock::generation`](crate::format::superblock::Superblock::generation).
     pub generation: Uuid,
     /// Its number in the log.
-    pub sequence: Sequence,
+    pub sequence: LogSequence,
     /// Records up to this one are in place and durable.
-    pub trim: Sequence,
+    pub trim: LogSequence,
     /// The members that get this record.
     pub participants: MemberSet,
     /// The members that got the record before it; of the first record none.
@@ -149,7 +150,7 @@ impl Header {
 /// The bytes of the ring that a record of so many extents and so much content takes.
 #[must_use]
 pub fn total_bytes(extents: usize, content: Bytes) -> Bytes {
-    Bytes((header_bytes(extents) as u64 + content.0).next_multiple_of(BLOCK_BYTES as u64))
+    Bytes((header_bytes(extents) as u64 + content.0).next_multiple_of(BLOCK.bytes().0))
 }
 
 /// Whether a block may be the first of a record of this generation: cheap, and no proof.
@@ -167,7 +168,7 @@ pub fn may_begin(block: &[u8], generation: Uuid) -> bool {
 pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     let wrong = |field| RecordError::Field { field };
     if bytes.len() < BLOCK_BYTES {
-        return Err(RecordError::Short { needed: Bytes(BLOCK_BYTES as u64) });
+        return Err(RecordError::Short { needed: BLOCK.bytes() });
     }
     if !bytes.starts_with(&MAGIC) {
         return Err(RecordError::NoMagic);
@@ -208,8 +209,8 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     }
     let header = Header {
         generation: Uuid::from_bytes(array_at(header, at::GENERATION)),
-        sequence: Sequence(u64_at(header, at::SEQUENCE)),
-        trim: Sequence(u64_at(header, at::TRIM)),
+        sequence: LogSequence(u64_at(header, at::SEQUENCE)),
+        trim: LogSequence(u64_at(header, at::TRIM)),
         participants: members_of(u64_at(header, at::PARTICIPANTS)),
         previous: members_of(u64_at(header, at::PREVIOUS)),
         slot: MemberIndex(header[at::SLOT]),
@@ -275,8 +276,8 @@ mod tests {
         let extent = |sector, len, is_zero| Extent { sector: DiskSector(sector), len: Sectors(len), is_zero };
         let header = Header {
             generation: Uuid::from_bytes([0xc0; 16]),
-            sequence: Sequence(7),
-            trim: Sequence(5),
+            sequence: LogSequence(7),
+            trim: LogSequence(5),
             participants: MemberSet::all(3),
             previous: MemberSet::all(2),
             slot: MemberIndex(1),
@@ -345,8 +346,8 @@ mod tests {
         let field = |field| Err(RecordError::Field { field });
         assert_eq!(changed(|header| header.slot = MemberIndex(3)), field("participants"));
         assert_eq!(changed(|header| header.slot = MemberIndex(200)), field("participants"));
-        assert_eq!(changed(|header| header.trim = Sequence(7)), field("trim mark"));
-        assert_eq!(changed(|header| header.sequence = Sequence(u64::MAX)), field("sequence"));
+        assert_eq!(changed(|header| header.trim = LogSequence(7)), field("trim mark"));
+        assert_eq!(changed(|header| header.sequence = LogSequence(u64::MAX)), field("sequence"));
         assert_eq!(changed(|header| header.extents[0].len = Sectors(0)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX / 512)), field("extents"));

@@ -10,7 +10,8 @@
 
 use uuid::Uuid;
 
-use crate::superblock::{BLOCK_BYTES, SUMS_IN_SECTOR};
+use crate::format::BLOCK_BYTES;
+use crate::format::superblock::SUMS_IN_SECTOR;
 
 /// What of the table is read and written at once.
 pub const PAGE_BYTES: usize = 4096;
@@ -97,7 +98,7 @@ impl Tag {
     /// When `content` is not a block.
     #[must_use]
     pub fn sum(&self, block: BlockNumber, content: &[u8]) -> Sum {
-        assert_eq!(content.len() as u64, BLOCK_BYTES.0, "a checksum is of a block");
+        assert_eq!(content.len(), BLOCK_BYTES, "a checksum is of a block");
         let mut crc = crc32fast::Hasher::new_with_initial(self.prefix);
         let place = if planted!(SumOfNoPlace) { 0 } else { block.0 };
         crc.update(&place.to_le_bytes());
@@ -190,14 +191,14 @@ fn u32_of(bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    const BLOCK: usize = 4096;
-
     fn tag(member: u8) -> Tag {
         Tag::new(Uuid::from_bytes([9; 16]), Uuid::from_bytes([member; 16]))
     }
 
     fn content(seed: usize) -> Vec<u8> {
-        (0..BLOCK).map(|index| u8::try_from((index * 7 + seed * 13 + index / 251) % 256).expect("a byte")).collect()
+        (0..BLOCK_BYTES)
+            .map(|index| u8::try_from((index * 7 + seed * 13 + index / 251) % 256).expect("a byte"))
+            .collect()
     }
 
     #[test]
@@ -216,7 +217,7 @@ mod tests {
         assert!(!sum.agrees(tag(2).sum(BlockNumber(70_000), &content(3))));
         let other = Tag::new(Uuid::from_bytes([8; 16]), Uuid::from_bytes([1; 16]));
         assert!(!sum.agrees(other.sum(BlockNumber(70_000), &content(3))));
-        for byte in 0..BLOCK {
+        for byte in 0..BLOCK_BYTES {
             let mut content = content(3);
             content[byte] ^= 0x40;
             assert!(!sum.agrees(tag(1).sum(BlockNumber(70_000), &content)), "byte {byte}");

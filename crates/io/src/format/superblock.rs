@@ -1,0 +1,24 @@
+//! What a member knows of its array: the superblock, where its copies are, and which copy counts.
+//!
+//! The bytes are described in `docs/on-disk-format.md`; [`encode`] and [`decode`] are pure. Three copies exist: two at
+//! the head that are written alternately, so that a torn write leaves the one before, and one near the end for a member
+//! whose head is destroyed. The module does not judge members against each other, nor does it read a clock or draw a
+//! UUID.
+
+mod areas;
+mod codec;
+mod content;
+mod copies;
+mod scrub;
+mod settings;
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use areas::{Area, Areas, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
+pub(crate) use codec::MAGIC;
+pub use codec::{decode, encode};
+pub use content::{Revision, SlotRecord, SlotState, Superblock, SuperblockError};
+pub(crate) use copies::newest_beside;
+pub use copies::{erased, newest};
+pub use scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
+pub use settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, NameError, SECTOR_SIZES, check_name};

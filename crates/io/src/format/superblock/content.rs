@@ -1,0 +1,257 @@
+//! What a superblock says, and when that makes sense.
+
+use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Spec, StripeId};
+use uuid::Uuid;
+
+use super::areas::{Areas, positions};
+use super::scrub::{ScrubRecord, ScrubRun};
+use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
+use crate::format::bitmap::{Regions, Seal};
+use crate::format::units::{Epoch, UnixSeconds};
+
+/// The highest epoch and sequence, so that the next one always fits.
+const COUNT_MAX: u64 = u64::MAX / 2;
+
+/// Counts the versions of a member's superblock; even and odd ones have a slot each at the head.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(pub u64);
+
+/// What one member knows of its array and of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// The array.
+    pub array: Uuid,
+    /// The array's name, at most [`NAME_BYTES_MAX`] bytes and without NUL; may be empty.
+    pub name: String,
+    /// When the array was created.
+    pub created: UnixSeconds,
+    /// Level, chunk, members, and how much of each member the array uses.
+    pub spec: Spec,
+    /// This member.
+    pub member: Uuid,
+    /// This member's place in the array.
+    pub slot: MemberIndex,
+    /// Where things are on this member.
+    pub areas: Areas,
+    /// What keeps stripes consistent over an unclean stop.
+    pub consistency: Consistency,
+    /// How content is checked.
+    pub integrity: Integrity,
+    /// Which run of the log counts: a record of the log belongs to the array's state when it carries this. No client
+    /// can guess it, so no content that looks like a record is taken for one.
+    pub generation: Uuid,
+    /// In which round this was recorded.
+    pub epoch: Epoch,
+    /// Which version of this member's superblock this is.
+    pub sequence: Revision,
+    /// Whether the array was stopped cleanly: no write was under way.
+    pub is_clean: bool,
+    /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without
+    /// space of their own.
+    pub initialising: Option<Allocation>,
+    /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is
+    /// created, and never changed.
+    pub sector_size: Bytes,
+    /// Where a scrub is, and when the last one was finished.
+    pub scrub: ScrubRecord,
+    /// Every member of the array in slot order, this one too.
+    pub slots: Vec<SlotRecord>,
+}
+
+/// What the array last knew of one of its members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlotRecord {
+    /// The member in that slot.
+    pub member: Uuid,
+    /// Whether its content is current.
+    pub state: SlotState,
+    /// The round that put this state on record, of which a rebuild's progress is no change.
+    pub since: Epoch,
+}
+
+/// Whether a member's content is current.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SlotState {
+    /// It has every write.
+    Active,
+    /// It has missed writes, or failed; its content counts for nothing.
+    Failed,
+    /// It has every write since it joined, and of what was there before only some.
+    Rebuilding {
+        /// The first parity stripe of which it may not have everything.
+        upto: StripeId,
+        /// From there on it lacks everything, or may; otherwise only what is in regions whose bits are set in the
+        /// write-intent bitmap.
+        is_whole: bool,
+    },
+}
+
+impl SlotState {
+    /// Whether the member is written: it belongs to the array.
+    #[must_use]
+    pub fn is_written(self) -> bool {
+        self != Self::Failed
+    }
+
+    /// Whether the member's content is being made.
+    #[must_use]
+    pub fn is_rebuilding(self) -> bool {
+        matches!(self, Self::Rebuilding { .. })
+    }
+
+    /// Whether `next` is just how far this state has come.
+    pub(crate) fn goes_on_as(self, next: Self) -> bool {
+        self == next || self.is_rebuilding() && next.is_rebuilding()
+    }
+}
+
+/// Why bytes are no superblock.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SuperblockError {
+    /// There is none.
+    #[error(
+        "has no uraid superblock: it was never a member, or was overwritten; `uraid serve --degraded` \
+         starts without it"
+    )]
+    NoMagic,
+    /// Torn or damaged.
+    #[error("the superblock is damaged: its checksum is {found:#010x} and should be {expected:#010x}")]
+    BadChecksum {
+        /// What the bytes give.
+        expected: u32,
+        /// What is stored.
+        found: u32,
+    },
+    /// Written by a later program.
+    #[error("the superblock has format version {version}, this program knows version 1: use a newer uraid")]
+    UnknownVersion {
+        /// The stored version.
+        version: u32,
+    },
+    /// Written by a later program.
+    #[error("the array uses features {flags:#x} that this program does not know: use a newer uraid")]
+    UnknownFeatures {
+        /// The unknown incompatible features.
+        flags: u64,
+    },
+    /// A field makes no sense although the checksum is right.
+    #[error("the superblock's {field} is wrong")]
+    Field {
+        /// Which field.
+        field: &'static str,
+    },
+    /// No array has this geometry.
+    #[error("the superblock's geometry is wrong")]
+    Geometry(#[from] GeometryError),
+    /// The copies on one member belong to different arrays or members.
+    #[error(
+        "the copies of the superblock belong to different arrays, {first} and {second}: the creation of an array was \
+         interrupted; create it again with --force"
+    )]
+    Mixed {
+        /// One copy's array.
+        first: Uuid,
+        /// Another copy's array.
+        second: Uuid,
+    },
+}
+
+impl Superblock {
+    /// The first superblocks of the members of a new array, whose UUIDs and areas are given in the order of slots: all
+    /// active, and stopped cleanly. Whoever makes it adds what an array may have: a name, the time, and what keeps its
+    /// stripes consistent and checks them.
+    ///
+    /// # Panics
+    /// When there are more members than an array can have.
+    #[must_use]
+    pub fn of_new_array(array: Uuid, spec: Spec, members: &[(Uuid, Areas)]) -> Vec<Self> {
+        let slots: Vec<SlotRecord> = members
+            .iter()
+            .map(|&(member, _)| SlotRecord { member, state: SlotState::Active, since: Epoch(1) })
+            .collect();
+        let one = |(slot, &(member, areas)): (usize, &(Uuid, Areas))| Self {
+            array,
+            name: String::new(),
+            created: UnixSeconds(0),
+            spec,
+            member,
+            slot: MemberIndex(u8::try_from(slot).expect("members are at most 64")),
+            areas,
+            consistency: Consistency::None,
+            integrity: Integrity::None,
+            generation: Uuid::nil(),
+            epoch: Epoch(1),
+            sequence: Revision(0),
+            is_clean: true,
+            initialising: None,
+            sector_size: SECTOR_SIZES[0],
+            scrub: ScrubRecord::default(),
+            slots: slots.clone(),
+        };
+        members.iter().enumerate().map(one).collect()
+    }
+
+    /// Where this version of the superblock is written: its slot at the head, and the tail. One flush for both is
+    /// enough, since the other slot at the head keeps the version before.
+    #[must_use]
+    pub fn write_positions(&self) -> [Bytes; 2] {
+        let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
+        let head = if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
+        [head, if planted!(HeadOnly) { head } else { tail }]
+    }
+
+    /// What the bitmap on the members has to belong to; none where what is there counts for nothing: in an array
+    /// without a bitmap, and in one with a log while all members have everything.
+    #[must_use]
+    pub fn seal(&self) -> Option<Seal> {
+        let since = match self.consistency {
+            Consistency::None => return None,
+            Consistency::Bitmap => Epoch(0),
+            Consistency::Log => {
+                let lacking = self.slots.iter().filter(|record| record.state != SlotState::Active);
+                let since = lacking.map(|record| record.since).min()?;
+                if planted!(BitsOfAnyTime) { Epoch(0) } else { since }
+            }
+        };
+        Some(Seal { array: self.array, since })
+    }
+
+    /// Whether the fields make sense together.
+    ///
+    /// # Errors
+    /// Which of them does not.
+    pub fn check(&self) -> Result<(), SuperblockError> {
+        let geometry = Geometry::new(self.spec)?;
+        let require = |is_right: bool, field| if is_right { Ok(()) } else { Err(SuperblockError::Field { field }) };
+        require(!self.array.is_nil(), "array UUID")?;
+        require(!self.member.is_nil(), "member UUID")?;
+        require(self.name.len() <= NAME_BYTES_MAX && !self.name.contains('\0'), "name")?;
+        require(self.slot.0 < self.spec.members, "slot")?;
+        require(self.areas.are_sound(self.spec.member_size), "area table")?;
+        let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
+        require(is_checkable, "integrity without a log")?;
+        let needed = Regions::new(&geometry).bitmap_bytes();
+        require(self.consistency == Consistency::None || self.areas.bitmap.size >= needed, "bitmap area")?;
+        let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.spec.member_size);
+        require(has_room, "checksums' area")?;
+        require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
+        require(SECTOR_SIZES.contains(&self.sector_size), "sector size")?;
+        let is_new = !self.is_clean && self.slots.iter().all(|record| record.state == SlotState::Active);
+        require(self.initialising.is_none() || is_new, "state of an array that is initialising")?;
+        require(self.sequence.0 <= COUNT_MAX, "sequence")?;
+        require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
+        require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
+        let is_past = |record: &SlotRecord| record.since <= self.epoch;
+        require(self.slots.iter().all(is_past), "slot table's epochs")?;
+        let exists = |record: &SlotRecord| match record.state {
+            SlotState::Rebuilding { upto, .. } => upto <= StripeId(geometry.stripes().0) && geometry.tolerance() > 0,
+            SlotState::Active | SlotState::Failed => true,
+        };
+        require(self.slots.iter().all(exists), "slot table's progress")?;
+        let is_within = |run: ScrubRun| run.position <= StripeId(geometry.stripes().0);
+        require(self.scrub.run.is_none_or(is_within), "scrub")?;
+        let mut uuids: Vec<Uuid> = self.slots.iter().map(|record| record.member).collect();
+        uuids.sort_unstable();
+        require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")
+    }
+}

@@ -1,0 +1,390 @@
+use proptest::prelude::*;
+use uraid_layout::{Bytes, Geometry, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
+
+use uuid::Uuid;
+
+use super::*;
+use crate::format::{Epoch, UnixSeconds};
+
+const MIB: u64 = 1 << 20;
+
+fn uuid(byte: u8) -> Uuid {
+    Uuid::from_bytes([byte; 16])
+}
+
+/// Member 1 of a RAID 5 of three 16 MiB members.
+pub(crate) fn sample() -> Superblock {
+    let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::None).unwrap();
+    let entry = |byte, state, since| SlotRecord { member: uuid(byte), state, since: Epoch(since) };
+    Superblock {
+        array: uuid(0xa0),
+        name: "tank".into(),
+        created: UnixSeconds(0x6543_2100),
+        spec: Spec {
+            level: Level::Raid5 { rotation: Rotation::LeftSymmetric },
+            members: 3,
+            chunk: Bytes(64 << 10),
+            member_size: areas.data_sectors(),
+        },
+        member: uuid(0xb1),
+        slot: MemberIndex(1),
+        areas,
+        consistency: Consistency::Log,
+        integrity: Integrity::None,
+        generation: uuid(0xc0),
+        epoch: Epoch(5),
+        sequence: Revision(8),
+        is_clean: true,
+        initialising: None,
+        sector_size: Bytes(512),
+        scrub: ScrubRecord {
+            finished: Some(UnixSeconds(0x6543_2101)),
+            run: Some(ScrubRun {
+                mode: ScrubMode::Repair,
+                position: StripeId(0x82),
+                found: ScrubFound { mismatched: Sectors(24), repaired: Sectors(16), unchecked: Sectors(9) },
+            }),
+        },
+        slots: vec![
+            entry(0xb0, SlotState::Active, 1),
+            entry(0xb1, SlotState::Rebuilding { upto: StripeId(0x81), is_whole: true }, 4),
+            entry(0xb2, SlotState::Failed, 5),
+        ],
+    }
+}
+
+/// The bytes of [`sample`] up to the slot table, typed in from `docs/on-disk-format.md`; the checksum was computed with
+/// zlib.
+#[rustfmt::skip]
+fn sample_head() -> Vec<u8> {
+    let mut bytes = vec![
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x6d, 0xd0, 0x45, 0x15,   1, 0, 0, 0,
+        2, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,           // incompatible features: log
+    ];
+    bytes.extend([0xa0; 16]);
+    bytes.extend(b"tank");
+    bytes.extend([0; 60]);
+    bytes.extend([0x00, 0x21, 0x43, 0x65, 0, 0, 0, 0]);
+    bytes.extend([0xb1; 16]);
+    bytes.extend([
+        1, 3, 5, 2, 0, 1, 0, 0,                     // slot, members, level, rotation, -, clean
+        0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // chunk 64 KiB
+        0x80, 0x77, 0x00, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB in sectors
+        0x00, 0x00, 0x00, 0x01, 0, 0, 0, 0,         // member of 16 MiB
+        0x00, 0x00, 0x10, 0x00, 0, 0, 0, 0,         // data from 1 MiB
+        0x00, 0x00, 0xef, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB
+        0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // bitmap from 64 KiB
+        0x00, 0x00, 0x07, 0x00, 0, 0, 0, 0,         // 448 KiB
+        0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // log from 512 KiB
+        0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // 512 KiB
+        5, 0, 0, 0, 0, 0, 0, 0,                     // epoch
+        8, 0, 0, 0, 0, 0, 0, 0,                     // sequence
+        0x00, 0x00, 0x10, 0x00, 0, 0, 0, 0,         // no checksums
+        0, 0, 0, 0, 0, 0, 0, 0,
+    ]);
+    bytes.extend([0xc0; 16]);
+    bytes.extend([
+        2, 0, 0, 0, 0, 0, 0, 0,                     // a scrub that repairs
+        0x82, 0, 0, 0, 0, 0, 0, 0,                  // and is at stripe 130
+        24, 0, 0, 0, 0, 0, 0, 0,   16, 0, 0, 0, 0, 0, 0, 0,   9, 0, 0, 0, 0, 0, 0, 0,
+        0x01, 0x21, 0x43, 0x65, 0, 0, 0, 0,         // the last one's end
+    ]);
+    bytes
+}
+
+/// Where the checksum is.
+const CHECKSUM: std::ops::Range<usize> = 8..12;
+
+/// CRC32 bit by bit, from its definition: reflected polynomial 0xedb88320, all ones in and out; checked against zlib by
+/// [`the_bytes_are_those_of_the_format`].
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc: u32, _| (crc >> 1) ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })
+    })
+}
+
+/// Puts the right checksum into bytes that were changed.
+fn sealed(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
+    bytes[CHECKSUM].fill(0);
+    let crc = crc32(&bytes);
+    bytes[CHECKSUM].copy_from_slice(&crc.to_le_bytes());
+    bytes
+}
+
+fn changed(at: usize, field: &[u8]) -> Result<Superblock, SuperblockError> {
+    let mut bytes = encode(&sample());
+    bytes[at..at + field.len()].copy_from_slice(field);
+    decode(&sealed(bytes))
+}
+
+#[test]
+fn the_bytes_are_those_of_the_format() {
+    let mut expected = sample_head();
+    expected.resize(SUPERBLOCK_BYTES, 0);
+    let entries = [(0xb0, [1, 0], 1, 0), (0xb1, [3, 1], 4, 0x81), (0xb2, [2, 0], 5, 0)];
+    for (slot, (byte, state, since, upto)) in entries.into_iter().enumerate() {
+        let entry = &mut expected[1024 + slot * 48..][..48];
+        entry[..16].fill(byte);
+        entry[16..18].copy_from_slice(&state);
+        (entry[24], entry[32]) = (since, upto);
+    }
+    let expected: [u8; SUPERBLOCK_BYTES] = expected.try_into().unwrap();
+    assert!(encode(&sample()) == expected && sealed(expected) == expected);
+    assert_eq!(decode(&expected), Ok(sample()));
+}
+
+#[test]
+fn every_level_survives_the_round_trip() {
+    let rotations =
+        [Rotation::LeftAsymmetric, Rotation::RightAsymmetric, Rotation::LeftSymmetric, Rotation::RightSymmetric];
+    let placements = [Placement::Adjacent, Placement::Partitioned];
+    let mut levels = vec![Level::Raid0, Level::Raid1, Level::Raid10 { copies: 2 }, Level::Raid10 { copies: 3 }];
+    levels.extend(rotations.map(|rotation| Level::Raid5 { rotation }));
+    levels.extend(placements.map(|placement| Level::Rm2 { height: 3, placement }));
+    let mut seen = std::collections::HashSet::new();
+    for level in levels {
+        let mut superblock = sample();
+        superblock.spec.level = level;
+        superblock.spec.members = 7;
+        superblock.slots = (0..7)
+            .map(|slot| SlotRecord { member: uuid(0xb0 + slot), state: SlotState::Active, since: Epoch(1) })
+            .collect();
+        superblock.scrub.run = None;
+        superblock.name = "ü".repeat(32);
+        superblock.is_clean = false;
+        let bytes = encode(&superblock);
+        assert!(seen.insert(bytes[138..141].to_vec()), "each level has a code of its own");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+}
+
+/// A program that knows no features, as the first one did, refuses all that it would get wrong.
+#[test]
+fn what_a_program_must_know_of_is_an_incompatible_feature() {
+    let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::Crc32).unwrap();
+    let spec = Spec { member_size: areas.data_sectors(), ..sample().spec };
+    for (consistency, integrity, byte) in [
+        (Consistency::None, Integrity::None, 0),
+        (Consistency::Bitmap, Integrity::None, 1),
+        (Consistency::Log, Integrity::None, 2),
+        (Consistency::Log, Integrity::Crc32, 6),
+    ] {
+        let superblock = Superblock { consistency, integrity, areas, spec, ..sample() };
+        let bytes = encode(&superblock);
+        assert_eq!(bytes[16..24], [byte, 0, 0, 0, 0, 0, 0, 0], "{consistency:?}, {integrity:?}");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+}
+
+/// An array that is initialising has all its members, and was never clean.
+#[test]
+fn what_is_not_an_array_yet_is_an_incompatible_feature() {
+    let slots: Vec<SlotRecord> =
+        sample().slots.into_iter().map(|record| SlotRecord { state: SlotState::Active, ..record }).collect();
+    let new = Superblock { is_clean: false, slots, ..sample() };
+    for (initialising, features, flags) in
+        [(None, 2, 0), (Some(Allocation::Full), 10, 0), (Some(Allocation::Sparse), 10, 2)]
+    {
+        let superblock = Superblock { initialising, ..new.clone() };
+        let bytes = encode(&superblock);
+        assert_eq!((bytes[16], bytes[141]), (features, flags), "{initialising:?}");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+    let wrong = Err(SuperblockError::Field { field: "state of an array that is initialising" });
+    let initialising = Some(Allocation::Full);
+    assert_eq!(Superblock { is_clean: true, initialising, ..new.clone() }.check(), wrong);
+    assert_eq!(Superblock { is_clean: false, initialising, ..sample() }.check(), wrong, "a slot has failed");
+    assert_eq!(Superblock { initialising, ..new }.check(), Ok(()));
+}
+
+#[test]
+fn sectors_that_are_larger_than_the_smallest_are_an_incompatible_feature() {
+    for (size, features, code) in [(512, 2, 0), (1024, 18, 1), (2048, 18, 2), (4096, 18, 3)] {
+        let superblock = Superblock { sector_size: Bytes(size), ..sample() };
+        let bytes = encode(&superblock);
+        assert_eq!((bytes[16], bytes[265]), (features, code), "{size} bytes");
+        assert_eq!(decode(&bytes), Ok(superblock));
+    }
+    for size in [0, 256, 1536, 8192] {
+        let wrong = Err(SuperblockError::Field { field: "sector size" });
+        assert_eq!(Superblock { sector_size: Bytes(size), ..sample() }.check(), wrong, "{size} bytes");
+    }
+    let mut bytes = encode(&Superblock { sector_size: Bytes(4096), ..sample() });
+    bytes[265] = 4;
+    assert_eq!(decode(&sealed(bytes)), Err(SuperblockError::Field { field: "sector size" }));
+}
+
+#[test]
+fn a_scrub_is_on_record_in_every_mode_or_not_at_all() {
+    let run = sample().scrub.run.unwrap();
+    let modes = [(ScrubMode::Check, 1), (ScrubMode::Repair, 2), (ScrubMode::RepairSuspects, 3)];
+    for (mode, code) in modes {
+        for finished in [None, Some(UnixSeconds(7))] {
+            let scrub = ScrubRecord { finished, run: Some(ScrubRun { mode, ..run }) };
+            let bytes = encode(&Superblock { scrub, ..sample() });
+            assert_eq!((bytes[264], decode(&bytes).unwrap().scrub), (code, scrub));
+        }
+    }
+    let none = Superblock { scrub: ScrubRecord::default(), ..sample() };
+    let bytes = encode(&none);
+    assert_eq!(bytes[264..312], [0; 48]);
+    assert_eq!(decode(&bytes), Ok(none));
+    // What belongs to a scrub is nothing without one.
+    for at in [272, 280, 288, 296] {
+        let mut bytes = bytes;
+        bytes[at] = 1;
+        assert_eq!(decode(&sealed(bytes)), Err(SuperblockError::Field { field: "scrub" }), "byte {at}");
+    }
+}
+
+#[test]
+fn what_is_wrong_is_told_apart() {
+    let bytes = encode(&sample());
+    assert_eq!(decode(&bytes[..SUPERBLOCK_BYTES - 1]), Err(SuperblockError::NoMagic));
+    assert_eq!(decode(&[0; SUPERBLOCK_BYTES]), Err(SuperblockError::NoMagic));
+    assert!(matches!(
+        decode(&{
+            let mut torn = bytes;
+            torn[4095] ^= 1;
+            torn
+        }),
+        Err(SuperblockError::BadChecksum { .. })
+    ));
+    assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
+    assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
+    assert_eq!(changed(16, &[34]), Err(SuperblockError::UnknownFeatures { flags: 32 }));
+    assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
+    let field = |field| Err(SuperblockError::Field { field });
+    for (at, bytes, wrong) in [
+        (32, &[0; 16][..], "array UUID"),
+        (48, b"a\0b", "name"),
+        (48, &[0xff], "name"),
+        (120, &[0; 16], "member UUID"),
+        (120, &[0xcc; 16], "slot table's entry of this member"),
+        (136, &[3], "slot"),
+        (137, &[65], "number of members"),
+        (138, &[6], "level"),
+        (139, &[4], "level"),
+        (16, &[3], "features: a bitmap and a log"),
+        (16, &[4], "integrity without a log"),
+        (16, &[5], "integrity without a log"),
+        (142, &[2], "bytes 142 and 143"),
+        (143, &[1], "bytes 142 and 143"),
+        (160, &[0; 8], "area table"),
+        (168, &[0xff; 8], "area table"),
+        (176, &[0xff; 8], "area table"),
+        (184, &[0; 8], "area table"),
+        (192, &[1], "area table"),
+        (200, &[0; 8], "area table"),
+        (232, &[0; 8], "area table"),
+        (216, &[0; 8], "epoch"),
+        (216, &[0xff; 8], "epoch"),
+        (224, &[0xff; 8], "sequence"),
+        (16, &[10], "state of an array that is initialising"),
+        (16, &[18], "sector size"),
+        (265, &[3], "sector size"),
+        (264, &[0], "scrub"),
+        (264, &[4], "scrub"),
+        (272, &[240], "scrub"),
+        (272, &[0xff; 8], "scrub"),
+        (1024, &[0xb1; 16], "slot table's UUIDs"),
+        (1120, &[0; 16], "slot table's UUIDs"),
+        (1040, &[0], "slot table's state"),
+        (1040, &[4], "slot table's state"),
+        (1041, &[1], "slot table's state"),
+        (1089, &[2], "slot table's state"),
+        (1048, &[6], "slot table's epochs"),
+        (1048, &[0xff; 8], "slot table's epochs"),
+        (1104, &[240], "slot table's progress"),
+        (1104, &[0xff; 8], "slot table's progress"),
+    ] {
+        assert_eq!(changed(at, bytes), field(wrong), "byte {at}");
+    }
+    for (at, bytes) in [(144, &[1][..]), (152, &[0; 8]), (152, &[0xff; 8]), (137, &[1])] {
+        assert!(matches!(changed(at, bytes), Err(SuperblockError::Geometry(_))), "byte {at}");
+    }
+}
+
+#[test]
+fn a_log_and_checksums_have_the_room_they_need() {
+    let size = Bytes(1 << 30);
+    let areas = Areas::new(size, Bytes(3 * MIB), Integrity::Crc32).unwrap();
+    assert_eq!(areas.log.size, Bytes(3 * MIB + MIB / 2), "what is left of the last MiB is the log's");
+    let blocks = areas.data.size.0 / 4096;
+    assert!(areas.sums.size.0 / 512 * 127 >= blocks && areas.sums.size.0 < MIB + blocks / 127 * 512);
+    assert!(areas.are_sound(areas.data_sectors()));
+    assert_eq!(Areas::new(Bytes(4 * MIB), Bytes(4 * MIB), Integrity::None), None, "nothing is left for data");
+    assert_eq!(Areas::new(Bytes(4 * MIB), Bytes(u64::MAX), Integrity::None), None);
+}
+
+#[test]
+fn areas_have_room_for_everything_on_every_size() {
+    for (member_size, head, log) in [
+        (4 * MIB, MIB, MIB / 2),
+        (16 * MIB, MIB, MIB / 2),
+        (64 * MIB + 512, 2 * MIB, MIB + MIB / 2),
+        (1 << 30, 17 * MIB, 16 * MIB + MIB / 2),
+        (1 << 40, 65 * MIB, 64 * MIB + MIB / 2),
+    ] {
+        let areas = Areas::new(Bytes(member_size), Areas::default_log(Bytes(member_size)), Integrity::None).unwrap();
+        assert_eq!((areas.data.offset, areas.log.size), (Bytes(head), Bytes(log)), "{member_size}");
+        let [.., tail] = positions(Bytes(member_size)).unwrap();
+        assert_eq!(areas.data.end(), Some(tail));
+        assert!(tail.0 + 65536 <= member_size && tail.0.is_multiple_of(4096));
+        assert!(areas.are_sound(areas.data_sectors()) && !areas.are_sound(Sectors(areas.data_sectors().0 + 1)));
+    }
+    assert_eq!(positions(Bytes(16 * MIB)), Some([Bytes(16384), Bytes(49152), Bytes(16 * MIB - 65536)]));
+    for too_small in [0, 4095, 65535, 4 * MIB - 1] {
+        assert_eq!(
+            (Areas::new(Bytes(too_small), Bytes(0), Integrity::None), positions(Bytes(too_small))),
+            (None, None)
+        );
+    }
+}
+
+#[test]
+fn a_later_program_is_not_overruled_by_an_older_copy() {
+    let later = SuperblockError::UnknownVersion { version: 2 };
+    assert_eq!(newest([Ok(sample()), Err(later.clone()), Ok(sample())]), Err(later));
+    let torn = SuperblockError::BadChecksum { expected: 1, found: 2 };
+    assert_eq!(newest([Err(torn.clone()), Ok(sample()), Err(SuperblockError::NoMagic)]), Ok(sample()));
+    assert_eq!(newest([Err(SuperblockError::NoMagic), Err(torn.clone())]), Err(torn));
+}
+
+#[test]
+fn epochs_come_before_sequences_and_arrays_are_not_mixed() {
+    let with = |epoch, sequence| Superblock { epoch: Epoch(epoch), sequence: Revision(sequence), ..sample() };
+    assert_eq!(newest([Ok(with(5, 9)), Ok(with(6, 1)), Ok(with(6, 0))]), Ok(with(6, 1)));
+    let other = Superblock { array: uuid(0xa1), epoch: Epoch(9), ..sample() };
+    let mixed = SuperblockError::Mixed { first: uuid(0xa0), second: uuid(0xa1) };
+    assert_eq!(newest([Ok(sample()), Ok(other)]), Err(mixed));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_decoded_or_refused(bytes in proptest::collection::vec(any::<u8>(), 0..5000)) {
+        let _ = decode(&bytes);
+    }
+
+    /// With a right checksum in front of them, wrong fields are reached; what passes is sound and encodes to itself.
+    #[test]
+    fn any_fields_are_decoded_or_refused(changes in proptest::collection::vec((12..1200_usize, any::<u8>()), 1..12)) {
+        let mut bytes = encode(&sample());
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        if let Ok(superblock) = decode(&sealed(bytes)) {
+            prop_assert!(Geometry::new(superblock.spec).is_ok());
+            prop_assert_eq!(decode(&encode(&superblock)), Ok(superblock));
+        }
+    }
+
+    #[test]
+    fn one_flipped_bit_is_never_accepted_as_it_is(bit in 0..SUPERBLOCK_BYTES * 8) {
+        let mut bytes = encode(&sample());
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        let result = decode(&bytes);
+        prop_assert!(matches!(result, Err(SuperblockError::NoMagic | SuperblockError::BadChecksum { .. })), "{:?}",
+            result);
+    }
+}
