@@ -2,7 +2,7 @@
 //!
 //! The crate is pure: no I/O, no clock, no unsafe, no `std`. It turns a [`Geometry`] and a request into a
 //! [`Plan`](plan::Plan): reads, XORs and writes over numbered buffers, which the engine runs on real members,
-//! [`interpret`](plan::interpret) runs on arrays of bytes, and a simulator can price.
+//! `plan::interpret` runs on arrays of bytes in tests, and a simulator can price.
 //!
 //! One language serves every level. A *parity stripe* is the smallest set of whole stripes that is closed under its
 //! parity groups; its N x rows chunks are *cells*; a *parity group* is a set of cells whose XOR is zero. A mirror copy

@@ -4,7 +4,8 @@ use alloc::vec::Vec;
 
 use thiserror::Error;
 
-use super::{Buffer, DiskIo, Extent, Plan, Slice, View};
+use super::steps::{Buffer, DiskIo, Extent, Plan, Slice};
+use super::view::View;
 use crate::{Geometry, MemberIndex, MemberSet};
 
 /// What a plan is for.

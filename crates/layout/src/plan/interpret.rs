@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::{Buffer, Plan, Slice};
+use super::steps::{Buffer, Plan, Slice};
 use crate::SECTOR_BYTES;
 
 /// Runs `plan` on `members`, each the bytes of a member's data area, with `request` as the request's buffer and `cache`

@@ -10,62 +10,11 @@ use alloc::vec::Vec;
 
 use thiserror::Error;
 
+use super::output::Output;
+use super::steps::{Buffer, Extent, Method, Plan};
 use super::stripe::{Grid, UnitRange};
-use super::{Buffer, DiskIo, Extent, Method, Plan, Slice};
-use crate::repair::Repair;
-use crate::{Cell, DataUnit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
-
-/// What a plan may rely on.
-#[derive(Clone, Copy, Debug)]
-pub struct View<'a> {
-    /// The array's geometry.
-    pub geometry: &'a Geometry,
-    /// The members that can't be read, and how what is on them comes back.
-    pub repair: &'a Repair,
-    /// The members that can't be written either: those that are missing, where others only failed a read.
-    pub missing: MemberSet,
-    /// What the members hold now (a write's old content, not its new one) as far as it is in memory already, in
-    /// ascending order of the parity stripe. What is out of order may go unused.
-    pub cached: &'a [Cached],
-    /// How busy each member is, by index, which decides where mirrored data is read. Of all members or, where mirrored
-    /// data is to be read from its first copy, of none.
-    pub queues: &'a [Queue],
-}
-
-impl<'a> View<'a> {
-    /// What is in memory of one parity stripe.
-    pub(super) fn cached_of(&self, stripe: StripeId) -> &'a [Cached] {
-        if self.cached.is_empty() {
-            return self.cached;
-        }
-        let from = self.cached.partition_point(|cached| cached.stripe < stripe);
-        let cached = &self.cached[from..];
-        &cached[..cached.partition_point(|cached| cached.stripe == stripe)]
-    }
-}
-
-/// How busy a member is. Of the copies that are there, the one on the member with the least depth is read; of several,
-/// the one whose member has its head nearest to the sector; of several, the lowest cell.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Queue {
-    /// The operations that are under way or waiting.
-    pub depth: u32,
-    /// Where the last operation ended.
-    pub head: DiskSector,
-}
-
-/// Current content of a range of one cell, held in [`Buffer::Cache`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cached {
-    /// The parity stripe.
-    pub stripe: StripeId,
-    /// The cell: data or parity.
-    pub cell: Cell,
-    /// Where in the chunk the range starts.
-    pub start: Sectors,
-    /// The content; its length is the range's.
-    pub content: Slice,
-}
+use super::view::View;
+use crate::{Cell, Geometry, Lba, Sectors, StripeId};
 
 /// Why a request has no plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -96,20 +45,6 @@ pub struct Planner {
     out: Output,
 }
 
-/// What the parts of a plan add up to, before adjacent pieces are merged.
-#[derive(Debug, Default)]
-pub(super) struct Output {
-    reads: Vec<Piece>,
-    writes: Vec<Piece>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Piece {
-    member: MemberIndex,
-    sector: DiskSector,
-    slice: Slice,
-}
-
 impl Planner {
     /// A planner without memory yet.
     #[must_use]
@@ -131,10 +66,10 @@ impl Planner {
         self.start(plan, view, extents)?;
         let Self { ranges, grid, out } = self;
         for part in ranges.chunk_by(|a, b| a.stripe == b.stripe) {
-            let before = out.reads.len();
+            let before = out.reads();
             let is_direct = view.cached_of(part[0].stripe).is_empty();
             if !(is_direct && part.iter().all(|range| direct(view, range, out))) {
-                out.reads.truncate(before);
+                out.truncate_reads(before);
                 let stripe = part[0].stripe;
                 grid.read(plan, view, part, out).ok_or(PlanError::Unreadable { stripe })?;
             }
@@ -266,8 +201,7 @@ impl Planner {
     fn clear(&mut self, plan: &mut Plan) {
         plan.clear();
         self.ranges.clear();
-        self.out.reads.clear();
-        self.out.writes.clear();
+        self.out.clear();
     }
 
     /// Cuts the request at chunks.
@@ -306,76 +240,11 @@ fn check_columns(geometry: &Geometry, stripe: StripeId, start: Sectors, len: Sec
     Ok(())
 }
 
-/// The cell to read a data unit from, of which the sector at `start` of the chunk comes first: its own or, of mirrored
-/// data, the copy with the least to wait for; none when it has to be computed.
-pub(super) fn source(view: &View<'_>, stripe: StripeId, unit: DataUnit, start: u64) -> Option<Cell> {
-    let (geometry, map) = (view.geometry, view.geometry.map(stripe));
-    let copies = map.groups_of(unit).iter().map(|&group| map.group(group)).filter(|group| group.is_mirror());
-    let cells = core::iter::once(map.cell(unit)).chain(copies.map(|group| group.parity));
-    let mut present = cells.filter(|&cell| !view.repair.failed().contains(geometry.member(cell)));
-    if view.queues.is_empty() {
-        return present.next();
-    }
-    present.min_by_key(|&cell| {
-        let Queue { depth, head } = view.queues[geometry.member(cell).index()];
-        (depth, head.0.abs_diff(geometry.sector(stripe, cell).0 + start), cell)
-    })
-}
-
 /// Reads a range straight from a member; false when it has to be computed.
 fn direct(view: &View<'_>, range: &UnitRange, out: &mut Output) -> bool {
-    let cell = source(view, range.stripe, range.unit, range.start);
+    let cell = view.source(range.stripe, range.unit, range.start);
     if let Some(cell) = cell {
         out.read(view, range.stripe, cell, range.start, range.content);
     }
     cell.is_some()
-}
-
-impl Output {
-    pub(super) fn read(&mut self, view: &View<'_>, stripe: StripeId, cell: Cell, start: u64, slice: Slice) {
-        self.reads.push(piece(view, stripe, cell, start, slice));
-    }
-
-    pub(super) fn write(&mut self, view: &View<'_>, stripe: StripeId, cell: Cell, start: u64, slice: Slice) {
-        self.writes.push(piece(view, stripe, cell, start, slice));
-    }
-
-    fn finish(&mut self, plan: &mut Plan) {
-        merge(&mut self.reads, &mut plan.reads, &mut plan.slices);
-        merge(&mut self.writes, &mut plan.writes, &mut plan.slices);
-    }
-}
-
-fn piece(view: &View<'_>, stripe: StripeId, cell: Cell, start: u64, slice: Slice) -> Piece {
-    let sector = DiskSector(view.geometry.sector(stripe, cell).0 + start);
-    Piece { member: view.geometry.member(cell), sector, slice }
-}
-
-/// Orders the pieces and joins those that are adjacent on their member; adjacent slices of one buffer become one.
-fn merge(pieces: &mut [Piece], ios: &mut Vec<DiskIo>, slices: &mut Vec<Slice>) {
-    pieces.sort_unstable_by_key(|piece| (piece.member, piece.sector));
-    for piece in pieces.iter() {
-        let adjacent =
-            ios.last_mut().filter(|io| io.member == piece.member && io.sector.0 + io.len.0 == piece.sector.0);
-        let Some(io) = adjacent else {
-            let first = index_u32(slices.len());
-            slices.push(piece.slice);
-            ios.push(DiskIo { member: piece.member, sector: piece.sector, len: piece.slice.len, first, count: 1 });
-            continue;
-        };
-        io.len.0 += piece.slice.len.0;
-        let last = slices.last_mut().expect("an operation has a slice");
-        let continues = last.buffer == piece.slice.buffer
-            && (last.buffer == Buffer::Zeroes || last.start.0 + last.len.0 == piece.slice.start.0);
-        if continues {
-            last.len.0 += piece.slice.len.0;
-        } else {
-            slices.push(piece.slice);
-            io.count += 1;
-        }
-    }
-}
-
-pub(super) fn index_u32(index: usize) -> u32 {
-    u32::try_from(index).expect("a plan has fewer than 2^32 slices")
 }

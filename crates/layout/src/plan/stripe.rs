@@ -8,8 +8,9 @@
 
 use alloc::vec::Vec;
 
-use super::planner::{Output, View, index_u32, source};
-use super::{Buffer, Difference, Method, Plan, Recovered, Slice, Xor};
+use super::output::{Output, index_u32};
+use super::steps::{Buffer, Difference, Method, Plan, Recovered, Slice, Xor};
+use super::view::View;
 use crate::stripe::{Group, StripeMap};
 use crate::{Cell, DataUnit, DiskSector, GroupId, Sectors, StripeId};
 
@@ -115,7 +116,7 @@ impl Grid {
         // What a member has is read to where it is wanted, and serves the recoveries from there.
         for range in part {
             let cell = stripe.map.cell(range.unit);
-            let source = source(view, stripe.id, range.unit, range.start);
+            let source = view.source(stripe.id, range.unit, range.start);
             for band in self.bands_of(range) {
                 let wanted = self.slice_of(range, band);
                 if let Old::At(cached) = *self.old_at(cell, band) {

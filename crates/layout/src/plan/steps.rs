@@ -1,7 +1,4 @@
-//! Plans as data: the reads, XORs and writes that a request takes, over numbered buffers.
-//!
-//! A plan has three phases, and each ends before the next begins: all reads, then all XORs in order, then all writes.
-//! A redo log fits between the last two.
+//! What a plan consists of.
 
 use alloc::vec::Vec;
 
@@ -14,7 +11,8 @@ pub enum Buffer {
     Request,
     /// The plan's working memory, of [`Plan::scratch`] sectors, undefined at the start.
     Scratch,
-    /// What the caller has in memory: [`Cached`] old content, and what [`Extent`]s of a write bring from there.
+    /// What the caller has in memory: [`Cached`](super::Cached) old content, and what [`Extent`]s of a write bring from
+    /// there.
     Cache,
     /// Zeros without end; read only.
     Zeroes,
@@ -228,12 +226,3 @@ impl core::ops::AddAssign for MethodCounts {
         self.read_modify_write += more.read_modify_write;
     }
 }
-
-mod check;
-mod interpret;
-mod planner;
-mod stripe;
-
-pub use check::{Flaw, Request, check};
-pub use interpret::interpret;
-pub use planner::{Cached, PlanError, Planner, Queue, View};
