@@ -3,7 +3,6 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use uraid_nbd::proto::{REQUEST_MAGIC, command};
 use uraid_nbd::transmission::{Cookie, Decoder, Received, ReplyHeader, Session};
 use uraid_nbd::{BlockSizes, Command, ExportInfo, Span};
 
@@ -32,6 +31,11 @@ fn turn() -> impl Iterator<Item = (Cookie, Span)> {
     (0..BATCH).map(move |number| (Cookie(number), span(number)))
 }
 
+/// The start of each request, and the commands: `doc/proto.md` of the NBD project.
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+
 /// What one receive brings: requests of `kind`, and a write's data behind each.
 fn requests(kind: u16) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -42,7 +46,7 @@ fn requests(kind: u16) -> Vec<u8> {
         bytes.extend_from_slice(&cookie.0.to_be_bytes());
         bytes.extend_from_slice(&span.offset_bytes.to_be_bytes());
         bytes.extend_from_slice(&span.length_bytes.to_be_bytes());
-        if kind == command::WRITE {
+        if kind == WRITE {
             bytes.resize(bytes.len() + BLOCK_BYTES as usize, 0xa5);
         }
     }
@@ -64,7 +68,7 @@ fn decode(decoder: &mut Decoder, mut input: &[u8]) -> u64 {
 fn codec(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("nbd, 32 requests");
     group.throughput(Throughput::Elements(BATCH));
-    for (name, kind) in [("decode reads", command::READ), ("decode writes", command::WRITE)] {
+    for (name, kind) in [("decode reads", READ), ("decode writes", WRITE)] {
         let (bytes, mut decoder) = (requests(kind), Decoder::new(session(false)));
         assert_eq!(decode(&mut decoder, &bytes), BATCH);
         group.bench_function(name, |bencher| bencher.iter(|| decode(&mut decoder, black_box(&bytes))));

@@ -19,25 +19,33 @@ use std::mem;
 
 use bytes::{Buf as _, BufMut as _};
 
+use options::{parse_info, parse_meta_context};
+
 use crate::{
     Error, ExportInfo,
-    proto::{FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC, OPTION_REPLY_MAGIC, option_reply},
-    transmission::Session,
+    proto::{
+        ALLOCATION_CONTEXT, ALLOCATION_CONTEXT_ID, FLAG_FIXED_NEWSTYLE, FLAG_NO_ZEROES, INIT_MAGIC, OPTION_MAGIC,
+        OPTION_REPLY_MAGIC, STRING_BYTES_MAX, info, option, option_reply as rep,
+    },
+    transmission::{Session, transmission_flags},
 };
 
 /// The most data of an option that is looked at. Longer options are skipped and refused.
-pub const OPTION_BYTES_MAX: u32 = 16 << 10;
+pub(crate) const OPTION_BYTES_MAX: u32 = 16 << 10;
 /// The most data of an option that is skipped. A longer option ends the connection.
-pub const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
+pub(crate) const OPTION_BYTES_SKIPPED_MAX: u32 = 1 << 20;
 /// The most options that a client may send.
-pub const OPTIONS_MAX: u32 = 64;
+pub(crate) const OPTIONS_MAX: u32 = 64;
+
+/// Room after the reply to `NBD_OPT_EXPORT_NAME`, for clients that want it.
+const EXPORT_NAME_PADDING_BYTES: usize = 124;
 
 const CLIENT_FLAGS_BYTES: usize = 4;
 const OPTION_HEADER_BYTES: usize = 16;
 
 /// How a handshake ended well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
+pub(crate) enum Ended {
     /// Requests follow.
     Transmission(Session),
     /// The client ended the session.
@@ -46,7 +54,7 @@ pub enum Ended {
 
 /// One connection's handshake.
 #[derive(Debug)]
-pub struct Handshake {
+pub(crate) struct Handshake {
     export: ExportInfo,
     awaited: Awaited,
     /// The part of the awaited item that has arrived.
@@ -79,7 +87,7 @@ enum Awaited {
 
 impl Handshake {
     /// A handshake whose greeting is ready to be sent.
-    pub fn new(export: ExportInfo) -> Self {
+    pub(crate) fn new(export: ExportInfo) -> Self {
         let mut output = Vec::new();
         output.put_u64(INIT_MAGIC);
         output.put_u64(OPTION_MAGIC);
@@ -102,7 +110,7 @@ impl Handshake {
     ///
     /// # Errors
     /// Any that ends the connection. What [`Handshake::take_output`] then still holds may be sent or not.
-    pub fn receive(&mut self, input: &[u8]) -> Result<usize, Error> {
+    pub(crate) fn receive(&mut self, input: &[u8]) -> Result<usize, Error> {
         let mut rest = input;
         while !matches!(self.awaited, Awaited::Nothing) {
             if let Awaited::Skipped { option, left_bytes } = &mut self.awaited {
@@ -114,7 +122,7 @@ impl Handshake {
                 }
                 let option = *option;
                 self.awaited = Awaited::OptionHeader;
-                self.reply(option, option_reply::ERR_TOO_BIG, b"the option has too much data");
+                self.reply(option, rep::ERR_TOO_BIG, b"the option has too much data");
                 continue;
             }
             let missing = self.awaited.length_bytes() - self.partial.len();
@@ -132,12 +140,12 @@ impl Handshake {
     }
 
     /// Takes the bytes that have to be sent to the client.
-    pub fn take_output(&mut self) -> Vec<u8> {
+    pub(crate) fn take_output(&mut self) -> Vec<u8> {
         mem::take(&mut self.output)
     }
 
     /// How the handshake ended, when it has.
-    pub fn ended(&self) -> Option<Ended> {
+    pub(crate) fn ended(&self) -> Option<Ended> {
         self.ended
     }
 
@@ -191,6 +199,131 @@ impl Handshake {
         self.output.put_u32(kind);
         self.output.put_u32(u32::try_from(data.len()).expect("replies are made of bounded strings"));
         self.output.put_slice(data);
+    }
+
+    /// Answers an option whose data are complete, and says whether it ends the handshake.
+    pub(super) fn option(&mut self, option: u32, data: &[u8]) -> Result<Option<Ended>, Error> {
+        match option {
+            option::EXPORT_NAME => return self.export_name(data).map(Some),
+            option::ABORT => {
+                self.acknowledge(option);
+                return Ok(Some(Ended::Aborted));
+            }
+            option::GO | option::INFO => return Ok(self.info(option, data)),
+            option::LIST if data.is_empty() => self.list(),
+            option::STRUCTURED_REPLY if data.is_empty() => {
+                self.structured_replies = true;
+                self.acknowledge(option);
+            }
+            option::LIST | option::STRUCTURED_REPLY => {
+                self.reply(option, rep::ERR_INVALID, b"the option takes no data");
+            }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => self.meta_context(option, data),
+            option::STARTTLS => self.reply(option, rep::ERR_UNSUP, b"this server has no TLS"),
+            _ => self.reply(option, rep::ERR_UNSUP, b"unknown option"),
+        }
+        Ok(None)
+    }
+
+    fn acknowledge(&mut self, option: u32) {
+        self.reply(option, rep::ACK, &[]);
+    }
+
+    fn serves(&self, name: &[u8]) -> bool {
+        name.is_empty() || name == self.export.name.as_bytes()
+    }
+
+    fn session(&self) -> Session {
+        Session::new(&self.export, self.structured_replies, self.allocation)
+    }
+
+    /// `NBD_OPT_EXPORT_NAME`, the old way into the transmission phase, which has no error replies.
+    fn export_name(&mut self, name: &[u8]) -> Result<Ended, Error> {
+        if !self.serves(name) {
+            let shown = &name[..name.len().min(STRING_BYTES_MAX)];
+            return Err(Error::UnknownExport { name: String::from_utf8_lossy(shown).into_owned() });
+        }
+        let session = self.session();
+        self.output.put_u64(self.export.size_bytes);
+        self.output.put_u16(session.flags().bits());
+        if !self.no_zeroes {
+            self.output.put_bytes(0, EXPORT_NAME_PADDING_BYTES);
+        }
+        Ok(Ended::Transmission(session))
+    }
+
+    fn list(&mut self) {
+        let mut server = Vec::new();
+        server.put_u32(self.export.name.len() as u32);
+        server.put_slice(self.export.name.as_bytes());
+        server.put_slice(self.export.description.as_bytes());
+        self.reply(option::LIST, rep::SERVER, &server);
+        self.acknowledge(option::LIST);
+    }
+
+    /// `NBD_OPT_INFO`, and `NBD_OPT_GO`, which says the same and starts the transmission phase.
+    fn info(&mut self, option: u32, data: &[u8]) -> Option<Ended> {
+        let Some((name, wanted)) = parse_info(data) else {
+            self.reply(option, rep::ERR_INVALID, b"the option's lengths do not add up");
+            return None;
+        };
+        if !self.serves(name) {
+            self.reply(option, rep::ERR_UNKNOWN, b"no such export");
+            return None;
+        }
+        let flags = transmission_flags(&self.export, self.structured_replies);
+        self.information(option, info::EXPORT, |export, out| {
+            out.put_u64(export.size_bytes);
+            out.put_u16(flags.bits());
+        });
+        if wanted.contains(info::NAME) {
+            self.information(option, info::NAME, |export, out| out.put_slice(export.name.as_bytes()));
+        }
+        if wanted.contains(info::DESCRIPTION) {
+            self.information(option, info::DESCRIPTION, |export, out| out.put_slice(export.description.as_bytes()));
+        }
+        if wanted.contains(info::BLOCK_SIZE) {
+            self.information(option, info::BLOCK_SIZE, |export, out| {
+                let sizes = export.block_sizes;
+                out.put_u32(sizes.minimum_bytes);
+                out.put_u32(sizes.preferred_bytes);
+                out.put_u32(sizes.maximum_bytes);
+            });
+        }
+        self.acknowledge(option);
+        (option == option::GO).then(|| Ended::Transmission(self.session()))
+    }
+
+    fn information(&mut self, option: u32, kind: u16, write: impl FnOnce(&ExportInfo, &mut Vec<u8>)) {
+        let mut data = Vec::new();
+        data.put_u16(kind);
+        write(&self.export, &mut data);
+        self.reply(option, rep::INFO, &data);
+    }
+
+    /// Both options on metadata contexts. To set replaces what was set before, even if it fails.
+    fn meta_context(&mut self, option: u32, data: &[u8]) {
+        let set = option == option::SET_META_CONTEXT;
+        if set {
+            self.allocation = false;
+        }
+        if !self.structured_replies {
+            return self.reply(option, rep::ERR_INVALID, b"negotiate structured replies first");
+        }
+        let Some((name, selected)) = parse_meta_context(data, set) else {
+            return self.reply(option, rep::ERR_INVALID, b"the option's lengths do not add up");
+        };
+        if !self.serves(name) {
+            return self.reply(option, rep::ERR_UNKNOWN, b"no such export");
+        }
+        if selected {
+            let mut context = Vec::new();
+            context.put_u32(if set { ALLOCATION_CONTEXT_ID } else { 0 });
+            context.put_slice(ALLOCATION_CONTEXT.as_bytes());
+            self.reply(option, rep::META_CONTEXT, &context);
+        }
+        self.acknowledge(option);
+        self.allocation |= set && selected;
     }
 }
 

@@ -14,16 +14,19 @@
 //! The crate knows nothing of arrays, members or disks.
 
 pub mod client;
+mod command;
 mod error;
 mod export;
-pub mod handshake;
-pub mod proto;
-pub mod server;
+mod handshake;
+mod info;
+mod proto;
+mod server;
 pub mod transmission;
-mod uri;
 
+pub use command::{Command, Extent, Payload, Span};
 pub use error::{Error, NbdError};
-pub use export::{BlockSizes, Command, Export, ExportInfo, Extent, Payload, Span};
+pub use export::Export;
+pub use info::{BlockSizes, ExportInfo};
 pub use server::{
     Connections, Dispatcher, Endpoint, Incoming, Limits, Listener, ReplySlot, RequestMemory, Server, UnixSocket,
     descriptors_needed,

@@ -9,25 +9,30 @@
 mod budget;
 mod connection;
 mod door;
+mod endpoint;
 mod handover;
+mod limits;
 mod listener;
 mod outbox;
-mod places;
+mod peer;
+mod permits;
 mod receive;
 mod refusals;
 mod socket;
 mod stream;
 
-use std::{cell::Cell, future::Future, rc::Rc, time::Duration};
+use std::{cell::Cell, future::Future, rc::Rc};
 
 use tokio::{sync::watch, task::JoinSet, time::timeout};
 use tracing::{debug, info, warn};
 
 pub use door::descriptors_needed;
+pub use endpoint::Endpoint;
 pub use handover::{Dispatcher, Incoming};
-pub use listener::{Endpoint, Listener};
+pub use limits::Limits;
+pub use listener::Listener;
 pub use outbox::ReplySlot;
-pub use places::Connections;
+pub use permits::Connections;
 pub use socket::UnixSocket;
 
 use crate::{Error, Export};
@@ -35,48 +40,8 @@ use budget::Budget;
 pub use budget::RequestMemory;
 use connection::serve_connection;
 use door::Door;
-use places::Place;
-
-/// The limits on what clients may use.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Limits {
-    /// Connections at a time. Further ones take the place of one that still shakes hands, or are closed at once.
-    pub connections_max: usize,
-    /// Connections at a time of one host in the network: of one IPv4 address, or one IPv6 network of 64 bits. Less than
-    /// all, so that one host can't keep the others out.
-    pub connections_per_host_max: usize,
-    /// Data of requests of one connection that are not yet received, executed or answered. One request is always
-    /// admitted.
-    pub bytes_in_flight_max: u64,
-    /// The same of all connections of one server. One request that is larger than half of it is admitted at a time.
-    pub bytes_in_flight_all_max: u64,
-    /// Requests of one connection whose reply is not yet sent.
-    pub requests_in_flight_max: u32,
-    /// How long a client may leave replies unread or announced data unsent while others wait for the memory. It must
-    /// move a MiB within this time, or within twice this time at most; otherwise it is disconnected.
-    pub stuck_timeout: Duration,
-    /// Time for a handshake.
-    pub handshake_timeout: Duration,
-    /// Time for requests in flight at shutdown.
-    pub shutdown_timeout: Duration,
-}
-
-impl Default for Limits {
-    /// 64 connections, 48 of one host, each of 64 MiB and 1024 requests, together of 256 MiB; 10 s for a handshake, 30
-    /// s for who is stuck and for a shutdown.
-    fn default() -> Self {
-        Self {
-            connections_max: 64,
-            connections_per_host_max: 48,
-            bytes_in_flight_max: 64 << 20,
-            bytes_in_flight_all_max: 256 << 20,
-            requests_in_flight_max: 1024,
-            stuck_timeout: Duration::from_secs(30),
-            handshake_timeout: Duration::from_secs(10),
-            shutdown_timeout: Duration::from_secs(30),
-        }
-    }
-}
+use handover::Handed;
+use permits::Permit;
 
 /// A server of one export.
 #[derive(Debug)]
@@ -125,13 +90,38 @@ impl<E: Export> Server<E> {
         let mut door = Door::new(listener, self.limits, self.open.clone());
         loop {
             tokio::select! {
-                (stream, place) = door.next() => self.spawn(&mut connections, stream, place, draining.clone()),
+                (stream, permit) = door.next() => self.spawn(&mut connections, stream, permit, draining.clone()),
                 Some(ended) = connections.join_next() => connection_ended(ended),
                 () = &mut watch => unreachable!("it is watched for ever"),
                 () = &mut shutdown => break,
             }
         }
         drop(door);
+        self.finish(connections, &drain).await
+    }
+
+    /// Serves the connections that a [`Dispatcher`] hands to it, until that ends; the rest is as with
+    /// [`Server::serve`].
+    ///
+    /// # Panics
+    /// If called outside of a [`tokio::task::LocalSet`].
+    pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
+        let (drain, draining) = watch::channel(false);
+        let mut connections = JoinSet::new();
+        let mut watch = std::pin::pin!(self.budget.watch(self.limits.stuck_timeout));
+        loop {
+            tokio::select! {
+                handed = incoming.queue.recv() => match handed {
+                    None => break,
+                    Some(Handed { stream, permit }) => match stream.stream() {
+                        Ok(stream) => self.spawn(&mut connections, stream, permit, draining.clone()),
+                        Err(error) => warn!(%error, "could not take over a connection"),
+                    }
+                },
+                Some(ended) = connections.join_next() => connection_ended(ended),
+                () = &mut watch => unreachable!("it is watched for ever"),
+            }
+        }
         self.finish(connections, &drain).await
     }
 
@@ -151,21 +141,21 @@ impl<E: Export> Server<E> {
         finished
     }
 
-    /// Serves a connection, which keeps its place among all connections until it ends.
+    /// Serves a connection, which keeps its permit until it ends.
     fn spawn(
         &self,
         connections: &mut JoinSet<()>,
         stream: listener::Stream,
-        place: Place,
+        permit: Permit,
         draining: watch::Receiver<bool>,
     ) {
         let (export, limits, budget) = (Rc::clone(&self.export), self.limits, Rc::clone(&self.budget));
         match stream {
             listener::Stream::Unix(stream) => {
-                connections.spawn_local(logged(stream, export, limits, budget, draining, place))
+                connections.spawn_local(logged(stream, export, limits, budget, draining, permit))
             }
             listener::Stream::Tcp(stream) => {
-                connections.spawn_local(logged(stream, export, limits, budget, draining, place))
+                connections.spawn_local(logged(stream, export, limits, budget, draining, permit))
             }
         };
     }
@@ -177,16 +167,16 @@ async fn logged<S, E>(
     limits: Limits,
     budget: Rc<Budget>,
     draining: watch::Receiver<bool>,
-    place: Place,
+    permit: Permit,
 ) where
     S: stream::Stream,
     E: Export,
 {
     thread_local!(static CONNECTIONS: Cell<u64> = const { Cell::new(0) });
     let connection = CONNECTIONS.replace(CONNECTIONS.get() + 1);
-    let peer = place.peer();
+    let peer = permit.peer();
     debug!(connection, %peer, "connected");
-    match serve_connection(stream, export, limits, budget, draining, place).await {
+    match serve_connection(stream, export, limits, budget, draining, permit).await {
         Ok(()) => debug!(connection, %peer, "disconnected"),
         Err(error @ (Error::Stuck | Error::NoMemory)) => warn!(connection, %peer, %error, "connection ended"),
         Err(error) => info!(connection, %peer, %error, "connection ended"),

@@ -10,7 +10,9 @@ use std::{
 
 use tokio::{io::AsyncWriteExt as _, sync::watch, task::yield_now, time::timeout};
 
-use super::{Limits, ReplySlot, budget::Budget, outbox::Outbox, places::Place, receive::ReceiveBuffer, stream::Stream};
+use super::{
+    Limits, ReplySlot, budget::Budget, outbox::Outbox, permits::Permit, receive::ReceiveBuffer, stream::Stream,
+};
 use crate::{
     Command, Error, Export, NbdError, Span,
     handshake::{Ended, Handshake},
@@ -32,7 +34,7 @@ pub(super) async fn serve_connection<S, E>(
     limits: Limits,
     budget: Rc<Budget>,
     mut draining: watch::Receiver<bool>,
-    place: Place,
+    permit: Permit,
 ) -> Result<(), Error>
 where
     S: Stream,
@@ -43,10 +45,10 @@ where
         timeout(limits.handshake_timeout, shake_hands(&mut stream, &mut received, Handshake::new(export.info())));
     let session = tokio::select! {
         session = handshake => session.map_err(|_| Error::HandshakeTimeout { limit: limits.handshake_timeout })??,
-        () = place.evicted() => None,
+        () = permit.evicted() => None,
         _ = draining.wait_for(|draining| *draining) => None,
     };
-    let Some(session) = session.filter(|_| place.keep()) else { return Ok(()) };
+    let Some(session) = session.filter(|_| permit.keep()) else { return Ok(()) };
     received.enlarge()?;
     let outbox = Outbox::new(session, limits, budget);
     let mut connection =

@@ -1,18 +1,18 @@
-//! Where connections come in: accepted, given a place or refused.
+//! Where connections come in: accepted, given a permit or refused.
 
 use tokio::time::{Duration, sleep};
 
 use super::{
     Connections, Limits, Listener,
     listener::{Accepted, Stream},
-    places::Place,
+    permits::Permit,
     refusals::{Refusal, Refusals},
 };
 
 /// How long to leave off accepting when the system is out of descriptors or memory.
 const ACCEPT_BACKOFF: Duration = Duration::from_millis(100);
 
-/// A listener whose clients get places.
+/// A listener whose clients get permits.
 #[derive(Debug)]
 pub(super) struct Door {
     listener: Listener,
@@ -27,7 +27,7 @@ impl Door {
     }
 
     /// Waits for a client that may stay. Cancel safe.
-    pub(super) async fn next(&mut self) -> (Stream, Place) {
+    pub(super) async fn next(&mut self) -> (Stream, Permit) {
         loop {
             let accepted = tokio::select! {
                 accepted = self.listener.accept() => accepted,
@@ -38,10 +38,10 @@ impl Door {
             };
             let refusal = match accepted {
                 Ok(Accepted { stream, .. }) if leaves_too_few(stream.descriptor()) => Refusal::FewDescriptors,
-                Ok(Accepted { stream, peer }) => match self.open.place(peer, &self.limits) {
-                    Ok((place, gave_way)) => {
+                Ok(Accepted { stream, peer }) => match self.open.admit(peer, &self.limits) {
+                    Ok((permit, gave_way)) => {
                         gave_way.into_iter().for_each(|refusal| self.refusals.note(refusal));
-                        return (stream, place);
+                        return (stream, permit);
                     }
                     Err(refusal) => refusal,
                 },

@@ -2,24 +2,22 @@
 //!
 //! One [`Dispatcher`] accepts, and hands its connections in turn to the [`Incoming`] of each server.
 //! [`Limits::connections_max`] holds for all servers together. When the dispatcher ends, so do they, in the way of
-//! [`Server::serve`].
+//! [`Server::serve`](super::Server::serve).
 
 use std::{future::Future, io, net::TcpStream as StdTcpStream, os::unix::net::UnixStream as StdUnixStream};
 
 use tokio::{
     net::{TcpStream, UnixStream},
     sync::mpsc::{Receiver, Sender, channel},
-    task::JoinSet,
 };
 use tracing::warn;
 
 use super::{
-    Limits, Listener, Server, connection_ended,
     door::Door,
-    listener::Stream,
-    places::{Connections, Place},
+    limits::Limits,
+    listener::{Listener, Stream},
+    permits::{Connections, Permit},
 };
-use crate::Export;
 
 /// Hands connections out; see the module.
 #[derive(Debug)]
@@ -32,18 +30,18 @@ pub struct Dispatcher {
 /// The connections of one server.
 #[derive(Debug)]
 pub struct Incoming {
-    queue: Receiver<Handed>,
+    pub(super) queue: Receiver<Handed>,
 }
 
 /// A connection between two threads' event loops.
 #[derive(Debug)]
-struct Handed {
-    stream: StdStream,
-    place: Place,
+pub(super) struct Handed {
+    pub(super) stream: StdStream,
+    pub(super) permit: Permit,
 }
 
 #[derive(Debug)]
-enum StdStream {
+pub(super) enum StdStream {
     Unix(StdUnixStream),
     Tcp(StdTcpStream),
 }
@@ -75,13 +73,13 @@ impl Dispatcher {
         let mut door = Door::new(listener, limits, open);
         let mut shutdown = std::pin::pin!(shutdown);
         for queue in queues.iter().cycle() {
-            let (stream, place) = tokio::select! {
+            let (stream, permit) = tokio::select! {
                 next = door.next() => next,
                 () = &mut shutdown => return,
             };
             match StdStream::new(stream) {
                 Ok(stream) => {
-                    if queue.try_send(Handed { stream, place }).is_err() {
+                    if queue.try_send(Handed { stream, permit }).is_err() {
                         warn!("a new connection was closed because its thread has ended");
                     }
                 }
@@ -99,37 +97,10 @@ impl StdStream {
         }
     }
 
-    fn stream(self) -> io::Result<Stream> {
+    pub(super) fn stream(self) -> io::Result<Stream> {
         match self {
             Self::Unix(stream) => UnixStream::from_std(stream).map(Stream::Unix),
             Self::Tcp(stream) => TcpStream::from_std(stream).map(Stream::Tcp),
         }
-    }
-}
-
-impl<E: Export> Server<E> {
-    /// Serves the connections that a [`Dispatcher`] hands to it, until that ends; the rest is as with
-    /// [`Server::serve`].
-    ///
-    /// # Panics
-    /// If called outside of a [`tokio::task::LocalSet`].
-    pub async fn serve_incoming(self, mut incoming: Incoming) -> bool {
-        let (drain, draining) = tokio::sync::watch::channel(false);
-        let mut connections = JoinSet::new();
-        let mut watch = std::pin::pin!(self.budget.watch(self.limits.stuck_timeout));
-        loop {
-            tokio::select! {
-                handed = incoming.queue.recv() => match handed {
-                    None => break,
-                    Some(Handed { stream, place }) => match stream.stream() {
-                        Ok(stream) => self.spawn(&mut connections, stream, place, draining.clone()),
-                        Err(error) => warn!(%error, "could not take over a connection"),
-                    }
-                },
-                Some(ended) = connections.join_next() => connection_ended(ended),
-                () = &mut watch => unreachable!("it is watched for ever"),
-            }
-        }
-        self.finish(connections, &drain).await
     }
 }

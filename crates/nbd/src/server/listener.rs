@@ -2,12 +2,11 @@
 
 use std::{
     cell::Cell,
-    fmt,
     future::poll_fn,
     io,
     net::{SocketAddr, TcpListener as StdTcpListener},
     os::fd::{AsFd, AsRawFd as _, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     task::{Context, Poll},
 };
 
@@ -18,37 +17,11 @@ use rustix::{
 use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tracing::{debug, warn};
 
-use super::{places::Peer, socket::UnixSocket};
-use crate::{Error, uri::uri};
+use super::{endpoint::Endpoint, peer::Peer, socket::UnixSocket};
+use crate::Error;
 
 /// Room for replies in the kernel: a Unix socket holds back its sender by the sender's own buffer.
 const SEND_BUFFER_BYTES: usize = 2 << 20;
-
-/// Where a server can be reached.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Endpoint {
-    /// An absolute path.
-    Unix(PathBuf),
-    /// An address and the port in use.
-    Tcp(SocketAddr),
-}
-
-impl Endpoint {
-    /// The URI by which clients find the export here: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`,
-    /// percent-encoded.
-    pub fn uri(&self, export_name: &str) -> String {
-        uri(self, export_name)
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "{}", path.display()),
-            Self::Tcp(address) => write!(f, "{address}"),
-        }
-    }
-}
 
 /// Sockets that clients can already connect to: one, or one for each TCP address.
 #[derive(Debug)]

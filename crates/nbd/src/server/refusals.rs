@@ -5,7 +5,7 @@ use std::{fmt, io, time::Duration};
 use tokio::time::{Instant, sleep_until};
 use tracing::warn;
 
-use super::places::Peer;
+use super::peer::Peer;
 
 /// How long refusals are summed up before they are logged.
 const PERIOD: Duration = Duration::from_secs(1);

@@ -1,16 +1,14 @@
 //! From bytes to checked requests.
 
-use super::Session;
+use super::session::Session;
 use crate::{
     Command, Error, NbdError, Span,
+    info::WRITE_BYTES_MAX,
     proto::{REQUEST_MAGIC, TransmissionFlags, command, command_flag},
 };
 
 /// Length of a request without its data.
-pub const REQUEST_BYTES: usize = 28;
-
-/// The most data that is skipped on behalf of a write that is refused. A write that declares more ends the connection.
-pub const WRITE_BYTES_MAX: u32 = 64 << 20;
+pub(crate) const REQUEST_BYTES: usize = 28;
 
 /// The client's name for a request, repeated in its reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -62,7 +60,7 @@ impl Decoder {
     }
 
     /// Whether the stream stands within the data of a write that is refused.
-    pub fn is_skipping(&self) -> bool {
+    pub(crate) fn is_skipping(&self) -> bool {
         self.skipping.is_some()
     }
 
@@ -100,7 +98,7 @@ impl Decoder {
             return Ok(Some(Received::Disconnect));
         }
         let cookie = header.cookie;
-        match self.session.check(&header) {
+        match check(&self.session, &header) {
             Ok(command) => Ok(Some(Received::Request(Request { cookie, command }))),
             Err(error) => {
                 self.skipping = Some(Skipping { left_bytes: header.payload_bytes(), cookie, error });
@@ -155,67 +153,65 @@ fn take<const N: usize>(rest: &mut &[u8]) -> [u8; N] {
     *field
 }
 
-impl Session {
-    /// Whether the request may be executed, and if not, what the client is told. Source: the protocol document, "Error
-    /// values".
-    fn check(&self, header: &Header) -> Result<Command<()>, NbdError> {
-        let (can, kind) = (|flag| self.flags.contains(flag), header.kind);
-        if matches!(kind, command::WRITE | command::TRIM | command::WRITE_ZEROES) && can(TransmissionFlags::READ_ONLY) {
-            return Err(NbdError::NotPermitted);
-        }
-        if header.flags & !self.flags_allowed(kind) != 0 {
-            return Err(NbdError::Invalid);
-        }
-        let (fua, one) = (header.has(command_flag::FUA), header.has(command_flag::REQ_ONE));
-        let command = match kind {
-            command::READ => Command::Read { span: self.span(header)?, buffer: () },
-            command::WRITE => Command::Write { span: self.span(header)?, buffer: (), fua },
-            command::FLUSH if header.offset_bytes == 0 && header.length_bytes == 0 => Command::Flush,
-            command::TRIM if can(TransmissionFlags::SEND_TRIM) => Command::Trim { span: self.span(header)?, fua },
-            command::CACHE => Command::Cache { span: self.span(header)? },
-            command::WRITE_ZEROES => Command::WriteZeroes {
-                span: self.span(header)?,
-                fua,
-                no_hole: header.has(command_flag::NO_HOLE),
-                fast: header.has(command_flag::FAST_ZERO),
-            },
-            command::BLOCK_STATUS if self.allocation => Command::BlockStatus { span: self.span(header)?, one },
-            _ => return Err(NbdError::Invalid),
-        };
-        Ok(command)
+/// Whether the request may be executed, and if not, what the client is told. Source: the protocol document, "Error
+/// values".
+fn check(session: &Session, header: &Header) -> Result<Command<()>, NbdError> {
+    let (can, kind) = (|flag| session.flags.contains(flag), header.kind);
+    if matches!(kind, command::WRITE | command::TRIM | command::WRITE_ZEROES) && can(TransmissionFlags::READ_ONLY) {
+        return Err(NbdError::NotPermitted);
     }
+    if header.flags & !flags_allowed(session, kind) != 0 {
+        return Err(NbdError::Invalid);
+    }
+    let (fua, one) = (header.has(command_flag::FUA), header.has(command_flag::REQ_ONE));
+    let command = match kind {
+        command::READ => Command::Read { span: span(session, header)?, buffer: () },
+        command::WRITE => Command::Write { span: span(session, header)?, buffer: (), fua },
+        command::FLUSH if header.offset_bytes == 0 && header.length_bytes == 0 => Command::Flush,
+        command::TRIM if can(TransmissionFlags::SEND_TRIM) => Command::Trim { span: span(session, header)?, fua },
+        command::CACHE => Command::Cache { span: span(session, header)? },
+        command::WRITE_ZEROES => Command::WriteZeroes {
+            span: span(session, header)?,
+            fua,
+            no_hole: header.has(command_flag::NO_HOLE),
+            fast: header.has(command_flag::FAST_ZERO),
+        },
+        command::BLOCK_STATUS if session.allocation => Command::BlockStatus { span: span(session, header)?, one },
+        _ => return Err(NbdError::Invalid),
+    };
+    Ok(command)
+}
 
-    /// FUA goes with every command, the protocol says: clients are known to set it on reads.
-    fn flags_allowed(&self, kind: u16) -> u16 {
-        let own = match kind {
-            command::READ if self.flags.contains(TransmissionFlags::SEND_DF) => command_flag::DF,
-            command::WRITE_ZEROES if self.flags.contains(TransmissionFlags::SEND_FAST_ZERO) => {
-                command_flag::NO_HOLE | command_flag::FAST_ZERO
-            }
-            command::WRITE_ZEROES => command_flag::NO_HOLE,
-            command::BLOCK_STATUS => command_flag::REQ_ONE,
-            _ => 0,
-        };
-        own | command_flag::FUA
-    }
+/// FUA goes with every command, the protocol says: clients are known to set it on reads.
+fn flags_allowed(session: &Session, kind: u16) -> u16 {
+    let own = match kind {
+        command::READ if session.flags.contains(TransmissionFlags::SEND_DF) => command_flag::DF,
+        command::WRITE_ZEROES if session.flags.contains(TransmissionFlags::SEND_FAST_ZERO) => {
+            command_flag::NO_HOLE | command_flag::FAST_ZERO
+        }
+        command::WRITE_ZEROES => command_flag::NO_HOLE,
+        command::BLOCK_STATUS => command_flag::REQ_ONE,
+        _ => 0,
+    };
+    own | command_flag::FUA
+}
 
-    fn span(&self, header: &Header) -> Result<Span, NbdError> {
-        let &Header { kind, offset_bytes, length_bytes, .. } = header;
-        let alignment = u64::from(self.minimum_bytes);
-        if length_bytes == 0
-            || !offset_bytes.is_multiple_of(alignment)
-            || !u64::from(length_bytes).is_multiple_of(alignment)
-        {
-            return Err(NbdError::Invalid);
-        }
-        let end_bytes = offset_bytes.checked_add(length_bytes.into());
-        if end_bytes.is_none_or(|end_bytes| end_bytes > self.size_bytes) {
-            let write = matches!(kind, command::WRITE | command::WRITE_ZEROES);
-            return Err(if write { NbdError::NoSpace } else { NbdError::Invalid });
-        }
-        if matches!(kind, command::READ | command::WRITE) && length_bytes > self.maximum_bytes {
-            return Err(if header.has(command_flag::DF) { NbdError::Overflow } else { NbdError::Invalid });
-        }
-        Ok(Span { offset_bytes, length_bytes })
+fn span(session: &Session, header: &Header) -> Result<Span, NbdError> {
+    let &Header { kind, offset_bytes, length_bytes, .. } = header;
+    let alignment = u64::from(session.minimum_bytes);
+    if length_bytes == 0
+        || !offset_bytes.is_multiple_of(alignment)
+        || !u64::from(length_bytes).is_multiple_of(alignment)
+    {
+        return Err(NbdError::Invalid);
     }
+    let end_bytes = offset_bytes.checked_add(length_bytes.into());
+    if end_bytes.is_none_or(|end_bytes| end_bytes > session.size_bytes) {
+        let write = matches!(kind, command::WRITE | command::WRITE_ZEROES);
+        return Err(if write { NbdError::NoSpace } else { NbdError::Invalid });
+    }
+    if matches!(kind, command::READ | command::WRITE) && length_bytes > session.maximum_bytes {
+        return Err(if header.has(command_flag::DF) { NbdError::Overflow } else { NbdError::Invalid });
+    }
+    Ok(Span { offset_bytes, length_bytes })
 }

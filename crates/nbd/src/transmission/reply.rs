@@ -1,13 +1,13 @@
 //! From results to reply headers.
 
-use super::{Cookie, Session};
+use super::{decoder::Cookie, session::Session};
 use crate::{
     Extent, NbdError, Span,
     proto::{ALLOCATION_CONTEXT_ID, SIMPLE_REPLY_MAGIC, STRUCTURED_REPLY_MAGIC, chunk},
 };
 
 /// The most extents that one reply carries. The client asks again for what is beyond.
-pub const EXTENTS_MAX: usize = 4096;
+pub(crate) const EXTENTS_MAX: usize = 4096;
 
 const STATE_HOLE: u32 = 1 << 0;
 const STATE_ZERO: u32 = 1 << 1;
@@ -89,7 +89,7 @@ impl ReplyHeader {
 ///
 /// # Panics
 /// If there is no extent or one of them is empty: the client could not make progress.
-pub fn encode_extents(span: Span, one: bool, extents: &[Extent]) -> Vec<u8> {
+pub(crate) fn encode_extents(span: Span, one: bool, extents: &[Extent]) -> Vec<u8> {
     assert!(!extents.is_empty(), "a block status has at least one extent");
     let limit = if one { 1 } else { EXTENTS_MAX };
     let mut left_bytes = span.length_bytes;

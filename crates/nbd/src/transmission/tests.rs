@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::{BlockSizes, Command, Error, Extent, NbdError, Span};
+use crate::{BlockSizes, Command, Error, ExportInfo, Extent, NbdError, Span};
 
 const FUA: u16 = 1;
 const NO_HOLE: u16 = 2;

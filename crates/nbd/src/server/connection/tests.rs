@@ -12,7 +12,7 @@ use tokio::{
 mod pipe;
 
 use super::*;
-use crate::server::{Connections, places::Peer};
+use crate::server::{Connections, peer::Peer};
 use crate::{ExportInfo, Payload, proto::REQUEST_MAGIC, transmission::REQUEST_BYTES};
 
 /// A client without end: every receive brings another flush, until it is told to leave.
@@ -82,8 +82,8 @@ fn a_connection_that_never_waits_keeps_no_other_socket_waiting() {
         let (mut socket, peer) = UnixStream::pair().unwrap();
         let (drain, draining) = watch::channel(false);
         let limits = Limits::default();
-        let (place, _) = Connections::default().place(Peer::Local(None), &limits).unwrap();
-        let serving = serve_connection(busy, Rc::new(Idle), limits, Budget::new(&limits), draining, place);
+        let (permit, _) = Connections::default().admit(Peer::Local(None), &limits).unwrap();
+        let serving = serve_connection(busy, Rc::new(Idle), limits, Budget::new(&limits), draining, permit);
         let busy = tokio::task::spawn_local(serving);
         let other = tokio::task::spawn_local({
             let receives = Rc::clone(&receives);

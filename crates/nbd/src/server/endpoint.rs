@@ -1,0 +1,72 @@
+//! Where a server can be reached, and the URI by which clients find it there, as they take it on their command lines.
+//! Source: `doc/uri.md` of the NBD project.
+
+use std::{
+    fmt::{self, Write as _},
+    net::SocketAddr,
+    os::unix::ffi::OsStrExt as _,
+    path::PathBuf,
+};
+
+/// Where a server can be reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Endpoint {
+    /// An absolute path.
+    Unix(PathBuf),
+    /// An address and the port in use.
+    Tcp(SocketAddr),
+}
+
+impl Endpoint {
+    /// The URI by which clients find the export here: `nbd+unix:///NAME?socket=PATH` or `nbd://HOST:PORT/NAME`,
+    /// percent-encoded.
+    pub fn uri(&self, export_name: &str) -> String {
+        let name = Escaped(export_name.as_bytes());
+        match self {
+            Self::Unix(path) => format!("nbd+unix:///{name}?socket={}", Escaped(path.as_os_str().as_bytes())),
+            Self::Tcp(address) => format!("nbd://{address}/{name}"),
+        }
+    }
+}
+
+impl fmt::Display for Endpoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Tcp(address) => write!(f, "{address}"),
+        }
+    }
+}
+
+/// Percent-encodes all but the unreserved characters and `/`, which both a path and a query may hold as they are.
+struct Escaped<'a>(&'a [u8]);
+
+impl fmt::Display for Escaped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for &byte in self.0 {
+            match byte {
+                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b'/' => {
+                    f.write_char(byte.into())?;
+                }
+                _ => write!(f, "%{byte:02X}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unix_sockets_and_tcp_addresses() {
+        let unix = Endpoint::Unix("/run/my array/a&b.sock".into());
+        assert_eq!(unix.uri("disk 1"), "nbd+unix:///disk%201?socket=/run/my%20array/a%26b.sock");
+        assert_eq!(unix.uri(""), "nbd+unix:///?socket=/run/my%20array/a%26b.sock");
+        let tcp = Endpoint::Tcp("127.0.0.1:10809".parse().unwrap());
+        assert_eq!(tcp.uri("größe"), "nbd://127.0.0.1:10809/gr%C3%B6%C3%9Fe");
+        let six = Endpoint::Tcp("[::1]:10809".parse().unwrap());
+        assert_eq!(six.uri("a"), "nbd://[::1]:10809/a");
+    }
+}
