@@ -93,14 +93,15 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
     for (path, reason) in unreadable {
         tracing::warn!("{}: {reason}", path.display());
     }
-    let (files, candidates): (Vec<_>, Vec<_>) = members.into_iter().unzip();
+    let known = members.into_iter().map(|opened| (opened.size, opened.candidate));
+    let (sizes, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
     let (superblock, geometry) = (&verdict.superblock, &verdict.geometry);
     let level = geometry.spec().level;
     let mut members: Vec<MemberReport> =
         candidates.iter().enumerate().map(|(index, candidate)| member(&verdict, index, candidate)).collect();
-    for (member, (file, candidate)) in members.iter_mut().zip(files.iter().zip(&candidates)) {
-        if file.size() < candidate.superblock.areas.member_size {
+    for (member, (size, candidate)) in members.iter_mut().zip(sizes.into_iter().zip(&candidates)) {
+        if size < candidate.superblock.areas.member_size {
             member.state = "truncated";
         }
     }

@@ -211,8 +211,8 @@ fn examined(found: &examine::Report) -> Result<String> {
 }
 
 fn drawn(paths: &[PathBuf], deadline: Duration) -> Result<String> {
-    let (_, candidates): (Vec<_>, Vec<_>) =
-        candidates(&readable(paths, deadline)?, Access::Inspect)?.members.into_iter().unzip();
+    let opened = candidates(&readable(paths, deadline)?, Access::Inspect)?.members;
+    let candidates: Vec<_> = opened.into_iter().map(|opened| opened.candidate).collect();
     let geometry = judge(&candidates)?.geometry;
     let stripes = layout::period(geometry.spec().level, geometry.spec().members);
     Ok(draw(&geometry, stripes.into()))

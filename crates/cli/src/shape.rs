@@ -34,7 +34,7 @@ pub(crate) fn placed(args: &MapArgs) -> Result<Placed> {
 
 fn existing(paths: &[PathBuf]) -> Result<Placed> {
     let named = candidates(paths, Access::Inspect)?;
-    let (_, candidates): (Vec<_>, Vec<_>) = named.members.into_iter().unzip();
+    let candidates: Vec<_> = named.members.into_iter().map(|opened| opened.candidate).collect();
     let verdict = judge(&candidates)?;
     let member = |index: &Option<usize>| {
         let candidate = index.map(|index| &candidates[index]);

@@ -288,13 +288,13 @@ impl Buf {
 
     /// Whether a device operation may be using the memory.
     #[must_use]
-    pub fn is_lent(&self) -> bool {
+    pub(crate) fn is_lent(&self) -> bool {
         self.hold.block.is_leased_in(&(0..self.hold.block.bytes()))
     }
 
     /// Whether a device operation may be filling the memory.
     #[must_use]
-    pub fn is_being_filled(&self) -> bool {
+    pub(crate) fn is_being_filled(&self) -> bool {
         self.hold.block.is_filled_in(&(0..self.hold.block.bytes()))
     }
 
@@ -340,7 +340,7 @@ impl Buf {
     /// # Panics
     /// When the range is not inside the buffer, or a part of it is leased.
     #[must_use]
-    pub fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+    pub(crate) fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         self.check(&range);
         assert!(!self.hold.block.is_leased_in(&range), "a device may be using the bytes that are changed");
         // SAFETY: the range is inside the block, which `self` keeps alive; no lease covers a part of it, none can be
@@ -444,9 +444,9 @@ impl Parcel {
 
 impl Lease {
     fn new(hold: &Hold, range: Range<usize>, access: Access) -> Self {
-        let narrow = |number: usize| u32::try_from(number).expect("a buffer that is lent has less than 4 GiB");
-        let (start, len) = (narrow(range.start), narrow(range.len()));
-        let ticket = narrow(hold.block.lend(range, access));
+        let to_u32 = |number: usize| u32::try_from(number).expect("a buffer that is lent has less than 4 GiB");
+        let (start, len) = (to_u32(range.start), to_u32(range.len()));
+        let ticket = to_u32(hold.block.lend(range, access));
         Self { hold: hold.share(), ticket, start, len, access }
     }
 
@@ -497,7 +497,7 @@ impl Lease {
     }
 
     /// Grows this lease to read over the bytes of `next`, when they follow in the same memory; whether they do.
-    pub fn extend_over(&mut self, next: &Self) -> bool {
+    pub(crate) fn extend_over(&mut self, next: &Self) -> bool {
         let follows = Rc::ptr_eq(&self.hold.block, &next.hold.block) && self.start + self.len == next.start;
         let extends = follows && !self.is_writable() && !next.is_writable();
         if extends {
@@ -523,7 +523,8 @@ impl Lease {
     ///
     /// # Panics
     /// When the lengths differ.
-    pub fn copy_to(&self, target: &mut [u8]) {
+    #[cfg(any(test, feature = "testing"))]
+    pub(crate) fn copy_to(&self, target: &mut [u8]) {
         assert_eq!(target.len(), self.len(), "a lease is read whole");
         // SAFETY: the range is inside the block, which the lease keeps alive; `Buf` hands out no exclusive reference
         // into it while this lease exists.

@@ -9,7 +9,7 @@ use std::time::Duration;
 const FIRST_POWER: u32 = 4;
 
 /// Buckets with a bound; the last one's is about 8 s.
-pub const BOUNDS: usize = 20;
+pub(crate) const BOUNDS: usize = 20;
 
 /// See the module.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

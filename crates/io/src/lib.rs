@@ -15,17 +15,18 @@ macro_rules! planted {
 }
 
 pub mod array;
+mod bounds;
 pub mod buf;
 pub mod cache;
 pub mod disk;
 pub mod engine;
-pub mod error;
+mod error;
 pub mod format;
 pub mod histogram;
 pub mod member;
 #[cfg(feature = "mutants")]
 pub mod mutant;
-pub mod signature;
+mod signature;
 pub mod superblock;
 pub mod xor;
 

@@ -5,6 +5,7 @@
 //! nothing of what the member contains.
 
 mod create;
+mod error;
 mod lock;
 
 use std::fs::{File, OpenOptions};
@@ -12,33 +13,17 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
 use uraid_layout::Bytes;
 
 use crate::buf::Buf;
-use crate::format::superblock::SECTOR_SIZES;
+use crate::format::superblock::{Allocation, SECTOR_SIZES};
 
+pub use error::MemberError;
 pub(crate) use lock::WAIT_MAX as LOCK_WAIT_MAX;
-pub use lock::Wait;
-
-/// What the kernel says of a device that fails, or has gone: the block layer's errors, and what opening a dead device
-/// gives.
-const DEVICE_FAILURES: [Errno; 11] = [
-    Errno::IO,
-    Errno::NXIO,
-    Errno::NODEV,
-    Errno::NOMEDIUM,
-    Errno::REMOTEIO,
-    Errno::NODATA,
-    Errno::ILSEQ,
-    Errno::TIMEDOUT,
-    Errno::NOLINK,
-    Errno::BADE,
-    Errno::SHUTDOWN,
-];
+pub use lock::{Access, Wait};
 
 /// How statfs(2) names a tmpfs.
 const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
@@ -46,17 +31,6 @@ const TMPFS_MAGIC: rustix::fs::FsWord = 0x0102_1994;
 /// The same of file systems that ask another process or machine: FUSE, NFS, SMB (old and new), Ceph, 9P.
 const STALLING_MAGICS: [rustix::fs::FsWord; 6] =
     [0x6573_5546, 0x6969, 0xFF53_4D42, 0xFE53_4D42, 0x00C3_6400, 0x0102_1997];
-
-/// What a member is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Reading only: opened read-only, with a shared lock.
-    ReadOnly,
-    /// Reading and writing, with an exclusive lock.
-    ReadWrite,
-    /// Reading without a lock what somebody else may be writing: enough to ask a member what it is, not to use it.
-    Inspect,
-}
 
 /// What every operation's offset, length and memory are multiples of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,115 +61,6 @@ pub struct Member {
     is_device: bool,
     is_in_memory: bool,
     may_stall: bool,
-}
-
-/// Why a member can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum MemberError {
-    /// A system call failed.
-    #[error("{path}: can't {action}: {source}", path = path.display())]
-    Io {
-        /// The member.
-        path: PathBuf,
-        /// What was being done.
-        action: &'static str,
-        /// What the kernel said.
-        source: io::Error,
-    },
-    /// Neither a regular file nor a block device.
-    #[error("{path}: is {kind}; a member is a regular file or a block device", path = path.display())]
-    WrongKind {
-        /// The path.
-        path: PathBuf,
-        /// What it is, with its article.
-        kind: &'static str,
-    },
-    /// Another process of ours uses it.
-    #[error("{path}: is in use by {}; stop \
-        that first", holder.map_or("another process".into(), |pid| format!("process {pid}")),
-        path = path.display())]
-    Locked {
-        /// The member.
-        path: PathBuf,
-        /// The process that holds the lock, where the kernel tells.
-        holder: Option<u32>,
-    },
-    /// The kernel uses the device.
-    #[error(
-        "{path}: the kernel uses this device: unmount it, or stop the array, volume or \
-         swap on it",
-        path = path.display()
-    )]
-    Busy {
-        /// The device.
-        path: PathBuf,
-    },
-    /// It hangs. What was begun may still be done, at any time.
-    #[error("{path}: did not {action} within {}", span(*deadline), path = path.display())]
-    Silent {
-        /// The member.
-        path: PathBuf,
-        /// What it was to do.
-        action: &'static str,
-        /// How long it had.
-        deadline: Duration,
-    },
-    /// The same file twice.
-    #[error(
-        "{second}: is the same file as {first}; name each \
-         member once",
-        first = first.display(), second = second.display()
-    )]
-    SameFile {
-        /// The path that was named first.
-        first: PathBuf,
-        /// The path that leads to the same file.
-        second: PathBuf,
-    },
-    /// The file to create exists.
-    #[error("{path}: exists already", path = path.display())]
-    Exists {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The file system has no room, or can't promise it.
-    #[error(
-        "{path}: can't allocate {size} bytes: {source}; make room, or create a sparse file and risk running out later",
-        path = path.display()
-    )]
-    NoSpace {
-        /// The path.
-        path: PathBuf,
-        /// The size asked for.
-        size: Bytes,
-        /// What the kernel said.
-        source: io::Error,
-    },
-}
-
-/// A time for people.
-fn span(time: Duration) -> String {
-    if time.subsec_millis() == 0 { format!("{} s", time.as_secs()) } else { format!("{} ms", time.as_millis()) }
-}
-
-impl MemberError {
-    /// What the kernel said where the device itself failed: who it is may be asked of others. None where somebody has
-    /// to mend the path, the permissions or the program.
-    #[must_use]
-    pub fn failure(&self) -> Option<(&'static str, Errno)> {
-        self.said().filter(|(_, errno)| DEVICE_FAILURES.contains(errno))
-    }
-
-    /// What the kernel said where a member can't be opened for writing: it is write-protected, or this user may not.
-    pub(crate) fn protection(&self) -> Option<(&'static str, Errno)> {
-        self.said().filter(|(_, errno)| [Errno::PERM, Errno::ACCESS, Errno::ROFS].contains(errno))
-    }
-
-    /// What was to be done, and what the kernel said to it.
-    fn said(&self) -> Option<(&'static str, Errno)> {
-        let Self::Io { action, source, .. } = self else { return None };
-        Some((*action, Errno::from_raw_os_error(source.raw_os_error()?)))
-    }
 }
 
 impl Member {
@@ -249,14 +114,23 @@ impl Member {
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or
     /// machine likes.
     #[must_use]
-    pub fn may_stall(&self) -> bool {
+    pub(crate) fn may_stall(&self) -> bool {
         self.may_stall
     }
 
     /// Whether what stops one stops the other: they are files of one file system.
     #[must_use]
-    pub fn shares_fate(&self, other: &Self) -> bool {
+    pub(crate) fn shares_fate(&self, other: &Self) -> bool {
         !self.is_device && !other.is_device && self.id.device == other.id.device
+    }
+
+    /// Creates a file of `size` zero bytes with mode 0600, makes it and its name durable, and opens it for writing. A
+    /// file that can't be made whole is removed.
+    ///
+    /// # Errors
+    /// When the path exists, the file system has no room, or a system call fails.
+    pub fn create(path: &Path, size: Bytes, allocation: Allocation) -> Result<Self, MemberError> {
+        create::new_file(path, size, allocation, || Self::open(path, Access::ReadWrite))
     }
 
     /// Opens and locks one member. Waits for two seconds for whoever uses it, who may only be looking, and for ten
@@ -272,7 +146,7 @@ impl Member {
     ///
     /// # Errors
     /// The same.
-    pub fn open_waiting(path: &Path, access: Access, wait: Wait) -> Result<Self, MemberError> {
+    pub(crate) fn open_waiting(path: &Path, access: Access, wait: Wait) -> Result<Self, MemberError> {
         let id = FileId::of(path)?;
         let (file, is_direct) = lock::patiently(|| open_direct(path, access), wait, std::thread::sleep)?;
         // The file stays open meanwhile: closing a device that was open for writing has udev look at it once more.
@@ -304,7 +178,7 @@ impl Member {
     ///
     /// # Errors
     /// As [`Member::open`], and when two paths lead to the same file.
-    pub fn open_all(paths: &[impl AsRef<Path>], access: Access) -> Result<Vec<Self>, MemberError> {
+    pub(crate) fn open_all(paths: &[impl AsRef<Path>], access: Access) -> Result<Vec<Self>, MemberError> {
         let mut members: Vec<Self> = Vec::with_capacity(paths.len());
         for path in paths {
             let path = path.as_ref();
@@ -397,7 +271,7 @@ impl Member {
     ///
     /// # Errors
     /// When the device fails.
-    pub fn peek(&self, offset: Bytes, len: Bytes) -> Result<Vec<u8>, MemberError> {
+    pub(crate) fn peek(&self, offset: Bytes, len: Bytes) -> Result<Vec<u8>, MemberError> {
         const STEP: u64 = 4096;
         let end = offset.0.saturating_add(len.0).min(self.size.0);
         let start = offset.0 / STEP * STEP;

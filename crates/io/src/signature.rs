@@ -13,11 +13,11 @@ use crate::format::superblock;
 
 /// What was found, and where.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Signature {
+pub(crate) struct Signature {
     /// The format, as its users call it.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Where its magic bytes are.
-    pub offset: Bytes,
+    pub(crate) offset: Bytes,
 }
 
 /// Bytes read at each end: up to and including the first label of a ZFS device, and the last place of an md superblock.
@@ -26,7 +26,7 @@ const TAIL_BYTES: u64 = 160 << 10;
 
 /// What holds nothing reads as zeros in so much at its start, and at its end. It is a sample: nobody waits for a whole
 /// disk to be read, and whoever wants a disk to count as empty can make it so quickly.
-pub const ENDS: Bytes = Bytes(4 << 20);
+pub(crate) const ENDS: Bytes = Bytes(4 << 20);
 
 /// What is read at once.
 const PIECE_BYTES: u64 = 1 << 20;
@@ -36,7 +36,7 @@ const STEP_BYTES: u64 = 4096;
 
 /// Both ends of a file or device of `size` bytes, which may meet: where they begin, and their lengths.
 #[must_use]
-pub fn ends(size: Bytes) -> [(Bytes, Bytes); 2] {
+pub(crate) fn ends(size: Bytes) -> [(Bytes, Bytes); 2] {
     let size = size.0 / STEP_BYTES * STEP_BYTES;
     let head = size.min(ENDS.0);
     let tail = size.saturating_sub(ENDS.0).max(head);
@@ -47,7 +47,7 @@ pub fn ends(size: Bytes) -> [(Bytes, Bytes); 2] {
 ///
 /// # Errors
 /// What `read_at` reports.
-pub fn find<E>(
+pub(crate) fn find<E>(
     size: Bytes,
     mut read_at: impl FnMut(Bytes, Bytes) -> Result<Vec<u8>, E>,
 ) -> Result<Option<Signature>, E> {
@@ -70,7 +70,7 @@ pub fn find<E>(
 ///
 /// # Errors
 /// What `read_at` reports.
-pub fn detect<E>(
+pub(crate) fn detect<E>(
     size: Bytes,
     mut read_at: impl FnMut(Bytes, Bytes) -> Result<Vec<u8>, E>,
 ) -> Result<Option<Signature>, E> {

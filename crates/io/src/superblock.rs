@@ -24,6 +24,7 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
     for position in superblock.write_positions() {
         member.write_at(position, &buf)?;
     }
+    // One flush for both copies: until it is over, the version before is whole in the other slot.
     Ok(member.sync()?)
 }
 
@@ -37,6 +38,7 @@ pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
 /// When the member is open for reading only, or smaller than [`MEMBER_MIN`](crate::format::superblock::MEMBER_MIN).
 pub fn erase(member: &Member) -> Result<(), Error> {
     let step = Bytes(member.alignment().offset.0.max(SECTOR_BYTES));
+    // The superblocks go first, durably: a member that is half erased is none.
     for areas in erased(member.size(), step) {
         for area in areas {
             member.write_at(area.offset, &Buf::zeroed(area.size))?;

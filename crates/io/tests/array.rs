@@ -35,7 +35,7 @@ fn candidate(slot: u8, epoch: u64, failed: &[u8]) -> Candidate {
     let areas = Areas::new(SIZE, Areas::default_log(SIZE), Integrity::None).expect("large enough");
     let members = [1, 2, 3].map(|number| (uuid(number), areas));
     let mut superblock = Superblock::of_new_array(uuid(99), spec, &members).swap_remove(usize::from(slot));
-    (superblock.epoch, superblock.sequence) = (Epoch(epoch), Revision(epoch));
+    (superblock.epoch, superblock.revision) = (Epoch(epoch), Revision(epoch));
     failed.iter().for_each(|&slot| superblock.slots[usize::from(slot)].state = SlotState::Failed);
     Candidate { path: format!("member{slot}").into(), superblock }
 }
@@ -422,7 +422,7 @@ fn a_forced_array_stays_dirty_while_redundancy_is_left_that_may_not_match() {
         let paths = paths(&directory, members);
         create(&paths, &without_log(level), |_, _| ()).expect("created");
         for path in &paths {
-            store(path, &Superblock { is_clean: false, sequence: Revision(2), ..stored(path) });
+            store(path, &Superblock { is_clean: false, revision: Revision(2), ..stored(path) });
         }
         let forced = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
         let mut engine = Array::open(&paths[1..], forced).expect("forced").into_engine::<u8>().expect("an engine");
@@ -454,7 +454,7 @@ fn two_rounds_cut_off_in_a_row_lose_nobody() {
     for _ in 0..3 {
         let mut superblock = stored(&paths[0]);
         superblock.epoch.0 += 1;
-        superblock.sequence.0 += 1;
+        superblock.revision.0 += 1;
         store(&paths[0], &superblock);
         let array = open(&paths).expect("a round that was cut off is no loss");
         assert!(array.missing().is_empty());

@@ -108,7 +108,7 @@ fn only_a_whole_and_clean_array_is_configured() {
         .expect_err("a member is missing");
     assert!(matches!(refused, ConfigureError::NotWhole { .. }), "{refused}");
     for path in &paths {
-        store(path, &Superblock { is_clean: false, sequence: Revision(2), ..stored(path) });
+        store(path, &Superblock { is_clean: false, revision: Revision(2), ..stored(path) });
     }
     let refused =
         open(&paths).expect("opens").configure(&Setting::Consistency(Consistency::None)).expect_err("it is dirty");
@@ -141,8 +141,8 @@ fn a_change_that_is_cut_off_is_made_on_all_members() {
     for first in 0..3 {
         let (_directory, paths) = made(&options(RAID5), 3).expect("made");
         let before = stored(&paths[first]);
-        let (epoch, sequence) = (Epoch(before.epoch.0 + 1), Revision(before.sequence.0 + 1));
-        store(&paths[first], &Superblock { consistency: Consistency::Bitmap, epoch, sequence, ..before });
+        let (epoch, revision) = (Epoch(before.epoch.0 + 1), Revision(before.revision.0 + 1));
+        store(&paths[first], &Superblock { consistency: Consistency::Bitmap, epoch, revision, ..before });
         let array = open(&paths).expect("opens");
         assert!(array.missing().is_empty());
         drop(array);

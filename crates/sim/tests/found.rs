@@ -1,6 +1,6 @@
 //! What runs from seeds have found, each as small as it can be.
 
-use uraid_io::array::{Assembled, judge};
+use uraid_io::array::{Assembled, judge, recover};
 use uraid_io::buf::Buf;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Engine, EngineError};
@@ -36,7 +36,7 @@ fn open_for(members: &Members, access: Access) -> (SimDisk, Assembled<SimDisk>) 
     let verdict = judge(&candidates).expect("an array");
     let generation = Uuid::from_bytes([7; 16]);
     let array = Assembled::new(disk.clone(), &verdict, &candidates, access, generation).expect("it opens");
-    let array = if array.needs_recovery() { array.recover(|_| {}).expect("it recovers") } else { array };
+    let array = if array.needs_recovery() { recover(array, |_| {}).expect("it recovers") } else { array };
     (disk, array)
 }
 

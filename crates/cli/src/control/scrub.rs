@@ -11,7 +11,7 @@ use anyhow::{Result, bail, ensure};
 use tokio::sync::Notify;
 use uraid_io::engine::{Blame, Mismatch, ScrubMode, ScrubStatus};
 use uraid_io::format::UnixSeconds;
-use uraid_io::format::superblock::{ScrubFound, ScrubRecord, ScrubRun};
+use uraid_io::format::superblock::{ScrubFound, ScrubHistory, ScrubRun};
 use uraid_layout::{Geometry, MemberIndex, StripeId};
 
 use super::Control;
@@ -195,7 +195,7 @@ impl Control {
             tell(Event::ScrubIncomplete);
         } else if status.done == status.total {
             let finished = now().ok().or(self.reactor.scrub_record().finished);
-            self.reactor.keep_scrub(ScrubRecord { finished, run: None }, true);
+            self.reactor.keep_scrub(ScrubHistory { finished, run: None }, true);
             tell(Event::ScrubFinished);
         } else {
             self.keep(Some(run).filter(|_| !is_stopped.get()), true);
@@ -204,7 +204,7 @@ impl Control {
 
     fn keep(&self, run: Option<ScrubRun>, at_once: bool) {
         let record = self.reactor.scrub_record();
-        self.reactor.keep_scrub(ScrubRecord { run, ..record }, at_once);
+        self.reactor.keep_scrub(ScrubHistory { run, ..record }, at_once);
     }
 
     /// The number of parity stripes after which a scrub's position is recorded for its own sake.

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, EngineError, Fill, Progress, Replacement, ScrubStatus};
-use uraid_io::format::superblock::{ScrubRecord, ScrubRun};
+use uraid_io::format::superblock::{ScrubHistory, ScrubRun};
 use uraid_layout::{Bytes, Geometry};
 use uraid_nbd::RequestMemory;
 
@@ -41,7 +41,7 @@ pub(crate) struct Facts {
     /// By slot.
     pub(crate) logs: Vec<Option<Fill>>,
     pub(crate) scrub: Option<ScrubStatus>,
-    pub(crate) scrub_record: ScrubRecord,
+    pub(crate) scrub_record: ScrubHistory,
     pub(crate) rebuild: Option<Progress>,
     /// With the new member and its path.
     pub(crate) replacement: Option<(Replacement, Member)>,
@@ -118,12 +118,12 @@ impl Reactor {
     }
 
     /// The record of scrubs, on the members or about to be written to them.
-    pub(crate) fn scrub_record(&self) -> ScrubRecord {
+    pub(crate) fn scrub_record(&self) -> ScrubHistory {
         self.engine.borrow().scrub_record()
     }
 
     /// Records the state of scrubs, at once or with the next record.
-    pub(crate) fn keep_scrub(&self, record: ScrubRecord, at_once: bool) {
+    pub(crate) fn keep_scrub(&self, record: ScrubHistory, at_once: bool) {
         self.engine.borrow_mut().keep_scrub(record, at_once);
         self.turn();
     }

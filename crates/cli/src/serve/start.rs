@@ -142,7 +142,7 @@ fn leave_out_with_damaged_log(error: Error, members: &mut Vec<PathBuf>) -> Resul
     };
     let (count, found) = (members.len(), candidates(members, Access::Inspect)?.members);
     let is_damaged = |path: &PathBuf| {
-        found.iter().any(|(_, candidate)| candidate.path == *path && candidate.superblock.slot == damaged)
+        found.iter().any(|opened| opened.candidate.path == *path && opened.candidate.superblock.slot == damaged)
     };
     members.retain(|path| !is_damaged(path));
     if members.len() == count {
@@ -157,7 +157,7 @@ fn agree(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Arra
     if !array.needs_recovery() || args.read_only {
         return Ok(array);
     }
-    let (part, all) = (array.recovery(), array.geometry.capacity().bytes());
+    let (part, all) = (array.recovery_bytes(), array.geometry.capacity().bytes());
     let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
     if array.is_initialising() {
         let members = list(&array.geometry.all_members().iter().collect::<Vec<_>>());

@@ -100,7 +100,7 @@ fn members((level, members, integrity): (Level, u8, Integrity)) -> Vec<Sound> {
             integrity,
             generation: Uuid::from_bytes([0xc0; 16]),
             epoch: Epoch(5),
-            sequence: Revision(8),
+            revision: Revision(8),
             is_clean: false,
             ..new
         };

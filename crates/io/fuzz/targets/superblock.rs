@@ -6,8 +6,8 @@ use libfuzzer_sys::fuzz_target;
 use uraid_io::format::superblock::{SUPERBLOCK_BYTES, Superblock, decode, encode, newest};
 use uraid_io_fuzz::{Input, Sound, array, seal};
 
-/// Where the sequence is; `docs/on-disk-format.md`.
-const SEQUENCE: usize = 224;
+/// Where the revision is; `docs/on-disk-format.md`.
+const REVISION: usize = 224;
 
 fuzz_target!(|bytes: &[u8]| {
     let _ = decode(bytes);
@@ -22,7 +22,7 @@ fuzz_target!(|bytes: &[u8]| {
         let _ = superblock.write_positions();
     }
     if let Ok(newest) = newest(decoded.clone()) {
-        let newer = |other: &Superblock| (other.epoch, other.sequence) > (newest.epoch, newest.sequence);
+        let newer = |other: &Superblock| (other.epoch, other.revision) > (newest.epoch, newest.revision);
         assert!(!decoded.iter().flatten().any(newer), "no newer copy is sound");
     }
 });
@@ -30,7 +30,7 @@ fuzz_target!(|bytes: &[u8]| {
 /// One of a member's copies, changed, and mostly with the right checksum.
 fn copy_of(sound: &Sound, copy: u8, input: &mut Input<'_>) -> [u8; SUPERBLOCK_BYTES] {
     let mut bytes = sound.bytes;
-    bytes[SEQUENCE] += copy;
+    bytes[REVISION] += copy;
     input.change(&mut bytes);
     if input.byte() % 8 != 7 {
         seal(&mut bytes);

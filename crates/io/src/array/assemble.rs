@@ -1,24 +1,26 @@
 //! From accepted members to an array that can be served, whatever is behind them: files, devices, or simulated members.
 //!
-//! Members that a cut-off round of superblock writes did not reach catch up first. [`Assembled::recover`] then brings
-//! the array into agreement after an unclean stop; it can be cut off at any point and begun again. A member that fails
-//! meanwhile is given up where the level allows that ([`losses`](super::losses)).
+//! Members that a cut-off round of superblock writes did not reach catch up first. [`recover`](super::recover) then
+//! brings the array into agreement after an unclean stop; it can be cut off at any point and begun again. A member that
+//! fails meanwhile is given up where the level allows that ([`losses`](super::losses)).
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
+use super::bitmap::read_bitmap;
+use super::blocking::{flush, run, run_all, superblock_writes};
+use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
 use super::losses::{Loss, Losses};
 use super::overlay::Overlay;
-use super::recover::RecoverError;
 use super::redo;
 use crate::Error;
 use crate::buf::Buf;
-use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
+use crate::disk::{Completion, Disk, DiskOp, OpKind};
 use crate::engine::{Engine, EngineError, Record};
-use crate::format::bitmap::{Bitmap, Regions};
-use crate::format::superblock::{Consistency, SUPERBLOCK_BYTES, SlotState, Superblock, encode};
+use crate::format::bitmap::Bitmap;
+use crate::format::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode};
 use crate::member::Access;
 
 /// An array whose members may be used.
@@ -59,8 +61,8 @@ impl<D: Disk> Assembled<D> {
         let truth = &verdict.superblock;
         let own = |index: &Option<usize>| {
             index.map(|index| {
-                let Superblock { member, slot, areas, sequence, .. } = candidates[index].superblock;
-                Superblock { member, slot, areas, sequence, ..truth.clone() }
+                let Superblock { member, slot, areas, revision, .. } = candidates[index].superblock;
+                Superblock { member, slot, areas, revision, ..truth.clone() }
             })
         };
         let mut superblocks: Vec<Option<Superblock>> = verdict.slots.iter().map(own).collect();
@@ -74,7 +76,7 @@ impl<D: Disk> Assembled<D> {
         let is_resynced = is_unclean && !is_logged && geometry.tolerance() > 0 && can_resync;
         if access == Access::ReadWrite {
             assert!(verdict.stale.is_empty(), "what is out of date is read, not written");
-            settle_members(&mut disk, verdict, candidates, &mut superblocks, &mut losses)?;
+            catch_up(&mut disk, verdict, candidates, &mut superblocks, &mut losses)?;
         }
         let (overlay, current) = loop {
             if !is_resynced {
@@ -92,7 +94,7 @@ impl<D: Disk> Assembled<D> {
                 Err(error) => return Err(error),
             }
         };
-        let bitmap = bitmap(&mut disk, &geometry, truth.is_clean, &current);
+        let bitmap = read_bitmap(&mut disk, &geometry, truth.is_clean, &current);
         let mut record = Record::new(superblocks);
         if !truth.is_clean && truth.consistency != Consistency::Log {
             // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the
@@ -123,13 +125,13 @@ impl<D: Disk> Assembled<D> {
         self.record.missing()
     }
 
-    /// Whether the array's creation has not ended, which [`Assembled::recover`] ends.
+    /// Whether the array's creation has not ended, which [`recover`](super::recover) ends.
     pub fn is_initialising(&self) -> bool {
         self.record.any().initialising.is_some()
     }
 
     /// Whether the array was not stopped cleanly, or not even created, and something may not agree that
-    /// [`Assembled::recover`] can bring into agreement.
+    /// [`recover`](super::recover) can bring into agreement.
     pub fn needs_recovery(&self) -> bool {
         match self.record.consistency() {
             _ if self.is_initialising() => true,
@@ -141,7 +143,7 @@ impl<D: Disk> Assembled<D> {
     }
 
     /// Makes durable on the members' superblocks that others are missing. A member that fails that is missing, too.
-    pub(super) fn settle_record(&mut self) -> Result<(), RecoverError> {
+    pub(super) fn record_losses(&mut self) -> Result<(), RecoverError> {
         let Self { disk, record, losses, .. } = self;
         let (mut completions, mut failures) = (Vec::new(), Vec::new());
         loop {
@@ -211,7 +213,7 @@ impl<D: Disk> Assembled<D> {
 ///
 /// The superblocks that were found are written again: one whose flush failed may not be on the medium, although it was
 /// read, and no later flush would bring it there. So a copy that is damaged is made good, too.
-fn settle_members(
+fn catch_up(
     disk: &mut impl Disk,
     verdict: &Verdict,
     candidates: &[Candidate],
@@ -232,7 +234,7 @@ fn settle_members(
         // too.
         if found.epoch < verdict.superblock.epoch && !planted!(CatchUpSkipped) {
             let superblock = superblocks[found.slot.index()].as_mut().expect("an accepted member has a superblock");
-            superblock.sequence.0 += 1;
+            superblock.revision.0 += 1;
             rounds[2].extend(superblock_writes(superblock));
         }
     }
@@ -268,54 +270,6 @@ fn whole(disk: &mut impl Disk, superblock: &Superblock) -> Result<[bool; 2], Err
     Ok([0, 1].map(|copy| is_read[copy] && blocks[copy].as_ref() == sound))
 }
 
-/// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and
-/// whole needs none.
-pub(super) fn bitmap(
-    disk: &mut impl Disk,
-    geometry: &Geometry,
-    is_clean: bool,
-    superblocks: &[Option<Superblock>],
-) -> Option<Bitmap> {
-    let present = || superblocks.iter().flatten();
-    let any = present().next()?;
-    let regions = Regions::new(geometry);
-    let mut bitmap =
-        (geometry.tolerance() > 0 && any.consistency != Consistency::None).then(|| Bitmap::empty(regions))?;
-    let is_whole = any.slots.iter().all(|record| record.state == SlotState::Active);
-    let is_complete = is_whole && present().count() == geometry.members();
-    if is_clean && (is_complete || planted!(BitsOfCleanForgotten)) {
-        return Some(bitmap);
-    }
-    let Some(seal) = any.seal() else {
-        // Up to now every member had everything; after an unclean stop one that is missing may lack what is in the log.
-        let is_known = is_clean || is_complete || planted!(RedoneUnmarked);
-        return Some(if is_known { bitmap } else { Bitmap::full(regions) });
-    };
-    for own in present() {
-        let mut bytes = Buf::zeroed(regions.bitmap_bytes());
-        let segments = smallvec![bytes.lease_write(0..bytes.len())];
-        let (member, offset) = (own.slot, own.areas.bitmap.offset);
-        match perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }]) {
-            Ok(()) if planted!(BitsUnread) => {}
-            Ok(()) if planted!(BitsOfOneMember) => bitmap = Bitmap::decode(regions, seal, bytes.as_ref()),
-            Ok(()) => bitmap.unite(&Bitmap::decode(regions, seal, bytes.as_ref())),
-            Err(error) => {
-                tracing::warn!(%member, %error, "the write-intent bitmap can't be read: all of it counts as set");
-                return Some(Bitmap::full(regions));
-            }
-        }
-    }
-    Some(bitmap)
-}
-
-/// Runs operations and waits for all of them.
-///
-/// # Errors
-/// The first that failed.
-pub(super) fn perform(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<(), Error> {
-    run(disk, ops)?.into_iter().next().map_or(Ok(()), |error| Err(error.into()))
-}
-
 /// The same; whose operations fail is given up.
 fn attempt(
     disk: &mut impl Disk,
@@ -323,51 +277,4 @@ fn attempt(
     losses: &mut Losses,
 ) -> Result<(), RecoverError> {
     run(disk, ops)?.into_iter().try_for_each(|error| losses.give_up(error.into()))
-}
-
-/// Runs operations and waits for all of them: the errors, in the order in which they came.
-///
-/// # Errors
-/// When the disk as a whole is broken.
-pub(super) fn run(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<Vec<DiskError>, Error> {
-    Ok(run_all(disk, ops)?.into_iter().filter_map(|completion| completion.result.err()).collect())
-}
-
-/// The same: how each ended.
-///
-/// # Errors
-/// As [`run`].
-pub(super) fn run_all(disk: &mut impl Disk, ops: impl IntoIterator<Item = DiskOp>) -> Result<Vec<Completion>, Error> {
-    let mut count = 0_usize;
-    for op in ops {
-        disk.submit(op);
-        count += 1;
-    }
-    let mut completions = Vec::with_capacity(count);
-    disk.kick()?;
-    loop {
-        disk.reap(&mut completions);
-        if completions.len() == count {
-            return Ok(completions);
-        }
-        let (left, in_flight) = (count - completions.len(), disk.in_flight());
-        // A disk that is broken as a whole says so, and has nothing in flight any more.
-        disk.wait()?;
-        assert!(in_flight > 0, "{left} operations are neither under way nor over");
-    }
-}
-
-pub(super) fn flush(member: MemberIndex) -> DiskOp {
-    DiskOp { tag: 0, member, kind: OpKind::Flush, offset: Bytes(0), segments: Segments::new() }
-}
-
-/// The writes of a superblock: of the copy at the head, and of the one at the tail.
-pub(super) fn superblock_writes(superblock: &Superblock) -> [DiskOp; 2] {
-    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
-    block.as_mut().copy_from_slice(&encode(superblock));
-    let member = superblock.slot;
-    superblock.write_positions().map(|offset| {
-        let segments = smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
-        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
-    })
 }

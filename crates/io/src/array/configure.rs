@@ -7,10 +7,11 @@
 use thiserror::Error;
 use uraid_layout::{Bytes, Level, MemberIndex, MemberSet};
 
-use super::are;
-use super::assemble::{Assembled, bitmap, flush, perform, superblock_writes};
+use super::assemble::Assembled;
+use super::bitmap::read_bitmap;
+use super::blocking::store_all;
 use super::create::stripe_on_member;
-use super::open::Array;
+use super::error::are;
 use crate::Error;
 use crate::disk::Disk;
 use crate::engine::Record;
@@ -83,68 +84,51 @@ pub enum ConfigureError {
     Member(#[from] Error),
 }
 
-impl Array {
-    /// See [`Assembled::configure`].
-    ///
-    /// # Errors
-    /// See there.
-    ///
-    /// # Panics
-    /// When the array is open for reading only.
-    pub fn configure(self, setting: &Setting) -> Result<Self, ConfigureError> {
-        let assembled = self.assembled.configure(setting)?;
-        let superblock = assembled.record.any().clone();
-        Ok(Self { superblock, assembled, ..self })
+/// Changes a setting, durably; blocks.
+///
+/// # Errors
+/// When the array is not whole and clean, the setting does not suit it, or a member fails.
+///
+/// # Panics
+/// When the array is open for reading only.
+pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<Assembled<D>, ConfigureError> {
+    assert_eq!(assembled.access, Access::ReadWrite, "configuring writes superblocks");
+    let Assembled { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = assembled;
+    let level = geometry.spec().level;
+    if let Setting::Name(name) = setting {
+        check_name(name)?;
     }
-}
-
-impl<D: Disk> Assembled<D> {
-    /// Changes a setting, durably; blocks.
-    ///
-    /// # Errors
-    /// When the array is not whole and clean, the setting does not suit it, or a member fails.
-    ///
-    /// # Panics
-    /// When the array is open for reading only.
-    pub fn configure(self, setting: &Setting) -> Result<Self, ConfigureError> {
-        assert_eq!(self.access, Access::ReadWrite, "configuring writes superblocks");
-        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = self;
-        let level = geometry.spec().level;
-        if let Setting::Name(name) = setting {
-            check_name(name)?;
-        }
-        if !record.lost().is_empty() {
-            return Err(ConfigureError::NotWhole { missing: record.lost() });
-        }
-        if !record.is_clean() {
-            return Err(ConfigureError::Dirty);
-        }
-        if let &Setting::Consistency(consistency) = setting
-            && !consistency.suits(level)
-        {
-            return Err(ConfigureError::Unsuited { level });
-        }
-        let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
-        let needed = Areas::log_min(stripe_on_member(&geometry));
-        for superblock in &mut superblocks {
-            let (member, size) = (superblock.slot, superblock.areas.log.size);
-            match setting {
-                Setting::Consistency(Consistency::Log) if size < needed => {
-                    return Err(ConfigureError::LogTooSmall { member, size, needed });
-                }
-                Setting::Consistency(consistency) => superblock.consistency = *consistency,
-                Setting::Name(name) => superblock.name.clone_from(name),
+    if !record.lost().is_empty() {
+        return Err(ConfigureError::NotWhole { missing: record.lost() });
+    }
+    if !record.is_clean() {
+        return Err(ConfigureError::Dirty);
+    }
+    if let &Setting::Consistency(consistency) = setting
+        && !consistency.suits(level)
+    {
+        return Err(ConfigureError::Unsuited { level });
+    }
+    let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+    let needed = Areas::log_min(stripe_on_member(&geometry));
+    for superblock in &mut superblocks {
+        let (member, size) = (superblock.slot, superblock.areas.log.size);
+        match setting {
+            Setting::Consistency(Consistency::Log) if size < needed => {
+                return Err(ConfigureError::LogTooSmall { member, size, needed });
             }
-            superblock.epoch = Epoch(superblock.epoch.0 + 1);
-            superblock.sequence = Revision(superblock.sequence.0 + 1);
-            superblock.check().map_err(|source| ConfigureError::Unfit { member, source })?;
+            Setting::Consistency(consistency) => superblock.consistency = *consistency,
+            Setting::Name(name) => superblock.name.clone_from(name),
         }
-        perform(&mut disk, superblocks.iter().flat_map(superblock_writes))?;
-        perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
-        let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
-        // Of an array that is clean and whole no bit has to be set.
-        let bitmap = bitmap(&mut disk, &geometry, true, &superblocks);
-        let record = Record::new(superblocks);
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+        superblock.epoch = Epoch(superblock.epoch.0 + 1);
+        superblock.revision = Revision(superblock.revision.0 + 1);
+        superblock.check().map_err(|source| ConfigureError::Unfit { member, source })?;
     }
+    // A single round: a member that it does not reach is one epoch behind, and the next opening brings it up.
+    store_all(&mut disk, &superblocks)?;
+    let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
+    // Of an array that is clean and whole no bit has to be set.
+    let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
+    let record = Record::new(superblocks);
+    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
 }

@@ -9,11 +9,10 @@ use uuid::Uuid;
 
 use super::initialise::{Content, format};
 use crate::Error;
-use crate::buf::Buf;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
 use crate::format::UnixSeconds;
 use crate::format::superblock::{
-    Allocation, Area, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, check_name,
+    Allocation, Areas, Consistency, Integrity, MEMBER_MIN, NameError, SECTOR_SIZES, Superblock, check_name,
 };
 use crate::member::{Access, Member, MemberError};
 use crate::signature;
@@ -292,16 +291,6 @@ fn make(found: &mut [Found<'_>], options: &CreateOptions) -> Result<Vec<Member>,
         }
     }
     Ok(members)
-}
-
-/// Zeros an area of a member; checksums know nothing then.
-pub(super) fn zero(member: &Member, area: Area) -> Result<(), Error> {
-    const STEP: u64 = 1 << 20;
-    for at in (0..area.size.0).step_by(1 << 20) {
-        let zeros = Buf::zeroed(Bytes(STEP.min(area.size.0 - at)));
-        member.write_at(Bytes(area.offset.0 + at), &zeros)?;
-    }
-    Ok(())
 }
 
 fn superblocks(

@@ -7,7 +7,7 @@
 //! Nothing relies on this: a member that can't be written is as it was.
 
 use crate::Error;
-use crate::format::superblock::{Revision, SlotRecord, SlotState, Superblock, SuperblockError};
+use crate::format::superblock::{Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 use crate::member::Member;
 use crate::superblock;
 
@@ -24,15 +24,15 @@ pub fn disown(member: &Member, truth: &Superblock) -> Result<(), Error> {
         own => own?,
     };
     let (slot, epoch) = (own.slot.index(), own.epoch);
-    let is_given_up = |record: &SlotRecord| {
-        let is_out = record.member != own.member || record.state == SlotState::Failed;
-        is_out && epoch < record.since
+    let is_given_up = |entry: &SlotEntry| {
+        let is_out = entry.member != own.member || entry.state == SlotState::Failed;
+        is_out && epoch < entry.since
     };
     let is_ours = own.array == truth.array && truth.slots.get(slot).is_some_and(is_given_up);
     if !is_ours || own.slots[slot].state != SlotState::Active {
         return Ok(());
     }
     (own.slots[slot].state, own.slots[slot].since) = (SlotState::Failed, epoch);
-    own.sequence = Revision(own.sequence.0 + 1);
+    own.revision = Revision(own.revision.0 + 1);
     superblock::store(member, &own)
 }

@@ -3,22 +3,45 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use uraid_layout::Bytes;
+
+use super::error::OpenError;
 use super::judge::{Candidate, SetAside};
-use super::open::{Named, OpenError};
-use super::select::Ignored;
+use super::select::{Ignored, Look};
 use super::wait::Patience;
 use crate::Error;
 use crate::format::superblock::{Superblock, SuperblockError};
 use crate::member::{self, Access, FileId, Member, MemberError};
 use crate::superblock;
 
-/// What a path leads to at the moment.
+/// What was named and is open.
 #[derive(Debug)]
-pub struct Look {
-    /// The path.
-    pub path: PathBuf,
-    /// Whose member it says it is.
-    pub found: Result<(FileId, Superblock), Ignored>,
+pub struct Named<M> {
+    /// Members, and what is known of them.
+    pub members: Vec<Opened<M>>,
+    /// Paths whose devices fail before they say who they are.
+    pub unreadable: Vec<(PathBuf, SetAside)>,
+}
+
+/// A member that is open, by whatever means.
+#[derive(Debug)]
+pub struct Opened<M> {
+    /// What it is reached by.
+    pub member: M,
+    /// Where it is, and what it says.
+    pub candidate: Candidate,
+    /// Its size now.
+    pub size: Bytes,
+    /// The least that it reads and writes at once.
+    pub sector_size: Bytes,
+}
+
+/// Opens members and reads what they say. Those that can't be read are set aside.
+///
+/// # Errors
+/// When one can't be opened for another reason, has no valid superblock, or is named twice; when none can be read.
+pub fn candidates(paths: &[impl AsRef<Path>], access: Access) -> Result<Named<Member>, OpenError> {
+    gather(paths, access, false, &mut Patience::endless())
 }
 
 /// Looks what paths lead to, without holding anything.
@@ -50,7 +73,7 @@ pub(super) fn gather(
     access: Access,
     may_lack: bool,
     patience: &mut Patience,
-) -> Result<Named, OpenError> {
+) -> Result<Named<Member>, OpenError> {
     let mut sieve = Sieve { patience, may_lack, set_aside: Vec::new(), first: None };
     let paths = paths.iter().map(|path| (path.as_ref().to_path_buf(), ())).collect();
     let ids = sieve.pass(paths, "answer", Duration::ZERO, |path, ()| Ok(FileId::of(path)?))?;
@@ -69,7 +92,8 @@ pub(super) fn gather(
         if may_lack && size < expected {
             return Err(OpenError::Truncated { path: path.to_path_buf(), size, expected });
         }
-        Ok((member, Candidate { path: path.to_path_buf(), superblock }))
+        let (candidate, sector_size) = (Candidate { path: path.to_path_buf(), superblock }, member.alignment().offset);
+        Ok(Opened { member, candidate, size, sector_size })
     };
     let members = sieve.pass(members, "give its superblock", Duration::ZERO, read)?;
     match sieve.first.filter(|_| members.is_empty()) {

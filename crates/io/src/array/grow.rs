@@ -11,9 +11,9 @@ use uraid_layout::{
     Bytes, DiskSector, Geometry, GeometryError, Level, Location, MemberIndex, MemberSet, Placement, Sectors,
 };
 
-use super::are;
-use super::assemble::{Assembled, flush, perform, superblock_writes};
-use super::open::Array;
+use super::assemble::Assembled;
+use super::blocking::{flush, perform, store_all};
+use super::error::are;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
@@ -110,86 +110,69 @@ pub enum GrowError {
     Member(#[from] Error),
 }
 
-impl Array {
-    /// See [`Assembled::grow`]; each member is as large as it was found.
-    ///
-    /// # Errors
-    /// See there.
-    ///
-    /// # Panics
-    /// When the array is open for reading only.
-    pub fn grow(self, used: Option<Bytes>, progress: impl FnMut(Bytes, Bytes)) -> Result<Self, GrowError> {
-        let members = self.assembled.disk.members();
-        let sizes: Vec<Option<Bytes>> = members.iter().map(|member| Some(member.as_ref()?.size())).collect();
-        let assembled = self.assembled.grow(&sizes, used, progress)?;
-        let superblock = assembled.record.any().clone();
-        let geometry = assembled.geometry.clone();
-        Ok(Self { superblock, geometry, assembled, ..self })
+/// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks.
+/// `sizes` are those of the members now, by slot. `progress` gets the bytes zeroed so far and all that are to be,
+/// of all members together.
+///
+/// # Errors
+/// When the array is not whole and clean, there is no room, or a member fails.
+///
+/// # Panics
+/// When the array is open for reading only.
+pub fn grow<D: Disk>(
+    assembled: Assembled<D>,
+    sizes: &[Option<Bytes>],
+    used: Option<Bytes>,
+    mut progress: impl FnMut(Bytes, Bytes),
+) -> Result<Assembled<D>, GrowError> {
+    assert_eq!(assembled.access, Access::ReadWrite, "growing writes superblocks");
+    let Assembled { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = assembled;
+    if !record.lost().is_empty() {
+        return Err(GrowError::NotWhole { missing: record.lost() });
     }
-}
-
-impl<D: Disk> Assembled<D> {
-    /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks.
-    /// `sizes` are those of the members now, by slot. `progress` gets the bytes zeroed so far and all that are to be,
-    /// of all members together.
-    ///
-    /// # Errors
-    /// When the array is not whole and clean, there is no room, or a member fails.
-    ///
-    /// # Panics
-    /// When the array is open for reading only.
-    pub fn grow(
-        self,
-        sizes: &[Option<Bytes>],
-        used: Option<Bytes>,
-        mut progress: impl FnMut(Bytes, Bytes),
-    ) -> Result<Self, GrowError> {
-        assert_eq!(self.access, Access::ReadWrite, "growing writes superblocks");
-        let Self { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = self;
-        if !record.lost().is_empty() {
-            return Err(GrowError::NotWhole { missing: record.lost() });
-        }
-        if !record.is_clean() {
-            return Err(GrowError::Dirty);
-        }
-        let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
-        let sums: Vec<Area> = superblocks.iter().map(|superblock| superblock.areas.sums).collect();
-        let grown = target(&geometry, &mut superblocks, sizes, used)?;
-        for superblock in &superblocks {
-            let after = Superblock { spec: *grown.spec(), ..superblock.clone() };
-            let member = superblock.slot;
-            after.check().map_err(|source| GrowError::Unfit { member, source })?;
-        }
-        round(&mut disk, &mut superblocks)?;
-        let areas = superblocks.iter().zip(sums).flat_map(|(superblock, sums)| {
-            let more = Area {
-                offset: Bytes(sums.offset.0 + sums.size.0),
-                size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
-            };
-            let unused = unused(&geometry, &grown, superblock).into_iter();
-            unused.chain([more]).map(|area| (superblock.slot, area))
-        });
-        let areas: Vec<(MemberIndex, Area)> = areas.collect();
-        let (mut done, total) = (Bytes(0), Bytes(areas.iter().map(|(_, area)| area.size.0).sum()));
-        for (member, area) in areas {
-            zero(&mut disk, member, area, |step| {
-                done.0 += step.0;
-                progress(done, total);
-            })?;
-        }
-        let regions = Regions::new(&grown);
-        let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
-        let bitmap = has_bitmap.then(|| Bitmap::empty(regions));
-        if let Some(bitmap) = &bitmap {
-            let writes = |own: &Superblock| bitmap_writes(own, own.seal().expect("the array has a bitmap"), bitmap);
-            perform(&mut disk, superblocks.iter().flat_map(writes))?;
-        }
-        perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
-        superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
-        round(&mut disk, &mut superblocks)?;
-        let record = Record::new(superblocks.into_iter().map(Some).collect());
-        Ok(Self { geometry: grown, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+    // What a log or a bitmap has is of the array as large as it was.
+    if !record.is_clean() {
+        return Err(GrowError::Dirty);
     }
+    let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+    let sums: Vec<Area> = superblocks.iter().map(|superblock| superblock.areas.sums).collect();
+    let grown = target(&geometry, &mut superblocks, sizes, used)?;
+    for superblock in &superblocks {
+        let after = Superblock { spec: *grown.spec(), ..superblock.clone() };
+        let member = superblock.slot;
+        after.check().map_err(|source| GrowError::Unfit { member, source })?;
+    }
+    // From here on the copy at the tail is at the member's new end. The array is still as large as it was.
+    round(&mut disk, &mut superblocks)?;
+    let areas = superblocks.iter().zip(sums).flat_map(|(superblock, sums)| {
+        let more = Area {
+            offset: Bytes(sums.offset.0 + sums.size.0),
+            size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
+        };
+        let unused = unused(&geometry, &grown, superblock).into_iter();
+        unused.chain([more]).map(|area| (superblock.slot, area))
+    });
+    let areas: Vec<(MemberIndex, Area)> = areas.collect();
+    let (mut done, total) = (Bytes(0), Bytes(areas.iter().map(|(_, area)| area.size.0).sum()));
+    for (member, area) in areas {
+        zero(&mut disk, member, area, |step| {
+            done.0 += step.0;
+            progress(done, total);
+        })?;
+    }
+    let regions = Regions::new(&grown);
+    let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
+    let bitmap = has_bitmap.then(|| Bitmap::empty(regions));
+    if let Some(bitmap) = &bitmap {
+        let writes = |own: &Superblock| bitmap_writes(own, own.seal().expect("the array has a bitmap"), bitmap);
+        perform(&mut disk, superblocks.iter().flat_map(writes))?;
+    }
+    // Zeros and bitmap are durable before a member says that the array has them.
+    perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
+    superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
+    round(&mut disk, &mut superblocks)?;
+    let record = Record::new(superblocks.into_iter().map(Some).collect());
+    Ok(Assembled { geometry: grown, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
 }
 
 /// Gives the members the room that they have now, and says what the array becomes.
@@ -235,10 +218,9 @@ fn target(
 fn round(disk: &mut impl Disk, superblocks: &mut [Superblock]) -> Result<(), Error> {
     for superblock in superblocks.iter_mut() {
         superblock.epoch = Epoch(superblock.epoch.0 + 1);
-        superblock.sequence = Revision(superblock.sequence.0 + 1);
+        superblock.revision = Revision(superblock.revision.0 + 1);
     }
-    perform(disk, superblocks.iter().flat_map(superblock_writes))?;
-    perform(disk, superblocks.iter().map(|superblock| flush(superblock.slot)))
+    store_all(disk, superblocks)
 }
 
 /// What the array is to use of a member and does not yet; RAID 10 lacks some of its last parity stripe. In bytes from

@@ -8,8 +8,10 @@
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
 
-use super::assemble::{Assembled, bitmap, flush, perform, superblock_writes};
-use super::recover::RecoverError;
+use super::assemble::Assembled;
+use super::bitmap::read_bitmap;
+use super::blocking::{flush, perform, store_all, superblock_writes};
+use super::error::RecoverError;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
@@ -56,6 +58,8 @@ pub fn format(
             overwritten[pass].extend(areas.into_iter().map(|area| (own.slot, area)));
         }
     }
+    // A former array loses its superblocks first, durably: cut off later, it is gone, and not an array whose members
+    // hold zeros here and there.
     for areas in overwritten {
         perform(disk, zero_writes(areas))?;
         if !planted!(FormerOverwritten) {
@@ -66,6 +70,8 @@ pub fn format(
     if planted!(InitialisingUnmarked) {
         superblocks.iter_mut().for_each(|own| own.initialising = None);
     }
+    // All members say durably that they are initialising before a data area changes: no start takes what is half zeroed
+    // for content.
     perform(disk, superblocks.iter().flat_map(superblock_writes))?;
     if !planted!(InitialisingUnflushed) {
         perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
@@ -73,29 +79,30 @@ pub fn format(
     finish(disk, &geometry, superblocks, content, progress)
 }
 
-impl<D: Disk> Assembled<D> {
-    /// How much is zeroed before the array is whole, on all members together.
-    pub(super) fn initialisation(&self) -> Bytes {
-        let superblocks: Vec<Superblock> = self.record.superblocks().flatten().cloned().collect();
-        total(&areas(&self.geometry, &superblocks))
-    }
+/// How much [`initialise`] zeroes, on all members together.
+pub(super) fn initialisation_bytes<D>(assembled: &Assembled<D>) -> Bytes {
+    let superblocks: Vec<Superblock> = assembled.record.superblocks().flatten().cloned().collect();
+    total(&areas(&assembled.geometry, &superblocks))
+}
 
-    /// Ends the array's creation, of which nothing is known but that it was begun.
-    pub(super) fn initialise(self, mut progress: impl FnMut(Bytes)) -> Result<Self, RecoverError> {
-        let Self { geometry, record, mut disk, access, generation, overlay, losses, .. } = self;
-        let missing = record.missing();
-        if !missing.is_empty() && !planted!(InitialisingDegraded) {
-            return Err(RecoverError::InitialisingDegraded { missing });
-        }
-        let superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
-        let content = if planted!(InitialisingSkipped) { Content::Blank } else { Content::Unknown };
-        let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;
-        let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
-        let bitmap = bitmap(&mut disk, &geometry, true, &superblocks);
-        let mut record = Record::new(superblocks);
-        record.renew(generation);
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered: true, losses, bitmap })
+/// Ends an array's creation, of which nothing is known but that it was begun.
+pub(super) fn initialise<D: Disk>(
+    assembled: Assembled<D>,
+    mut progress: impl FnMut(Bytes),
+) -> Result<Assembled<D>, RecoverError> {
+    let Assembled { geometry, record, mut disk, access, generation, overlay, losses, .. } = assembled;
+    let missing = record.missing();
+    if !missing.is_empty() && !planted!(InitialisingDegraded) {
+        return Err(RecoverError::InitialisingDegraded { missing });
     }
+    let superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+    let content = if planted!(InitialisingSkipped) { Content::Blank } else { Content::Unknown };
+    let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;
+    let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
+    let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
+    let mut record = Record::new(superblocks);
+    record.renew(generation);
+    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered: true, losses, bitmap })
 }
 
 /// Zeros what has to be, and then says that the array is whole.
@@ -116,15 +123,15 @@ fn finish(
             progress(done, total);
         })?;
     }
+    // The zeros are durable before a member says that the array is whole.
     if !planted!(InitialisedUnflushed) {
         perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
     }
     for own in &mut superblocks {
         (own.initialising, own.is_clean) = (None, true);
-        (own.epoch, own.sequence) = (Epoch(own.epoch.0 + 1), Revision(own.sequence.0 + 1));
+        (own.epoch, own.revision) = (Epoch(own.epoch.0 + 1), Revision(own.revision.0 + 1));
     }
-    perform(disk, superblocks.iter().flat_map(superblock_writes))?;
-    perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
+    store_all(disk, &superblocks)?;
     Ok(superblocks)
 }
 

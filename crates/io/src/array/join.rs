@@ -12,10 +12,10 @@ use thiserror::Error;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 use uuid::Uuid;
 
-use super::create::zero;
 use super::sectors::too_large;
 use super::wait::Patience;
 use crate::Error;
+use crate::buf::Buf;
 use crate::engine::Joining;
 use crate::format::Epoch;
 use crate::format::superblock::{
@@ -279,14 +279,14 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
         return Err(JoinError::Foreign { path, found: own.array, array: truth.array });
     }
     let slot = own.slot;
-    let Some(record) = truth.slots.get(slot.index()).filter(|record| record.member == own.member) else {
-        let owner = truth.slots.get(slot.index()).map_or(Uuid::nil(), |record| record.member);
+    let Some(entry) = truth.slots.get(slot.index()).filter(|entry| entry.member == own.member) else {
+        let owner = truth.slots.get(slot.index()).map_or(Uuid::nil(), |entry| entry.member);
         return Err(JoinError::Replaced { path, slot, owner });
     };
-    if record.state.is_written() {
+    if entry.state.is_written() {
         return Err(JoinError::Present { path, slot });
     }
-    let (epoch, since) = (own.epoch, record.since);
+    let (epoch, since) = (own.epoch, entry.since);
     if epoch >= since {
         return Err(JoinError::SplitBrain { path, epoch, since });
     }
@@ -297,7 +297,7 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
     if truth.consistency == Consistency::Bitmap && !was_made && is_stale {
         return Err(JoinError::Stale { path, epoch, since });
     }
-    let superblock = self::own(truth, own.member, slot, own.areas, own.sequence);
+    let superblock = self::own(truth, own.member, slot, own.areas, own.revision);
     superblock.check().map_err(|source| JoinError::Unfit { path, source })?;
     // Its checksums are of what it held before.
     let is_known = truth.consistency != Consistency::None && truth.integrity == Integrity::None;
@@ -337,6 +337,7 @@ pub fn unmake(path: &Path) {
 
 /// Leaves nothing on a member that is to join that could be taken for something of the array.
 fn clear(member: &Member, areas: &Areas) -> Result<(), JoinError> {
+    // Its own former superblocks go first, durably: cut off here, it is no member of anything.
     superblock::erase(member)?;
     for area in [areas.bitmap, areas.log, areas.sums] {
         zero(member, area)?;
@@ -344,9 +345,19 @@ fn clear(member: &Member, areas: &Areas) -> Result<(), JoinError> {
     Ok(member.sync()?)
 }
 
+/// Zeros an area of a member; checksums know nothing then.
+fn zero(member: &Member, area: Area) -> Result<(), Error> {
+    const STEP: u64 = 1 << 20;
+    for at in (0..area.size.0).step_by(1 << 20) {
+        let zeros = Buf::zeroed(Bytes(STEP.min(area.size.0 - at)));
+        member.write_at(Bytes(area.offset.0 + at), &zeros)?;
+    }
+    Ok(())
+}
+
 /// Refuses a member that can't be written in pieces as small as the array's sectors.
 fn refuse_sectors(member: &Member, truth: &Superblock) -> Result<(), JoinError> {
-    match too_large(member, truth.sector_size) {
+    match too_large(member.alignment().offset, truth.sector_size) {
         Some(found) => Err(JoinError::SectorSize { path: member.path().into(), found, sector_size: truth.sector_size }),
         None => Ok(()),
     }
@@ -369,8 +380,8 @@ fn areas(path: &Path, size: Bytes, truth: &Superblock) -> Result<Areas, JoinErro
 }
 
 /// The superblock of a member of such areas in a slot, if it were one now.
-pub(super) fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, sequence: Revision) -> Superblock {
-    let mut own = Superblock { member, slot, areas, sequence, ..truth.clone() };
+pub(super) fn own(truth: &Superblock, member: Uuid, slot: MemberIndex, areas: Areas, revision: Revision) -> Superblock {
+    let mut own = Superblock { member, slot, areas, revision, ..truth.clone() };
     own.slots[slot.index()].member = member;
     own
 }

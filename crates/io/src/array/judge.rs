@@ -16,7 +16,7 @@ use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, MemberSet, Spec}
 use uuid::Uuid;
 
 use crate::format::Epoch;
-use crate::format::superblock::{Revision, SlotRecord, SlotState, Superblock};
+use crate::format::superblock::{Revision, SlotEntry, SlotState, Superblock};
 
 /// A member and what it says.
 #[derive(Clone, Debug)]
@@ -38,7 +38,8 @@ pub struct Verdict {
     pub slots: Vec<Option<usize>>,
     /// Candidates that are not part of the array now.
     pub set_aside: Vec<(usize, SetAside)>,
-    /// The slots whose members are accepted although the array went on without them: see [`Verdict::accept_stale`].
+    /// The slots whose members are accepted although the array went on without them: see
+    /// [`accept_stale`](super::accept_stale).
     pub stale: MemberSet,
 }
 
@@ -197,7 +198,7 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
         let outsider = &candidates[index];
         // What only a round says that never ended counts for nothing.
         let is_void = |slot: MemberIndex| {
-            let since = outsider.superblock.slots.get(slot.index()).map(|record| record.since);
+            let since = outsider.superblock.slots.get(slot.index()).map(|entry| entry.since);
             since == Some(outsider.superblock.epoch) && is_unfinished(candidates, &outsider.superblock)
         };
         let went_on = |other: &&Candidate| {
@@ -235,7 +236,7 @@ impl Verdict {
 
     /// The candidates that are not part of the array now, by path.
     #[must_use]
-    pub fn asides(&self, candidates: &[Candidate]) -> Vec<(PathBuf, SetAside)> {
+    pub(crate) fn asides(&self, candidates: &[Candidate]) -> Vec<(PathBuf, SetAside)> {
         self.set_aside.iter().map(|&(index, reason)| (candidates[index].path.clone(), reason)).collect()
     }
 
@@ -243,7 +244,7 @@ impl Verdict {
     #[must_use]
     pub fn rebuilding(&self) -> MemberSet {
         let slots = (0u8..).map(MemberIndex).zip(&self.superblock.slots);
-        let rebuilding = slots.filter(|(_, record)| record.state.is_rebuilding()).map(|(slot, _)| slot);
+        let rebuilding = slots.filter(|(_, entry)| entry.state.is_rebuilding()).map(|(slot, _)| slot);
         rebuilding.collect::<MemberSet>().minus(self.missing())
     }
 
@@ -263,19 +264,19 @@ impl Verdict {
 /// Newest last. Of two rounds with the same epoch that contradict each other, an unfinished one does not count. If both
 /// are, or neither can be told to be, the one that does without more members went on.
 fn rank(candidates: &[Candidate], superblock: &Superblock) -> (Epoch, bool, usize, Revision) {
-    let failed = superblock.slots.iter().filter(|record| record.state == SlotState::Failed).count();
-    (superblock.epoch, !is_unfinished(candidates, superblock), failed, superblock.sequence)
+    let failed = superblock.slots.iter().filter(|entry| entry.state == SlotState::Failed).count();
+    (superblock.epoch, !is_unfinished(candidates, superblock), failed, superblock.revision)
 }
 
 /// Whether the round that a superblock is of never ended, so that nothing was written after it: a member that it counts
 /// on has another round of the same epoch, with other members.
 fn is_unfinished(candidates: &[Candidate], superblock: &Superblock) -> bool {
     let counts_on = |other: &Superblock| {
-        let record = superblock.slots.get(other.slot.index());
-        record.is_some_and(|record| record.member == other.member && record.state.is_written())
+        let entry = superblock.slots.get(other.slot.index());
+        entry.is_some_and(|entry| entry.member == other.member && entry.state.is_written())
     };
     let members = |superblock: &Superblock| -> Vec<_> {
-        superblock.slots.iter().map(|record| (record.member, record.state.is_written())).collect()
+        superblock.slots.iter().map(|entry| (entry.member, entry.state.is_written())).collect()
     };
     let others = candidates.iter().map(|candidate| &candidate.superblock);
     let mut same_epoch = others.filter(|other| other.epoch == superblock.epoch);
@@ -299,7 +300,7 @@ fn refuse_strangers(candidates: &[Candidate]) -> Result<(), Refusal> {
 }
 
 fn is_active(superblock: &Superblock, slot: MemberIndex) -> bool {
-    superblock.slots.get(slot.index()).is_some_and(|record| record.state == SlotState::Active)
+    superblock.slots.get(slot.index()).is_some_and(|entry| entry.state == SlotState::Active)
 }
 
 /// Whether the array has just grown, and a member was not reached by the round that says so: it has the room already.
@@ -316,7 +317,7 @@ fn contradicts(newest: &Superblock, outsider: &Superblock, slot: MemberIndex) ->
     let (Some(now), Some(then)) = (newest.slots.get(slot.index()), outsider.slots.get(slot.index())) else {
         return false;
     };
-    let went_on = |own: &SlotRecord| own.state == SlotState::Failed && outsider.epoch >= own.since;
+    let went_on = |own: &SlotEntry| own.state == SlotState::Failed && outsider.epoch >= own.since;
     let is_given_up = now.state.is_written() && then.state == SlotState::Failed;
     is_given_up && (now.since <= then.since || newest.slots.get(outsider.slot.index()).is_some_and(went_on))
 }
@@ -338,10 +339,10 @@ fn has_rival(newest: &Superblock, outsider: &Superblock) -> bool {
 /// Why the newest superblock does not accept a member.
 fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
     match newest.slots.get(member.slot.index()) {
-        Some(record) if record.member != member.member && !planted!(ReplacedAccepted) => {
-            return Some(SetAside::Replaced { owner: record.member });
+        Some(entry) if entry.member != member.member && !planted!(ReplacedAccepted) => {
+            return Some(SetAside::Replaced { owner: entry.member });
         }
-        Some(record) if record.state.is_written() || planted!(FailedAccepted) => {}
+        Some(entry) if entry.state.is_written() || planted!(FailedAccepted) => {}
         _ => return Some(SetAside::Failed),
     }
     let is_fresh = member.epoch.0 + 1 >= newest.epoch.0 || planted!(StaleAccepted);

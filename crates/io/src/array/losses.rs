@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
+use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
-use super::recover::RecoverError;
 use crate::Error;
 use crate::disk::DiskError;
 

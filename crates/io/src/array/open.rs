@@ -1,27 +1,32 @@
-//! Opening an array: from paths to members that may be used.
+//! Opening an array: from what was named to members that may be used.
+//!
+//! How members are reached is somebody else's affair: [`Array::of`] takes them opened, whatever they are, with what
+//! their superblocks say, and gets a [`Disk`] of those that it accepts. Only [`Array::open`] knows files and io_uring.
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use thiserror::Error;
 use uraid_layout::repair::{Repair, Unrecoverable};
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, Geometry, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
-use super::gather::gather;
-use super::judge::{Candidate, Refusal, SetAside, Verdict, judge};
-use super::recover::RecoverError;
+use super::configure::{ConfigureError, Setting, configure};
+use super::error::OpenError;
+use super::gather::{Named, Opened, gather};
+use super::grow::{GrowError, grow};
+use super::judge::{Candidate, SetAside, Verdict, judge};
+use super::recover::{recover, recovery_bytes};
 use super::sectors::too_large;
-use super::stale::{self, Stale, StaleError};
+use super::stale::{self, Stale, accept_stale};
 use super::wait::{Patience, Watched};
 use crate::Error;
-use crate::disk::{DEFAULT_DEPTH, UringDisk};
+use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk};
 use crate::engine::{Engine, EngineError};
 use crate::format::BLOCK;
 use crate::format::superblock::{Consistency, Integrity, Superblock};
-use crate::member::{Access, Member, MemberError};
+use crate::member::{Access, Member};
 
 /// How an array may be opened.
 #[derive(Clone, Copy, Debug)]
@@ -34,141 +39,9 @@ pub struct OpenOptions {
     pub force: bool,
 }
 
-/// Why an array can't be opened.
-#[derive(Debug, Error)]
-pub enum OpenError {
-    /// A member can't be used.
-    #[error(transparent)]
-    Member(#[from] MemberError),
-    /// A member says nothing that can be used, or the members can't be reached.
-    #[error(transparent)]
-    Io(#[from] Error),
-    /// The members contradict each other.
-    #[error(transparent)]
-    Refused(#[from] Refusal),
-    /// A member is smaller than it was.
-    #[error(
-        "{path}: was truncated: it had {expected} bytes as a member and has {size} now. Start without it, with \
-         --degraded",
-        path = path.display()
-    )]
-    Truncated {
-        /// The member.
-        path: PathBuf,
-        /// Its size.
-        size: Bytes,
-        /// What its superblock says.
-        expected: Bytes,
-    },
-    /// Too many members are missing.
-    #[error(
-        "too few members: {} missing or not rebuilt, and {level} survives {tolerance} missing{}. To copy off what is \
-         still readable, use --read-only --degraded --force; --accept-stale SLOT also reads a member that is out of \
-         date",
-        describe(missing),
-        asides(set_aside)
-    )]
-    TooFew {
-        /// Who is missing.
-        missing: Vec<(MemberIndex, Uuid)>,
-        /// The level's name.
-        level: &'static str,
-        /// How many may be missing, whichever they are.
-        tolerance: usize,
-        /// Members that were named and do not count.
-        set_aside: Vec<(PathBuf, SetAside)>,
-    },
-    /// Members are missing that were there when the array was last used.
-    #[error(
-        "{} missing; name all members, or start without these with --degraded{}",
-        describe(missing),
-        asides(set_aside)
-    )]
-    Degraded {
-        /// Who is missing.
-        missing: Vec<(MemberIndex, Uuid)>,
-        /// Members that were named and do not count.
-        set_aside: Vec<(PathBuf, SetAside)>,
-    },
-    /// The array was not stopped cleanly and is not whole.
-    #[error(
-        "the array was not stopped cleanly, and {}{}",
-        unsound(missing, rebuilding, *is_mirrored),
-        asides(set_aside)
-    )]
-    DirtyDegraded {
-        /// Who is missing.
-        missing: Vec<(MemberIndex, Uuid)>,
-        /// Who is there, and not rebuilt yet.
-        rebuilding: Vec<(MemberIndex, Uuid)>,
-        /// Whether its members hold copies, and not parity.
-        is_mirrored: bool,
-        /// Members that were named and do not count.
-        set_aside: Vec<(PathBuf, SetAside)>,
-    },
-    /// The array's creation has not ended, and would have to be ended by writing.
-    #[error(
-        "the creation of this array was interrupted, so it holds nothing yet: serve it for writing, which finishes the \
-         creation, or create it again with --force"
-    )]
-    Initialising,
-    /// The array's creation has not ended, and members are missing.
-    #[error(
-        "the creation of this array was interrupted, and {} missing: name all of its members, which finishes the \
-         creation, or create it again with --force{}",
-        describe(missing),
-        asides(set_aside)
-    )]
-    InitialisingDegraded {
-        /// Who is missing.
-        missing: Vec<(MemberIndex, Uuid)>,
-        /// Members that were named and do not count.
-        set_aside: Vec<(PathBuf, SetAside)>,
-    },
-    /// A member's sectors are larger than the array's.
-    #[error(
-        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; move the member to \
-         a device with sectors of {sector_size} bytes, or start without it, with --degraded", path = path.display()
-    )]
-    SectorSize {
-        /// The member.
-        path: PathBuf,
-        /// Its sectors.
-        found: Bytes,
-        /// The array's.
-        sector_size: Bytes,
-    },
-    /// The members can't be brought into agreement.
-    #[error(transparent)]
-    Recover(#[from] RecoverError),
-    /// The engine refused.
-    #[error(transparent)]
-    Engine(#[from] EngineError),
-    /// A member is to be read that is out of date, and is not there as such.
-    #[error(transparent)]
-    Stale(#[from] StaleError),
-    /// Operations on members were given up: see [`Patience::take_hung`].
-    #[error("a member hangs")]
-    Hung,
-}
-
-impl OpenError {
-    /// The same, where something can't be read that was named: it may be a member that is missing.
-    fn beside(mut self, unreadable: &[(PathBuf, SetAside)]) -> Self {
-        if let Self::TooFew { set_aside, .. }
-        | Self::Degraded { set_aside, .. }
-        | Self::InitialisingDegraded { set_aside, .. }
-        | Self::DirtyDegraded { set_aside, .. } = &mut self
-        {
-            set_aside.extend_from_slice(unreadable);
-        }
-        self
-    }
-}
-
-/// An array whose members are open and locked.
+/// An array whose members are open.
 #[derive(Debug)]
-pub struct Array {
+pub struct Array<D = UringDisk> {
     /// What its newest superblock says.
     pub superblock: Superblock,
     /// Its geometry.
@@ -179,29 +52,11 @@ pub struct Array {
     pub set_aside: Vec<(PathBuf, SetAside)>,
     /// Members that it is read from although it went on without them.
     pub stale: Vec<Stale>,
-    pub(super) assembled: Assembled<UringDisk>,
-    pub(super) is_in_memory: bool,
+    pub(super) assembled: Assembled<D>,
 }
 
-/// What the paths that were named lead to.
-#[derive(Debug)]
-pub struct Named {
-    /// Members, and what they say.
-    pub members: Vec<(Member, Candidate)>,
-    /// Paths whose devices fail before they say who they are.
-    pub unreadable: Vec<(PathBuf, SetAside)>,
-}
-
-/// Opens members and reads what they say. Those that can't be read are set aside.
-///
-/// # Errors
-/// When one can't be opened for another reason, has no valid superblock, or is named twice; when none can be read.
-pub fn candidates(paths: &[impl AsRef<Path>], access: Access) -> Result<Named, OpenError> {
-    gather(paths, access, false, &mut Patience::endless())
-}
-
-impl Array {
-    /// Opens the array that the members at `paths` make up, named in any order.
+impl Array<UringDisk> {
+    /// Opens the array that the files and devices at `paths` make up, named in any order, and holds them.
     ///
     /// # Errors
     /// See [`OpenError`]; nothing has been written then, unless a member fails while it catches up with a round of
@@ -210,8 +65,57 @@ impl Array {
         Self::open_patiently(paths, options, MemberSet::EMPTY, &mut Patience::endless())
     }
 
-    /// As [`Array::open`], with patience. `stale` are slots whose members are taken in although the array went on
-    /// without them: what is read of those, and what is computed from it, may be old or wrong as [`Array::doubtful`]
+    /// As [`Array::open`], with patience, and with members that are out of date: see [`Array::of`].
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Where members are in [`Patience::take_hung`] then, try again without them.
+    ///
+    /// # Panics
+    /// As [`Array::of`].
+    pub fn open_patiently(
+        paths: &[impl AsRef<Path>],
+        options: OpenOptions,
+        stale: MemberSet,
+        patience: &mut Patience,
+    ) -> Result<Self, OpenError> {
+        let named = gather(paths, options.access, options.allow_degraded, patience)?;
+        let disk = |members: Vec<Option<Member>>| {
+            let mut disk =
+                UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)?;
+            // A member without room would be given up otherwise; only whoever writes can run out of it.
+            disk.set_waits_for_room(options.access == Access::ReadWrite);
+            Ok(disk)
+        };
+        Self::of(named, options, stale, patience, disk)
+    }
+
+    /// See [`grow`]; each member is as large as it was found.
+    ///
+    /// # Errors
+    /// See there.
+    ///
+    /// # Panics
+    /// When the array is open for reading only.
+    pub fn grow(self, used: Option<Bytes>, progress: impl FnMut(Bytes, Bytes)) -> Result<Self, GrowError> {
+        let members = self.assembled.disk.members();
+        let sizes: Vec<Option<Bytes>> = members.iter().map(|member| Some(member.as_ref()?.size())).collect();
+        let assembled = grow(self.assembled, &sizes, used, progress)?;
+        let superblock = assembled.record.any().clone();
+        let geometry = assembled.geometry.clone();
+        Ok(Self { superblock, geometry, assembled, ..self })
+    }
+
+    /// Whether all members are in memory: see [`Member::is_in_memory`].
+    #[must_use]
+    pub fn is_in_memory(&self) -> bool {
+        self.assembled.disk.members().iter().flatten().all(|member| member.is_in_memory())
+    }
+}
+
+impl<D: Disk> Array<D> {
+    /// The array of members that were opened already, whatever they are and whatever reaches them: `disk` makes a disk
+    /// of the accepted ones, by slot. `stale` are slots whose members are taken in although the array went on without
+    /// them: what is read of those, and what is computed from it, may be old or wrong as [`Array::doubtful`]
     /// says.
     ///
     /// # Errors
@@ -219,32 +123,29 @@ impl Array {
     ///
     /// # Panics
     /// When there are such slots, and the array is not opened for reading only.
-    pub fn open_patiently(
-        paths: &[impl AsRef<Path>],
+    pub fn of<M>(
+        named: Named<M>,
         options: OpenOptions,
         stale: MemberSet,
         patience: &mut Patience,
+        disk: impl FnOnce(Vec<Option<M>>) -> Result<D, Error>,
     ) -> Result<Self, OpenError> {
-        let Named { members, unreadable } = gather(paths, options.access, options.allow_degraded, patience)?;
-        let (members, candidates): (Vec<Member>, Vec<Candidate>) = members.into_iter().unzip();
+        let Named { members, unreadable } = named;
+        let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
-        let stale = verdict.accept_stale(&candidates, stale)?;
-        check_sizes(&members, &candidates, &verdict)?;
+        let stale = accept_stale(&mut verdict, &candidates, stale)?;
+        check_sizes(&members, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
         let set_aside = [verdict.asides(&candidates), unreadable].concat();
-        let mut members: Vec<Option<Member>> = members.into_iter().map(Some).collect();
-        let present: Vec<Option<Arc<Member>>> =
-            verdict.slots.iter().map(|index| index.and_then(|index| members[index].take()).map(Arc::new)).collect();
-        let paths: Vec<Option<PathBuf>> =
-            present.iter().map(|member| member.as_ref().map(|member| member.path().to_path_buf())).collect();
-        let is_in_memory = present.iter().flatten().all(|member| member.is_in_memory());
-        let mut disk = UringDisk::new(present, DEFAULT_DEPTH)?;
-        disk.set_waits_for_room(options.access == Access::ReadWrite);
-        let disk = Watched::new(disk, names(&paths), patience);
+        let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone());
+        let paths: Vec<Option<PathBuf>> = verdict.slots.iter().map(path).collect();
+        let mut members: Vec<Option<M>> = members.into_iter().map(|opened| Some(opened.member)).collect();
+        let present = verdict.slots.iter().map(|index| index.and_then(|index| members[index].take())).collect();
+        let disk = Watched::new(disk(present)?, names(&paths), patience);
         let assembled = Assembled::new(disk, &verdict, &candidates, options.access, Uuid::new_v4())?;
         let assembled = assembled.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
         let Verdict { superblock, geometry, .. } = verdict;
-        Ok(Self { superblock, geometry, paths, set_aside, stale, assembled, is_in_memory })
+        Ok(Self { superblock, geometry, paths, set_aside, stale, assembled })
     }
 
     /// The slots without a member.
@@ -261,12 +162,6 @@ impl Array {
         if self.superblock.integrity == Integrity::None { sector_size } else { sector_size.max(BLOCK.bytes()) }
     }
 
-    /// Whether all members are in memory: see [`Member::is_in_memory`].
-    #[must_use]
-    pub fn is_in_memory(&self) -> bool {
-        self.is_in_memory
-    }
-
     /// See [`Assembled::needs_recovery`].
     #[must_use]
     pub fn needs_recovery(&self) -> bool {
@@ -279,13 +174,26 @@ impl Array {
         self.assembled.is_initialising()
     }
 
-    /// See [`Assembled::recovery`].
-    #[must_use]
-    pub fn recovery(&self) -> Bytes {
-        self.assembled.recovery()
+    /// See [`configure`].
+    ///
+    /// # Errors
+    /// See there.
+    ///
+    /// # Panics
+    /// When the array is open for reading only.
+    pub fn configure(self, setting: &Setting) -> Result<Self, ConfigureError> {
+        let assembled = configure(self.assembled, setting)?;
+        let superblock = assembled.record.any().clone();
+        Ok(Self { superblock, assembled, ..self })
     }
 
-    /// See [`Assembled::recover`].
+    /// See [`recovery_bytes`].
+    #[must_use]
+    pub fn recovery_bytes(&self) -> Bytes {
+        recovery_bytes(&self.assembled)
+    }
+
+    /// See [`recover`].
     ///
     /// # Errors
     /// See there.
@@ -300,7 +208,7 @@ impl Array {
     pub fn recover_patiently(self, progress: impl FnMut(Bytes), patience: &mut Patience) -> Result<Self, OpenError> {
         let names = names(&self.paths);
         let watched = self.assembled.with_disk(|disk| Some(Watched::new(disk, names, patience)));
-        let recovered = watched.expect("it has another disk").recover(progress)?;
+        let recovered = recover(watched.expect("it has another disk"), progress)?;
         let assembled = recovered.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
         Ok(Self { superblock: assembled.record.any().clone(), assembled, ..self })
     }
@@ -336,20 +244,21 @@ impl Array {
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`]: not after a successful [`Array::open`].
-    pub fn into_engine<T>(self) -> Result<Engine<UringDisk, T>, EngineError> {
+    pub fn into_engine<T>(self) -> Result<Engine<D, T>, EngineError> {
         self.assembled.into_engine()
     }
 }
 
-fn check_sizes(members: &[Member], candidates: &[Candidate], verdict: &Verdict) -> Result<(), OpenError> {
+fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result<(), OpenError> {
     for &index in verdict.slots.iter().flatten() {
-        let (size, expected) = (members[index].size(), candidates[index].superblock.areas.member_size);
-        if size < expected {
-            return Err(OpenError::Truncated { path: candidates[index].path.clone(), size, expected });
+        let Opened { candidate: Candidate { path, superblock }, size, sector_size: found, .. } = &members[index];
+        let expected = superblock.areas.member_size;
+        if *size < expected {
+            return Err(OpenError::Truncated { path: path.clone(), size: *size, expected });
         }
         let sector_size = verdict.superblock.sector_size;
-        if let Some(found) = too_large(&members[index], sector_size) {
-            return Err(OpenError::SectorSize { path: candidates[index].path.clone(), found, sector_size });
+        if let Some(found) = too_large(*found, sector_size) {
+            return Err(OpenError::SectorSize { path: path.clone(), found, sector_size });
         }
     }
     Ok(())
@@ -398,40 +307,7 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     Err(OpenError::DirtyDegraded { missing, rebuilding, is_mirrored, set_aside })
 }
 
-/// Why an array should be whole that was not stopped cleanly, and what can be done about it.
-fn unsound(missing: &[(MemberIndex, Uuid)], rebuilding: &[(MemberIndex, Uuid)], is_mirrored: bool) -> String {
-    let gone = (!missing.is_empty()).then(|| format!("{} missing", describe(missing)));
-    let new = (!rebuilding.is_empty()).then(|| format!("{} there, but not rebuilt yet", describe(rebuilding)));
-    let who: Vec<String> = gone.into_iter().chain(new).collect();
-    let risk = if is_mirrored {
-        "writes that were under way may be in some copies and not in others. The copies that are left count then: what \
-         was read before the stop, and never flushed, may be older again"
-    } else {
-        "writes that were under way may have left parity that does not match, and what is computed from it would be \
-         wrong there"
-    };
-    let way = match missing.len() {
-        0 => {
-            "What is to be there is with the others alone, so there is nothing to bring back: accept that with --force"
-        }
-        1 => "Bring the missing member back, or accept that with --force",
-        _ => "Bring the missing members back, or accept that with --force",
-    };
-    format!("{}: {risk}. {way}", who.join(", and "))
-}
-
-/// `member 2 (UUID) is`, `members 2 (UUID), 3 (UUID) are`.
-fn describe(members: &[(MemberIndex, Uuid)]) -> String {
-    let names: Vec<String> = members.iter().map(|(slot, uuid)| format!("{slot} ({uuid})")).collect();
-    let (noun, verb) = if members.len() == 1 { ("member", "is") } else { ("members", "are") };
-    format!("{noun} {} {verb}", names.join(", "))
-}
-
 /// The paths by slot, where there is one.
 fn names(paths: &[Option<PathBuf>]) -> Vec<PathBuf> {
     paths.iter().map(|path| path.clone().unwrap_or_default()).collect()
-}
-
-fn asides(set_aside: &[(PathBuf, SetAside)]) -> String {
-    set_aside.iter().map(|(path, reason)| format!("; {} does not count: {reason}", path.display())).collect()
 }

@@ -38,7 +38,7 @@ impl Overlay {
     }
 
     /// Puts the log's content over what was read of a member from `sector` on.
-    pub(crate) fn cover(&self, member: MemberIndex, sector: DiskSector, bytes: &mut [u8]) {
+    pub(crate) fn apply(&self, member: MemberIndex, sector: DiskSector, bytes: &mut [u8]) {
         let len = Sectors(bytes.len() as u64 / SECTOR_BYTES);
         for (at, piece) in self.meeting(member, sector, len) {
             let (start, end) = (at.0.max(sector.0), (at.0 + piece.len.0).min(sector.0 + len.0));
@@ -107,7 +107,7 @@ mod tests {
         overlay.put(MEMBER, DiskSector(100), Sectors(1), Some(&[7; SECTOR]));
         assert_eq!(overlay.members[1].len(), 3, "what is before it, itself, and what is behind it");
         let mut bytes = [1; 2 * SECTOR];
-        overlay.cover(MEMBER, DiskSector(100), &mut bytes);
+        overlay.apply(MEMBER, DiskSector(100), &mut bytes);
         assert!(bytes[..SECTOR] == [7; SECTOR] && bytes[SECTOR..] == [0; SECTOR]);
         assert!(
             !overlay.touches(MEMBER, DiskSector(0), Sectors(3)) && overlay.touches(MEMBER, DiskSector(0), Sectors(4))
@@ -129,7 +129,7 @@ mod tests {
             }
             for (at, len) in reads {
                 let mut bytes = vec![0xee; offset(len)];
-                overlay.cover(MEMBER, DiskSector(at), &mut bytes);
+                overlay.apply(MEMBER, DiskSector(at), &mut bytes);
                 let expected = (at..at + len).flat_map(|sector| [plain[sector as usize].unwrap_or(0xee); SECTOR]);
                 prop_assert!(bytes.iter().copied().eq(expected));
                 let is_touched = (at..at + len).any(|sector| plain[sector as usize].is_some());

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Sectors};
 
-use super::assemble::{flush, perform};
+use super::blocking::{flush, perform};
+use super::error::RecoverError;
 use super::overlay::Overlay;
-use super::recover::RecoverError;
 use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
@@ -52,6 +52,7 @@ pub(super) fn redo(
     renew(disk, superblocks, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
+    // Content is read once more, a record at a time: a log may be larger than memory.
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
         apply(disk, superblock, header, &buf, content.start)?;
@@ -99,7 +100,7 @@ fn pending(
         unreadable.extend(error.map(|error| (superblock.slot, error)));
     }
     let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
-    let is_active = |superblock: &Superblock| superblock.slots.iter().all(|record| record.state == SlotState::Active);
+    let is_active = |superblock: &Superblock| superblock.slots.iter().all(|entry| entry.state == SlotState::Active);
     let is_whole =
         accepted == geometry.all_members() && superblocks.iter().flatten().all(is_active) && geometry.tolerance() > 0;
     let doubtful = replay::doubtful(&held, unreadable.iter().map(|(member, _)| *member).collect(), is_whole);
@@ -187,6 +188,7 @@ impl<'a> Scan<'a> {
                 found => found.ok().map(|(header, _)| header),
             };
             let is_own = |header: &Header| {
+                // A record that was copied from elsewhere, or is of an earlier run, counts for nothing here.
                 let is_here = (header.slot, header.position) == (superblock.slot, Bytes(at));
                 let is_inside = |extent: &Extent| extent.sector.0 + extent.len.0 <= used.0;
                 let is_now = header.generation == superblock.generation || planted!(StaleGenerationAccepted);

@@ -16,19 +16,16 @@ use smallvec::smallvec;
 use uraid_layout::stripe::Group;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
 
-use super::assemble::{flush, run, run_all};
+use super::blocking::{flush, run, run_all};
+use super::error::RecoverError;
 use super::losses::Losses;
-use super::recover::RecoverError;
 use crate::Error;
+use crate::bounds::COLUMNS;
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
 use crate::format::BLOCK;
 use crate::format::superblock::Superblock;
 use crate::xor::xor_into;
-
-/// Columns of a parity stripe that are worked on at once, so that memory stays bounded for wide stripes of large
-/// chunks.
-const COLUMNS: Sectors = Sectors((64 << 10) / 512);
 
 /// Memory for what is worked on at once, beside one [`COLUMNS`] of a stripe.
 const BATCH_BYTES: u64 = 8 << 20;

@@ -2,11 +2,8 @@
 
 use uraid_layout::Bytes;
 
-use crate::member::Member;
-
 /// The size of a member's sectors, where they are larger than the array's: smaller writes would fail.
-pub(super) fn too_large(member: &Member, sector_size: Bytes) -> Option<Bytes> {
-    let found = member.alignment().offset;
+pub(super) fn too_large(found: Bytes, sector_size: Bytes) -> Option<Bytes> {
     (found > sector_size && !planted!(SectorsIgnored)).then_some(found)
 }
 
@@ -14,6 +11,7 @@ pub(super) fn too_large(member: &Member, sector_size: Bytes) -> Option<Bytes> {
 mod tests {
     use super::*;
     use crate::format::superblock::Allocation;
+    use crate::member::Member;
 
     #[test]
     fn members_with_larger_sectors_than_the_arrays_do_not_suit_it() {
@@ -28,7 +26,7 @@ mod tests {
         ] {
             let path = directory.path().join(format!("{found}-{sector_size}"));
             let member = Member::create(&path, Bytes(1 << 20), Allocation::Sparse).unwrap().demanding(Bytes(found));
-            let refused = too_large(&member, Bytes(sector_size));
+            let refused = too_large(member.alignment().offset, Bytes(sector_size));
             assert_eq!(refused, is_refused.then_some(Bytes(found)), "{found} of {sector_size}");
         }
     }

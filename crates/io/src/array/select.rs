@@ -8,10 +8,9 @@ use std::path::PathBuf;
 use thiserror::Error;
 use uuid::Uuid;
 
-use super::gather::Look;
 use crate::Error;
 use crate::format::superblock::Superblock;
-use crate::member::MemberError;
+use crate::member::{FileId, MemberError};
 
 /// Which array is meant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +19,15 @@ pub enum Wanted {
     Array(Uuid),
     /// The one with this name.
     Name(String),
+}
+
+/// What a path leads to at the moment.
+#[derive(Debug)]
+pub struct Look {
+    /// The path.
+    pub path: PathBuf,
+    /// Whose member it says it is.
+    pub found: Result<(FileId, Superblock), Ignored>,
 }
 
 /// Why a path is not chosen.

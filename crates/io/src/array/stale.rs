@@ -70,36 +70,38 @@ pub enum StaleError {
     },
 }
 
-impl Verdict {
-    /// Takes the members of these slots in that were set aside as out of date, for reading.
-    ///
-    /// # Errors
-    /// [`StaleError`].
-    pub fn accept_stale(&mut self, candidates: &[Candidate], slots: MemberSet) -> Result<Vec<Stale>, StaleError> {
-        slots.iter().map(|slot| self.accept(candidates, slot)).collect()
-    }
+/// Takes the members of these slots into a verdict that were set aside as out of date, for reading.
+///
+/// # Errors
+/// [`StaleError`].
+pub fn accept_stale(
+    verdict: &mut Verdict,
+    candidates: &[Candidate],
+    slots: MemberSet,
+) -> Result<Vec<Stale>, StaleError> {
+    slots.iter().map(|slot| accept(verdict, candidates, slot)).collect()
+}
 
-    fn accept(&mut self, candidates: &[Candidate], slot: MemberIndex) -> Result<Stale, StaleError> {
-        if self.slots.get(slot.index()).is_some_and(Option::is_some) {
-            return Err(StaleError::UpToDate { slot });
-        }
-        let is_of_slot = |&(index, _): &(usize, _)| candidates[index].superblock.slot == slot;
-        let mut found = self.set_aside.iter().copied().filter(is_of_slot);
-        let (index, _) = found.next().ok_or(StaleError::NotThere { slot })?;
-        let Candidate { path, superblock: member } = &candidates[index];
-        if let Some((other, _)) = found.next() {
-            let (first, second) = (path.clone(), candidates[other].path.clone());
-            return Err(StaleError::Ambiguous { first, second, slot });
-        }
-        let truth = &self.superblock;
-        fits(member, truth).map_err(|source| StaleError::Unfit { path: path.clone(), source })?;
-        let is_known = lacks_what_is_marked(member, truth) || planted!(StaleUndoubted);
-        let stale = Stale { slot, path: path.clone(), epoch: member.epoch, newest: truth.epoch, is_known };
-        self.set_aside.retain(|&(other, _)| other != index);
-        self.slots[slot.index()] = Some(index);
-        self.stale = self.stale.with(slot);
-        Ok(stale)
+fn accept(verdict: &mut Verdict, candidates: &[Candidate], slot: MemberIndex) -> Result<Stale, StaleError> {
+    if verdict.slots.get(slot.index()).is_some_and(Option::is_some) {
+        return Err(StaleError::UpToDate { slot });
     }
+    let is_of_slot = |&(index, _): &(usize, _)| candidates[index].superblock.slot == slot;
+    let mut found = verdict.set_aside.iter().copied().filter(is_of_slot);
+    let (index, _) = found.next().ok_or(StaleError::NotThere { slot })?;
+    let Candidate { path, superblock: member } = &candidates[index];
+    if let Some((other, _)) = found.next() {
+        let (first, second) = (path.clone(), candidates[other].path.clone());
+        return Err(StaleError::Ambiguous { first, second, slot });
+    }
+    let truth = &verdict.superblock;
+    fits(member, truth).map_err(|source| StaleError::Unfit { path: path.clone(), source })?;
+    let is_known = lacks_what_is_marked(member, truth) || planted!(StaleUndoubted);
+    let stale = Stale { slot, path: path.clone(), epoch: member.epoch, newest: truth.epoch, is_known };
+    verdict.set_aside.retain(|&(other, _)| other != index);
+    verdict.slots[slot.index()] = Some(index);
+    verdict.stale = verdict.stale.with(slot);
+    Ok(stale)
 }
 
 /// What may be old or wrong, of an array that is read from these members: ranges, ascending and apart.
@@ -128,14 +130,14 @@ fn fits(member: &Superblock, truth: &Superblock) -> Result<(), SuperblockError> 
     if (Spec { member_size: truth.spec.member_size, ..member.spec }) != truth.spec {
         return Err(SuperblockError::Field { field: "geometry" });
     }
-    own(truth, member.member, member.slot, member.areas, member.sequence).check()
+    own(truth, member.member, member.slot, member.areas, member.revision).check()
 }
 
 /// Whether a member was given up while it had everything, and the array has kept a bitmap since.
 fn lacks_what_is_marked(member: &Superblock, truth: &Superblock) -> bool {
-    let record = truth.slots[member.slot.index()];
-    let is_given_up = record.member == member.member && record.state == SlotState::Failed;
-    let was_last = member.epoch < record.since && member.epoch.0 + 1 >= record.since.0;
+    let entry = truth.slots[member.slot.index()];
+    let is_given_up = entry.member == member.member && entry.state == SlotState::Failed;
+    let was_last = member.epoch < entry.since && member.epoch.0 + 1 >= entry.since.0;
     let was_whole = !matches!(member.slots[member.slot.index()].state, SlotState::Rebuilding { is_whole: true, .. });
     is_given_up && was_last && was_whole && truth.consistency != Consistency::None
 }

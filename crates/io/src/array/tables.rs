@@ -9,7 +9,7 @@ use std::collections::btree_map::Entry;
 use smallvec::smallvec;
 use uraid_layout::{Bytes, MemberIndex};
 
-use super::assemble::perform;
+use super::blocking::perform;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use smallvec::smallvec;
+use rustix::io::Errno;
+use smallvec::{SmallVec, smallvec};
+use uraid_layout::Bytes;
 
 use super::*;
 use crate::buf::Buf;

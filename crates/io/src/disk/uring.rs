@@ -37,7 +37,7 @@ use crate::member::Member;
 use slot::{Progress, Slot};
 
 /// Operations that the kernel takes in one batch unless asked otherwise.
-pub const DEFAULT_DEPTH: u32 = 256;
+pub(crate) const DEFAULT_DEPTH: u32 = 256;
 
 /// Transfers of up to this are done at once on members in memory, among them the log records of a full queue of small
 /// writes; longer ones are worth a worker thread.

@@ -451,7 +451,7 @@ impl<D: Disk, T> Engine<D, T> {
         for io in plan.reads() {
             let mut sector = io.sector;
             for slice in plan.slices(io) {
-                self.overlay.cover(io.member, sector, bytes_to_fill(job, slice));
+                self.overlay.apply(io.member, sector, bytes_to_fill(job, slice));
                 sector.0 += slice.len.0;
             }
         }

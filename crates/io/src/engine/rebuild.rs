@@ -25,9 +25,6 @@ use crate::disk::Disk;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::Superblock;
 
-/// Columns of a parity stripe that are worked on at once.
-pub(super) const COLUMNS: Sectors = Sectors((64 << 10) / 512);
-
 /// Parity stripes under way while nobody else wants anything.
 const IDLE_MAX: usize = 16;
 

@@ -19,7 +19,7 @@ use crate::buf::Buf;
 use crate::disk::{DiskOp, OpKind, Segments};
 use crate::format::Epoch;
 use crate::format::superblock::{
-    Consistency, Revision, SUPERBLOCK_BYTES, ScrubRecord, SlotRecord, SlotState, Superblock, encode,
+    Consistency, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -32,7 +32,7 @@ struct State {
     /// The members that do not have all of their content yet.
     rebuilding: Vec<Rebuilding>,
     /// How scrubs are.
-    scrub: ScrubRecord,
+    scrub: ScrubHistory,
     /// How often a member has taken another one's place.
     replaced: u32,
 }
@@ -75,7 +75,7 @@ pub struct Record {
     has_given_up: bool,
     waiters: Vec<JobId>,
     /// How scrubs are, for the next round: that alone is no reason for one.
-    scrub: ScrubRecord,
+    scrub: ScrubHistory,
 }
 
 impl Record {
@@ -173,12 +173,12 @@ impl Record {
     }
 
     /// How scrubs are, as it is to be on record.
-    pub(super) fn scrub(&self) -> ScrubRecord {
+    pub(super) fn scrub(&self) -> ScrubHistory {
         self.scrub
     }
 
     /// Has it recorded how scrubs are: at once, or with the next round, whatever that is for.
-    pub(super) fn keep_scrub(&mut self, scrub: ScrubRecord, at_once: bool) {
+    pub(super) fn keep_scrub(&mut self, scrub: ScrubHistory, at_once: bool) {
         self.scrub = scrub;
         if at_once {
             self.wanted.scrub = scrub;
@@ -195,15 +195,15 @@ impl Record {
     /// Takes a member in at the slot of `own`, which was missing, to be rebuilt; with the next round, and a new run of
     /// the log.
     pub(super) fn join(&mut self, own: &Superblock, is_whole: bool, generation: Uuid) {
-        let &Superblock { member, slot, areas, sequence, .. } = own;
+        let &Superblock { member, slot, areas, revision, .. } = own;
         let truth = self.any().clone();
-        self.superblocks[slot.index()] = Some(Superblock { member, slot, areas, sequence, ..truth });
+        self.superblocks[slot.index()] = Some(Superblock { member, slot, areas, revision, ..truth });
         for superblock in self.superblocks.iter_mut().flatten() {
             if !planted!(LogKeptAtJoin) {
                 superblock.generation = generation;
             }
             // The round that takes it in says since when.
-            superblock.slots[slot.index()] = SlotRecord { member, state: SlotState::Failed, since: superblock.epoch };
+            superblock.slots[slot.index()] = SlotEntry { member, state: SlotState::Failed, since: superblock.epoch };
         }
         self.wanted.missing = self.wanted.missing.without(slot);
         // The record may be of another member that was there or was being rebuilt: it does not have this one yet.
@@ -220,8 +220,8 @@ impl Record {
         let &Superblock { member, slot, areas, .. } = own;
         let truth = self.any();
         let epoch = Epoch(truth.epoch.0 + 1);
-        let mut sealed = Superblock { member, slot, areas, generation, epoch, sequence: Revision(0), ..truth.clone() };
-        sealed.slots[slot.index()] = SlotRecord { member, state: SlotState::Active, since: epoch };
+        let mut sealed = Superblock { member, slot, areas, generation, epoch, revision: Revision(0), ..truth.clone() };
+        sealed.slots[slot.index()] = SlotEntry { member, state: SlotState::Active, since: epoch };
         sealed
     }
 
@@ -485,7 +485,7 @@ impl Record {
 /// The superblock's next version.
 fn advance(superblock: &mut Superblock, state: &State) {
     superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
-    superblock.sequence = Revision(superblock.sequence.0 + 1);
+    superblock.revision = Revision(superblock.revision.0 + 1);
     (superblock.is_clean, superblock.scrub) = (state.is_clean, state.scrub);
     for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
         let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);

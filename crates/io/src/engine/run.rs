@@ -9,9 +9,9 @@ use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::job::{Job, JobId, Slot, Stage, Work};
 use super::locks::Span;
-use super::rebuild::COLUMNS;
 use super::replace::cells_of;
 use super::{Engine, EngineError, PART, Reply, scrub};
+use crate::bounds::COLUMNS;
 use crate::buf::{Buf, Pool};
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::format::sums::PageNumber;

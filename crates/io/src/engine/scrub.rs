@@ -37,7 +37,7 @@ use super::{Engine, EngineError};
 use crate::disk::Disk;
 use crate::format::BLOCK;
 use crate::format::sums::Sum;
-use crate::format::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
+use crate::format::superblock::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 
 /// Parts under way when clients have been away for [`QUIET_TICKS`].
 const PARTS_MAX: usize = 8;
@@ -298,7 +298,7 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     /// How scrubs are, as it is on record or about to be.
-    pub fn scrub_record(&self) -> ScrubRecord {
+    pub fn scrub_record(&self) -> ScrubHistory {
         self.record.scrub()
     }
 
@@ -307,7 +307,7 @@ impl<D: Disk, T> Engine<D, T> {
     ///
     /// # Panics
     /// When a scrub's position is beyond the last parity stripe.
-    pub fn keep_scrub(&mut self, record: ScrubRecord, at_once: bool) {
+    pub fn keep_scrub(&mut self, record: ScrubHistory, at_once: bool) {
         let is_within = record.run.is_none_or(|run| run.position.0 <= self.geometry.stripes().0);
         assert!(is_within, "a scrub is within the array");
         if !self.is_read_only && !self.is_frozen {

@@ -23,6 +23,7 @@ const REGION_BYTES_MIN: Bytes = Bytes(1 << 20);
 /// A sector's bytes before its bits: checksum, sector's number, region size, nothing.
 const HEADER: usize = 16;
 const WORDS_IN_SECTOR: usize = (SECTOR - HEADER) / 8;
+/// What a device writes whole or not at all: each has a checksum of its own, so that a torn block costs bits of one.
 const SECTOR: usize = 512;
 const SECTORS_IN_BLOCK: usize = 8;
 
@@ -183,7 +184,8 @@ impl Bitmap {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// A block's bytes, as every member has them from [`BLOCK_BYTES`](crate::format::BLOCK_BYTES) times its number on in the bitmap's area.
+    /// A block's bytes, as every member has them from [`BLOCK_BYTES`](crate::format::BLOCK_BYTES) times its number on in
+    /// the bitmap's area.
     ///
     /// # Panics
     /// When the bitmap has no such block.

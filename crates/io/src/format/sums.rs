@@ -17,7 +17,7 @@ use crate::format::superblock::SUMS_IN_SECTOR;
 pub const PAGE_BYTES: usize = 4096;
 
 /// Checksums in a page.
-pub const SUMS_IN_PAGE: usize = SECTORS * SUMS;
+pub(crate) const SUMS_IN_PAGE: usize = SECTORS * SUMS;
 
 const SECTOR: usize = 512;
 const SECTORS: usize = PAGE_BYTES / SECTOR;

@@ -14,11 +14,12 @@ mod settings;
 #[cfg(test)]
 pub(crate) mod tests;
 
-pub use areas::{Area, Areas, HEAD_STEP, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
+pub use areas::{Area, Areas, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
-pub use content::{Revision, SlotRecord, SlotState, Superblock, SuperblockError};
-pub(crate) use copies::newest_beside;
-pub use copies::{erased, newest};
-pub use scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
-pub use settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, NameError, SECTOR_SIZES, check_name};
+pub use content::{Revision, SlotEntry, SlotState, Superblock, SuperblockError};
+pub use copies::newest;
+pub(crate) use copies::{erased, newest_beside};
+pub use scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
+pub use settings::{Allocation, Consistency, Integrity, NameError};
+pub(crate) use settings::{SECTOR_SIZES, check_name};

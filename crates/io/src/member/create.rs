@@ -8,29 +8,29 @@ use std::path::Path;
 use rustix::fs::{FallocateFlags, fallocate};
 use uraid_layout::Bytes;
 
-use super::{Access, Member, MemberError};
+use super::error::MemberError;
 use crate::format::superblock::Allocation;
 
-impl Member {
-    /// Creates a file of `size` zero bytes with mode 0600, makes it and its name durable, and opens it for writing. A
-    /// file that can't be made whole is removed.
-    ///
-    /// # Errors
-    /// When the path exists, the file system has no room, or a system call fails.
-    pub fn create(path: &Path, size: Bytes, allocation: Allocation) -> Result<Self, MemberError> {
-        let fail = |source: io::Error| match source.kind() {
-            io::ErrorKind::AlreadyExists => MemberError::Exists { path: path.into() },
-            _ => MemberError::Io { path: path.into(), action: "create it", source },
-        };
-        let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
-        let made = fill(&file, path, size, allocation).and_then(|()| Self::open(path, Access::ReadWrite));
-        if made.is_err()
-            && let Err(error) = std::fs::remove_file(path)
-        {
-            tracing::warn!(path = %path.display(), %error, "a member file that was not made whole is left behind");
-        }
-        made
+/// Creates a file of `size` zero bytes with mode 0600 and makes it and its name durable; then `open` opens it. A file
+/// that can't be made whole, or can't be opened, is removed.
+pub(super) fn new_file<T>(
+    path: &Path,
+    size: Bytes,
+    allocation: Allocation,
+    open: impl FnOnce() -> Result<T, MemberError>,
+) -> Result<T, MemberError> {
+    let fail = |source: io::Error| match source.kind() {
+        io::ErrorKind::AlreadyExists => MemberError::Exists { path: path.into() },
+        _ => MemberError::Io { path: path.into(), action: "create it", source },
+    };
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path).map_err(fail)?;
+    let made = fill(&file, path, size, allocation).and_then(|()| open());
+    if made.is_err()
+        && let Err(error) = std::fs::remove_file(path)
+    {
+        tracing::warn!(path = %path.display(), %error, "a member file that was not made whole is left behind");
     }
+    made
 }
 
 fn fill(file: &File, path: &Path, size: Bytes, allocation: Allocation) -> Result<(), MemberError> {
@@ -43,6 +43,7 @@ fn fill(file: &File, path: &Path, size: Bytes, allocation: Allocation) -> Result
         Some(parent) if parent != Path::new("") => parent,
         Some(_) | None => Path::new("."),
     };
+    // Without its directory's fsync a file may lose its name with the power.
     let synced = file.sync_all().and_then(|()| File::open(parent)?.sync_all());
     synced.map_err(|source| MemberError::Io { path: path.into(), action: "make it durable", source })
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use rustix::fs::{FlockOperation, flock, major, minor};
 use rustix::io::Errno;
 
-use super::{Access, MemberError};
+use super::error::MemberError;
 
 /// How long to wait for a lock that nobody is known to hold. A killed process keeps its locks until the kernel has
 /// finished its disk operations, which is just how long its members must be left alone; the kernel has no event for it.
@@ -25,6 +25,17 @@ const PROBE_WAIT_MAX: Duration = Duration::from_secs(2);
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(20);
 
 const WAIT_STEP: Duration = Duration::from_millis(20);
+
+/// What a member is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading only: opened read-only, with a shared lock.
+    ReadOnly,
+    /// Reading and writing, with an exclusive lock.
+    ReadWrite,
+    /// Reading without a lock what somebody else may be writing: enough to ask a member what it is, not to use it.
+    Inspect,
+}
 
 /// Whether to wait for whoever uses a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

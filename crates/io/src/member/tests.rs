@@ -4,7 +4,6 @@ use std::os::unix::net::UnixListener;
 use std::process::{Command, Stdio};
 
 use super::*;
-use crate::format::superblock::Allocation;
 
 const MIB: u64 = 1 << 20;
 

@@ -10,8 +10,8 @@ const MIB: u64 = 1 << 20;
 
 /// The version after `before`.
 fn after(before: &Superblock) -> Superblock {
-    let (epoch, sequence) = (Epoch(before.epoch.0 + 1), Revision(before.sequence.0 + 1));
-    Superblock { epoch, sequence, is_clean: !before.is_clean, ..before.clone() }
+    let (epoch, revision) = (Epoch(before.epoch.0 + 1), Revision(before.revision.0 + 1));
+    Superblock { epoch, revision, is_clean: !before.is_clean, ..before.clone() }
 }
 
 fn on_a_member(test: impl FnOnce(&Member)) {

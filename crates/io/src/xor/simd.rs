@@ -6,7 +6,7 @@
     reason = "a function compiled for an instruction set is called after that set was detected; stores past the caches"
 )]
 
-use super::tiled;
+use super::tiles::tiled;
 
 /// A build of the XOR loop.
 pub(super) type Kernel = fn(&mut [u8], &[&[u8]], usize);

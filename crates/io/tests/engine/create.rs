@@ -2,7 +2,8 @@
 
 use rustix::io::Errno;
 use uraid_io::array::{
-    Candidate, ConfigureError, Content, GrowError, OpenError, OpenOptions, Setting, check_presence, format, judge,
+    Candidate, ConfigureError, Content, GrowError, OpenError, OpenOptions, Setting, check_presence, configure, format,
+    grow, judge, recover, recovery_bytes,
 };
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Engine, EngineError};
@@ -39,8 +40,8 @@ fn used(shape: &Shape) -> Members {
     let one = |own: Superblock| {
         let mut bytes = noise(own.slot.0.into(), own.areas.member_size.whole_sectors().0);
         let mut former = Superblock { array: Uuid::from_bytes([98; 16]), epoch: Epoch(8), ..own };
-        for sequence in [6, 7] {
-            (former.epoch.0, former.sequence) = (former.epoch.0 + 1, Revision(sequence));
+        for revision in [6, 7] {
+            (former.epoch.0, former.revision) = (former.epoch.0 + 1, Revision(revision));
             for position in former.write_positions() {
                 bytes[size(position)..][..4096].copy_from_slice(&encode(&former));
             }
@@ -91,7 +92,7 @@ fn finish(members: &Members, left: usize, random: &mut Random) -> (bool, Members
         Access::ReadWrite,
         Uuid::from_bytes([5; 16]),
     );
-    let is_done = opened.is_ok_and(|opened| !opened.needs_recovery() || opened.recover(|_| ()).is_ok());
+    let is_done = opened.is_ok_and(|opened| !opened.needs_recovery() || recover(opened, |_| ()).is_ok());
     (is_done, power.cut(random))
 }
 
@@ -233,12 +234,12 @@ fn what_is_not_finished_is_opened_for_writing_with_all_members_or_not_at_all() {
         assert!(opened().is_initialising() && opened().needs_recovery(), "{shape:?}");
         let refused = opened().into_engine::<u64>();
         assert!(matches!(refused, Err(EngineError::NotRecovered)), "{shape:?}");
-        let refused = opened().configure(&Setting::Consistency(Consistency::None));
+        let refused = configure(opened(), &Setting::Consistency(Consistency::None));
         assert!(matches!(refused, Err(ConfigureError::Dirty)), "{shape:?}: {refused:?}");
-        let refused = opened().grow(&vec![None; all], None, |_, _| ());
+        let refused = grow(opened(), &vec![None; all], None, |_, _| ());
         assert!(matches!(refused, Err(GrowError::Dirty)), "{shape:?}: {refused:?}");
-        let (mut done, total) = (Bytes(0), opened().recovery());
-        let finished = opened().recover(|bytes| done = bytes).expect("finished");
+        let (mut done, total) = (Bytes(0), recovery_bytes(&opened()));
+        let finished = recover(opened(), |bytes| done = bytes).expect("finished");
         assert!(done == total && !finished.needs_recovery() && !finished.is_initialising(), "{shape:?}");
         let mut random = Random(1);
         assert_whole(&shape, &finish(&members, usize::MAX, &mut random).1, &format!("{shape:?}"));

@@ -1,7 +1,7 @@
 //! Arrays that grow after their members were enlarged, and power cuts at each of the operations that this takes.
 
 use uraid_io::Error;
-use uraid_io::array::GrowError;
+use uraid_io::array::{self, GrowError};
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
@@ -141,7 +141,7 @@ fn assert_holds(members: &Members, content: &[u8], context: &str) -> Sectors {
 /// Lets the array grow; what is left of its members.
 fn grow(members: &Members, used: Option<Bytes>, left: usize, random: &mut Random) -> (Result<(), GrowError>, Members) {
     let mut power = Power::new(members, left);
-    let grown = assembled(&mut power, members).grow(&sizes(members), used, |_, _| ()).map(drop);
+    let grown = array::grow(assembled(&mut power, members), &sizes(members), used, |_, _| ()).map(drop);
     (grown, power.cut(random))
 }
 

@@ -2,7 +2,7 @@
 //! none keeps it from starting.
 
 use rustix::io::Errno;
-use uraid_io::array::{Assembled, RecoverError};
+use uraid_io::array::{Assembled, RecoverError, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::superblock::{Consistency, SlotState};
@@ -44,7 +44,7 @@ impl Left {
 
     fn open(&self, disk: MemDisk) -> Result<Assembled<MemDisk>, RecoverError> {
         let assembled = try_assembled(disk, &self.members, Access::ReadWrite)?;
-        if assembled.needs_recovery() { assembled.recover(|_| ()) } else { Ok(assembled) }
+        if assembled.needs_recovery() { recover(assembled, |_| ()) } else { Ok(assembled) }
     }
 
     /// The array opens in spite of what fails on `failing`, has all of its content, and agrees; who is missing then.

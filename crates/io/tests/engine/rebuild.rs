@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use rustix::io::Errno;
+use uraid_io::array::recover;
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, Joining, Progress, Stuck, Troubles};
 use uraid_io::format::superblock::{Consistency, SlotState, Superblock, encode};
@@ -618,7 +619,7 @@ fn resumed(shape: &Shape, left: &Members, random: &mut Random) -> TestEngine {
     let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
     let assembled = assembled(watch, left);
     let is_torn = assembled.needs_recovery();
-    let assembled = if is_torn { assembled.recover(|_| ()).expect("recovered") } else { assembled };
+    let assembled = if is_torn { recover(assembled, |_| ()).expect("recovered") } else { assembled };
     let mut engine: TestEngine = assembled.into_engine().expect("an engine");
     drop(run(&mut engine, Command::Flush).expect("flushed"));
     engine

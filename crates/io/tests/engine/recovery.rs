@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use uraid_io::Error;
-use uraid_io::array::{Assembled, Candidate, RecoverError, judge};
+use uraid_io::array::{self, Assembled, Candidate, RecoverError, judge, recovery_bytes};
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
@@ -94,7 +94,7 @@ fn recover(shape: &Shape, members: &Members, context: &str) -> (u64, Vec<u8>) {
     let disk = Tally { inner: MemDisk::new(members.clone(), Order::Fifo), data, read: 0 };
     let assembled = assembled(disk, members);
     let is_dirty = assembled.needs_recovery();
-    let assembled = if is_dirty { assembled.recover(|_| ()).expect("memory does not fail") } else { assembled };
+    let assembled = if is_dirty { array::recover(assembled, |_| ()).expect("memory does not fail") } else { assembled };
     assert!(!assembled.needs_recovery(), "{context}");
     let mut engine: Engine<Tally, u64> = assembled.into_engine().expect("an engine");
     let geometry = shape.geometry();
@@ -173,9 +173,9 @@ fn bits_do_not_outlive_their_reason() {
     let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
     write(&mut engine, REGION, &noise(1, 8)).expect("written");
     let assembled = assembled(MemDisk::new(images(&engine), Order::Fifo), &images(&engine));
-    assert_eq!(assembled.recovery(), Bytes(1 << 20));
+    assert_eq!(recovery_bytes(&assembled), Bytes(1 << 20));
     let mut engine: Engine<MemDisk, u64> =
-        assembled.recover(|_| ()).expect("recovered").into_engine().expect("an engine");
+        array::recover(assembled, |_| ()).expect("recovered").into_engine().expect("an engine");
     engine.submit(1, Command::Write { lba: Lba(6 * REGION), buf: buf(&noise(2, 8)), fua: true });
     let mut replies = Vec::new();
     while replies.is_empty() {
@@ -324,7 +324,7 @@ fn recovery_can_be_cut_off_anywhere() {
             // are read.
             let free = 7 * usize::from(shape.members);
             let disk = Cut { watch: Rc::clone(&watch), left: free + cut };
-            let ended = assembled(disk, &left).recover(|_| ());
+            let ended = array::recover(assembled(disk, &left), |_| ());
             let is_over = ended.is_ok();
             drop(ended);
             recover(&shape, &watch.borrow().cut(&mut random), &context);

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
-use uraid_io::array::{Candidate, SetAside, judge};
+use uraid_io::array::{Candidate, SetAside, judge, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError, MemberCounters, Stuck};
 use uraid_io::format::superblock::{Consistency, Integrity, Revision, decode, newest, positions};
@@ -26,7 +26,7 @@ fn replacement(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number
     let seat = engine.seat().expect("there is room");
     engine.disk_mut().put(seat, new_bytes(shape, slot));
     let mut joining = joining(shape, slot, number);
-    joining.superblock.sequence = Revision(0);
+    joining.superblock.revision = Revision(0);
     Command::Replace(Box::new(joining))
 }
 
@@ -509,7 +509,7 @@ fn reopened(shape: &Shape, left: &[Vec<u8>], random: &mut Random, context: &str)
     let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
     let assembled = assembled(watch, &accepted);
     let is_torn = assembled.needs_recovery();
-    let assembled = if is_torn { assembled.recover(|_| ()).expect("recovered") } else { assembled };
+    let assembled = if is_torn { recover(assembled, |_| ()).expect("recovered") } else { assembled };
     assembled.into_engine().expect("an engine")
 }
 

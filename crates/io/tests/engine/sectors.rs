@@ -1,5 +1,6 @@
 //! Members that take whole sectors of 4096 bytes only: the engine gives them nothing smaller, whatever happens.
 
+use uraid_io::array::recover;
 use uraid_io::disk::{MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
@@ -75,7 +76,7 @@ fn nothing_smaller_than_their_sectors_reaches_members() {
             disk.set_sector_size(Bytes(SECTOR_SIZE as u64));
             let opened = assembled(disk, &left);
             if opened.needs_recovery() {
-                drop(opened.recover(|_| ()).expect("recovered"));
+                drop(recover(opened, |_| ()).expect("recovered"));
             }
             drop(run(&mut engine, Command::Fail { member: MemberIndex(1) }).expect("given up"));
             write(&mut engine, 0, &noise(500, STEP)).expect("written");

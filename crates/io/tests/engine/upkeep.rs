@@ -3,7 +3,7 @@
 use uraid_io::disk::Order;
 use uraid_io::engine::Command;
 use uraid_io::format::UnixSeconds;
-use uraid_io::format::superblock::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
+use uraid_io::format::superblock::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 use uraid_layout::{MemberIndex, MemberSet, Sectors, StripeId};
 
 use crate::rebuild::{filled as rebuilding, new_member};
@@ -21,8 +21,8 @@ fn run_at(position: u64) -> ScrubRun {
     ScrubRun { mode: ScrubMode::Check, position: StripeId(position), found }
 }
 
-fn at(position: u64) -> ScrubRecord {
-    ScrubRecord { finished: Some(UnixSeconds(position + 1000)), run: Some(run_at(position)) }
+fn at(position: u64) -> ScrubHistory {
+    ScrubHistory { finished: Some(UnixSeconds(position + 1000)), run: Some(run_at(position)) }
 }
 
 fn turn(engine: &mut TestEngine) {
@@ -33,7 +33,7 @@ fn turn(engine: &mut TestEngine) {
 
 /// What every present member durably says.
 #[track_caller]
-fn on_record(engine: &TestEngine) -> ScrubRecord {
+fn on_record(engine: &TestEngine) -> ScrubHistory {
     let newest = engine.disk().newest();
     for member in engine.geometry().all_members().minus(engine.missing()).iter() {
         assert_eq!(engine.disk().durable(member).expect("it has one").scrub, newest.scrub, "member {member}");
@@ -48,7 +48,7 @@ fn where_a_scrub_is_goes_on_record_at_once_or_with_the_next_round() {
     let before = engine.disk().newest().clone();
     engine.keep_scrub(at(1), false);
     turn(&mut engine);
-    assert_eq!((engine.disk().newest().epoch, on_record(&engine)), (before.epoch, ScrubRecord::default()));
+    assert_eq!((engine.disk().newest().epoch, on_record(&engine)), (before.epoch, ScrubHistory::default()));
     assert_eq!(engine.scrub_record(), at(1));
 
     engine.keep_scrub(at(2), true);
@@ -95,7 +95,7 @@ fn nothing_is_put_on_record_of_an_array_that_is_read_only() {
     let before = reader.disk().newest().epoch;
     reader.keep_scrub(at(1), true);
     turn(&mut reader);
-    assert_eq!((reader.disk().newest().epoch, reader.scrub_record()), (before, ScrubRecord::default()));
+    assert_eq!((reader.disk().newest().epoch, reader.scrub_record()), (before, ScrubHistory::default()));
 }
 
 /// The array has far more than is under way at a time, so who goes on is seen to have got further.

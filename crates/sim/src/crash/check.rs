@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
 
-use uraid_io::array::{Assembled, Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
+use uraid_io::array::{self, Assembled, Candidate, OpenError, OpenOptions, Refusal, Verdict, check_presence, judge};
 use uraid_io::disk::Disk;
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::superblock::Consistency;
@@ -156,7 +156,7 @@ pub(super) fn recover<D: Disk>(
     let mut assembled = assembled.map_err(|error| failed(&error))?;
     let needs_recovery = assembled.needs_recovery();
     if needs_recovery {
-        assembled = assembled.recover(|_| {}).map_err(|error| failed(&error))?;
+        assembled = array::recover(assembled, |_| {}).map_err(|error| failed(&error))?;
     }
     let engine = assembled.into_engine().map_err(|error| failed(&error))?;
     Ok((needs_recovery, engine))

@@ -349,8 +349,8 @@ enum Outcome {
 fn former(shape: &Shape, slot: MemberIndex) -> Image {
     let mut image = shape.members.get(slot).expect("every slot has one").current().clone();
     let own = superblock_of(&image).expect("a shape's members have superblocks");
-    for sequence in [6, 7] {
-        let former = Superblock { epoch: Epoch(sequence + 2), sequence: Revision(sequence), ..own.clone() };
+    for revision in [6, 7] {
+        let former = Superblock { epoch: Epoch(revision + 2), revision: Revision(revision), ..own.clone() };
         for position in former.write_positions() {
             put(&mut image, position, &encode(&former));
         }

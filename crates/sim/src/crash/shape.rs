@@ -140,7 +140,7 @@ impl Shape {
     /// A new member's superblock, for a slot of an array of which this is what members say.
     pub(super) fn new_superblock(&self, truth: &Superblock, slot: MemberIndex) -> Superblock {
         let member = Uuid::from_u64_pair(0xC0FF_EE00, 200);
-        let mut own = Superblock { member, slot, areas: self.areas, sequence: Revision(0), ..truth.clone() };
+        let mut own = Superblock { member, slot, areas: self.areas, revision: Revision(0), ..truth.clone() };
         own.slots[slot.index()].member = member;
         own
     }

@@ -135,7 +135,7 @@ fn a_superblock_that_is_whole_at_the_tail_alone_is_never_lost() {
     let shape = Shape::new(Level::Raid1, 2, Consistency::Log);
     let mut image = shape.members.get(SLOT).expect("there").current().clone();
     let before = superblock_of(&image).expect("sound");
-    let after = Superblock { epoch: Epoch(2), sequence: Revision(1), is_clean: false, ..before };
+    let after = Superblock { epoch: Epoch(2), revision: Revision(1), is_clean: false, ..before };
     let bytes = encode(&after);
     let mut put = |at: Bytes, part: &[u8]| {
         for (at, sector) in (at.0..).step_by(SECTOR).zip(part.chunks_exact(SECTOR)) {

@@ -408,7 +408,7 @@ impl Administrator {
         member.write(areas.data.offset, Payload::Bytes(vec![filling; len].into()));
         member.flush();
         let new = uuid(&mut self.random);
-        let mut superblock = Superblock { member: new, slot, areas, sequence: Revision(0), ..truth.clone() };
+        let mut superblock = Superblock { member: new, slot, areas, revision: Revision(0), ..truth.clone() };
         superblock.slots[slot.index()].member = new;
         (member, Joining { superblock, is_whole: true, generation: new })
     }

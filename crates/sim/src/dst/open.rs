@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use uraid_io::array::{Assembled, RecoverError, Verdict, judge};
+use uraid_io::array::{Assembled, RecoverError, Verdict, judge, recover};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Engine;
 use uraid_io::format::BLOCK;
@@ -76,7 +76,7 @@ impl Run {
             Err(error) => return self.broken(disk, &found.verdict, &error),
         };
         if assembled.needs_recovery() {
-            assembled = match assembled.recover(|_| {}) {
+            assembled = match recover(assembled, |_| {}) {
                 Ok(assembled) => assembled,
                 Err(error) => return self.broken(disk, &found.verdict, &error),
             };

@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use uraid_io::array::{Assembled, Candidate, OpenOptions, Verdict, check_presence, judge};
+use uraid_io::array::{Assembled, Candidate, OpenOptions, Verdict, check_presence, judge, recover};
 use uraid_io::buf::Buf;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Engine, Reply};
 use uraid_io::format::superblock::{
-    Areas, Consistency, Integrity, MEMBER_MIN, Revision, ScrubRecord, SlotRecord, SlotState, Superblock,
+    Areas, Consistency, Integrity, MEMBER_MIN, Revision, ScrubHistory, SlotEntry, SlotState, Superblock,
 };
 use uraid_io::format::{Epoch, UnixSeconds};
 use uraid_io::member::Access;
@@ -57,8 +57,8 @@ impl Array {
         let geometry = Geometry::new(Spec { level, members, chunk: Bytes(BLOCK), member_size }).expect("a geometry");
         let areas = Areas::new(MEMBER_MIN, Bytes(0), integrity).expect("a member has room for its areas");
         let uuid = |number| Uuid::from_u64_pair(0x5CE7E, number);
-        let slots: Vec<SlotRecord> = (1..=u64::from(members))
-            .map(|slot| SlotRecord { member: uuid(slot), state: SlotState::Active, since: Epoch(1) })
+        let slots: Vec<SlotEntry> = (1..=u64::from(members))
+            .map(|slot| SlotEntry { member: uuid(slot), state: SlotState::Active, since: Epoch(1) })
             .collect();
         let superblock = |slot: u8| Superblock {
             array: uuid(100),
@@ -72,11 +72,11 @@ impl Array {
             integrity,
             generation: Uuid::nil(),
             epoch: Epoch(1),
-            sequence: Revision(0),
+            revision: Revision(0),
             is_clean: true,
             initialising: None,
             sector_size: Bytes(SECTOR_BYTES),
-            scrub: ScrubRecord::default(),
+            scrub: ScrubHistory::default(),
             slots: slots.clone(),
         };
         let superblocks: Vec<Superblock> = (0..members).map(superblock).collect();
@@ -138,7 +138,7 @@ impl Array {
         let assembled = Assembled::new(disk.clone(), &verdict, &candidates, access, generation);
         let mut assembled = assembled.map_err(|error| error.to_string())?;
         if opening == Opening::Recovered && assembled.needs_recovery() {
-            assembled = assembled.recover(|_| {}).map_err(|error| format!("not recovered: {error}"))?;
+            assembled = recover(assembled, |_| {}).map_err(|error| format!("not recovered: {error}"))?;
         }
         let engine = assembled.into_engine().map_err(|error| error.to_string())?;
         Ok(Life { engine, disk })
@@ -157,7 +157,7 @@ impl Array {
         let assembled =
             Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(steps.into()));
         let ended = assembled
-            .and_then(|assembled| if assembled.needs_recovery() { assembled.recover(|_| {}) } else { Ok(assembled) });
+            .and_then(|assembled| if assembled.needs_recovery() { recover(assembled, |_| {}) } else { Ok(assembled) });
         let is_over = match ended {
             Ok(recovered) => {
                 let engine = recovered.into_engine().map_err(|error| error.to_string())?;

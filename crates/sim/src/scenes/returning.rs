@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use uraid_io::array::{Candidate, JoinError, OpenError, OpenOptions, Refusal, SetAside, check_presence, returning};
+use uraid_io::array::{
+    Candidate, JoinError, OpenError, OpenOptions, Refusal, SetAside, accept_stale, check_presence, returning,
+};
 use uraid_io::engine::Command;
 use uraid_io::format::Epoch;
-use uraid_io::format::superblock::{Consistency, Integrity, SlotRecord, SlotState, Superblock};
+use uraid_io::format::superblock::{Consistency, Integrity, SlotEntry, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
@@ -79,7 +81,7 @@ pub(super) fn two_that_went_on_in_one_slot_are_refused() -> Result<(), String> {
         } else {
             *own = Epoch(epoch.0 + 2);
             let member = Uuid::from_u64_pair(1, 1);
-            slots[SLOT.index()] = SlotRecord { member, state: SlotState::Active, since: Epoch(epoch.0 + 1) };
+            slots[SLOT.index()] = SlotEntry { member, state: SlotState::Active, since: Epoch(epoch.0 + 1) };
         }
     }
     match uraid_io::array::judge(&candidates) {
@@ -101,7 +103,7 @@ pub(super) fn what_is_read_out_of_date_is_in_doubt() -> Result<(), String> {
         let candidates = [other(0), candidate(member), other(2)];
         let mut verdict = uraid_io::array::judge(&candidates).map_err(|error| error.to_string())?;
         let stale =
-            verdict.accept_stale(&candidates, MemberSet::EMPTY.with(SLOT)).map_err(|error| error.to_string())?;
+            accept_stale(&mut verdict, &candidates, MemberSet::EMPTY.with(SLOT)).map_err(|error| error.to_string())?;
         if stale.iter().map(|stale| stale.is_known).ne([is_known]) {
             return Err(format!("it is {is_known} that what it lacks is known, and not that {stale:?}"));
         }

@@ -19,10 +19,10 @@ const CUTS: u64 = 24;
 fn closed(is_even: bool) -> Result<Array, String> {
     let mut array = Array::new(Level::Raid1, 2, Consistency::Log, Integrity::None, 4).with_written(0..1, 1)?;
     for mut own in superblocks(&array.members)? {
-        if own.sequence.0.is_multiple_of(2) == is_even {
+        if own.revision.0.is_multiple_of(2) == is_even {
             continue;
         }
-        own.sequence.0 += 1;
+        own.revision.0 += 1;
         for offset in own.write_positions() {
             array.put(Place { member: own.slot, offset }, &encode(&own));
         }
@@ -46,7 +46,7 @@ fn damage(members: &mut Members, copy: usize) {
 
 /// Whether no member's superblock is of an earlier version than before.
 fn went_back(before: &[Superblock], members: &Members) -> Result<Option<MemberIndex>, String> {
-    let version = |own: &Superblock| (own.epoch, own.sequence);
+    let version = |own: &Superblock| (own.epoch, own.revision);
     let after = superblocks(members)?;
     let pairs = before.iter().zip(&after);
     Ok(pairs.filter(|(before, after)| version(after) < version(before)).map(|(own, _)| own.slot).next())

@@ -9,7 +9,7 @@ use smallvec::smallvec;
 use uraid_layout::Bytes;
 
 use super::*;
-use crate::array::assemble::{flush, perform};
+use crate::array::blocking::{flush, perform};
 use crate::buf::Buf;
 use crate::disk::{OpKind, UringDisk};
 use crate::format::superblock::Allocation;

@@ -197,6 +197,7 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
         }
         extents.push(extent);
     }
+    // Capped before it is added: extents of any length pass the checks so far.
     let total = header.len() as u64 + content.min(RECORD_BYTES_MAX.0);
     if total > RECORD_BYTES_MAX.0 {
         return Err(wrong("size"));

@@ -12,7 +12,7 @@ const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
 /// The head area is a multiple of this, so that data starts where devices like it.
-pub const HEAD_STEP: Bytes = Bytes(MIB);
+pub(crate) const HEAD_STEP: Bytes = Bytes(MIB);
 
 /// The smallest file or device that can be a member: a head and room for something.
 pub const MEMBER_MIN: Bytes = Bytes(4 * MIB);
@@ -101,7 +101,7 @@ impl Areas {
 
     /// The smallest log that can be used where a parity stripe takes `stripe` of each member.
     #[must_use]
-    pub fn log_min(stripe: Bytes) -> Bytes {
+    pub(crate) fn log_min(stripe: Bytes) -> Bytes {
         Bytes(stripe.0.saturating_mul(LOG_STRIPES).saturating_add(LOG_HEADERS))
     }
 
@@ -153,7 +153,7 @@ impl Areas {
     }
 }
 
-/// Where the superblock's copies are on a member of this size: the slots for even and for odd sequences, and the tail.
+/// Where the superblock's copies are on a member of this size: the slots for even and for odd revisions, and the tail.
 /// `None` when the member is below [`MEMBER_MIN`].
 #[must_use]
 pub fn positions(member_size: Bytes) -> Option<[Bytes; 3]> {

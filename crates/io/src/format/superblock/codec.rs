@@ -4,8 +4,8 @@ use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec
 use uuid::Uuid;
 
 use super::areas::{Area, Areas, SUPERBLOCK_BYTES};
-use super::content::{Revision, SlotRecord, SlotState, Superblock, SuperblockError};
-use super::scrub::{ScrubFound, ScrubMode, ScrubRecord, ScrubRun};
+use super::content::{Revision, SlotEntry, SlotState, Superblock, SuperblockError};
+use super::scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
 use crate::format::units::{Epoch, UnixSeconds};
 
@@ -49,7 +49,7 @@ mod at {
     pub(super) const BITMAP: usize = 184;
     pub(super) const LOG: usize = 200;
     pub(super) const EPOCH: usize = 216;
-    pub(super) const SEQUENCE: usize = 224;
+    pub(super) const REVISION: usize = 224;
     pub(super) const SUMS: usize = 232;
     pub(super) const GENERATION: usize = 248;
     pub(super) const SCRUB_MODE: usize = 264;
@@ -100,7 +100,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at + 8, &area.size.0.to_le_bytes());
     }
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
-    put(at::SEQUENCE, &superblock.sequence.0.to_le_bytes());
+    put(at::REVISION, &superblock.revision.0.to_le_bytes());
     if let Some(ScrubRun { mode, position, found }) = superblock.scrub.run {
         put(at::SCRUB_MODE, &[mode.code()]);
         put(at::SCRUB_POSITION, &position.0.to_le_bytes());
@@ -109,12 +109,12 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::SCRUB_UNCHECKED, &found.unchecked.0.to_le_bytes());
     }
     put(at::SCRUB_FINISHED, &superblock.scrub.finished.map_or(0, |at| at.0).to_le_bytes());
-    for (slot, record) in superblock.slots.iter().enumerate() {
+    for (slot, entry) in superblock.slots.iter().enumerate() {
         let start = at::TABLE + slot * at::ENTRY_BYTES;
-        let (code, is_whole, upto) = state_fields(record.state);
-        put(start, record.member.as_bytes());
+        let (code, is_whole, upto) = state_fields(entry.state);
+        put(start, entry.member.as_bytes());
         put(start + at::STATE, &[code, u8::from(is_whole)]);
-        put(start + at::SINCE, &record.since.0.to_le_bytes());
+        put(start + at::SINCE, &entry.since.0.to_le_bytes());
         put(start + at::UPTO, &upto.0.to_le_bytes());
     }
     let checksum = checksum(&bytes);
@@ -172,14 +172,14 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
             data: area(bytes, at::DATA),
         },
         epoch: Epoch(u64_at(bytes, at::EPOCH)),
-        sequence: Revision(u64_at(bytes, at::SEQUENCE)),
+        revision: Revision(u64_at(bytes, at::REVISION)),
         consistency: consistency(features)?,
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
         initialising: initialising(features, bytes[at::FLAGS]),
         sector_size: sector_size(features, bytes[at::SECTOR_SIZE])?,
-        scrub: ScrubRecord {
+        scrub: ScrubHistory {
             finished: Some(UnixSeconds(u64_at(bytes, at::SCRUB_FINISHED))).filter(|&at| at != UnixSeconds(0)),
             run: scrub_run(bytes)?,
         },
@@ -294,11 +294,11 @@ fn scrub_run(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Option<ScrubRun>, Superbl
     }
 }
 
-fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotRecord>, SuperblockError> {
+fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotEntry>, SuperblockError> {
     if members > 64 {
         return Err(SuperblockError::Field { field: "number of members" });
     }
-    let record = |slot: usize| {
+    let entry = |slot: usize| {
         let start = at::TABLE + slot * at::ENTRY_BYTES;
         let upto = StripeId(u64_at(bytes, start + at::UPTO));
         let state = match (bytes[start + at::STATE], bytes[start + at::WHOLE]) {
@@ -307,9 +307,9 @@ fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotRec
             (3, whole @ 0..=1) => SlotState::Rebuilding { upto, is_whole: whole == 1 },
             _ => return Err(SuperblockError::Field { field: "slot table's state" }),
         };
-        Ok(SlotRecord { member: uuid_at(bytes, start), state, since: Epoch(u64_at(bytes, start + at::SINCE)) })
+        Ok(SlotEntry { member: uuid_at(bytes, start), state, since: Epoch(u64_at(bytes, start + at::SINCE)) })
     };
-    (0..usize::from(members)).map(record).collect()
+    (0..usize::from(members)).map(entry).collect()
 }
 
 fn name(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<String, SuperblockError> {

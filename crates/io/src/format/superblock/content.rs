@@ -4,12 +4,12 @@ use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Spec, StripeId};
 use uuid::Uuid;
 
 use super::areas::{Areas, positions};
-use super::scrub::{ScrubRecord, ScrubRun};
+use super::scrub::{ScrubHistory, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
 use crate::format::bitmap::{Regions, Seal};
 use crate::format::units::{Epoch, UnixSeconds};
 
-/// The highest epoch and sequence, so that the next one always fits.
+/// The highest epoch and revision, so that the next one always fits.
 const COUNT_MAX: u64 = u64::MAX / 2;
 
 /// Counts the versions of a member's superblock; even and odd ones have a slot each at the head.
@@ -43,7 +43,7 @@ pub struct Superblock {
     /// In which round this was recorded.
     pub epoch: Epoch,
     /// Which version of this member's superblock this is.
-    pub sequence: Revision,
+    pub revision: Revision,
     /// Whether the array was stopped cleanly: no write was under way.
     pub is_clean: bool,
     /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without
@@ -53,14 +53,14 @@ pub struct Superblock {
     /// created, and never changed.
     pub sector_size: Bytes,
     /// Where a scrub is, and when the last one was finished.
-    pub scrub: ScrubRecord,
+    pub scrub: ScrubHistory,
     /// Every member of the array in slot order, this one too.
-    pub slots: Vec<SlotRecord>,
+    pub slots: Vec<SlotEntry>,
 }
 
 /// What the array last knew of one of its members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SlotRecord {
+pub struct SlotEntry {
     /// The member in that slot.
     pub member: Uuid,
     /// Whether its content is current.
@@ -165,9 +165,9 @@ impl Superblock {
     /// When there are more members than an array can have.
     #[must_use]
     pub fn of_new_array(array: Uuid, spec: Spec, members: &[(Uuid, Areas)]) -> Vec<Self> {
-        let slots: Vec<SlotRecord> = members
+        let slots: Vec<SlotEntry> = members
             .iter()
-            .map(|&(member, _)| SlotRecord { member, state: SlotState::Active, since: Epoch(1) })
+            .map(|&(member, _)| SlotEntry { member, state: SlotState::Active, since: Epoch(1) })
             .collect();
         let one = |(slot, &(member, areas)): (usize, &(Uuid, Areas))| Self {
             array,
@@ -181,11 +181,11 @@ impl Superblock {
             integrity: Integrity::None,
             generation: Uuid::nil(),
             epoch: Epoch(1),
-            sequence: Revision(0),
+            revision: Revision(0),
             is_clean: true,
             initialising: None,
             sector_size: SECTOR_SIZES[0],
-            scrub: ScrubRecord::default(),
+            scrub: ScrubHistory::default(),
             slots: slots.clone(),
         };
         members.iter().enumerate().map(one).collect()
@@ -196,7 +196,7 @@ impl Superblock {
     #[must_use]
     pub fn write_positions(&self) -> [Bytes; 2] {
         let [even, odd, tail] = positions(self.areas.member_size).expect("checked areas have room for a superblock");
-        let head = if self.sequence.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
+        let head = if self.revision.0.is_multiple_of(2) || planted!(OneSlot) { even } else { odd };
         [head, if planted!(HeadOnly) { head } else { tail }]
     }
 
@@ -208,8 +208,8 @@ impl Superblock {
             Consistency::None => return None,
             Consistency::Bitmap => Epoch(0),
             Consistency::Log => {
-                let lacking = self.slots.iter().filter(|record| record.state != SlotState::Active);
-                let since = lacking.map(|record| record.since).min()?;
+                let lacking = self.slots.iter().filter(|entry| entry.state != SlotState::Active);
+                let since = lacking.map(|entry| entry.since).min()?;
                 if planted!(BitsOfAnyTime) { Epoch(0) } else { since }
             }
         };
@@ -236,21 +236,21 @@ impl Superblock {
         require(has_room, "checksums' area")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
         require(SECTOR_SIZES.contains(&self.sector_size), "sector size")?;
-        let is_new = !self.is_clean && self.slots.iter().all(|record| record.state == SlotState::Active);
+        let is_new = !self.is_clean && self.slots.iter().all(|entry| entry.state == SlotState::Active);
         require(self.initialising.is_none() || is_new, "state of an array that is initialising")?;
-        require(self.sequence.0 <= COUNT_MAX, "sequence")?;
+        require(self.revision.0 <= COUNT_MAX, "revision")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
         require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
-        let is_past = |record: &SlotRecord| record.since <= self.epoch;
+        let is_past = |entry: &SlotEntry| entry.since <= self.epoch;
         require(self.slots.iter().all(is_past), "slot table's epochs")?;
-        let exists = |record: &SlotRecord| match record.state {
+        let exists = |entry: &SlotEntry| match entry.state {
             SlotState::Rebuilding { upto, .. } => upto <= StripeId(geometry.stripes().0) && geometry.tolerance() > 0,
             SlotState::Active | SlotState::Failed => true,
         };
         require(self.slots.iter().all(exists), "slot table's progress")?;
         let is_within = |run: ScrubRun| run.position <= StripeId(geometry.stripes().0);
         require(self.scrub.run.is_none_or(is_within), "scrub")?;
-        let mut uuids: Vec<Uuid> = self.slots.iter().map(|record| record.member).collect();
+        let mut uuids: Vec<Uuid> = self.slots.iter().map(|entry| entry.member).collect();
         uuids.sort_unstable();
         require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")
     }

@@ -13,7 +13,7 @@ use super::content::{Superblock, SuperblockError};
 /// # Panics
 /// When the size is below [`MEMBER_MIN`](super::areas::MEMBER_MIN).
 #[must_use]
-pub fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
+pub(crate) fn erased(size: Bytes, step: Bytes) -> [Vec<Area>; 2] {
     let places = positions(size).expect("a member is not below the smallest size");
     let [.., tail] = places;
     let copies = places.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) });
@@ -37,7 +37,7 @@ pub(crate) fn newest_beside(
     }
 }
 
-/// The copy that counts: of the sound ones, the one with the highest epoch, then the highest sequence.
+/// The copy that counts: of the sound ones, the one with the highest epoch, then the highest revision.
 ///
 /// # Errors
 /// When a copy was written whole by a program that this one does not understand, as it may be the newest; when copies
@@ -50,6 +50,7 @@ pub fn newest(
     for copy in copies {
         let copy = match copy {
             Ok(copy) => copy,
+            // Never written, or erased: says nothing of the others.
             Err(SuperblockError::NoMagic) => continue,
             Err(error @ SuperblockError::BadChecksum { .. }) => {
                 damage = error;
@@ -62,7 +63,7 @@ pub fn newest(
         {
             return Err(SuperblockError::Mixed { first: other.array, second: copy.array });
         }
-        if newest.as_ref().is_none_or(|newest| (newest.epoch, newest.sequence) < (copy.epoch, copy.sequence)) {
+        if newest.as_ref().is_none_or(|newest| (newest.epoch, newest.revision) < (copy.epoch, copy.revision)) {
             newest = Some(copy);
         }
     }
@@ -78,7 +79,7 @@ mod tests {
     /// What is found where version 8 was the last to be written, and by whom it may be judged.
     #[test]
     fn one_unreadable_copy_is_done_without_and_two_are_not() {
-        let version = |sequence| Ok(Superblock { sequence: Revision(sequence), ..sample() });
+        let version = |revision| Ok(Superblock { revision: Revision(revision), ..sample() });
         let torn = || Err(SuperblockError::BadChecksum { expected: 1, found: 2 });
         let blank = || Err(SuperblockError::NoMagic);
         let cases = [
@@ -93,7 +94,7 @@ mod tests {
         ];
         for (what, unreadable, copies, expected) in cases {
             let found = newest_beside(unreadable, copies).expect("nothing that is not understood");
-            assert_eq!(found.map(|found| found.sequence.0), expected, "unreadable: {what}");
+            assert_eq!(found.map(|found| found.revision.0), expected, "unreadable: {what}");
         }
     }
 

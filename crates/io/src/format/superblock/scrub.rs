@@ -21,7 +21,7 @@ pub enum ScrubMode {
 
 /// What is on record of scrubs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScrubRecord {
+pub struct ScrubHistory {
     /// When the last one was finished that compared everything; none was: none.
     pub finished: Option<UnixSeconds>,
     /// One that was begun and has not ended.

@@ -4,10 +4,10 @@
 use uraid_layout::{Bytes, Level};
 
 /// The most bytes of an array's name.
-pub const NAME_BYTES_MAX: usize = 64;
+pub(crate) const NAME_BYTES_MAX: usize = 64;
 
 /// The sectors that an array can have.
-pub const SECTOR_SIZES: [Bytes; 4] = [Bytes(512), Bytes(1024), Bytes(2048), Bytes(4096)];
+pub(crate) const SECTOR_SIZES: [Bytes; 4] = [Bytes(512), Bytes(1024), Bytes(2048), Bytes(4096)];
 
 /// What keeps stripes consistent over an unclean stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,7 +60,7 @@ pub enum NameError {
 ///
 /// # Errors
 /// See [`NameError`].
-pub fn check_name(name: &str) -> Result<(), NameError> {
+pub(crate) fn check_name(name: &str) -> Result<(), NameError> {
     match name.len() {
         len if len > NAME_BYTES_MAX => Err(NameError::TooLong { len }),
         _ if name.chars().any(char::is_control) => Err(NameError::Control),
@@ -71,7 +71,7 @@ pub fn check_name(name: &str) -> Result<(), NameError> {
 impl Consistency {
     /// What suits a level: a log where there is parity, a bitmap for mirrors, nothing where nothing is kept twice.
     #[must_use]
-    pub fn of_level(level: Level) -> Self {
+    pub(crate) fn of_level(level: Level) -> Self {
         match level {
             Level::Raid0 => Self::None,
             Level::Raid1 | Level::Raid10 { .. } => Self::Bitmap,

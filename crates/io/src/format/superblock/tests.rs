@@ -15,7 +15,7 @@ fn uuid(byte: u8) -> Uuid {
 /// Member 1 of a RAID 5 of three 16 MiB members.
 pub(crate) fn sample() -> Superblock {
     let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::None).unwrap();
-    let entry = |byte, state, since| SlotRecord { member: uuid(byte), state, since: Epoch(since) };
+    let entry = |byte, state, since| SlotEntry { member: uuid(byte), state, since: Epoch(since) };
     Superblock {
         array: uuid(0xa0),
         name: "tank".into(),
@@ -33,11 +33,11 @@ pub(crate) fn sample() -> Superblock {
         integrity: Integrity::None,
         generation: uuid(0xc0),
         epoch: Epoch(5),
-        sequence: Revision(8),
+        revision: Revision(8),
         is_clean: true,
         initialising: None,
         sector_size: Bytes(512),
-        scrub: ScrubRecord {
+        scrub: ScrubHistory {
             finished: Some(UnixSeconds(0x6543_2101)),
             run: Some(ScrubRun {
                 mode: ScrubMode::Repair,
@@ -78,7 +78,7 @@ fn sample_head() -> Vec<u8> {
         0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // log from 512 KiB
         0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // 512 KiB
         5, 0, 0, 0, 0, 0, 0, 0,                     // epoch
-        8, 0, 0, 0, 0, 0, 0, 0,                     // sequence
+        8, 0, 0, 0, 0, 0, 0, 0,                     // revision
         0x00, 0x00, 0x10, 0x00, 0, 0, 0, 0,         // no checksums
         0, 0, 0, 0, 0, 0, 0, 0,
     ]);
@@ -147,7 +147,7 @@ fn every_level_survives_the_round_trip() {
         superblock.spec.level = level;
         superblock.spec.members = 7;
         superblock.slots = (0..7)
-            .map(|slot| SlotRecord { member: uuid(0xb0 + slot), state: SlotState::Active, since: Epoch(1) })
+            .map(|slot| SlotEntry { member: uuid(0xb0 + slot), state: SlotState::Active, since: Epoch(1) })
             .collect();
         superblock.scrub.run = None;
         superblock.name = "ü".repeat(32);
@@ -179,8 +179,8 @@ fn what_a_program_must_know_of_is_an_incompatible_feature() {
 /// An array that is initialising has all its members, and was never clean.
 #[test]
 fn what_is_not_an_array_yet_is_an_incompatible_feature() {
-    let slots: Vec<SlotRecord> =
-        sample().slots.into_iter().map(|record| SlotRecord { state: SlotState::Active, ..record }).collect();
+    let slots: Vec<SlotEntry> =
+        sample().slots.into_iter().map(|record| SlotEntry { state: SlotState::Active, ..record }).collect();
     let new = Superblock { is_clean: false, slots, ..sample() };
     for (initialising, features, flags) in
         [(None, 2, 0), (Some(Allocation::Full), 10, 0), (Some(Allocation::Sparse), 10, 2)]
@@ -220,12 +220,12 @@ fn a_scrub_is_on_record_in_every_mode_or_not_at_all() {
     let modes = [(ScrubMode::Check, 1), (ScrubMode::Repair, 2), (ScrubMode::RepairSuspects, 3)];
     for (mode, code) in modes {
         for finished in [None, Some(UnixSeconds(7))] {
-            let scrub = ScrubRecord { finished, run: Some(ScrubRun { mode, ..run }) };
+            let scrub = ScrubHistory { finished, run: Some(ScrubRun { mode, ..run }) };
             let bytes = encode(&Superblock { scrub, ..sample() });
             assert_eq!((bytes[264], decode(&bytes).unwrap().scrub), (code, scrub));
         }
     }
-    let none = Superblock { scrub: ScrubRecord::default(), ..sample() };
+    let none = Superblock { scrub: ScrubHistory::default(), ..sample() };
     let bytes = encode(&none);
     assert_eq!(bytes[264..312], [0; 48]);
     assert_eq!(decode(&bytes), Ok(none));
@@ -279,7 +279,7 @@ fn what_is_wrong_is_told_apart() {
         (232, &[0; 8], "area table"),
         (216, &[0; 8], "epoch"),
         (216, &[0xff; 8], "epoch"),
-        (224, &[0xff; 8], "sequence"),
+        (224, &[0xff; 8], "revision"),
         (16, &[10], "state of an array that is initialising"),
         (16, &[18], "sector size"),
         (265, &[3], "sector size"),
@@ -352,8 +352,8 @@ fn a_later_program_is_not_overruled_by_an_older_copy() {
 }
 
 #[test]
-fn epochs_come_before_sequences_and_arrays_are_not_mixed() {
-    let with = |epoch, sequence| Superblock { epoch: Epoch(epoch), sequence: Revision(sequence), ..sample() };
+fn epochs_come_before_revisions_and_arrays_are_not_mixed() {
+    let with = |epoch, revision| Superblock { epoch: Epoch(epoch), revision: Revision(revision), ..sample() };
     assert_eq!(newest([Ok(with(5, 9)), Ok(with(6, 1)), Ok(with(6, 0))]), Ok(with(6, 1)));
     let other = Superblock { array: uuid(0xa1), epoch: Epoch(9), ..sample() };
     let mixed = SuperblockError::Mixed { first: uuid(0xa0), second: uuid(0xa1) };

@@ -5,7 +5,7 @@ pub(crate) mod intents;
 pub(crate) mod model;
 pub(crate) mod watch;
 
-use uraid_io::array::{Assembled, Candidate, judge};
+use uraid_io::array::{Assembled, Candidate, judge, recover};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Disk, MemDisk, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Record, Reply};
@@ -317,6 +317,6 @@ pub(crate) fn recovered(shape: &Shape, members: Vec<Option<Vec<u8>>>) -> Engine<
     let disk = MemDisk::new(members, Order::Fifo);
     let assembled =
         Assembled::new(disk, &verdict, &candidates, Access::ReadWrite, Uuid::from_u128(7)).expect("assembled");
-    let assembled = assembled.recover(|_| ()).expect("recovered");
+    let assembled = recover(assembled, |_| ()).expect("recovered");
     assembled.into_engine().expect("an engine")
 }

@@ -255,7 +255,7 @@ impl Watch {
 
     /// The newest durable superblock.
     pub(crate) fn newest(&self) -> &Superblock {
-        let key = |superblock: &&Superblock| (superblock.epoch, superblock.sequence);
+        let key = |superblock: &&Superblock| (superblock.epoch, superblock.revision);
         self.durable.iter().flatten().max_by_key(key).expect("some member has one")
     }
 

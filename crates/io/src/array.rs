@@ -2,14 +2,17 @@
 //!
 //! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe;
 //! [`Assembled`] brings the members into agreement; [`select`] finds those of one array among others; [`create`] makes
-//! new ones, [`format()`] from members that are open, and [`Assembled::configure`] changes how they are kept
-//! consistent, and [`Assembled::grow`] how much of their members they use; [`join`] and [`rejoin`] have members ready
+//! new ones, [`format()`] from members that are open, and [`configure`] changes how they are kept
+//! consistent, and [`grow`] how much of their members they use; [`join`] and [`rejoin`] have members ready
 //! for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
+mod bitmap;
+mod blocking;
 mod configure;
 mod create;
 mod disown;
+mod error;
 mod gather;
 mod grow;
 mod initialise;
@@ -27,29 +30,20 @@ mod stale;
 mod tables;
 mod wait;
 
-use uraid_layout::MemberSet;
-
 pub use assemble::Assembled;
-pub use configure::{ConfigureError, Setting};
+pub use configure::{ConfigureError, Setting, configure};
 pub use create::{CreateError, CreateOptions, create};
 pub use disown::disown;
-pub use gather::{Look, look};
-pub use grow::GrowError;
+pub use error::{OpenError, RecoverError};
+pub use gather::{Named, Opened, candidates, look};
+pub use grow::{GrowError, grow};
 pub use initialise::{Content, format};
 pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoin, returning, unmake};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};
 pub use losses::Loss;
-pub use open::{Array, Named, OpenError, OpenOptions, candidates, check_presence};
+pub use open::{Array, OpenOptions, check_presence};
 pub(crate) use overlay::Overlay;
-pub use recover::RecoverError;
-pub use select::{Ignored, Wanted, select};
-pub use stale::{Stale, StaleError};
+pub use recover::{recover, recovery_bytes};
+pub use select::{Ignored, Look, Wanted, select};
+pub use stale::{Stale, StaleError, accept_stale};
 pub use wait::Patience;
-
-/// Members, and the verb: `member 1 is`, `members 1 and 3 are`.
-fn are(members: MemberSet) -> String {
-    match members.len() {
-        1 => format!("member {members} is"),
-        _ => format!("members {members} are"),
-    }
-}

@@ -1,0 +1,269 @@
+//! Why an array can't be opened or recovered, in words that say what to do about it.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
+
+use super::judge::{Refusal, SetAside};
+use super::stale::StaleError;
+use crate::Error;
+use crate::disk::DiskError;
+use crate::engine::EngineError;
+use crate::format::log::record::LogSequence;
+use crate::format::log::replay::ReplayError;
+use crate::member::MemberError;
+
+/// Why an array can't be opened.
+#[derive(Debug, Error)]
+pub enum OpenError {
+    /// A member can't be used.
+    #[error(transparent)]
+    Member(#[from] MemberError),
+    /// A member says nothing that can be used, or the members can't be reached.
+    #[error(transparent)]
+    Io(#[from] Error),
+    /// The members contradict each other.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// A member is smaller than it was.
+    #[error(
+        "{path}: was truncated: it had {expected} bytes as a member and has {size} now. Start without it, with \
+         --degraded",
+        path = path.display()
+    )]
+    Truncated {
+        /// The member.
+        path: PathBuf,
+        /// Its size.
+        size: Bytes,
+        /// What its superblock says.
+        expected: Bytes,
+    },
+    /// Too many members are missing.
+    #[error(
+        "too few members: {} missing or not rebuilt, and {level} survives {tolerance} missing{}. To copy off what is \
+         still readable, use --read-only --degraded --force; --accept-stale SLOT also reads a member that is out of \
+         date",
+        describe(missing),
+        asides(set_aside)
+    )]
+    TooFew {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// The level's name.
+        level: &'static str,
+        /// How many may be missing, whichever they are.
+        tolerance: usize,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// Members are missing that were there when the array was last used.
+    #[error(
+        "{} missing; name all members, or start without these with --degraded{}",
+        describe(missing),
+        asides(set_aside)
+    )]
+    Degraded {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// The array was not stopped cleanly and is not whole.
+    #[error(
+        "the array was not stopped cleanly, and {}{}",
+        unsound(missing, rebuilding, *is_mirrored),
+        asides(set_aside)
+    )]
+    DirtyDegraded {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// Who is there, and not rebuilt yet.
+        rebuilding: Vec<(MemberIndex, Uuid)>,
+        /// Whether its members hold copies, and not parity.
+        is_mirrored: bool,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// The array's creation has not ended, and would have to be ended by writing.
+    #[error(
+        "the creation of this array was interrupted, so it holds nothing yet: serve it for writing, which finishes the \
+         creation, or create it again with --force"
+    )]
+    Initialising,
+    /// The array's creation has not ended, and members are missing.
+    #[error(
+        "the creation of this array was interrupted, and {} missing: name all of its members, which finishes the \
+         creation, or create it again with --force{}",
+        describe(missing),
+        asides(set_aside)
+    )]
+    InitialisingDegraded {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
+    /// A member's sectors are larger than the array's.
+    #[error(
+        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; move the member to \
+         a device with sectors of {sector_size} bytes, or start without it, with --degraded", path = path.display()
+    )]
+    SectorSize {
+        /// The member.
+        path: PathBuf,
+        /// Its sectors.
+        found: Bytes,
+        /// The array's.
+        sector_size: Bytes,
+    },
+    /// The members can't be brought into agreement.
+    #[error(transparent)]
+    Recover(#[from] RecoverError),
+    /// The engine refused.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A member is to be read that is out of date, and is not there as such.
+    #[error(transparent)]
+    Stale(#[from] StaleError),
+    /// Operations on members were given up: see [`Patience::take_hung`](super::Patience::take_hung).
+    #[error("a member hangs")]
+    Hung,
+}
+
+impl OpenError {
+    /// The same, where something can't be read that was named: it may be a member that is missing.
+    pub(super) fn beside(mut self, unreadable: &[(PathBuf, SetAside)]) -> Self {
+        if let Self::TooFew { set_aside, .. }
+        | Self::Degraded { set_aside, .. }
+        | Self::InitialisingDegraded { set_aside, .. }
+        | Self::DirtyDegraded { set_aside, .. } = &mut self
+        {
+            set_aside.extend_from_slice(unreadable);
+        }
+        self
+    }
+}
+
+/// Why an array can't be brought into agreement.
+#[derive(Debug, Error)]
+pub enum RecoverError {
+    /// A member failed.
+    #[error(transparent)]
+    Io(#[from] Error),
+    /// The log can't be relied on.
+    #[error(transparent)]
+    Log(#[from] ReplayError),
+    /// A member's log reads differently the second time.
+    #[error(
+        "member {member} lost record {} of its log during the start: leave it out, and start with --degraded",
+        sequence.0
+    )]
+    Unstable {
+        /// The member.
+        member: MemberIndex,
+        /// The record.
+        sequence: LogSequence,
+    },
+    /// The array's creation has not ended, and a member was left out since the array was judged.
+    #[error(
+        "the creation of this array was interrupted, and members {missing:?} can't be used: create it again with \
+         --force"
+    )]
+    InitialisingDegraded {
+        /// Their slots.
+        missing: MemberSet,
+    },
+    /// A member fails that the array can't do without.
+    #[error(
+        "{path}: {source}; {level} needs this member{}: copy it to a disk that works, with a program that skips \
+         unreadable sectors (ddrescue), and start the array with the copy in its place",
+        lost_already(*beside),
+        path = path.display()
+    )]
+    Needed {
+        /// The member.
+        path: PathBuf,
+        /// The level's name.
+        level: &'static str,
+        /// Who is missing, being rebuilt or failing beside it.
+        beside: MemberSet,
+        /// What failed.
+        source: DiskError,
+    },
+    /// Where writes were under way, data can't be read that only parity could give.
+    #[error(
+        "{path}: {source}. The array was stopped during writes there, and without a log its parity may be wrong, so \
+         nothing can compute the array's bytes {from} to {to}. Either give these up (write zeros over {count} bytes \
+         at byte {at} of {path}, and start again), or start without this member, with --degraded --force: wherever \
+         writes were under way its content may then be wrong",
+        path = path.display(), from = Sectors(lba.0).bytes(), to = Sectors(lba.0 + len.0).bytes().0 - 1,
+            count = source.op().len, at = source.op().offset
+    )]
+    Unreadable {
+        /// The member.
+        path: PathBuf,
+        /// Where that is in the array.
+        lba: Lba,
+        /// How much it is.
+        len: Sectors,
+        /// What failed.
+        source: DiskError,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+}
+
+/// ` beside members 1, 4, which are lost already`.
+fn lost_already(lost: MemberSet) -> String {
+    let slots: Vec<String> = lost.iter().map(|slot| slot.to_string()).collect();
+    match slots.len() {
+        0 => String::new(),
+        1 => format!(" beside member {}, which is lost already", slots[0]),
+        _ => format!(" beside members {}, which are lost already", slots.join(", ")),
+    }
+}
+
+/// Members, and the verb: `member 1 is`, `members 1 and 3 are`.
+pub(super) fn are(members: MemberSet) -> String {
+    match members.len() {
+        1 => format!("member {members} is"),
+        _ => format!("members {members} are"),
+    }
+}
+
+/// Why an array should be whole that was not stopped cleanly, and what can be done about it.
+fn unsound(missing: &[(MemberIndex, Uuid)], rebuilding: &[(MemberIndex, Uuid)], is_mirrored: bool) -> String {
+    let gone = (!missing.is_empty()).then(|| format!("{} missing", describe(missing)));
+    let new = (!rebuilding.is_empty()).then(|| format!("{} there, but not rebuilt yet", describe(rebuilding)));
+    let who: Vec<String> = gone.into_iter().chain(new).collect();
+    let risk = if is_mirrored {
+        "writes that were under way may be in some copies and not in others. The copies that are left count then: what \
+         was read before the stop, and never flushed, may be older again"
+    } else {
+        "writes that were under way may have left parity that does not match, and what is computed from it would be \
+         wrong there"
+    };
+    let way = match missing.len() {
+        0 => {
+            "What is to be there is with the others alone, so there is nothing to bring back: accept that with --force"
+        }
+        1 => "Bring the missing member back, or accept that with --force",
+        _ => "Bring the missing members back, or accept that with --force",
+    };
+    format!("{}: {risk}. {way}", who.join(", and "))
+}
+
+/// `member 2 (UUID) is`, `members 2 (UUID), 3 (UUID) are`.
+fn describe(members: &[(MemberIndex, Uuid)]) -> String {
+    let names: Vec<String> = members.iter().map(|(slot, uuid)| format!("{slot} ({uuid})")).collect();
+    let (noun, verb) = if members.len() == 1 { ("member", "is") } else { ("members", "are") };
+    format!("{noun} {} {verb}", names.join(", "))
+}
+
+fn asides(set_aside: &[(PathBuf, SetAside)]) -> String {
+    set_aside.iter().map(|(path, reason)| format!("; {} does not count: {reason}", path.display())).collect()
+}
