@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use crate::binary;
 use crate::image::assert_same;
 use crate::placement::{Place, Placement};
-use crate::run::Output;
+use crate::process::Output;
 use crate::shape::{MEMBER_BYTES, Shape};
 
 /// Members of one array, in slot order, in a directory that goes when this is dropped.

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::run::{Output, Running, run};
+use crate::process::{Output, Process};
+use crate::run::run;
 
 /// How long a build of the release binary may take.
 const BUILD_TIME_MAX: Duration = Duration::from_secs(900);
@@ -49,7 +50,7 @@ fn build() -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.args(["build", "--release", "--package", "uraid", "--bin", "uraid", "--message-format", "json"]);
     cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
-    let built = Running::start(cargo).finish(BUILD_TIME_MAX).success();
+    let built = Process::start(cargo).finish(BUILD_TIME_MAX).success();
     let text = built.text();
     let messages = text.lines().rev().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let executable = messages.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next();

@@ -21,7 +21,7 @@ use std::time::Duration;
 use crate::array::{Array, Content};
 use crate::image::{Random, SECTOR};
 use crate::placement::Level;
-use crate::run::Running;
+use crate::process::Process;
 use crate::server::Server;
 use crate::shape::Shape;
 use beside::Beside;
@@ -181,7 +181,7 @@ impl<'a> Life<'a> {
         let options = self.draw_options();
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let command = Server::command(self.array, &self.array.without(&self.absent), &options);
-        let mut running = Running::start(command);
+        let mut running = Process::start(command);
         let microseconds = self.cycle.random.below(START_KILLED_MAX.as_micros() as usize) as u64;
         // Nothing is waited for: a moment in time is what is drawn. A start says nothing of itself before its recovery
         // is over, so there is no event to count, and only time reaches every point of it.

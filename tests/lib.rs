@@ -1,6 +1,7 @@
 //! The harness of the end-to-end tests, which drive the real `uraid` binary with clients that others wrote.
 //!
-//! - [`run`]: a program with bounded time and captured output; [`binary`]: the program under test.
+//! - [`process`]: a program with bounded time and captured output, for benchmarks and virtual machines too; [`run`]:
+//!   those that others wrote; [`binary`]: the program under test.
 //! - [`shape`]: every kind of array that is tested, with what the test expects of it; [`placement`]: where its blocks
 //!   lie, written from the published formulas. Neither knows the crates under test.
 //! - [`mod@array`]: members in a temporary directory; [`server`]: `uraid serve`, stopped or killed when dropped.
@@ -17,6 +18,7 @@ pub mod image;
 pub mod kills;
 pub mod nbd;
 pub mod placement;
+pub mod process;
 pub mod run;
 pub mod server;
 pub mod shape;

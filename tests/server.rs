@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::array::Array;
 use crate::binary;
 use crate::nbd::Client;
-use crate::run::{Output, Running};
+use crate::process::{Memory, Output, Process};
 
 /// How long a server may take until it is ready, resync included, or until it has stopped.
 const SERVER_TIME_MAX: Duration = Duration::from_secs(60);
@@ -20,7 +20,7 @@ const SERVER_TIME_MAX: Duration = Duration::from_secs(60);
 /// A server that has printed its URI.
 #[derive(Debug)]
 pub struct Server {
-    running: Running,
+    running: Process,
     printed: String,
     uri: String,
     socket: PathBuf,
@@ -86,7 +86,7 @@ impl Server {
     /// When it neither prints a URI nor exits in time.
     #[track_caller]
     pub fn spawn(command: Command, socket: PathBuf) -> Result<Self, Box<Output>> {
-        let mut running = Running::start_with_open_stdout(command);
+        let mut running = Process::start_with_open_stdout(command);
         let stdout = BufReader::new(running.take_stdout());
         let (sender, lines) = channel();
         // Ends when the server closes its output; the receiver may be gone by then.
@@ -144,6 +144,13 @@ impl Server {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.running.pid()
+    }
+
+    /// Its memory now.
+    #[must_use]
+    #[track_caller]
+    pub fn memory(&self) -> Memory {
+        self.running.memory().expect("it runs")
     }
 
     /// The socket that it listens on.

@@ -12,7 +12,8 @@ use serde_json::Value;
 use tempfile::TempDir;
 use uraid_tests::binary::{command, uraid};
 use uraid_tests::image::Random;
-use uraid_tests::run::{Output, Running, client_command, run};
+use uraid_tests::process::{Output, Process};
+use uraid_tests::run::{client_command, run};
 
 /// How long a run may take; only a hang reaches it.
 const TIME_MAX: Duration = Duration::from_secs(120);
@@ -46,7 +47,7 @@ impl Lab {
     }
 
     fn measure(&self, more: &[&str]) -> Output {
-        Running::start(self.chunk(more)).finish(TIME_MAX)
+        Process::start(self.chunk(more)).finish(TIME_MAX)
     }
 
     fn results(&self) -> Value {
@@ -148,7 +149,7 @@ fn fio_drives_the_arrays_by_job_files_that_anyone_can_run() {
     let _ = uraid(create.chain(members.iter().map(PathBuf::as_path))).success();
     let mut serve = command();
     serve.args(["serve", "--socket"]).arg(&socket).args(&members);
-    let server = Running::start_with_open_stdout(serve);
+    let server = Process::start_with_open_stdout(serve);
     let uri = format!("nbd+unix:///?socket={}", socket.display());
     for job in ["esg-oltp", "mine"] {
         let mut fio = client_command("fio");
@@ -171,7 +172,7 @@ fn fio_drives_the_arrays_by_job_files_that_anyone_can_run() {
 fn an_interrupted_run_goes_on() {
     let lab = Lab::new();
     let arguments = words(&NATIVE, &["--rounds", "2"]);
-    let running = Running::start(lab.chunk(&arguments));
+    let running = Process::start(lab.chunk(&arguments));
     lab.until_measured();
     running.signal(Signal::INT);
     let ended = running.finish(TIME_MAX).code_is(1);
@@ -194,7 +195,7 @@ fn an_interrupted_run_goes_on() {
 fn a_killed_run_leaves_no_server_and_its_members_go_with_the_next() {
     let lab = Lab::new();
     let arguments = words(&NATIVE, &["--rounds", "2"]);
-    let mut running = Running::start(lab.chunk(&arguments));
+    let mut running = Process::start(lab.chunk(&arguments));
     lab.until_measured();
     running.kill();
     let end = Instant::now() + TIME_MAX;
@@ -219,7 +220,7 @@ fn only_blank_devices_are_used() {
         bench.current_dir(lab.directory.path()).env("TMPDIR", lab.directory.path());
         bench.args(["bench", "chunk"]).args(&SHORT[..2]).args(&SHORT[4..]).args(NATIVE).args(["--rounds", "1"]);
         bench.args(["--out", "lab", "--members"]).args(&devices);
-        Running::start(bench).finish(TIME_MAX)
+        Process::start(bench).finish(TIME_MAX)
     };
     let _ = measure().success();
     let _ = fs::remove_dir_all(lab.path("lab"));
@@ -274,7 +275,7 @@ fn whole_files_are_read_from_a_file_system() {
         bench.current_dir(lab.directory.path()).env("TMPDIR", lab.directory.path());
         bench.args(["bench", "retrieval", "--dir", "lab", "--size", "64M", "--count", "3", "--level", "0,5"]);
         bench.args(["--chunks", "64K", "--processes", "2", "--time", "1s"]).args(more);
-        Running::start(bench)
+        Process::start(bench)
     };
     let files = ["--files", "300", "--price", "2"];
     let found = retrieval(&words(&files, &["--rounds", "1"])).finish(TIME_MAX).success();

@@ -2,7 +2,8 @@
 
 use uraid_tests::array::Array;
 use uraid_tests::binary;
-use uraid_tests::run::{Output, client_command, run};
+use uraid_tests::process::Output;
+use uraid_tests::run::{client_command, run};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 

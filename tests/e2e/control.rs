@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::Random;
-use uraid_tests::run::{Output, Running};
+use uraid_tests::process::{Output, Process};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
@@ -242,7 +242,7 @@ fn watching_goes_on_until_the_server_ends() {
     let server = Server::start(&array);
     let mut command = binary::command();
     command.args(["status", "--watch", "--json", "--socket"]).arg(array.socket());
-    let mut watch = Running::start_with_open_stdout(command);
+    let mut watch = Process::start_with_open_stdout(command);
     let mut lines = BufReader::new(watch.take_stdout()).lines().map(|line| line.unwrap());
     let looks: Vec<Value> = (&mut lines).take(2).map(|line| serde_json::from_str(&line).unwrap()).collect();
     assert!(looks[0]["uptime_ms"].as_u64() < looks[1]["uptime_ms"].as_u64(), "{looks:?}");

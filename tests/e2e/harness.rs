@@ -6,7 +6,8 @@ use std::collections::BTreeSet;
 use uraid_tests::image::Random;
 use uraid_tests::nbd::{Client, Command};
 use uraid_tests::placement::{Level, Placement, Rotation, Rows};
-use uraid_tests::run::{Running, client_command};
+use uraid_tests::process::Process;
+use uraid_tests::run::client_command;
 use uraid_tests::shape;
 
 /// Chen and Lee, Figure 1: left-symmetric, five disks.
@@ -91,9 +92,9 @@ fn the_plain_client_agrees_with_a_foreign_server() {
 }
 
 /// Starts nbdkit, which writes its pid file once it listens; a FIFO turns that into an event to wait for.
-fn ready_when_written(command: std::process::Command, fifo: &std::path::Path) -> Running {
+fn ready_when_written(command: std::process::Command, fifo: &std::path::Path) -> Process {
     rustix::fs::mkfifoat(rustix::fs::CWD, fifo, rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR).unwrap();
-    let server = Running::start(command);
+    let server = Process::start(command);
     assert!(!std::fs::read(fifo).unwrap().is_empty(), "nbdkit wrote its pid");
     server
 }

@@ -11,7 +11,8 @@ use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, SECTOR, assert_same, read_export, write_export};
 use uraid_tests::nbd::{Command, error};
-use uraid_tests::run::{Running, client, client_command};
+use uraid_tests::process::Process;
+use uraid_tests::run::{client, client_command};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
@@ -34,7 +35,7 @@ fn a_client_killed_mid_write_hurts_nobody() {
         // nbdcopy has half of its input and waits for the rest; fio has 16 writes in flight at any time.
         let mut nbdcopy = client_command("nbdcopy");
         nbdcopy.args(["--", "-", server.uri()]);
-        let mut nbdcopy = Running::start(nbdcopy);
+        let mut nbdcopy = Process::start(nbdcopy);
         let mut input = nbdcopy.take_stdin();
         input.write_all(&Random::new(32).bytes(4 << 20)).unwrap();
         nbdcopy.kill();
@@ -307,7 +308,7 @@ fn kill_fio_under_load(uri: &str) {
     fio.args(["--name=killed", "--ioengine=nbd", "--thread", "--rw=randwrite", "--bsrange=512-128k", "--iodepth=16"]);
     fio.args(["--size=8m", "--time_based", "--runtime=100", "--status-interval=1", "--output-format=json"]);
     fio.arg(format!("--uri={uri}"));
-    let mut fio = Running::start_with_open_stdout(fio);
+    let mut fio = Process::start_with_open_stdout(fio);
     let mut lines = BufReader::new(fio.take_stdout()).lines().map_while(Result::ok);
     assert!(lines.any(|line| line.contains("\"write\"")), "fio reports while it runs");
     fio.kill();

@@ -24,10 +24,7 @@ fn limit(server: &Server, resource: Resource, most: u64) {
 
 /// Leaves a server so much more memory than it has now.
 fn limit_memory(server: &Server, more_mib: u64) {
-    let status = fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let size = status.lines().find_map(|line| line.strip_prefix("VmSize:")).unwrap();
-    let size_kib: u64 = size.trim().trim_end_matches(" kB").parse().unwrap();
-    limit(server, Resource::As, (size_kib << 10) + (more_mib << 20));
+    limit(server, Resource::As, server.memory().mapped + (more_mib << 20));
 }
 
 /// A client that asks for 100 MiB and takes none of it.

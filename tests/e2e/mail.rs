@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use uraid_tests::array::Array;
-use uraid_tests::run::{Output, run};
+use uraid_tests::process::Output;
+use uraid_tests::run::run;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 

@@ -21,7 +21,8 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same};
-use uraid_tests::run::{CLIENT_TIME_MAX, Running, client, client_command};
+use uraid_tests::process::Process;
+use uraid_tests::run::{CLIENT_TIME_MAX, client, client_command};
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
@@ -45,7 +46,7 @@ fn logged(array: &Array, options: &[&str]) -> (Command, impl Iterator<Item = Str
 
 /// An export as a loop device, on a mount point of its own; taken down again when dropped.
 struct Disk {
-    nbdfuse: Running,
+    nbdfuse: Process,
     device: String,
     mount_point: PathBuf,
     file: PathBuf,
@@ -59,7 +60,7 @@ impl Disk {
         fs::create_dir_all(&mount_point).unwrap();
         let mut command = client_command("nbdfuse");
         command.arg(&file).arg(server.uri());
-        let nbdfuse = Running::start(command);
+        let nbdfuse = Process::start(command);
         let mut disk = Self { nbdfuse, device: String::new(), mount_point, file };
         until_mounted(&disk.file);
         let attached = client("losetup", [Path::new("--find"), Path::new("--show"), &disk.file]).success();
@@ -119,7 +120,7 @@ fn until_mounted(path: &Path) {
 fn a_log_ends_with_its_server() {
     let array = Array::planned(&shape::raid1_of_2());
     let (command, mut log) = logged(&array, &[]);
-    let _ = Running::start(command).finish(CLIENT_TIME_MAX).code_is(1);
+    let _ = Process::start(command).finish(CLIENT_TIME_MAX).code_is(1);
     assert!(log.next().is_some_and(|line| line.contains("No such file")));
     assert_eq!(log.next(), None);
 }

@@ -164,10 +164,8 @@ fn a_dead_client_blocks_nobody() {
     honest.write(4096, &data);
     honest.flush();
     assert_same(&honest.read(4096, data.len()), &data, "beside clients that read nothing");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB"));
-    let resident_kib: usize = resident.expect("the kernel tells the memory of a process").parse().unwrap();
-    assert!(resident_kib < 640 << 10, "{resident_kib} KiB for 1 GiB of replies that nobody reads");
+    let resident = server.memory().resident;
+    assert!(resident < 640 << 20, "{resident} bytes for 1 GiB of replies that nobody reads");
     honest.disconnect();
     drop((deaf, silent));
     let _ = server.stop();

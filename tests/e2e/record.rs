@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::binary::{command, uraid};
-use uraid_tests::run::Running;
+use uraid_tests::process::Process;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
@@ -34,7 +34,7 @@ fn records(threads: &str) {
     let trace = array.path("trace.csv");
     let mut record = command();
     record.args(["record", "--socket"]).arg(server.socket()).arg(&trace);
-    let recording = Running::start(record);
+    let recording = Process::start(record);
     until_recording(&server, &trace);
     let mut client = server.connect();
     let mut wanted = Vec::new();

@@ -6,7 +6,8 @@ use std::sync::Barrier;
 use uraid_tests::array::{Array, Content};
 use uraid_tests::image::{Random, SECTOR, assert_same, read_export};
 use uraid_tests::nbd::{Client, Command};
-use uraid_tests::run::{Output, Running, client, client_command};
+use uraid_tests::process::{Output, Process};
+use uraid_tests::run::{client, client_command};
 use uraid_tests::server::Server;
 use uraid_tests::shape::Shape;
 
@@ -94,7 +95,7 @@ fn fio_json(output: &Output) -> serde_json::Value {
 fn overlapping_writers_never_mix(shape: &Shape) {
     let array = Array::create(shape);
     let server = Server::start(&array);
-    let fio = Running::start(fio_fighting_over(server.uri(), REGION, 4 << 20));
+    let fio = Process::start(fio_fighting_over(server.uri(), REGION, 4 << 20));
     let barrier = Barrier::new(WRITERS);
     let histories: Vec<Vec<(usize, usize)>> = std::thread::scope(|scope| {
         let barrier = &barrier;

@@ -4,11 +4,12 @@
 use std::io::{BufRead as _, BufReader, Lines};
 use std::process::ChildStdout;
 
-use crate::run::{CLIENT_TIME_MAX, Running, client_command};
+use crate::process::Process;
+use crate::run::{CLIENT_TIME_MAX, client_command};
 
 /// fio, which has begun.
 pub(super) struct Beside {
-    running: Running,
+    running: Process,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
@@ -30,7 +31,7 @@ impl Beside {
         fio.args(["--fsync=64", "--verify=crc32c", "--verify_backlog=32", "--verify_fatal=1", "--verify_state_save=0"]);
         fio.args(["--time_based", "--runtime=60", "--output-format=terse", "--status-interval=100ms"]);
         fio.arg(format!("--uri={uri}")).arg(format!("--offset={offset}")).arg(format!("--randseed={seed}"));
-        let mut running = Running::start_with_open_stdout(fio);
+        let mut running = Process::start_with_open_stdout(fio);
         let mut lines = BufReader::new(running.take_stdout()).lines();
         // The first lines tell of its connection, then one comes for each interval.
         let works = lines.by_ref().map_while(Result::ok).any(|line| line.contains(";beside;"));

@@ -2,7 +2,6 @@
 //! step.
 
 use std::collections::HashMap;
-use std::io;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Counts;
 use super::journal::{FlushMark, Journal, Kind, Request};
 use crate::image::{Random, SECTOR};
-use crate::nbd::{Client, Command};
+use crate::nbd::{Client, ClientError, Command};
 
 /// Longest writes in sectors, of which one is drawn for each.
 const WRITE_MAX: [usize; 5] = [1, 8, 8, 64, 512];
@@ -101,7 +100,7 @@ pub(super) fn until_killed(
         let connections: Vec<_> = connections.collect();
         drop(due);
         let killed = scope.spawn(move || kill_when(&reached, pid, moment.then));
-        let ends: Vec<(Counts, io::Error)> = connections.into_iter().map(joined).collect();
+        let ends: Vec<(Counts, ClientError)> = connections.into_iter().map(joined).collect();
         let killed = joined(killed);
         assert!(killed, "the server stopped answering before it was killed: {}", ends[0].1);
         ends.into_iter().map(|(counts, _)| counts).sum()
@@ -143,7 +142,7 @@ impl Mix {
 
 impl Connection<'_> {
     /// Sends and receives until the connection is gone; what was done, and how it went.
-    fn run(mut self, replies: &AtomicU64, due_at: u64, due: &SyncSender<()>) -> (Counts, io::Error) {
+    fn run(mut self, replies: &AtomicU64, due_at: u64, due: &SyncSender<()>) -> (Counts, ClientError) {
         let mut is_sending = true;
         loop {
             while is_sending && self.sent.len() < self.mix.depth {
@@ -159,7 +158,7 @@ impl Connection<'_> {
         }
     }
 
-    fn send(&mut self) -> io::Result<()> {
+    fn send(&mut self) -> Result<(), ClientError> {
         let Mix { flush, fua, zeroes, read, .. } = self.mix;
         let draw = self.random.below(100);
         if draw < flush {
@@ -199,7 +198,7 @@ impl Connection<'_> {
         Ok(())
     }
 
-    fn receive(&mut self) -> io::Result<()> {
+    fn receive(&mut self) -> Result<(), ClientError> {
         let reply = self.client.reply()?;
         let sent = self.sent.remove(&reply.cookie).expect("one reply to each request");
         assert_eq!(reply.error, 0, "{sent:?} was refused");

@@ -1,40 +1,28 @@
-//! `cargo xtask bench`: the server measured beside its peers, and the load generator that this takes.
-//!
-//! A timing is shown, never judged: nothing here fails because a server is slow.
+//! `cargo xtask bench`: the package `uraid-bench`, built with optimisation and run.
 
-use clap::Subcommand;
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
 
-use crate::project::Project;
+use anyhow::Context as _;
+use clap::Args;
 
-mod btrfs;
-mod fio;
-mod generator;
-mod goals;
-mod peers;
-mod raw;
-mod rebuild;
-pub(crate) mod report;
-pub(crate) mod scratch;
-mod server;
-mod workload;
+use crate::project::{Project, run_program};
 
-/// What to measure.
-#[derive(Subcommand)]
-pub(crate) enum Command {
-    /// Measure uraid and other NBD servers in turn, in one run
-    Peers(peers::Options),
-    /// Measure how fast lost members are made again, beside reading and writing files in order, and what clients see of
-    /// it
-    Rebuild(rebuild::Options),
-    /// Load a server that is already running with pipelined requests, and print a line of JSON
-    Generate(generator::Options),
+/// What is passed on.
+#[derive(Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Options {
+    /// What to measure, and how: `--help` tells
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<OsString>,
 }
 
-/// Runs the command.
-pub(crate) fn run(project: &Project, command: &Command) -> anyhow::Result<()> {
-    match command {
-        Command::Peers(options) => peers::run(project, options),
-        Command::Rebuild(options) => rebuild::run(project, options),
-        Command::Generate(options) => generator::run(options),
-    }
+/// Builds the server and what measures it, and measures.
+pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+    let packages = ["--package", "uraid", "--package", "uraid-bench"];
+    run_program(project.cargo(&["build", "--release", "--quiet"]).args(packages))?;
+    let metadata = project.metadata()?;
+    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
+    run_program(Command::new(Path::new(target).join("release/uraid-bench")).args(&options.arguments))
 }

@@ -17,19 +17,21 @@ const DIRECTIONS: &[(&str, &[&str])] = &[
     ("uraid-random", &[]),
     ("uraid-sim", &["uraid-layout", "uraid-io", "uraid-random"]),
     ("uraid-model", &["uraid-layout", "uraid-io", "uraid-random"]),
-    ("uraid-lab", &["uraid-layout", "uraid-nbd", "uraid-random", "uraid-model"]),
+    ("uraid-nbd-client", &[]),
+    ("uraid-lab", &["uraid-layout", "uraid-nbd-client", "uraid-random", "uraid-model"]),
     ("uraid", &["uraid-layout", "uraid-io", "uraid-nbd", "uraid-random", "uraid-model", "uraid-lab"]),
     ("uraid-benches", &["uraid-layout", "uraid-io", "uraid-nbd"]),
-    ("uraid-tests", &[]),
-    ("xtask", &["uraid-layout", "uraid-nbd", "uraid-model", "uraid-lab", "uraid-tests"]),
+    ("uraid-tests", &["uraid-nbd-client"]),
+    ("uraid-bench", &["uraid-layout", "uraid-nbd-client", "uraid-model", "uraid-lab", "uraid-tests"]),
+    ("xtask", &["uraid-tests"]),
 ];
 
 /// Libraries that only some packages may use, and why.
 const CONFINED: &[(&str, &[&str], &str)] = &[
     ("tokio", &["uraid-nbd", "uraid"], "layout and io run without an executor"),
     ("io-uring", &["uraid-io"], "only the I/O crate talks to disks"),
-    ("anyhow", &["uraid", "uraid-tests", "xtask"], "libraries have errors that callers can tell apart"),
-    ("clap", &["uraid", "xtask"], "only programs have a command line"),
+    ("anyhow", &["uraid", "uraid-tests", "uraid-bench", "xtask"], "libraries have errors that callers can tell apart"),
+    ("clap", &["uraid", "uraid-bench", "xtask"], "only programs have a command line"),
     ("plotters", &["uraid-model"], "only what is asked for figures draws them"),
 ];
 
@@ -161,6 +163,8 @@ mod tests {
             ("uraid", "uraid-sim"),
             ("uraid-io", "anyhow"),
             ("uraid-tests", "uraid"),
+            ("uraid-tests", "uraid-nbd"),
+            ("uraid-nbd-client", "uraid-nbd"),
         ] {
             let failures = dependency_failures(&metadata(package, &["bytes", dependency])).unwrap();
             assert_eq!(failures.len(), 1, "{package} -> {dependency}: {failures:?}");

@@ -24,7 +24,6 @@ mod night;
 mod package;
 mod packages;
 mod papers;
-mod process;
 mod project;
 mod reliability;
 mod sim;
@@ -47,8 +46,7 @@ enum Command {
     /// Install what the tests need (as root), build the release binary, run every test
     Test(test::Options),
     /// Measure the server beside its peers
-    #[command(subcommand)]
-    Bench(bench::Command),
+    Bench(bench::Options),
     /// Run the engine on simulated members that fail and lose power, one run for each seed
     Sim(sim::Options),
     /// Feed what members may hold, and may not, to what reads it
@@ -92,7 +90,7 @@ fn run(command: &Command) -> anyhow::Result<()> {
     match command {
         Command::Lint => lint::run(&project),
         Command::Test(options) => test::run(&project, options),
-        Command::Bench(command) => bench::run(&project, command),
+        Command::Bench(options) => bench::run(&project, options),
         Command::Sim(options) => sim::run(&project, options).map(drop),
         Command::Fuzz(options) => fuzz::run(&project, options).map(drop),
         Command::Crash(options) => crash::run(&project, options).map(drop),

@@ -68,7 +68,7 @@ pub enum Error {
     },
     /// The server refused, or the connection to it failed.
     #[error(transparent)]
-    Client(#[from] uraid_nbd::client::ClientError),
+    Client(#[from] uraid_nbd_client::ClientError),
     /// The server broke the protocol or the connection.
     #[error("{what}")]
     Server {

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
 use uraid_layout::{Bytes, Lba};
 use uraid_model::mech::{Nanos, Request, Source};
-use uraid_nbd::client::{self, Connection, Operation, REPLY_BYTES};
+use uraid_nbd_client::{Client, Command, REPLY_BYTES, cookie, request};
 use uraid_random::Random;
 
 use crate::Error;
@@ -101,7 +101,7 @@ pub fn fill(socket: &Path, export: &str, span: Bytes) -> Result<(), Error> {
 pub fn flush(socket: &Path, export: &str) -> Result<(), Error> {
     let mut connection = open(socket, export)?;
     connection.flush()?;
-    Ok(connection.close()?)
+    Ok(connection.disconnect()?)
 }
 
 /// The size of an export.
@@ -110,13 +110,13 @@ pub fn flush(socket: &Path, export: &str) -> Result<(), Error> {
 /// If the server refuses or stays silent.
 pub fn size(socket: &Path, export: &str) -> Result<Bytes, Error> {
     let connection = open(socket, export)?;
-    let size = Bytes(connection.size);
-    connection.close()?;
+    let size = Bytes(connection.size());
+    connection.disconnect()?;
     Ok(size)
 }
 
-fn open(socket: &Path, export: &str) -> Result<Connection, Error> {
-    Ok(Connection::open(socket, export)?)
+fn open(socket: &Path, export: &str) -> Result<Client, Error> {
+    Ok(Client::connect(socket, export)?)
 }
 
 /// Bytes that no server can take for zeros or compress to a pattern.
@@ -179,7 +179,7 @@ struct InFlight {
 
 /// One connection at work.
 struct Pipeline<'a, S> {
-    connection: Connection,
+    connection: Client,
     source: S,
     content: &'a [u8],
     /// By cookie.
@@ -194,7 +194,7 @@ struct Pipeline<'a, S> {
 }
 
 impl<'a, S: Source> Pipeline<'a, S> {
-    fn new(connection: Connection, source: S, depth: usize, content: &'a [u8]) -> Self {
+    fn new(connection: Client, source: S, depth: usize, content: &'a [u8]) -> Self {
         Self {
             connection,
             source,
@@ -234,7 +234,7 @@ impl<'a, S: Source> Pipeline<'a, S> {
         }
         let end = until.unwrap_or_else(Instant::now).min(Instant::now());
         self.answered.time = end.saturating_duration_since(from);
-        self.connection.close()?;
+        self.connection.disconnect()?;
         Ok(self.answered)
     }
 
@@ -246,9 +246,9 @@ impl<'a, S: Source> Pipeline<'a, S> {
             return false;
         };
         let len = u32::try_from(len.bytes().0).expect("requests are below 4 GiB");
-        let operation = if is_write { Operation::Write } else { Operation::Read };
+        let command = if is_write { Command::Write } else { Command::Read };
         let offset = lba.0 * SECTOR;
-        self.out.extend_from_slice(&client::request(operation, cookie as u64, offset, len));
+        self.out.extend_from_slice(&request(command, cookie as u64, offset, len));
         if is_write {
             // Another place for each request: no two blocks that follow each other are the same.
             let mut left = len as usize;
@@ -266,7 +266,7 @@ impl<'a, S: Source> Pipeline<'a, S> {
     /// Sends what the socket takes.
     fn send(&mut self) -> Result<(), Error> {
         while self.sent < self.out.len() {
-            match send(&self.connection.stream, &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            match send(self.connection.stream(), &self.out[self.sent..], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Ok(sent) => self.sent += sent,
                 Err(Errno::AGAIN) => break,
                 Err(Errno::INTR) => {}
@@ -284,7 +284,7 @@ impl<'a, S: Source> Pipeline<'a, S> {
     fn receive(&mut self, buffer: &mut [u8]) -> Result<usize, Error> {
         if !self.out.is_empty() {
             let flags = PollFlags::IN | PollFlags::OUT;
-            let mut waiting = [PollFd::new(&self.connection.stream, flags)];
+            let mut waiting = [PollFd::new(self.connection.stream(), flags)];
             let timeout = Timespec { tv_sec: SILENCE_MAX.as_secs().cast_signed(), tv_nsec: 0 };
             match poll(&mut waiting, Some(&timeout)) {
                 Ok(0) => return Err(said("the server takes no requests and sends no replies")),
@@ -294,7 +294,7 @@ impl<'a, S: Source> Pipeline<'a, S> {
                 Err(error) => return Err(failed("can't wait for replies", error)),
             }
         }
-        match self.connection.stream.read(buffer) {
+        match self.connection.stream().read(buffer) {
             Ok(0) => {
                 let waiting = self.slots.len() - self.free.len();
                 Err(said(&format!("the server closed the connection with {waiting} requests in flight")))
@@ -348,7 +348,7 @@ impl Replies {
             self.header.extend_from_slice(header);
             *bytes = rest;
             let Some(header) = self.header.first_chunk() else { return Ok(None) };
-            let cookie = client::cookie(header)?;
+            let cookie = cookie(header)?;
             self.header.clear();
             let index = usize::try_from(cookie).unwrap_or(usize::MAX);
             let Some(Some(request)) = slots.get(index) else {

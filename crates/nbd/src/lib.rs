@@ -13,7 +13,6 @@
 //!
 //! The crate knows nothing of arrays, members or disks.
 
-pub mod client;
 mod command;
 mod error;
 mod export;

@@ -3,7 +3,7 @@
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, read_export, write_export};
-use uraid_tests::run::Output;
+use uraid_tests::process::Output;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::process::Signal;
-use uraid_tests::run::{Running, client, client_command};
+use uraid_tests::process::Process;
+use uraid_tests::run::{client, client_command};
 
 use super::until_mounted;
 
 /// It is unmounted when dropped.
 pub(super) struct Fuse {
-    nbdfuse: Running,
+    nbdfuse: Process,
     file: PathBuf,
 }
 
@@ -51,7 +52,7 @@ impl Fuse {
         fs::write(&file, "").unwrap();
         let mut command = client_command("nbdfuse");
         command.arg(&file).args(arguments);
-        let nbdfuse = Running::start(command);
+        let nbdfuse = Process::start(command);
         until_mounted(&file);
         Self { nbdfuse, file }
     }

@@ -7,7 +7,8 @@ use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
-use uraid_tests::run::{CLIENT_TIME_MAX, Running};
+use uraid_tests::process::Process;
+use uraid_tests::run::CLIENT_TIME_MAX;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
@@ -69,7 +70,7 @@ fn a_start_says_what_it_waits_for_and_obeys_signals() {
     array.hang();
     for options in [&[][..], &["--degraded"]] {
         let (command, mut log) = logged(&array.array, options);
-        let running = Running::start(command);
+        let running = Process::start(command);
         let waiting = log.find(|line| line.contains("waiting for")).unwrap();
         assert!(waiting.contains(array.fuse.file().to_str().unwrap()), "{waiting}");
         running.signal(Signal::TERM);

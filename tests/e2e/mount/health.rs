@@ -15,7 +15,8 @@ use uraid_tests::array::Array;
 use uraid_tests::binary::command;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::{Client, Command};
-use uraid_tests::run::{CLIENT_TIME_MAX, Running, client};
+use uraid_tests::process::Process;
+use uraid_tests::run::{CLIENT_TIME_MAX, client};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
@@ -256,7 +257,7 @@ fn a_start_waits_for_room() {
     tmpfs.fill();
     for options in [&["--degraded", "--write-deadline", "1s"][..], &[]] {
         let (command, mut log) = logged(&array, options);
-        let starting = Running::start(command);
+        let starting = Process::start(command);
         // That is after the deadline.
         let waiting = log.find(|line| line.contains("waiting for ")).unwrap();
         assert!(waiting.contains(tmpfs.mount_point.to_str().unwrap()), "{waiting}");

@@ -8,7 +8,8 @@ use serde_json::Value;
 use uraid_tests::array::Array;
 use uraid_tests::binary;
 use uraid_tests::image::Random;
-use uraid_tests::run::{Output, run};
+use uraid_tests::process::Output;
+use uraid_tests::run::run;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 

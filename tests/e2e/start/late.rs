@@ -8,7 +8,7 @@ use std::time::Duration;
 use rustix::process::Signal;
 use uraid_tests::array::Array;
 use uraid_tests::image::{assert_same, read_export};
-use uraid_tests::run::Running;
+use uraid_tests::process::Process;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
@@ -89,7 +89,7 @@ fn a_server_that_waits_for_members_obeys_signals() {
         let (array, _) = filled(&shape::raid1_of_2(), SMALL);
         array.remove(&[0, 1]);
         let (manager, command) = managed(&array, array.members(), &["--wait-for-members", "10m"]);
-        let running = Running::start(command);
+        let running = Process::start(command);
         let waiting = next(&manager, "STATUS=");
         assert!(waiting.contains("members are not there"), "{waiting}");
         running.signal(signal);

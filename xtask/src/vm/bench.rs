@@ -6,8 +6,6 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, ensure};
 
-use crate::bench::report;
-
 /// What is compared, as the guest names it: the peer, then uraid.
 const SERVERS: [&str; 2] = ["md", "uraid"];
 
@@ -32,8 +30,7 @@ pub(super) fn table(results: &str) -> anyhow::Result<String> {
     for workload in workloads {
         let median = |server: &str| {
             runs.get(&(workload, server))
-                .cloned()
-                .and_then(report::median)
+                .map(|speeds| median(speeds))
                 .with_context(|| format!("{server} lacks {workload}"))
         };
         let (peer, ours) = (median(SERVERS[0])?, median(SERVERS[1])?);
@@ -41,6 +38,13 @@ pub(super) fn table(results: &str) -> anyhow::Result<String> {
         writeln!(table, "| {workload} | {:.1} | {:.1} | {:.2} |", peer / mib, ours / mib, ours / peer)?;
     }
     Ok(table)
+}
+
+/// The middle value of one at least, or the mean of the two middle ones.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    f64::midpoint(sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2])
 }
 
 #[cfg(test)]

@@ -9,9 +9,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
+use uraid_tests::process::Process;
 
 use super::kernel::Kernel;
-use crate::process::Process;
 
 const LIBRARY: &str = include_str!("guest/lib.sh");
 /// A guest's memory.
@@ -67,7 +67,7 @@ impl Machine {
         for file in [&console, &setup.share.join(REPORTS)] {
             command.arg("-serial").arg(format!("file:{}", file.display()));
         }
-        let process = Process::start(&mut command, &setup.share.join("qemu.log"))?;
+        let process = Process::start_logged(&mut command, &setup.share.join("qemu.log"))?;
         Ok(Self { process, share: setup.share.to_owned(), console })
     }
 
@@ -98,8 +98,8 @@ impl Machine {
     }
 
     /// Cuts the power: nothing that QEMU had not given to its disks reaches them.
-    pub(super) fn cut_power(self) -> anyhow::Result<()> {
-        self.process.kill()
+    pub(super) fn cut_power(mut self) {
+        self.process.kill();
     }
 
     /// An error that ends with the last lines of the console.

@@ -5,16 +5,18 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
+use super::machine::{machine, medium};
+use super::progress::say;
 use super::report::{Report, Row, Served};
 use super::scratch::Scratch;
 use super::server::{Programs, Role, Running, SERVERS, Server};
+use super::tables;
 use super::workload::{Setting, WORKLOADS, Workload};
-use crate::project::{Project, eprint_step, run_program};
 
 /// What to compare, and how long.
 #[derive(Args)]
@@ -42,9 +44,9 @@ pub(crate) struct Options {
 
 /// Measures, and prints the tables as markdown.
 #[expect(clippy::print_stdout, reason = "the tables are what was asked for")]
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (workloads, servers) = selected(&options.only)?;
-    let programs = build(project)?;
+    let programs = Programs::find()?;
     let (directory, medium) = medium(&options.medium);
     let directory = directory.canonicalize().with_context(|| format!("looking for {}", directory.display()))?;
     let scratch = Scratch::create(&directory)?;
@@ -63,9 +65,9 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         failed,
         rows,
     };
-    print!("{}", report.markdown());
+    print!("{}", tables::markdown(&report));
     if let Some(path) = &options.json {
-        let text = format!("{:#}\n", report.json());
+        let text = format!("{:#}\n", tables::json(&report));
         fs::write(path, text).with_context(|| format!("writing {}", path.display()))?;
     }
     ensure!(report.failed.is_empty(), "not everything could be measured: {}", report.failed.join("; "));
@@ -101,35 +103,17 @@ fn served(running: &Running) -> Served {
     Served { name, role, cache_mib, command: running.command.clone(), memory: running.memory().ok() }
 }
 
-/// Builds the server and this program with optimisation: the generator must not be what is measured.
-pub(crate) fn build(project: &Project) -> anyhow::Result<Programs> {
-    run_program(&mut project.cargo(&["build", "--release", "--quiet", "--package", "uraid", "--package", "xtask"]))?;
-    let metadata = project.metadata()?;
-    let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
-    let release = Path::new(target).join("release");
-    Ok(Programs { uraid: release.join("uraid"), generator: release.join("xtask") })
-}
-
-/// The directory that `--medium` means, and how to call it.
-pub(crate) fn medium(option: &Path) -> (&Path, String) {
-    match option.to_str() {
-        Some("tmpfs") => (Path::new("/dev/shm"), "tmpfs".to_owned()),
-        Some("disk") => (Path::new("/var/tmp"), "disk".to_owned()),
-        _ => (option, option.display().to_string()),
-    }
-}
-
 /// The servers that run, and each other one with the reason.
 type Field = (Vec<Running>, Vec<(&'static str, String)>);
 
 fn start(servers: &[&'static Server], scratch: &Scratch, capacity: u64, programs: &Programs) -> anyhow::Result<Field> {
     let (mut running, mut left_out) = (Vec::new(), Vec::new());
     for (number, server) in servers.iter().enumerate() {
-        eprint_step(&format!("starting and filling {}", server.name));
+        say(&format!("starting and filling {}", server.name));
         match Running::start(server, &scratch.path().join(number.to_string()), capacity, programs) {
             Ok(started) => running.push(started),
             Err(error) => {
-                eprint_step(&format!("leaving out {}: {error:#}", server.name));
+                say(&format!("leaving out {}: {error:#}", server.name));
                 left_out.push((server.name, format!("{error:#}")));
             }
         }
@@ -155,7 +139,7 @@ fn measure(
     let (mut failed, mut failed_pairs) = (Vec::new(), BTreeSet::new());
     for round in 0..rounds as usize {
         for (number, (workload, rows)) in workloads.iter().zip(&mut found).enumerate() {
-            eprint_step(&format!("round {} of {rounds}: {}", round + 1, workload.name()));
+            say(&format!("round {} of {rounds}: {}", round + 1, workload.name()));
             for index in turn(round, running.len()).filter(|&index| workload.is_for(running[index].server.role)) {
                 if failed_pairs.contains(&(number, index)) {
                     continue;
@@ -166,7 +150,7 @@ fn measure(
                     }
                     Err(error) => {
                         let message = format!("{} against {}: {error:#}", workload.name(), running[index].server.name);
-                        eprint_step(&message);
+                        say(&message);
                         rows.iter_mut().for_each(|row| row.samples[index].clear());
                         failed_pairs.insert((number, index));
                         failed.push(message);
@@ -181,16 +165,6 @@ fn measure(
 /// The order of the servers in a round: each round begins one further.
 fn turn(round: usize, servers: usize) -> impl Iterator<Item = usize> {
     (0..servers).map(move |position| (position + round) % servers)
-}
-
-/// Processor, cores and kernel.
-pub(crate) fn machine() -> String {
-    let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = processors.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    let model = model.map_or("unknown processor", |(_, model)| model);
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{model}, {cores} cores, Linux {}", kernel.trim())
 }
 
 #[cfg(test)]
@@ -221,11 +195,5 @@ mod tests {
         let (workloads, servers) = names(&["p99", "uraid RM2"]);
         assert_eq!((workloads.len(), servers), (1, vec!["nbdkit file", "uraid RM2"]));
         assert!(selected(&["no such thing".to_owned()]).is_err());
-    }
-
-    #[test]
-    fn media_have_names() {
-        assert_eq!(medium(Path::new("tmpfs")).0, Path::new("/dev/shm"));
-        assert_eq!(medium(Path::new("/mnt/x")), (Path::new("/mnt/x"), "/mnt/x".to_owned()));
     }
 }

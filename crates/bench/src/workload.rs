@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
+use uraid_tests::process::Process;
 
 use super::fio::{self, End, Load};
 use super::generator;
+use super::measured::{Outcome, Sample, Unit};
 use super::server::{EXPORT, Programs, Role, Running};
-use crate::process::Process;
 
 /// A load and what is measured of it.
 pub(crate) struct Workload {
@@ -20,17 +21,6 @@ pub(crate) struct Workload {
     /// Whom it is for, besides the baseline.
     roles: &'static [Role],
     client: Client,
-}
-
-/// What a result counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unit {
-    /// Thousands of requests a second; more is better.
-    Kiops,
-    /// Megabytes a second; more is better.
-    MegabytesPerSecond,
-    /// Mean microseconds from a request to its reply; less is better.
-    Microseconds,
 }
 
 enum Client {
@@ -44,24 +34,6 @@ enum Client {
     FioPair,
     /// The project's own generator: load, connections.
     Generator(&'static str, u32),
-}
-
-/// One measurement.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Sample {
-    /// In the row's unit.
-    pub(crate) value: f64,
-    /// The server's processor time for each request, in microseconds, durability of what was written included; `None`
-    /// where requests of several kinds share it.
-    pub(crate) processor: Option<f64>,
-}
-
-/// What a client reports of its run.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    pub(crate) requests: u64,
-    /// In the row's unit.
-    pub(crate) value: f64,
 }
 
 /// What a measurement needs besides the server.
@@ -132,17 +104,6 @@ const BURSTS: usize = 3;
 const WINDOW: u32 = 32;
 /// How much longer than the measurement a client may take.
 const CLIENT_EXTRA: Duration = Duration::from_secs(60);
-
-impl Unit {
-    /// How it is written.
-    pub(crate) fn symbol(self) -> &'static str {
-        match self {
-            Self::Kiops => "kIOPS",
-            Self::MegabytesPerSecond => "MB/s",
-            Self::Microseconds => "us",
-        }
-    }
-}
 
 impl Workload {
     /// The row by which it is spoken of.

@@ -11,7 +11,7 @@ use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context as _, ensure};
 
-use crate::project::eprint_step;
+use super::progress::say;
 
 /// A directory of this process that is cleared away with this value, or with the process.
 pub(crate) struct Scratch {
@@ -77,7 +77,7 @@ impl Drop for Scratch {
         drop(self.janitor.stdin.take());
         match self.janitor.wait() {
             Ok(status) if status.success() => {}
-            _ => eprint_step(&format!("could not remove {}", self.path.display())),
+            _ => say(&format!("could not remove {}", self.path.display())),
         }
     }
 }

@@ -8,9 +8,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
+use uraid_tests::process::Process;
 
 use super::scratch::MOUNT;
-use crate::process::Process;
 
 const MEMBERS: u64 = 5;
 /// What each member has beyond its share of the data: a copy-on-write file system needs room to write anew.

@@ -11,10 +11,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 use rustix::fs::OFlags;
-use uraid_nbd::client::Connection;
+use uraid_nbd_client::Client;
+use uraid_tests::binary;
+use uraid_tests::process::{Memory, Process};
 
 use super::{btrfs, generator};
-use crate::process::{Memory, Process};
 
 /// A server of the comparison.
 pub(crate) struct Server {
@@ -135,6 +136,15 @@ pub(crate) struct Programs {
     pub(crate) generator: PathBuf,
 }
 
+impl Programs {
+    /// The end-to-end tests' binary, and this program. The generator must not be what is measured.
+    pub(crate) fn find() -> anyhow::Result<Self> {
+        ensure!(!cfg!(debug_assertions), "start this through `cargo xtask bench`, which builds it with optimisation");
+        let generator = std::env::current_exe().context("looking for this program")?;
+        Ok(Self { uraid: binary::path().to_owned(), generator })
+    }
+}
+
 /// A server that answers on its socket, with every block written. Dropping it stops the server.
 pub(crate) struct Running {
     pub(crate) server: &'static Server,
@@ -182,7 +192,7 @@ impl Running {
         // nbd-server serves several clients only as a daemon.
         let process = match server.kind {
             Kind::NbdServer => Process::start_daemon(&mut command, &log, &pid_file)?,
-            Kind::Uraid { .. } | Kind::Nbdkit | Kind::Qemu | Kind::Btrfs => Process::start(&mut command, &log)?,
+            Kind::Uraid { .. } | Kind::Nbdkit | Kind::Qemu | Kind::Btrfs => Process::start_logged(&mut command, &log)?,
         };
         let command = described(&command, place);
         let mut running = Self { server, socket, command, process };
@@ -195,9 +205,9 @@ impl Running {
 
     /// Makes everything durable that was written, so that no other server's measurement pays for it.
     pub(crate) fn flush(&self) -> anyhow::Result<()> {
-        let mut connection = Connection::open(&self.socket, EXPORT)?;
-        connection.flush()?;
-        Ok(connection.close()?)
+        let mut client = Client::connect(&self.socket, EXPORT)?;
+        client.flush()?;
+        Ok(client.disconnect()?)
     }
 
     /// Processor time since it started.
@@ -215,10 +225,11 @@ impl Running {
         let deadline = Instant::now() + START_MAX;
         loop {
             self.process.check_alive()?;
-            match Connection::open(&self.socket, EXPORT) {
-                Ok(connection) => {
-                    ensure!(connection.size >= capacity, "exports {} bytes instead of {capacity}", connection.size);
-                    return Ok(connection.close()?);
+            match Client::connect(&self.socket, EXPORT) {
+                Ok(client) => {
+                    let size = client.size();
+                    ensure!(size >= capacity, "exports {size} bytes instead of {capacity}");
+                    return Ok(client.disconnect()?);
                 }
                 Err(error) if Instant::now() >= deadline => {
                     return Err(anyhow::Error::new(error).context("it does not answer"));

@@ -76,6 +76,6 @@ pub(crate) fn fill_arguments(socket: &Path, export: &str, span: u64) -> Vec<Stri
 /// The command line of a load on `span` bytes.
 pub(crate) fn arguments(socket: &Path, export: &str, span: u64, load: &[&str]) -> Vec<String> {
     let target = [format!("--socket={}", socket.display()), format!("--export={export}"), format!("--span={span}")];
-    let words = ["bench", "generate"].iter().chain(load).map(|word| (*word).to_owned());
+    let words = ["generate"].iter().chain(load).map(|word| (*word).to_owned());
     words.chain(target).collect()
 }

@@ -15,15 +15,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 use clap::Args;
 use serde_json::Value;
+use uraid_tests::process::Process;
 
 use super::fio::{self, Load};
 use super::generator;
-use super::peers::{build, machine, medium};
+use super::machine::{machine, medium};
+use super::progress::say;
 use super::raw::{self, Movers};
 use super::scratch::Scratch;
 use super::server::{self, EXPORT, Programs, RAID5, RM2, Shape};
-use crate::process::Process;
-use crate::project::{Project, eprint_step};
 
 /// What to measure, and how long.
 #[derive(Args)]
@@ -87,8 +87,8 @@ struct Tail {
 
 /// Measures, and prints the tables as markdown.
 #[expect(clippy::print_stdout, reason = "the tables are what was asked for")]
-pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
-    let programs = build(project)?;
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let programs = Programs::find()?;
     let (directory, medium) = medium(&options.medium);
     let directory = directory.canonicalize().with_context(|| format!("looking for {}", directory.display()))?;
     println!(
@@ -105,7 +105,7 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
         let mut array = Array::start(case, scratch.path(), share, &programs)?;
         let mut rounds = Vec::new();
         for number in 1..=options.rounds {
-            eprint_step(&format!("{}: round {number} of {}", case.name, options.rounds));
+            say(&format!("{}: round {number} of {}", case.name, options.rounds));
             rounds.push(array.round(options.seconds)?);
         }
         speeds += &speed_row(case, &rounds, share);
@@ -143,7 +143,7 @@ impl<'a> Array<'a> {
         let members = server::create(case.shape, place, capacity, &programs.uraid, STEP_MAX)?;
         let mut command = Command::new(&programs.uraid);
         command.args(["serve", "--export", EXPORT, "--socket"]).arg(&socket).args(&members);
-        let server = Process::start(&mut command, &place.join("server.log"))?;
+        let server = Process::start_logged(&mut command, &place.join("server.log"))?;
         let mut array = Self { case, place, programs, socket, members, share, made: 0, server };
         let deadline = Instant::now() + STEP_MAX;
         while array.status().is_err() {
@@ -263,7 +263,7 @@ impl<'a> Array<'a> {
     fn client(&self, load: Load, seconds: u64) -> anyhow::Result<Process> {
         let span = self.case.shape.capacity(self.share);
         let mut command = fio::tail(load, seconds, span, &self.socket, &self.report());
-        Process::start(&mut command, &self.place.join("fio.log"))
+        Process::start_logged(&mut command, &self.place.join("fio.log"))
     }
 
     /// The 99th percentile of what the last client has waited, in microseconds.

@@ -6,8 +6,8 @@ use std::process::Command;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 
+use super::measured::{Outcome, Unit};
 use super::server::EXPORT;
-use super::workload::{Outcome, Unit};
 
 /// One job's load: pattern, block and queue depth in fio's words.
 #[derive(Clone, Copy)]
