@@ -8,7 +8,7 @@ use tempfile::TempDir;
 
 use crate::binary;
 use crate::image::assert_same;
-use crate::placement::{Place, Placement};
+use crate::placement::{MemberRow, Placement};
 use crate::process::Output;
 use crate::shape::{MEMBER_BYTES, Shape};
 
@@ -257,11 +257,11 @@ impl Content {
 
     /// What a member holds at a place.
     #[must_use]
-    pub fn at(&self, place: Place) -> &[u8] {
+    pub fn at(&self, place: MemberRow) -> &[u8] {
         self.chunk(place)
     }
 
-    fn chunk(&self, (slot, row): Place) -> &[u8] {
+    fn chunk(&self, (slot, row): MemberRow) -> &[u8] {
         &self.areas[slot][row * self.chunk_bytes..(row + 1) * self.chunk_bytes]
     }
 }

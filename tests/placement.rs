@@ -51,7 +51,7 @@ pub enum Rows {
 }
 
 /// A chunk of a member: slot and row.
-pub type Place = (usize, usize);
+pub type MemberRow = (usize, usize);
 
 /// A level over members with a known number of chunks.
 #[derive(Clone, Debug)]
@@ -121,7 +121,7 @@ impl Placement {
 
     /// The places that hold `unit`'s data: one, or one for each copy.
     #[must_use]
-    pub fn copies(&self, unit: usize) -> Vec<Place> {
+    pub fn copies(&self, unit: usize) -> Vec<MemberRow> {
         let n = self.members;
         match &self.level {
             Level::Raid0 => vec![(unit % n, unit / n)],
@@ -139,7 +139,7 @@ impl Placement {
 
     /// The parity places that cover `unit`, beside its copies: none, one, or RM2's two.
     #[must_use]
-    pub fn parities(&self, unit: usize) -> Vec<Place> {
+    pub fn parities(&self, unit: usize) -> Vec<MemberRow> {
         let n = self.members;
         match &self.level {
             Level::Raid0 | Level::Raid1 | Level::Raid10 { .. } => vec![],
@@ -157,7 +157,7 @@ impl Placement {
 
     /// Every group of the array.
     #[must_use]
-    pub fn groups(&self) -> Vec<Vec<Place>> {
+    pub fn groups(&self) -> Vec<Vec<MemberRow>> {
         let n = self.members;
         match &self.level {
             Level::Raid0 => vec![],
@@ -175,7 +175,7 @@ impl Placement {
         }
     }
 
-    fn rm2_group(&self, seed: &[(usize, usize)], stripe: usize, group: usize) -> Vec<Place> {
+    fn rm2_group(&self, seed: &[(usize, usize)], stripe: usize, group: usize) -> Vec<MemberRow> {
         let n = self.members;
         let mut places = vec![(group, self.rm2_row(stripe, 0))];
         for disk in 0..n {
@@ -203,7 +203,7 @@ impl Placement {
     }
 }
 
-fn raid5(rotation: Rotation, n: usize, unit: usize) -> Place {
+fn raid5(rotation: Rotation, n: usize, unit: usize) -> MemberRow {
     let (stripe, index) = (unit / (n - 1), unit % (n - 1));
     let parity = raid5_parity(rotation, n, stripe);
     let slot = match rotation {

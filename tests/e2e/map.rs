@@ -6,7 +6,7 @@ use serde_json::Value;
 use uraid_tests::array::{Array, Member};
 use uraid_tests::binary;
 use uraid_tests::image::{Random, SECTOR, assert_same};
-use uraid_tests::placement::{Level, Place};
+use uraid_tests::placement::{Level, MemberRow};
 use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
@@ -38,7 +38,7 @@ fn map_agrees_with_the_members(shape: &Shape) {
         assert_is_at(&map, at(copies[0]), &facts, &what);
         assert_same(&sector_on_disk(&map), pattern, &what);
 
-        let expected: Vec<Place> = copies[1..].iter().copied().chain(placement.parities(unit)).collect();
+        let expected: Vec<MemberRow> = copies[1..].iter().copied().chain(placement.parities(unit)).collect();
         let parity = map["parity"].as_array().unwrap_or_else(|| panic!("{what}: parity is a list in {map:#}"));
         assert_eq!(parity.len(), expected.len(), "{what}: parity units in {map:#}");
         for place in expected {
@@ -182,7 +182,7 @@ fn map(options: &[OsString], members: impl Iterator<Item = OsString>) -> Value {
 }
 
 /// Fails unless `found` names this place: slot, and sector counted from the start of the member file.
-fn assert_is_at(found: &Value, (place, within, chunk): (Place, usize, usize), facts: &[Member], what: &str) {
+fn assert_is_at(found: &Value, (place, within, chunk): (MemberRow, usize, usize), facts: &[Member], what: &str) {
     let (slot, row) = place;
     let sector = (facts[slot].data_offset + row * chunk + within) / SECTOR;
     assert_eq!(found["member"].as_u64(), Some(slot as u64), "{what}: member in {found:#}");

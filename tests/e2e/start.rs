@@ -10,7 +10,7 @@ use uraid_tests::array::{Array, Content};
 use uraid_tests::binary::uraid;
 use uraid_tests::image::{Random, assert_same, read_export, write_export};
 use uraid_tests::nbd::Command;
-use uraid_tests::placement::{Place, Placement};
+use uraid_tests::placement::{MemberRow, Placement};
 use uraid_tests::run::client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
@@ -83,11 +83,11 @@ fn a_new_disk_at_an_old_path_does_not_stop_a_degraded_start() {
 }
 
 /// What the placement says can be had without some members: a group gives the one place back that it lacks.
-fn readable(placement: &Placement, absent: &[usize]) -> HashSet<Place> {
+fn readable(placement: &Placement, absent: &[usize]) -> HashSet<MemberRow> {
     let groups = placement.groups();
     let copies = (0..placement.units()).flat_map(|unit| placement.copies(unit));
-    let places: HashSet<Place> = groups.iter().flatten().copied().chain(copies).collect();
-    let mut known: HashSet<Place> = places.into_iter().filter(|(slot, _)| !absent.contains(slot)).collect();
+    let places: HashSet<MemberRow> = groups.iter().flatten().copied().chain(copies).collect();
+    let mut known: HashSet<MemberRow> = places.into_iter().filter(|(slot, _)| !absent.contains(slot)).collect();
     loop {
         let before = known.len();
         for group in &groups {

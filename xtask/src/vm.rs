@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand};
@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use self::kernel::Kernel;
 use self::machine::{Disks, Machine, Setup};
 use self::power::Cuts;
-use self::scenario::{Kind, SCENARIOS, Scenario};
+use self::scenario::{Kind, SCENARIOS, Scenario, minutes};
 use crate::counts::Counts;
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
@@ -266,10 +266,6 @@ fn disks(share: &Path, count: usize, mib: u64) -> anyhow::Result<Vec<PathBuf>> {
 fn blank(path: &Path, mib: u64) -> anyhow::Result<()> {
     let file = File::create(path).with_context(|| format!("creating {}", path.display()))?;
     file.set_len(mib << 20).with_context(|| format!("sizing {}", path.display()))
-}
-
-const fn minutes(minutes: u64) -> Duration {
-    Duration::from_secs(60 * minutes)
 }
 
 #[expect(clippy::print_stdout, reason = "the result")]

@@ -17,7 +17,7 @@ pub struct Arrays {
     /// Cache modes, as `uraid serve --cache` takes them.
     pub caches: Vec<String>,
     /// Where the members are.
-    pub place: Place,
+    pub place: Storage,
     /// Members of an array.
     pub members: usize,
     /// What `uraid serve --cache-size` gets, in bytes.
@@ -76,7 +76,7 @@ pub enum Driver {
 /// Where members are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Place {
+pub enum Storage {
     /// Files of this size, made in these directories in turn.
     Directories {
         /// The directories.
@@ -181,7 +181,7 @@ pub(crate) mod tests {
             levels: vec!["5".into()],
             chunks: vec![16 << 10, 64 << 10, 256 << 10],
             caches: vec!["writeback".into()],
-            place: Place::Directories { paths: vec!["lab".into()], member_size: 256 << 20 },
+            place: Storage::Directories { paths: vec!["lab".into()], member_size: 256 << 20 },
             members: 5,
             cache_size: 32 << 20,
         }

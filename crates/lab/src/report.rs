@@ -1,5 +1,6 @@
 //! Results as a document: Markdown, and one self-contained page with figures.
 
+mod block;
 mod markdown;
 mod page;
 
@@ -14,42 +15,14 @@ use uraid_model::workloads;
 
 use crate::Error;
 use crate::machine::Machine;
-use crate::plan::{Arrays, Config, Driver, Place, Plan, size};
+use crate::plan::{Arrays, Config, Driver, Plan, Storage, size};
 use crate::results::Results;
 use crate::stats::Estimate;
 use crate::summary::{Cell, Group, Summary};
+pub(crate) use block::{Block, Table, Value};
 
 /// Curves in one figure; more are hard to tell apart.
 pub(crate) const CURVES: usize = 10;
-
-/// A part of a document.
-pub(crate) enum Block {
-    Heading(String),
-    Text(String),
-    /// What a reader must not miss.
-    Lead(Vec<String>),
-    Table(Table),
-    Figure(Box<Figure>),
-}
-
-/// A table: names to the left, values to the right.
-pub(crate) struct Table {
-    pub(crate) title: String,
-    pub(crate) columns: Vec<String>,
-    pub(crate) rows: Vec<(String, Vec<Value>)>,
-}
-
-/// A value of a table; the best one of its row stands out.
-pub(crate) struct Value {
-    pub(crate) text: String,
-    pub(crate) is_best: bool,
-}
-
-impl Value {
-    pub(crate) fn plain(text: impl Into<String>) -> Self {
-        Self { text: text.into(), is_best: false }
-    }
-}
 
 /// Writes `report.md`, `report.html`, `summary.json` and the figures beside the results, and returns the names of the
 /// files.
@@ -140,11 +113,11 @@ pub(crate) fn machine(Machine(facts): &Machine) -> Table {
 /// Where members are, in words.
 pub(crate) fn place(arrays: &Arrays) -> String {
     match &arrays.place {
-        Place::Directories { paths, member_size } => {
+        Storage::Directories { paths, member_size } => {
             let paths: Vec<String> = paths.iter().map(|path| format!("`{}`", path.display())).collect();
             format!("files of {} in {}", size(*member_size), paths.join(", "))
         }
-        Place::Devices { paths } => format!("{} devices", paths.len()),
+        Storage::Devices { paths } => format!("{} devices", paths.len()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use rustix::process::{Pid, Signal, kill_process};
 use uraid_layout::Bytes;
 
-use crate::plan::{Arrays, Config, Place};
+use crate::plan::{Arrays, Config, Storage};
 use crate::{Error, native};
 
 /// The name of arrays and exports.
@@ -47,8 +47,8 @@ impl<'a> Stage<'a> {
     pub(crate) fn scratch(arrays: &Arrays) -> Vec<PathBuf> {
         let name = format!("uraid-bench-{}", std::process::id());
         let members = match &arrays.place {
-            Place::Directories { paths, .. } => paths.as_slice(),
-            Place::Devices { .. } => &[],
+            Storage::Directories { paths, .. } => paths.as_slice(),
+            Storage::Devices { .. } => &[],
         };
         std::iter::once(std::env::temp_dir()).chain(members.iter().cloned()).map(|path| path.join(&name)).collect()
     }
@@ -90,8 +90,8 @@ impl<'a> Stage<'a> {
     /// The members of an array; different caches share them.
     fn members(&self, config: &Config) -> Vec<PathBuf> {
         match &self.arrays.place {
-            Place::Devices { paths } => paths.clone(),
-            Place::Directories { .. } => {
+            Storage::Devices { paths } => paths.clone(),
+            Storage::Directories { .. } => {
                 let places = self.scratch[1..].iter().cycle().take(self.arrays.members);
                 let name = |index| format!("{}-{}-member{index}.img", config.level, config.chunk);
                 places.enumerate().map(|(index, place)| place.join(name(index))).collect()
@@ -117,9 +117,9 @@ impl<'a> Stage<'a> {
     pub(crate) fn serve(&mut self, config: &Config) -> Result<Server, Error> {
         let members = self.members(config);
         let is_there = match &self.arrays.place {
-            Place::Directories { .. } => members[0].exists(),
+            Storage::Directories { .. } => members[0].exists(),
             // The other caches of an array follow each other, but the next array is on the same devices.
-            Place::Devices { .. } => false,
+            Storage::Devices { .. } => false,
         };
         if !is_there {
             self.create(config, &members)?;
@@ -133,20 +133,20 @@ impl<'a> Stage<'a> {
         let mut create = Command::new(self.program);
         create.args(["create", "--name", EXPORT, "--level", &config.level, "--chunk", &config.chunk.to_string()]);
         match &self.arrays.place {
-            Place::Directories { member_size, .. } => {
+            Storage::Directories { member_size, .. } => {
                 create.arg("--size").arg(member_size.to_string());
             }
-            Place::Devices { .. } if self.is_used => {
+            Storage::Devices { .. } if self.is_used => {
                 create.arg("--force");
             }
             // The first creation refuses what is not blank.
-            Place::Devices { .. } => {}
+            Storage::Devices { .. } => {}
         }
         let output = create.args(members).stdin(Stdio::null()).output().map_err(Error::io("run", self.program))?;
         if !output.status.success() {
             return Err(failed("create", &String::from_utf8_lossy(&output.stderr)));
         }
-        self.is_used = matches!(self.arrays.place, Place::Devices { .. });
+        self.is_used = matches!(self.arrays.place, Storage::Devices { .. });
         Ok(())
     }
 
@@ -214,7 +214,7 @@ impl Drop for Stage<'_> {
     fn drop(&mut self) {
         let _ = Self::sweep(&self.scratch);
         if self.is_used
-            && let Place::Devices { paths } = &self.arrays.place
+            && let Storage::Devices { paths } = &self.arrays.place
         {
             // As they were found.
             for path in paths {

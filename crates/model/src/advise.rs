@@ -5,20 +5,15 @@
 //! arrays of rotating disks. An answer is the power of two nearest to what the rule gives, among the chunks that arrays
 //! can have. [`trial`] simulates instead. Nothing here measures.
 
+mod drive;
+mod error;
 pub mod trial;
 
 use uraid_layout::{Bytes, Level};
 
-/// What is known of the array's disks.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drive {
-    /// Mean time until a read at a random place begins, in milliseconds.
-    pub positioning_ms: f64,
-    /// The rate of long reads, in units of 10^6 bytes a second.
-    pub transfer_mb_s: f64,
-    /// How much a track holds, where the disk has tracks and that is known.
-    pub track: Option<Bytes>,
-}
+pub use drive::Drive;
+use drive::FLASH_MAX_MS;
+pub use error::AdviseError;
 
 /// What is known of the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -55,21 +50,6 @@ pub struct Advice {
     pub remarks: Vec<String>,
 }
 
-/// What can't be asked.
-#[derive(Clone, Debug, PartialEq, thiserror::Error)]
-pub enum AdviseError {
-    /// A number makes no sense.
-    #[error("{what} can't be {value}; it has to be {wanted}")]
-    Number {
-        /// What it is of.
-        what: &'static str,
-        /// What it is.
-        value: f64,
-        /// What it can be.
-        wanted: &'static str,
-    },
-}
-
 /// Table 2 of Chen & Lee, the averages: striping unit over performance product, at 17 disks.
 const S_READS: f64 = 0.25;
 const S_WRITES: f64 = 0.056;
@@ -84,9 +64,6 @@ const RM2_TRACKS_READS: f64 = 2.5;
 
 /// The chunks that are offered: powers of two, which any array can have.
 const CHUNK_SHIFTS: std::ops::RangeInclusive<u32> = 12..=20;
-
-/// A disk that positions faster than this does not rotate.
-const FLASH_MAX_MS: f64 = 1.0;
 
 /// How far a chunk of those may be from what a rule gives, as a power of two: half way to the next.
 const NEAR: f64 = 0.51;
@@ -105,31 +82,6 @@ impl Load {
             (self.request.is_some(), "the size of requests", Self { request: None, ..self }),
         ];
         facts.into_iter().filter(|(is_known, ..)| *is_known).map(|(_, fact, without)| (fact, without))
-    }
-}
-
-impl Drive {
-    /// The performance product: the bytes that go by while the disk positions.
-    #[must_use]
-    pub fn product(&self) -> Bytes {
-        Bytes(self.product_bytes() as u64)
-    }
-
-    fn product_bytes(&self) -> f64 {
-        self.positioning_ms * self.transfer_mb_s * 1e3
-    }
-
-    fn check(&self) -> Result<(), AdviseError> {
-        let numbers = [
-            ("the positioning time in ms", self.positioning_ms, 1e5),
-            ("the transfer rate in MB/s", self.transfer_mb_s, 1e6),
-        ];
-        for (what, value, max) in numbers {
-            if !(value > 0.0 && value <= max) {
-                return Err(AdviseError::Number { what, value, wanted: "more than nothing, and possible" });
-            }
-        }
-        Ok(())
     }
 }
 

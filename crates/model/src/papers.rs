@@ -6,6 +6,7 @@
 
 pub mod chen_lee;
 pub mod hauser;
+mod paper;
 pub mod render;
 pub mod report;
 pub mod rm2;
@@ -13,50 +14,11 @@ pub mod salem;
 mod study;
 pub mod xyratex;
 
+pub use paper::{Grid, Item, Paper, Settings};
 use report::Report;
 
 /// Every paper, by year.
 pub const PAPERS: &[Paper] = &[salem::PAPER, chen_lee::PAPER, rm2::PAPER, hauser::PAPER, xyratex::PAPER];
-
-/// How reproductions are run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// What simulations draw their workloads from.
-    pub seed: u64,
-    /// How much is run.
-    pub grid: Grid,
-}
-
-/// How much of a paper's grid of parameters is run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Grid {
-    /// All that the paper has.
-    Full,
-    /// Enough to see the trends, in a second or two.
-    Reduced,
-}
-
-/// A paper, and what of it can be computed again.
-#[derive(Clone, Copy, Debug)]
-pub struct Paper {
-    /// What commands call it.
-    pub name: &'static str,
-    /// Authors, title and year.
-    pub title: &'static str,
-    /// Its tables and figures.
-    pub items: &'static [Item],
-}
-
-/// A table or figure.
-#[derive(Clone, Copy, Debug)]
-pub struct Item {
-    /// What commands call it.
-    pub name: &'static str,
-    /// What it shows.
-    pub title: &'static str,
-    /// Computes it.
-    pub run: fn(&Settings) -> Report,
-}
 
 /// Nothing of that name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,12 +41,6 @@ pub enum PapersError {
         /// What there is.
         choices: String,
     },
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Self { seed: 1, grid: Grid::Full }
-    }
 }
 
 /// A paper, by its name.

@@ -9,7 +9,7 @@ use crate::mech::{Error, Nanos, Request, Source};
 
 use crate::mech::sizes::{Choices, Sizes};
 use crate::mech::workload::{Component, Mix, Pattern};
-use crate::papers::xyratex::{self, Place};
+use crate::papers::xyratex::{self, Access};
 
 /// A workload.
 #[derive(Clone, Debug, PartialEq)]
@@ -220,8 +220,8 @@ fn esg(workload: &xyratex::Workload, align: Bytes) -> Workload {
     let component = |&(sectors, weight, reads, place): &xyratex::Kind| {
         let size = Bytes(sectors * 512);
         let pattern = match place {
-            Place::Random => Pattern::Random { align: Bytes(align.0.min(size.0)) },
-            Place::Sequential => Pattern::Shared,
+            Access::Random => Pattern::Random { align: Bytes(align.0.min(size.0)) },
+            Access::Sequential => Pattern::Shared,
         };
         fixed(size, weight, reads, pattern)
     };

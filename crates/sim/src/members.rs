@@ -10,7 +10,7 @@ use crate::member::{Member, Payload};
 
 /// A sector of one of the members, by its byte offset from the start of the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Place {
+pub struct MemberSector {
     /// The member.
     pub member: MemberIndex,
     /// Where its first byte is.
@@ -23,7 +23,7 @@ pub enum Change {
     /// A write.
     Write {
         /// Where.
-        place: Place,
+        place: MemberSector,
         /// What.
         payload: Payload,
     },
@@ -137,9 +137,9 @@ impl Members {
     }
 
     /// The sectors of which a power cut may leave more than one content, and how many; see [`Member::unflushed`].
-    pub fn unflushed(&self) -> impl Iterator<Item = (Place, usize)> + '_ {
+    pub fn unflushed(&self) -> impl Iterator<Item = (MemberSector, usize)> + '_ {
         self.iter().flat_map(|(slot, member)| {
-            member.unflushed().map(move |(offset, count)| (Place { member: slot, offset }, count))
+            member.unflushed().map(move |(offset, count)| (MemberSector { member: slot, offset }, count))
         })
     }
 
@@ -148,10 +148,11 @@ impl Members {
     /// # Panics
     /// When a choice is not below the number of contents.
     #[must_use]
-    pub fn cut(&self, mut choose: impl FnMut(Place, usize) -> usize) -> Self {
+    pub fn cut(&self, mut choose: impl FnMut(MemberSector, usize) -> usize) -> Self {
         let mut slots = vec![None; self.slots.len()];
         for (slot, member) in self.iter() {
-            slots[slot.index()] = Some(member.cut(|offset, count| choose(Place { member: slot, offset }, count)));
+            slots[slot.index()] =
+                Some(member.cut(|offset, count| choose(MemberSector { member: slot, offset }, count)));
         }
         Self { slots }
     }
@@ -189,7 +190,7 @@ mod tests {
 
     fn write(members: &mut Members, offset: u64, value: u8, sectors: usize) {
         members.apply(Change::Write {
-            place: Place { member: SLOT, offset: Bytes(offset) },
+            place: MemberSector { member: SLOT, offset: Bytes(offset) },
             payload: bytes(value, sectors),
         });
     }

@@ -16,7 +16,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use thiserror::Error;
 use uraid_io::format::superblock::Integrity;
-use uraid_layout::{MemberIndex, MemberSet};
+use uraid_layout::MemberIndex;
 
 use crate::crash::shape::Shape;
 use crate::crash::workload::Cache;
@@ -197,19 +197,6 @@ fn scenario(shape: &Shape) -> Scenario {
     let superblocks = shape.members.superblocks().map(|(_, superblock)| superblock.expect("a new array has them"));
     let (geometry, superblocks) = (shape.geometry.clone(), superblocks.collect());
     Scenario { geometry, superblocks, cache: None, reads_ahead: false }
-}
-
-/// What a client's time came to.
-struct Ended {
-    members: crate::members::Members,
-    model: crate::dst::model::Model,
-    struck: MemberSet,
-    lied: MemberSet,
-    failed: u64,
-    unreadable: u64,
-    repaired: u64,
-    is_hung: bool,
-    is_unopened: bool,
 }
 
 #[cfg(test)]

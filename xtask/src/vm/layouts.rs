@@ -8,7 +8,7 @@ use std::path::Path;
 use anyhow::{Context as _, ensure};
 use serde_json::Value;
 use uraid_tests::image::Random;
-use uraid_tests::placement::{Place, Placement};
+use uraid_tests::placement::{MemberRow, Placement};
 use uraid_tests::shape::{self, Shape};
 
 /// Bytes of random content that the guest writes parts of: more than the largest array has.
@@ -91,7 +91,7 @@ impl Members {
         Ok(())
     }
 
-    fn chunk_at(&self, (slot, row): Place) -> &[u8] {
+    fn chunk_at(&self, (slot, row): MemberRow) -> &[u8] {
         &self.areas[slot][row * self.chunk..(row + 1) * self.chunk]
     }
 }

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use clap::builder::PossibleValuesParser;
 
-use super::minutes;
-
 /// Something that is tried in one or more guests.
 pub(super) struct Scenario {
     pub(super) name: &'static str,
@@ -30,6 +28,10 @@ pub(super) enum Kind {
     Power(&'static str),
     /// One guest runs this script; what it leaves is judged here.
     Layouts(&'static str),
+}
+
+pub(super) const fn minutes(minutes: u64) -> Duration {
+    Duration::from_secs(60 * minutes)
 }
 
 /// All scenarios, in the order in which they begin: those that take longest first.

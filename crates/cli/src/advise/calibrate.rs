@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf, absolute};
 use anyhow::{Context as _, Result};
 use serde::Serialize;
 use uraid_lab::machine::Machine;
-use uraid_lab::plan::Place;
+use uraid_lab::plan::Storage;
 use uraid_lab::stats::median_of;
 use uraid_lab::{Arrays, Config, Driver, Load, Plan, Results, Rounds, run};
 use uraid_model::advise::trial::{CACHE, Trial};
@@ -71,7 +71,7 @@ pub(super) fn calibrate(
         levels: vec![level.to_owned()],
         chunks: CHUNKS.to_vec(),
         caches: vec![cache.to_owned()],
-        place: Place::Directories {
+        place: Storage::Directories {
             paths: directories.iter().map(absolute).collect::<Result<_, _>>()?,
             member_size: MEMBER_BYTES,
         },

@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use rustix::fs::statvfs;
 use uraid_lab::machine::Machine;
-use uraid_lab::plan::{Place, size as unit};
+use uraid_lab::plan::{Storage, size as unit};
 use uraid_lab::run::{Observer, Progress, room};
 use uraid_lab::{Arrays, Error, Rounds};
 use uraid_layout::{Bytes, Geometry, Sectors, Spec};
@@ -112,9 +112,9 @@ impl ArraysArgs {
     pub(super) fn arrays(&self) -> Result<Arrays> {
         let absolute = |paths: &[PathBuf]| paths.iter().map(absolute).collect::<std::io::Result<Vec<_>>>();
         let (place, members) = if self.members.is_empty() {
-            (Place::Directories { paths: absolute(&self.dirs)?, member_size: self.size.0 }, usize::from(self.count))
+            (Storage::Directories { paths: absolute(&self.dirs)?, member_size: self.size.0 }, usize::from(self.count))
         } else {
-            (Place::Devices { paths: absolute(&self.members)? }, self.members.len())
+            (Storage::Devices { paths: absolute(&self.members)? }, self.members.len())
         };
         // Refuse an impossible array before anything is made.
         let _ = self.geometries(members, Sectors(1 << 20))?;
@@ -205,7 +205,7 @@ pub(crate) fn observed(out: &Path, measure: impl FnOnce(&Path, &mut Observer<'_>
 
 /// Refuses a run for which a directory has no room.
 pub(crate) fn ensure_room(arrays: &Arrays) -> Result<()> {
-    let Place::Directories { paths, member_size } = &arrays.place else { return Ok(()) };
+    let Storage::Directories { paths, member_size } = &arrays.place else { return Ok(()) };
     let needed = room(arrays, *member_size, paths.len());
     for path in paths {
         let found = statvfs(path).with_context(|| format!("can't look at {}", path.display()))?;

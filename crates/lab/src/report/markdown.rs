@@ -1,6 +1,6 @@
 //! A document as Markdown.
 
-use super::{Block, Table};
+use super::block::{Block, Table, Value};
 
 /// The document; figures are files beside it.
 pub(super) fn render(title: &str, blocks: &[Block]) -> String {
@@ -24,7 +24,7 @@ fn render_table(table: &Table) -> String {
     let heads: Vec<String> = table.columns.iter().map(|name| escaped(name)).collect();
     out += &format!("| {} |\n|---{}|\n", heads.join(" | "), "|---".repeat(heads.len().saturating_sub(1)));
     for (name, values) in &table.rows {
-        let value = |value: &super::Value| {
+        let value = |value: &Value| {
             let text = escaped(&value.text);
             if value.is_best { format!("**{text}**") } else { text }
         };

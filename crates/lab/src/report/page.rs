@@ -1,6 +1,6 @@
 //! A document as one page that needs nothing else: styles and figures are within it.
 
-use super::{Block, Table};
+use super::block::{Block, Table, Value};
 
 const STYLE: &str = "\
 :root { color-scheme: light dark; --text: #1a1a1a; --back: #ffffff; --soft: #f2f4f7; --line: #d5d9e0; --mark: #0b62b8; }
@@ -72,7 +72,7 @@ fn render_table(table: &Table) -> String {
     let kind = if table.columns.len() == 2 { " class=\"text\"" } else { "" };
     let mut rows = String::new();
     for (name, values) in &table.rows {
-        let value = |value: &super::Value| {
+        let value = |value: &Value| {
             let kind = if value.is_best { " class=\"best\"" } else { kind };
             format!("<td{kind}>{}</td>", escaped(&value.text))
         };

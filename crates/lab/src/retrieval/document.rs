@@ -6,7 +6,9 @@ use serde::Serialize;
 use uraid_layout::Bytes;
 use uraid_model::figure::{Axis, Figure, Series};
 
-use super::{Observation, Results, estimate};
+use super::files::Collection;
+use super::observed::{Observation, Results, estimate};
+use super::volume::Way;
 use crate::Error;
 use crate::plan::Config;
 use crate::report::{self, Block, CURVES, Table, Value, digits, interval};
@@ -170,7 +172,7 @@ pub fn write(results: &Results, summary: &Summary, out: &Path) -> Result<Vec<&'s
 fn method(results: &Results) -> String {
     let plan = &results.plan;
     let rounds = results.observations.iter().map(|it| it.round + 1).max().unwrap_or(0);
-    let files = super::files::Collection::new(plan.files);
+    let files = Collection::new(plan.files);
     let Bytes(bytes) = files.bytes();
     format!(
         "As in Hauser, Berman & Thoma, Is the Bang Worth the Buck? (1996): each array has an ext4 with {} files of ten \
@@ -188,15 +190,15 @@ fn method(results: &Results) -> String {
         report::place(&plan.arrays),
         crate::plan::size(plan.arrays.cache_size),
         match plan.way {
-            super::Way::Nbd => "its NBD client",
-            super::Way::Nbdfuse => "`nbdfuse` and a loop device, which take time of their own",
+            Way::Nbd => "its NBD client",
+            Way::Nbdfuse => "`nbdfuse` and a loop device, which take time of their own",
         },
     )
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Plan, Way};
+    use super::super::observed::Plan;
     use super::*;
     use crate::machine::Machine;
     use crate::plan::Arrays;

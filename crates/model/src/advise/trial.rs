@@ -6,8 +6,7 @@
 
 use uraid_layout::{Bytes, Level};
 
-use super::{AdviseError, Drive, FLASH_MAX_MS, Load, chunks};
-use crate::mech::disk::{Flash, Mechanism, Rotating, Seek};
+use super::{Load, chunks};
 use crate::mech::run::run_all;
 use crate::mech::stats::estimate;
 use crate::mech::{ArraySpec, CacheSpec, Disk, DiskSpec, Error, Spindles, StopRule, System};
@@ -58,70 +57,6 @@ pub const CACHE: CacheSpec = CacheSpec { size: Bytes(4 << 20), hit_us: 20.0 };
 /// The largest redo log, and its share of a member: the engine's defaults.
 const LOG_MAX: Bytes = Bytes(64 << 20);
 const LOG_SHARE: u64 = 64;
-
-const REVOLUTION_7200_MS: f64 = 60_000.0 / 7200.0;
-
-/// Chen & Lee's Lightning's quickest and longest seek in its mean one.
-const SEEK_RANGE: [f64; 2] = [0.16, 2.0];
-
-impl Drive {
-    /// What the rules need of a disk.
-    ///
-    /// # Errors
-    /// When the disk's figures make no sense.
-    pub fn of(disk: &DiskSpec) -> Result<Self, Error> {
-        let checked = Disk::new(disk.clone())?;
-        let track = match &disk.mechanism {
-            Mechanism::Rotating(rotating) => Some(Bytes(u64::from(rotating.sectors_per_track) * 512)),
-            Mechanism::Flash(_) => None,
-        };
-        let positioning_ms = checked.positioning_ms(checked.capacity());
-        Ok(Self { positioning_ms, transfer_mb_s: checked.transfer_kib_per_ms() * 1.024, track })
-    }
-
-    /// A disk with these figures: of memory where it positions within a millisecond and no revolution is named,
-    /// otherwise one that turns 7200 times a minute unless something else is said.
-    ///
-    /// # Errors
-    /// When it positions faster than it turns.
-    pub fn disk(&self, revolution_ms: Option<f64>) -> Result<DiskSpec, AdviseError> {
-        let Self { positioning_ms, transfer_mb_s, .. } = *self;
-        self.check()?;
-        let mechanism = if revolution_ms.is_none() && positioning_ms < FLASH_MAX_MS {
-            let us = positioning_ms * 1e3;
-            Mechanism::Flash(Flash {
-                capacity_gb: 1000.0,
-                read_us: us,
-                write_us: us,
-                read_mb_s: transfer_mb_s,
-                write_mb_s: transfer_mb_s,
-                read_channels: 8,
-                write_channels: 8,
-            })
-        } else {
-            let revolution_ms = revolution_ms.unwrap_or(REVOLUTION_7200_MS);
-            let average_ms = positioning_ms - revolution_ms / 2.0;
-            if average_ms <= 0.0 {
-                let (what, wanted) =
-                    ("the positioning time in ms", "more than half a revolution; say how fast the disk turns");
-                return Err(AdviseError::Number { what, value: positioning_ms, wanted });
-            }
-            let [least, longest] = SEEK_RANGE.map(|factor| factor * average_ms);
-            let sectors = (transfer_mb_s * 1e3 * revolution_ms / 512.0).round().clamp(1.0, 1e6);
-            Mechanism::Rotating(Rotating {
-                cylinders: 50_000,
-                tracks_per_cylinder: 8,
-                sectors_per_track: sectors as u32,
-                revolution_ms,
-                seek: Seek { minimum_ms: least, average_ms: Some(average_ms), maximum_ms: longest },
-                head_switch_ms: 0.0,
-                skewed: true,
-                command_ms: 0.0,
-            })
-        };
-        Ok(DiskSpec { name: "as described".to_owned(), source: String::new(), mechanism })
-    }
-}
 
 /// The demands that what is known of a load leaves possible: random requests of fixed sizes at multiples of 4 KiB and,
 /// if neither their size nor their number is known, sequential streams.

@@ -8,10 +8,10 @@ use uraid_layout::{
 };
 
 use super::Error;
+use super::Request;
 use super::cache::CacheSpec;
 use super::disk::{Disk, DiskSpec};
 use super::queue::Discipline;
-use super::workload::Request;
 
 /// An array on disks of its own, and the free choices that a simulation of it has.
 #[derive(Clone, Debug, PartialEq)]

@@ -161,6 +161,9 @@ const TIME_MAX_MS: f64 = 60_000.0;
 
 const NS_PER_MS: f64 = 1e6;
 
+/// Times are whole nanoseconds, sectors' are not: what is missed by less is not missed.
+const ROUNDING_NS: u64 = 2000;
+
 impl DiskSpec {
     /// Reads a disk from TOML; see the module for one.
     ///
@@ -244,11 +247,28 @@ impl Disk {
         self.positioning_ms(used) * self.transfer_kib_per_ms()
     }
 
+    /// The cylinder of a sector, for queues that go by it.
+    #[inline]
+    pub(super) fn cylinder(&self, sector: u64) -> u64 {
+        match &self.model {
+            Model::Rotating(platters) => sector / platters.sectors_per_cylinder,
+            Model::Flash(_) => 0,
+        }
+    }
+
     /// The operations that the disk has under way at once.
     pub(super) fn servers(&self) -> u32 {
         match &self.model {
             Model::Rotating(_) => 1,
             Model::Flash(memory) => memory.read_channels,
+        }
+    }
+
+    /// How many of them may be writes.
+    pub(super) fn write_servers(&self) -> u32 {
+        match &self.model {
+            Model::Rotating(_) => 1,
+            Model::Flash(memory) => memory.write_channels,
         }
     }
 }
@@ -265,6 +285,41 @@ impl Platters {
     #[inline]
     pub(super) fn seek(&self, distance: u64) -> u64 {
         if distance == 0 { 0 } else { self.curve.at(distance) as u64 }
+    }
+
+    /// How long a sector takes to come under the head.
+    #[inline]
+    pub(super) fn wait(&self, now: u64, sector: u64, cylinder: u64) -> u64 {
+        let track = sector / self.sectors_per_track;
+        let mut angle = (sector - track * self.sectors_per_track) * self.revolution / self.sectors_per_track;
+        if self.is_skewed {
+            angle = (angle + (track - cylinder) * self.head_switch + cylinder * self.next_cylinder) % self.revolution;
+        }
+        let now = now % self.revolution;
+        let wait = if angle >= now { angle - now } else { angle + self.revolution - now };
+        if wait + ROUNDING_NS >= self.revolution { 0 } else { wait }
+    }
+
+    /// How long the sectors take to pass, switches to the next tracks and cylinders included.
+    #[inline]
+    pub(super) fn transfer(&self, sector: u64, len: u64, cylinders: u64) -> u64 {
+        let passing = len * self.revolution / self.sectors_per_track;
+        let mut switches = 0;
+        if cylinders > 0 {
+            switches += cylinders * self.crossing(self.next_cylinder);
+        }
+        if self.head_switch > 0 {
+            let track = |sector: u64| sector / self.sectors_per_track;
+            let tracks = track(sector + len - 1) - track(sector);
+            switches += (tracks - cylinders) * self.crossing(self.head_switch);
+        }
+        passing + switches
+    }
+
+    /// What a change of track that takes `time` costs a transfer.
+    #[inline]
+    fn crossing(&self, time: u64) -> u64 {
+        if self.is_skewed { time } else { time.next_multiple_of(self.revolution) }
     }
 }
 

@@ -24,6 +24,35 @@ impl Head {
     pub(super) fn at_rest(ahead: u64) -> Self {
         Self { ahead, ..Self::default() }
     }
+
+    /// Moves through an operation of `disk` that begins at `now`; when it ends, in nanoseconds.
+    #[inline]
+    pub(super) fn serve(&mut self, disk: &Disk, now: u64, span: Span) -> u64 {
+        self.sector = span.sector + span.len;
+        match &disk.model {
+            Model::Rotating(platters) => self.turn(platters, now, span),
+            Model::Flash(memory) => self.transfer(memory, now, span),
+        }
+    }
+
+    #[inline]
+    fn turn(&mut self, platters: &Platters, now: u64, span: Span) -> u64 {
+        let Span { sector, len, .. } = span;
+        let first = sector / platters.sectors_per_cylinder;
+        let last = (sector + len - 1) / platters.sectors_per_cylinder;
+        let arrival = now + platters.command + platters.seek(first.abs_diff(self.cylinder));
+        self.cylinder = last;
+        arrival + platters.wait(arrival + self.ahead, sector, first) + platters.transfer(sector, len, last - first)
+    }
+
+    #[inline]
+    fn transfer(&mut self, memory: &Memory, now: u64, span: Span) -> u64 {
+        let (latency, sector) =
+            if span.is_write { (memory.write, memory.write_sector) } else { (memory.read, memory.read_sector) };
+        let begin = (now + latency).max(self.interface);
+        self.interface = begin + (span.len as f64 * sector) as u64;
+        self.interface
+    }
 }
 
 /// What is to be read or written.
@@ -32,85 +61,4 @@ pub(super) struct Span {
     pub(super) sector: u64,
     pub(super) len: u64,
     pub(super) is_write: bool,
-}
-
-/// Times are whole nanoseconds, sectors' are not: what is missed by less is not missed.
-const ROUNDING_NS: u64 = 2000;
-
-impl Disk {
-    /// Moves the head through an operation that begins at `now`; when it ends, in nanoseconds.
-    #[inline]
-    pub(super) fn serve(&self, head: &mut Head, now: u64, span: Span) -> u64 {
-        head.sector = span.sector + span.len;
-        match &self.model {
-            Model::Rotating(platters) => platters.serve(head, now, span),
-            Model::Flash(memory) => memory.serve(head, now, span),
-        }
-    }
-
-    /// The cylinder of a sector, for queues that go by it.
-    #[inline]
-    pub(super) fn cylinder(&self, sector: u64) -> u64 {
-        match &self.model {
-            Model::Rotating(platters) => sector / platters.sectors_per_cylinder,
-            Model::Flash(_) => 0,
-        }
-    }
-}
-
-impl Platters {
-    #[inline]
-    fn serve(&self, head: &mut Head, now: u64, span: Span) -> u64 {
-        let first = span.sector / self.sectors_per_cylinder;
-        let last = (span.sector + span.len - 1) / self.sectors_per_cylinder;
-        let arrival = now + self.command + self.seek(first.abs_diff(head.cylinder));
-        head.cylinder = last;
-        arrival + self.wait(arrival + head.ahead, span.sector, first) + self.transfer(span, last - first)
-    }
-
-    /// How long a sector takes to come under the head.
-    #[inline]
-    fn wait(&self, now: u64, sector: u64, cylinder: u64) -> u64 {
-        let track = sector / self.sectors_per_track;
-        let mut angle = (sector - track * self.sectors_per_track) * self.revolution / self.sectors_per_track;
-        if self.is_skewed {
-            angle = (angle + (track - cylinder) * self.head_switch + cylinder * self.next_cylinder) % self.revolution;
-        }
-        let now = now % self.revolution;
-        let wait = if angle >= now { angle - now } else { angle + self.revolution - now };
-        if wait + ROUNDING_NS >= self.revolution { 0 } else { wait }
-    }
-
-    /// How long the sectors take to pass, switches to the next tracks and cylinders included.
-    #[inline]
-    fn transfer(&self, span: Span, cylinders: u64) -> u64 {
-        let passing = span.len * self.revolution / self.sectors_per_track;
-        let mut switches = 0;
-        if cylinders > 0 {
-            switches += cylinders * self.crossing(self.next_cylinder);
-        }
-        if self.head_switch > 0 {
-            let track = |sector: u64| sector / self.sectors_per_track;
-            let tracks = track(span.sector + span.len - 1) - track(span.sector);
-            switches += (tracks - cylinders) * self.crossing(self.head_switch);
-        }
-        passing + switches
-    }
-
-    /// What a change of track that takes `time` costs a transfer.
-    #[inline]
-    fn crossing(&self, time: u64) -> u64 {
-        if self.is_skewed { time } else { time.next_multiple_of(self.revolution) }
-    }
-}
-
-impl Memory {
-    #[inline]
-    fn serve(&self, head: &mut Head, now: u64, span: Span) -> u64 {
-        let (latency, sector) =
-            if span.is_write { (self.write, self.write_sector) } else { (self.read, self.read_sector) };
-        let begin = (now + latency).max(head.interface);
-        head.interface = begin + (span.len as f64 * sector) as u64;
-        head.interface
-    }
 }

@@ -5,95 +5,50 @@
 //! event has been handled entirely, so that a request's operations are all in their queues before the first is served,
 //! and are merged.
 
-mod cached;
+mod drives;
+mod index;
 mod job;
 mod log;
 mod outcome;
+mod volume;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use uraid_layout::plan::Queue as Busy;
-use uraid_layout::{DiskSector, Lba, Sectors, StripeId};
+use uraid_io::cache::Traffic;
+use uraid_layout::plan::MethodCounts;
+use uraid_layout::{Lba, Sectors, StripeId};
 
-use super::array::{ArraySpec, Pricer, Spindles, State};
-use super::cache::WriteBack;
-use super::disk::{Disk, Model};
-use super::drive::{Head, Span};
+use super::array::{ArraySpec, Part};
+use super::cache::{TICK_NS, WriteBack};
+use super::disk::Disk;
 use super::locks::Locks;
-use super::queue::{Discipline, Queue, Waiting};
 use super::stats::{BatchMeans, StopRule};
-use super::workload::{Request, Source};
-use super::{Error, Nanos};
+use super::workload::Source;
+use super::{Error, Nanos, Request};
+use drives::Drives;
+use index::index_u32;
 use job::{Job, Jobs, Kind};
-use log::Log;
 pub use outcome::Outcome;
-use uraid_random::Random;
+use volume::Volume;
 
 /// Some arrays, each on disks of its own.
 #[derive(Debug)]
 pub struct System {
     volumes: Vec<Volume>,
-    drives: Vec<Drive>,
-    servers: Vec<Server>,
+    drives: Drives,
     jobs: Jobs,
     locks: Locks,
     events: BinaryHeap<Reverse<Entry>>,
     sequence: u64,
     now: u64,
-    /// Drives that got operations.
-    kicked: Vec<u32>,
     /// Jobs that have their locks.
     granted: Vec<u32>,
     /// Clients' jobs that have ended.
     ended: Vec<u32>,
-    busy: Vec<Busy>,
     seen: Outcome,
     /// When the first request was counted.
     since: Option<u64>,
-}
-
-#[derive(Debug)]
-struct Volume {
-    pricer: Pricer,
-    first_drive: u32,
-    has_locks: bool,
-    rebuild: Rebuild,
-    cache: Option<WriteBack>,
-    log: Option<Log>,
-    /// Where the data begins on each disk.
-    data_start: u64,
-}
-
-/// How far the members are rebuilt.
-#[derive(Clone, Copy, Debug, Default)]
-struct Rebuild {
-    at_once: u32,
-    next: u64,
-    done: u64,
-}
-
-#[derive(Debug)]
-struct Drive {
-    disk: Disk,
-    discipline: Discipline,
-    merges: bool,
-    head: Head,
-    queue: Queue,
-    idle: Vec<u32>,
-    writing: u32,
-    write_servers: u32,
-    is_kicked: bool,
-    /// For each end of operations: busy until then.
-    busy_ns: u64,
-}
-
-/// What serves one operation at a time: a disk's arm, or one channel of it.
-#[derive(Debug)]
-struct Server {
-    drive: u32,
-    is_write: bool,
-    parts: Vec<u32>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,14 +72,6 @@ enum Event {
 /// The most disks of a system.
 const DRIVES_MAX: usize = 4096;
 
-/// How far a disk's spindle is ahead of the clock: up to a second, which is many turns and some part of one.
-fn ahead(spindles: Spindles, drive: u32) -> u64 {
-    match spindles {
-        Spindles::Together => 0,
-        Spindles::Apart => Random::new(drive.into()).below(1_000_000_000),
-    }
-}
-
 impl System {
     /// Arrays that requests name by their index.
     ///
@@ -140,17 +87,14 @@ impl System {
         }
         let mut system = Self {
             volumes: Vec::new(),
-            drives: Vec::new(),
-            servers: Vec::new(),
+            drives: Drives::default(),
             jobs: Jobs::default(),
             locks: Locks::default(),
             events: BinaryHeap::new(),
             sequence: 0,
             now: 0,
-            kicked: Vec::new(),
             granted: Vec::new(),
             ended: Vec::new(),
-            busy: Vec::new(),
             seen: Outcome::default(),
             since: None,
         };
@@ -162,43 +106,8 @@ impl System {
 
     fn add(&mut self, array: &ArraySpec) -> Result<(), Error> {
         let disk = Disk::new(array.disk.clone())?;
-        let at_once = match array.state {
-            State::Rebuilding { at_once, .. } => at_once,
-            State::Healthy | State::Degraded(_) => 0,
-        };
-        let pricer = Pricer::new(array)?;
-        let cache = array.cache.map(|cache| WriteBack::new(cache, pricer.geometry())).transpose()?;
-        self.volumes.push(Volume {
-            pricer,
-            first_drive: index_u32(self.drives.len()),
-            has_locks: array.locks,
-            rebuild: Rebuild { at_once, ..Rebuild::default() },
-            cache,
-            log: array.log.map(|_| Log::new(array.log_sectors(), array.disks)),
-            data_start: array.log_sectors(),
-        });
-        for _ in 0..array.disks {
-            let write_servers = match &disk.model {
-                Model::Rotating(_) => 1,
-                Model::Flash(memory) => memory.write_channels,
-            };
-            let first = index_u32(self.servers.len());
-            let drive = index_u32(self.drives.len());
-            let servers = (0..disk.servers()).map(|_| Server { drive, is_write: false, parts: Vec::new() });
-            self.servers.extend(servers);
-            self.drives.push(Drive {
-                disk: disk.clone(),
-                discipline: array.discipline,
-                merges: array.merges,
-                head: Head::at_rest(ahead(array.spindles, drive)),
-                queue: Queue::default(),
-                idle: (first..index_u32(self.servers.len())).rev().collect(),
-                writing: 0,
-                write_servers,
-                is_kicked: false,
-                busy_ns: 0,
-            });
-        }
+        self.volumes.push(Volume::new(array, self.drives.count())?);
+        self.drives.add(array, &disk);
         Ok(())
     }
 
@@ -268,33 +177,12 @@ impl System {
         self.locks.clear();
         self.events.clear();
         (self.sequence, self.now) = (0, 0);
-        self.kicked.clear();
         self.granted.clear();
         self.ended.clear();
         self.seen = Outcome::default();
         self.since = None;
-        for drive in &mut self.drives {
-            drive.head = Head::at_rest(drive.head.ahead);
-            drive.queue.clear();
-            drive.idle.clear();
-            (drive.writing, drive.is_kicked, drive.busy_ns) = (0, false, 0);
-        }
-        for (index, server) in self.servers.iter_mut().enumerate().rev() {
-            server.parts.clear();
-            self.drives[server.drive as usize].idle.push(index_u32(index));
-        }
-        for volume in &mut self.volumes {
-            volume.rebuild = Rebuild { at_once: volume.rebuild.at_once, ..Rebuild::default() };
-            volume.pricer.rebuilt(StripeId(0));
-            volume.pricer.methods = uraid_layout::plan::MethodCounts::default();
-            if let Some(log) = &mut volume.log {
-                log.clear();
-            }
-            if let Some(cache) = &mut volume.cache {
-                *cache = WriteBack::new(cache.spec(), volume.pricer.geometry())?;
-            }
-        }
-        Ok(())
+        self.drives.clear();
+        self.volumes.iter_mut().try_for_each(Volume::clear)
     }
 
     /// Begins the next request of a process.
@@ -336,28 +224,9 @@ impl System {
 
     /// Begins what a job has to do on disks.
     fn begin(&mut self, job: u32) -> Result<(), Error> {
-        let Job { request, kind, .. } = *self.jobs.at(job);
-        let is_rebuild = matches!(kind, Kind::Rebuild(_));
-        let is_priced = !self.jobs.at(job).operations.parts.is_empty() || !is_rebuild && self.price_cached(job)?;
-        if !is_priced {
-            let volume = &mut self.volumes[request.volume];
-            let operations = &mut self.jobs.at_mut(job).operations;
-            match kind {
-                Kind::Process(_) | Kind::Arrival | Kind::Destage => {
-                    let queues = if volume.pricer.has_copies() && !request.is_write {
-                        let first = volume.first_drive as usize;
-                        let drives = &self.drives[first..first + volume.pricer.geometry().members()];
-                        self.busy.clear();
-                        self.busy.extend(drives.iter().map(Drive::how_busy));
-                        &self.busy[..]
-                    } else {
-                        &[]
-                    };
-                    volume.pricer.request(&request, queues, operations)?;
-                }
-                Kind::Rebuild(stripe) => volume.pricer.rebuild(stripe, operations)?,
-                Kind::Commit => unreachable!("a commit has its operations from the start"),
-            }
+        let at = self.jobs.at_mut(job);
+        if at.operations.parts.is_empty() {
+            self.volumes[at.request.volume].price(job, at, &mut self.drives)?;
         }
         let at = self.jobs.at_mut(job);
         at.parts_left = index_u32(at.operations.parts.len());
@@ -383,19 +252,8 @@ impl System {
             let start = if at.kind == Kind::Commit { 0 } else { data_start };
             at.pending[part] = index_u32(range.len());
             for op in &at.operations.ops[range.clone()] {
-                let index = first_drive + u32::from(op.member);
-                let drive = &mut self.drives[index as usize];
-                let sector = start + op.sector;
-                drive.queue.push(Waiting {
-                    sector,
-                    cylinder: drive.disk.cylinder(sector),
-                    len: op.len,
-                    is_write,
-                    part: Jobs::part_number(job, part),
-                });
-                if !std::mem::replace(&mut drive.is_kicked, true) {
-                    self.kicked.push(index);
-                }
+                let (drive, sector) = (first_drive + u32::from(op.member), start + op.sector);
+                self.drives.queue(drive, sector, op.len, is_write, Jobs::part_number(job, part));
             }
             if !range.is_empty() {
                 return Ok(());
@@ -414,7 +272,7 @@ impl System {
             return self.committed(request.volume);
         }
         if !matches!(kind, Kind::Rebuild(_)) {
-            self.settle(job);
+            self.volumes[request.volume].settle(job, self.jobs.at(job));
         }
         if is_locked {
             let mut granted = std::mem::take(&mut self.granted);
@@ -463,40 +321,15 @@ impl System {
 
     /// Starts what idle disks have to do.
     fn kick(&mut self) {
-        while let Some(index) = self.kicked.pop() {
-            let drive = &mut self.drives[index as usize];
-            drive.is_kicked = false;
-            while let Some(&server) = drive.idle.last() {
-                let parts = &mut self.servers[server as usize].parts;
-                if drive.queue.next_is_write() && drive.writing >= drive.write_servers {
-                    break;
-                }
-                let Some(next) = drive.queue.pop(drive.discipline, drive.merges, &mut drive.head, parts) else { break };
-                drive.idle.pop();
-                let Waiting { sector, len, is_write, .. } = next;
-                drive.writing += u32::from(is_write);
-                let merged = self.servers[server as usize].parts.len() as u64;
-                self.servers[server as usize].is_write = is_write;
-                let end = drive.disk.serve(&mut drive.head, self.now, Span { sector, len: len.into(), is_write });
-                drive.busy_ns += end - self.now;
-                self.seen.add_service(is_write, len.into(), merged);
-                self.sequence += 1;
-                let entry = Entry { at: end, sequence: self.sequence, event: Event::Served(server) };
-                self.events.push(Reverse(entry));
-            }
+        while let Some(begun) = self.drives.begin(self.now) {
+            self.seen.add_service(begun.is_write, begun.sectors, begun.planned);
+            self.push_event(begun.end, Event::Served(begun.server));
         }
     }
 
     /// Ends what a server did.
     fn served(&mut self, server: u32) -> Result<(), Error> {
-        let at = &mut self.servers[server as usize];
-        let mut parts = std::mem::take(&mut at.parts);
-        let drive = &mut self.drives[at.drive as usize];
-        drive.writing -= u32::from(at.is_write);
-        drive.idle.push(server);
-        if !std::mem::replace(&mut drive.is_kicked, true) {
-            self.kicked.push(at.drive);
-        }
+        let parts = self.drives.end(server);
         for &number in &parts {
             let (job, part) = Jobs::of_part(number);
             let pending = &mut self.jobs.at_mut(job).pending[part];
@@ -505,24 +338,135 @@ impl System {
                 self.go_on(job, part)?;
             }
         }
-        parts.clear();
-        self.servers[server as usize].parts = parts;
+        self.drives.give_back(server, parts);
         Ok(())
+    }
+
+    /// Gives the cache a client's job, if its array has one; whether the answer is under way and nothing is left for
+    /// the disks.
+    fn ask_cache(&mut self, job: u32) -> bool {
+        let at = self.jobs.at_mut(job);
+        let Request { volume, .. } = at.request;
+        let hit_ns = self.volumes[volume].ask_cache(job, at);
+        if let Some(hit_ns) = hit_ns {
+            self.push_event(self.now + hit_ns, Event::Reply(job));
+        }
+        if self.volumes[volume].begins_to_tick() {
+            self.push_event(self.now + TICK_NS, Event::Tick(index_u32(volume)));
+        }
+        hit_ns.is_some()
+    }
+
+    /// Begins to write out what the caches want written.
+    fn destage(&mut self) -> Result<(), Error> {
+        for volume in 0..self.volumes.len() {
+            while let Some((lba, len)) = self.volumes[volume].next_destage() {
+                let request = Request { volume, is_write: true, lba, len };
+                let job = self.jobs.add(Kind::Destage, request, self.now);
+                if self.lock(job) {
+                    self.begin(job)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets a cache know that time has passed, for as long as something is dirty.
+    fn tick(&mut self, volume: u32) {
+        let goes_on = self.volumes[volume as usize].cache.as_mut().is_some_and(WriteBack::tick);
+        if goes_on {
+            self.push_event(self.now + TICK_NS, Event::Tick(volume));
+        }
+    }
+
+    /// Whether a part of a job waits for the log now, before it writes.
+    fn waits_for_log(&mut self, job: u32, part: usize) -> Result<bool, Error> {
+        let at = self.jobs.at_mut(job);
+        let volume = at.request.volume;
+        let is_logged = !matches!(at.kind, Kind::Rebuild(_) | Kind::Commit);
+        let Some(log) = self.volumes[volume].log.as_mut().filter(|_| is_logged) else { return Ok(false) };
+        if !at.wait_for_log(part) {
+            return Ok(false);
+        }
+        if log.wait(Jobs::part_number(job, part)) {
+            self.commit(volume)?;
+        }
+        Ok(true)
+    }
+
+    /// Writes a record of all that waits, if anything does.
+    fn commit(&mut self, volume: usize) -> Result<(), Error> {
+        let Some(ops) = self.volumes[volume].log.as_mut().and_then(|log| log.commit(&self.jobs)) else { return Ok(()) };
+        let request = Request { volume, is_write: true, lba: Lba(0), len: Sectors(0) };
+        let record = self.jobs.add(Kind::Commit, request, self.now);
+        let operations = &mut self.jobs.at_mut(record).operations;
+        operations.parts.push(Part { reads: 0, writes: index_u32(ops.len()) });
+        operations.ops = ops;
+        self.begin(record)
+    }
+
+    /// A record is on the disks: what it holds is written in place, its clients have their answers, and what waited
+    /// meanwhile is the next record.
+    fn committed(&mut self, volume: usize) -> Result<(), Error> {
+        let Some(log) = &mut self.volumes[volume].log else { return Ok(()) };
+        for number in log.committed() {
+            let (job, part) = Jobs::of_part(number);
+            let at = self.jobs.at_mut(job);
+            at.unlogged -= 1;
+            if at.unlogged == 0 && matches!(at.kind, Kind::Process(_) | Kind::Arrival) {
+                at.is_answered = true;
+                self.ended.push(job);
+            }
+            self.go_on(job, part)?;
+        }
+        self.commit(volume)
+    }
+
+    /// Counts a client's job that has ended; whether the run has seen enough.
+    fn count(&mut self, job: u32, responses: &mut BatchMeans) -> bool {
+        let job = self.jobs.at(job);
+        let (response, len) = (self.now - job.begun, job.request.len);
+        let is_enough = responses.add(Nanos(response));
+        if responses.counts() {
+            // The first that counts opens the window in which throughput is measured.
+            if self.since.is_some() {
+                self.seen.requests += 1;
+                self.seen.bytes.0 += len.bytes().0;
+                self.seen.time.0 = self.now;
+            } else {
+                self.since = Some(self.now);
+            }
+        }
+        is_enough
+    }
+
+    fn outcome(&self, responses: &BatchMeans, rule: &StopRule) -> Outcome {
+        let response = responses.estimate();
+        let busy = self.drives.busy_ns();
+        let (mut methods, mut traffic) = (MethodCounts::default(), Traffic::default());
+        for volume in &self.volumes {
+            methods += volume.pricer.methods;
+            let of_cache = volume.cache.as_ref().map(WriteBack::traffic).unwrap_or_default();
+            traffic.taken.0 += of_cache.taken.0;
+            traffic.coalesced.0 += of_cache.coalesced.0;
+            traffic.destaged.0 += of_cache.destaged.0;
+        }
+        let since = self.since.unwrap_or(0);
+        Outcome {
+            response,
+            is_precise: response.half_width <= rule.precision * response.mean,
+            time: Nanos(self.seen.time.0.saturating_sub(since)),
+            end: Nanos(self.now),
+            utilisation: busy as f64 / (self.now.max(1) as f64 * self.drives.count() as f64),
+            lock_waits: self.locks.waits,
+            methods,
+            traffic,
+            ..self.seen
+        }
     }
 
     fn push_event(&mut self, at: u64, event: Event) {
         self.sequence += 1;
         self.events.push(Reverse(Entry { at, sequence: self.sequence, event }));
     }
-}
-
-impl Drive {
-    fn how_busy(&self) -> Busy {
-        let depth = self.queue.len() as u64 + (u64::from(self.disk.servers()) - self.idle.len() as u64);
-        Busy { depth: u32::try_from(depth).unwrap_or(u32::MAX), head: DiskSector(self.head.sector) }
-    }
-}
-
-fn index_u32(index: usize) -> u32 {
-    u32::try_from(index).expect("a system has fewer than 2^32 of anything")
 }

@@ -10,8 +10,9 @@
 
 use uraid_layout::Sectors;
 
+use super::Request;
 use super::array::{ArraySpec, Op, Operations, Part, Planned, Pricer, State};
-use super::workload::{Mix, Request, Source};
+use super::workload::{Mix, Source};
 use super::{Error, Nanos};
 
 /// See the module.

@@ -9,8 +9,8 @@ mod statistics;
 use uraid_layout::{Bytes, Lba, Level, Rotation, Sectors};
 
 use super::disk::{DiskSpec, Flash, Mechanism, Rotating, Seek};
-use super::workload::{Request, Source};
 use super::{ArraySpec, Nanos, Outcome, StopRule, System};
+use super::{Request, Source};
 
 const RAID5: Level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
 

@@ -15,8 +15,8 @@
 
 use uraid_layout::{Bytes, Lba, Sectors};
 
-use super::workload::{Request, Source};
 use super::{Error, Nanos};
+use super::{Request, Source};
 
 /// How a trace is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

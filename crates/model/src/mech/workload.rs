@@ -4,21 +4,8 @@ use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::array::Planned;
 use super::sizes::Sizes;
-use super::{Error, Nanos};
+use super::{Error, Nanos, Request};
 use uraid_random::Random;
-
-/// What a client asks of an array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    /// Which of the system's arrays.
-    pub volume: usize,
-    /// Whether it writes.
-    pub is_write: bool,
-    /// The first sector.
-    pub lba: Lba,
-    /// How many.
-    pub len: Sectors,
-}
 
 /// What makes requests.
 pub trait Source {

@@ -14,7 +14,8 @@ use super::{Item, Paper, Settings};
 use crate::figure::{Axis, Figure, Series};
 use crate::mech::WriteRule;
 use grid::{
-    Concurrency, Found, READS, SEEDS, Subject, best, in_turn, large_writes, large_writes_in_turn, scores, search,
+    Concurrency, Found, READS, SEEDS, Subject, best, greatest, in_turn, large_writes, large_writes_in_turn, scores,
+    search,
 };
 
 /// What the paper's reproduction has.
@@ -290,11 +291,6 @@ fn large(report: &mut Report, rule: WriteRule, settings: &Settings) -> Option<La
             None
         }
     }
-}
-
-/// The unit with the greatest throughput.
-fn greatest(curve: &[(f64, f64)]) -> f64 {
-    curve.iter().copied().fold((0.0, 0.0), |best, point| if point.1 > best.1 { point } else { best }).0
 }
 
 fn table4(settings: &Settings) -> Report {

@@ -18,11 +18,11 @@ pub const PAPER: Paper = Paper {
 };
 
 /// A kind of request: its size in sectors, how often it comes, the share of reads, and where it is.
-pub type Kind = (u64, f64, f64, Place);
+pub type Kind = (u64, f64, f64, Access);
 
 /// Where a kind's requests are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum Access {
     /// Anywhere in the array.
     Random,
     /// In one stream.
@@ -70,7 +70,7 @@ const HIT_US: f64 = 50.0;
 const TAKEN: Choices =
     Choices { align: Bytes(512), is_cached: true, joins_reads: false, command_ms: presets::COMMAND_MS };
 
-use Place::{Random, Sequential};
+use Access::{Random, Sequential};
 
 /// The Enterprise Storage Group's workloads.
 #[rustfmt::skip]

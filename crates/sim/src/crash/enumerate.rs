@@ -88,7 +88,7 @@ impl Hasher for Same {
 const SHARDS: u64 = 64;
 
 /// A boundary of a workload, or of the recovery of one of its states.
-struct Place<'a> {
+struct CrashPoint<'a> {
     shape: &'a Shape,
     index: usize,
     expect: &'a Expect,
@@ -105,7 +105,7 @@ struct Place<'a> {
     /// Who has come, or may come: the slot, or the seat of a member that takes another one's place.
     joining: MemberSet,
     /// Who is there.
-    there: MemberSet,
+    present: MemberSet,
     depth: u32,
 }
 
@@ -117,7 +117,7 @@ struct Way<'a> {
     images: Option<&'a Vec<Option<Image>>>,
 }
 
-impl Place<'_> {
+impl CrashPoint<'_> {
     /// A hash of what some members hold.
     fn hash_of(&self, members: MemberSet, images: &[Option<Image>]) -> u64 {
         members.iter().fold(0, |hash, member| {
@@ -171,7 +171,7 @@ impl<'a> Enumeration<'a> {
                 break;
             }
             counts.boundaries += 1;
-            let place = Place {
+            let place = CrashPoint {
                 shape,
                 index: workload.shape,
                 expect,
@@ -183,7 +183,7 @@ impl<'a> Enumeration<'a> {
                 away: vec![(workload.missing, current(&shape.members))],
                 failing: workload.failing.iter().map(|failing| failing.member).collect(),
                 joining,
-                there: members.present(),
+                present: members.present(),
                 depth: 0,
             };
             let named = |(choice, lost, finding)| failure(format!("boundary {at}, {event}"), choice, lost, finding);
@@ -208,10 +208,10 @@ impl<'a> Enumeration<'a> {
         self.states() >= self.options.states_max || self.options.until.is_some_and(|until| Instant::now() >= until)
     }
 
-    fn visit(&self, place: &Place<'_>, counts: &mut Counts) -> Result<(), (String, MemberSet, Finding)> {
+    fn visit(&self, place: &CrashPoint<'_>, counts: &mut Counts) -> Result<(), (String, MemberSet, Finding)> {
         let all = place.shape.geometry.all_members();
-        let Place { missing, failing, joining, .. } = *place;
-        let came = joining.minus(joining.minus(place.there));
+        let CrashPoint { missing, failing, joining, .. } = *place;
+        let came = joining.minus(joining.minus(place.present));
         let present = all.minus(missing).minus(joining).union(came);
         let forced = self.options.forced;
         let mut ways: Vec<Way<'_>> = Vec::new();
@@ -283,13 +283,13 @@ impl<'a> Enumeration<'a> {
 
     fn check(
         &self,
-        place: &Place<'_>,
+        place: &CrashPoint<'_>,
         images: Vec<Option<Image>>,
         given: Given,
         is_cut_off: bool,
         counts: &mut Counts,
     ) -> Result<(), Finding> {
-        let Place { shape, expect, .. } = *place;
+        let CrashPoint { shape, expect, .. } = *place;
         let outcome = match check(shape, &images, expect, given) {
             Err(finding) if self.options.forced && finding.is_corruption() => {
                 counts.corrupt += 1;
@@ -313,7 +313,7 @@ impl<'a> Enumeration<'a> {
     /// Has the members come back that the crash took, now that the array went on without them.
     fn bring_back(
         &self,
-        place: &Place<'_>,
+        place: &CrashPoint<'_>,
         mut images: Vec<Option<Image>>,
         accepted: MemberSet,
         counts: &mut Counts,
@@ -343,7 +343,7 @@ impl<'a> Enumeration<'a> {
 
     fn check_returned(
         &self,
-        place: &Place<'_>,
+        place: &CrashPoint<'_>,
         images: &[Option<Image>],
         given: Given,
         counts: &mut Counts,
@@ -357,7 +357,7 @@ impl<'a> Enumeration<'a> {
 
     /// Kills the program, which leaves everything that it wrote with the kernel or nothing of what is under way, and
     /// cuts off what comes then.
-    fn kill(&self, place: &Place<'_>, members: &Members, counts: &mut Counts) -> Result<(), Finding> {
+    fn kill(&self, place: &CrashPoint<'_>, members: &Members, counts: &mut Counts) -> Result<(), Finding> {
         for takes_effect in [true, false] {
             let mut killed = members.clone();
             for slot in members.present().iter() {
@@ -372,7 +372,13 @@ impl<'a> Enumeration<'a> {
     }
 
     /// Cuts the opening of an array off at each of its boundaries.
-    fn cut_off(&self, place: &Place<'_>, members: &Members, given: Given, counts: &mut Counts) -> Result<(), Finding> {
+    fn cut_off(
+        &self,
+        place: &CrashPoint<'_>,
+        members: &Members,
+        given: Given,
+        counts: &mut Counts,
+    ) -> Result<(), Finding> {
         let Some(admitted) = admit(place.shape, &current(members), given)? else { return Ok(()) };
         let missing = admitted.verdict.missing();
         // Whoever was killed has not lost what it did not flush.
@@ -397,8 +403,8 @@ impl<'a> Enumeration<'a> {
             counts.boundaries += 1;
             let states = States::new(place.shape, &members);
             let (current, away, failing) = (current(&members), away.clone(), place.failing.minus(missing));
-            let there = members.present();
-            let inner = Place { states, current, missing, away, failing, there, depth: 1, ..*place };
+            let present = members.present();
+            let inner = CrashPoint { states, current, missing, away, failing, present, depth: 1, ..*place };
             self.visit(&inner, counts).map_err(|(choice, lost, finding)| Finding::Nested {
                 event: event.to_string(),
                 choice,

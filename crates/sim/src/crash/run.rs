@@ -55,12 +55,12 @@ struct Driver<'a> {
     pool: Pool,
     model: Model,
     expect: Rc<Expect>,
-    asked: Vec<(u64, Asked)>,
+    submitted: Vec<(u64, Submitted)>,
     next: u64,
     boundaries: Vec<Boundary>,
 }
 
-enum Asked {
+enum Submitted {
     Write(Pending, bool),
     Flush(Moment),
     Change,
@@ -90,8 +90,8 @@ pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Bound
     }
     let model = shape.model.clone();
     let expect = Rc::new(Expect::new(shape, &model));
-    let (asked, boundaries) = (Vec::new(), Vec::new());
-    let mut driver = Driver { shape, engine, tape, pool, model, expect, asked, next: 0, boundaries };
+    let (submitted, boundaries) = (Vec::new(), Vec::new());
+    let mut driver = Driver { shape, engine, tape, pool, model, expect, submitted, next: 0, boundaries };
     driver.run(workload)?;
     Ok(driver.boundaries)
 }
@@ -199,7 +199,7 @@ impl Driver<'_> {
             }
         };
         self.tape.put(seat, member);
-        self.submit(Asked::Change, command);
+        self.submit(Submitted::Change, command);
         for _ in 0..steps.unwrap_or(0) {
             self.turn()?;
             self.tape.wait().map_err(|error| Finding::Refused { error: error.to_string() })?;
@@ -225,23 +225,23 @@ impl Driver<'_> {
             return self.write(lba, len, fua);
         }
         let pending = self.model.begin(lba, len, true);
-        self.submit(Asked::Write(pending, fua), Command::WriteZeroes { lba, len, fua, may_punch: true });
+        self.submit(Submitted::Write(pending, fua), Command::WriteZeroes { lba, len, fua, may_punch: true });
     }
 
     fn write(&mut self, lba: Lba, len: Sectors, fua: bool) {
         let pending = self.model.begin(lba, len, false);
         let mut buf = self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()));
         buf.as_mut().copy_from_slice(&Model::data(pending));
-        self.submit(Asked::Write(pending, fua), Command::Write { lba, buf, fua });
+        self.submit(Submitted::Write(pending, fua), Command::Write { lba, buf, fua });
     }
 
     fn flush(&mut self, command: Command) {
-        self.submit(Asked::Flush(self.model.now()), command);
+        self.submit(Submitted::Flush(self.model.now()), command);
     }
 
-    fn submit(&mut self, asked: Asked, command: Command) {
+    fn submit(&mut self, submitted: Submitted, command: Command) {
         self.learn();
-        self.asked.push((self.next, asked));
+        self.submitted.push((self.next, submitted));
         self.engine.submit(self.next, command);
         self.next += 1;
     }
@@ -251,7 +251,7 @@ impl Driver<'_> {
         for _ in 0..TURNS_MAX {
             self.turn()?;
             let is_idle = self.engine.in_flight() == 0 && self.tape.in_flight() == 0 && !self.engine.has_replies();
-            if self.asked.is_empty() && is_idle && !self.engine.wants_turn() {
+            if self.submitted.is_empty() && is_idle && !self.engine.wants_turn() {
                 return Ok(());
             }
             self.tape.wait().map_err(|error| Finding::Refused { error: error.to_string() })?;
@@ -266,11 +266,11 @@ impl Driver<'_> {
         let is_news = !replies.is_empty();
         for Reply { token, result } in replies {
             result.map_err(|error| Finding::CommandFailed { error: error.to_string() })?;
-            let index = self.asked.iter().position(|(asked, _)| *asked == token).ok_or(Finding::Stuck)?;
-            match self.asked.remove(index).1 {
-                Asked::Write(pending, fua) => self.model.replied(pending, fua),
-                Asked::Flush(begun) => self.model.flushed(begun),
-                Asked::Change => {}
+            let index = self.submitted.iter().position(|(submitted, _)| *submitted == token).ok_or(Finding::Stuck)?;
+            match self.submitted.remove(index).1 {
+                Submitted::Write(pending, fua) => self.model.replied(pending, fua),
+                Submitted::Flush(begun) => self.model.flushed(begun),
+                Submitted::Change => {}
             }
         }
         if is_news {

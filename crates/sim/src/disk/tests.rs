@@ -116,8 +116,8 @@ fn each_fault_does_what_it_says() {
         if fault == Fault::Vanish {
             assert!(run(&mut disk, [flush()])[0].result.is_err(), "a member that is gone stays gone");
         } else if is_ok == Some(true) {
-            let there = read(&mut disk, 1 << 20);
-            let same = there.iter().filter(|&&byte| byte == 1).count();
+            let read_back = read(&mut disk, 1 << 20);
+            let same = read_back.iter().filter(|&&byte| byte == 1).count();
             let expected = match fault {
                 Fault::Lost | Fault::Misdirected => 0,
                 Fault::Flipped => LEN - 1,

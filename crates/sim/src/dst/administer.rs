@@ -16,7 +16,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
-use super::client::{Asked, Client, Lingers};
+use super::client::{Client, Lingers, Submitted};
 use super::copying::Copying;
 use super::scenario::uuid;
 use super::{Changes, Finding};
@@ -262,7 +262,7 @@ impl Client<'_> {
         let may_refuse = is_needed || is_copied || missing.contains(slot);
         let (uuid, epoch) = (self.superblocks[slot.index()].member, self.engine.superblock().epoch);
         self.is_changing = true;
-        self.submit(Asked::Fail { slot, may_refuse }, Command::Fail { member: slot });
+        self.submit(Submitted::Fail { slot, may_refuse }, Command::Fail { member: slot });
         let is_failed = self.engine.missing().contains(slot) && !missing.contains(slot);
         let is_sound = !self.disk.struck().union(self.disk.lied()).contains(slot);
         let administrator = self.administrator.as_mut().expect("somebody has asked");
@@ -322,7 +322,7 @@ impl Client<'_> {
         self.is_changing = true;
         let returns = joining.superblock.member == before;
         let lingers = if returns && self.engine.lingering(slot) > 0 { Lingers::NoMore } else { Lingers::No };
-        self.submit(Asked::Join { slot, before, lingers }, Command::Join(Box::new(joining)));
+        self.submit(Submitted::Join { slot, before, lingers }, Command::Join(Box::new(joining)));
         Ok(())
     }
 
@@ -335,8 +335,8 @@ impl Client<'_> {
         }
         if let Ok(joining) = returning(Path::new("returning"), &own, self.engine.superblock()) {
             self.is_changing = true;
-            let asked = Asked::Join { slot, before: own.member, lingers: Lingers::Yes };
-            self.submit(asked, Command::Join(Box::new(joining)));
+            let submitted = Submitted::Join { slot, before: own.member, lingers: Lingers::Yes };
+            self.submit(submitted, Command::Join(Box::new(joining)));
         }
     }
 }

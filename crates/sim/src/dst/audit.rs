@@ -142,8 +142,8 @@ impl<'a> Audit<'a> {
         loop {
             let mut found = false;
             for group in self.geometry.map(column.stripe).groups() {
-                let there = group.cells().filter(|&cell| exists(self.geometry, column.stripe, cell));
-                let cells: Vec<usize> = there.map(|cell| usize::from(cell.0)).collect();
+                let existing = group.cells().filter(|&cell| exists(self.geometry, column.stripe, cell));
+                let cells: Vec<usize> = existing.map(|cell| usize::from(cell.0)).collect();
                 let unknown: Vec<usize> = cells.iter().copied().filter(|&cell| known[cell].is_none()).collect();
                 if let [target] = unknown[..] {
                     let units: Vec<&[u8]> = cells.iter().filter_map(|&cell| known[cell].as_deref()).collect();

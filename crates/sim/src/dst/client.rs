@@ -44,7 +44,7 @@ pub(super) enum End {
 
 /// What a command's reply will mean.
 #[derive(Debug)]
-pub(super) enum Asked {
+pub(super) enum Submitted {
     Read {
         lba: Lba,
         len: Sectors,
@@ -109,7 +109,7 @@ pub(super) struct Client<'a> {
     model: &'a mut Model,
     random: Random,
     trace: Trace,
-    asked: BTreeMap<u64, Asked>,
+    submitted: BTreeMap<u64, Submitted>,
     next: u64,
     depth: usize,
     /// What its commands are multiples of, in sectors.
@@ -166,7 +166,7 @@ impl<'a> Client<'a> {
             model,
             random,
             trace,
-            asked: BTreeMap::new(),
+            submitted: BTreeMap::new(),
             next: 0,
             depth,
             block: if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 },
@@ -187,9 +187,9 @@ impl<'a> Client<'a> {
     /// Sends so many commands, and waits for all replies; then closes the array, if so wanted.
     pub(super) fn run(&mut self, commands: u64, closes: bool) -> Result<End, Finding> {
         for _ in 0..commands {
-            if self.asked.len() < self.depth {
-                let (asked, command) = self.draw();
-                self.submit(asked, command);
+            if self.submitted.len() < self.depth {
+                let (submitted, command) = self.draw();
+                self.submit(submitted, command);
             }
             self.administer()?;
             if self.random.chance(1, 32) {
@@ -212,7 +212,7 @@ impl<'a> Client<'a> {
             return Ok(End::Idle);
         }
         let begun = self.model.now();
-        self.submit(Asked::Close { begun }, Command::Close);
+        self.submit(Submitted::Close { begun }, Command::Close);
         if !self.finish()? {
             return Ok(End::Dark);
         }
@@ -241,7 +241,7 @@ impl<'a> Client<'a> {
 
     fn look_at(&mut self, lba: Lba, len: Sectors) -> Result<bool, Finding> {
         let buf = self.buf(len);
-        self.submit(Asked::Look { lba, len }, Command::Read { lba, buf });
+        self.submit(Submitted::Look { lba, len }, Command::Read { lba, buf });
         self.finish()
     }
 
@@ -250,7 +250,7 @@ impl<'a> Client<'a> {
         let len = self.model.capacity();
         let zeros = Command::WriteZeroes { lba: Lba(0), len, fua: false, may_punch: false };
         let pending = Some(self.model.begin(Lba(0), len, true));
-        self.submit(Asked::Write { lba: Lba(0), len, pending, fua: false }, zeros);
+        self.submit(Submitted::Write { lba: Lba(0), len, pending, fua: false }, zeros);
         self.run(0, true)
     }
 
@@ -268,7 +268,7 @@ impl<'a> Client<'a> {
     pub(super) fn finish(&mut self) -> Result<bool, Finding> {
         let mut idle = 0;
         while self.turn()? {
-            if self.asked.is_empty() && self.engine.in_flight() == 0 {
+            if self.submitted.is_empty() && self.engine.in_flight() == 0 {
                 return Ok(true);
             }
             if !self.wait()? {
@@ -276,7 +276,7 @@ impl<'a> Client<'a> {
             }
             idle = if self.disk_is_idle() { idle + 1 } else { 0 };
             if idle > IDLE_TURNS_MAX {
-                return Err(Finding::Stuck { commands: self.asked.len() });
+                return Err(Finding::Stuck { commands: self.submitted.len() });
             }
         }
         Ok(false)
@@ -331,7 +331,7 @@ impl<'a> Client<'a> {
         if self.disk.now().0 - self.last_change.0 < most {
             return Ok(true);
         }
-        if self.asked.is_empty() && self.engine.in_flight() == 0 {
+        if self.submitted.is_empty() && self.engine.in_flight() == 0 {
             return Ok(true);
         }
         let slots = self.engine.geometry().members();
@@ -370,7 +370,7 @@ impl<'a> Client<'a> {
         for reply in replies {
             self.replied(reply)?;
         }
-        if self.asked.is_empty() {
+        if self.submitted.is_empty() {
             self.model.settle();
         }
         match turned {
@@ -380,7 +380,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    pub(super) fn submit(&mut self, asked: Asked, command: Command) {
+    pub(super) fn submit(&mut self, submitted: Submitted, command: Command) {
         let token = self.next;
         self.next += 1;
         let name = match &command {
@@ -392,81 +392,83 @@ impl<'a> Client<'a> {
             Command::Replace(joining) => format!("replace {}", joining.superblock.slot),
             other => format!("{other:?}"),
         };
-        let number = if let Asked::Write { pending: Some(pending), .. } = &asked { pending.number.0 } else { 0 };
+        let number =
+            if let Submitted::Write { pending: Some(pending), .. } = &submitted { pending.number.0 } else { 0 };
         self.trace.note(format_args!("command {token}: {name} (write {number})"));
-        self.asked.insert(token, asked);
+        self.submitted.insert(token, submitted);
         self.engine.submit(token, command);
     }
 
     fn replied(&mut self, Reply { token, result }: Reply<u64>) -> Result<(), Finding> {
-        let asked = self.asked.remove(&token).ok_or(Finding::RepliedTwice { token })?;
+        let submitted = self.submitted.remove(&token).ok_or(Finding::RepliedTwice { token })?;
         let buf = match result {
             Ok(buf) => buf,
             Err(error) => {
                 self.trace.note(format_args!("command {token} failed: {error}"));
-                return self.excuse(token, &asked, &error);
+                return self.excuse(token, &submitted, &error);
             }
         };
         self.trace.note(format_args!("command {token} done"));
-        match asked {
-            Asked::Look { lba, .. } => {
+        match submitted {
+            Submitted::Look { lba, .. } => {
                 let buf = buf.ok_or(Finding::RepliedTwice { token })?;
                 self.reads += buf.len() as u64 / 512;
                 self.model.check_left(lba, buf.as_ref()).map_err(Finding::WrongRead)?;
                 self.seen.insert(lba, buf);
             }
-            Asked::Read { lba, begun, .. } => {
+            Submitted::Read { lba, begun, .. } => {
                 let buf = buf.ok_or(Finding::RepliedTwice { token })?;
                 self.reads += buf.len() as u64 / 512;
                 self.model.check(lba, buf.as_ref(), begun).map_err(Finding::WrongRead)?;
             }
-            Asked::Write { pending: Some(pending), fua, .. } => self.model.replied(pending, fua),
-            Asked::Write { pending: None, .. } => {}
-            Asked::Flush { begun } => self.model.flushed(begun),
-            Asked::Close { begun } => {
+            Submitted::Write { pending: Some(pending), fua, .. } => self.model.replied(pending, fua),
+            Submitted::Write { pending: None, .. } => {}
+            Submitted::Flush { begun } => self.model.flushed(begun),
+            Submitted::Close { begun } => {
                 self.model.flushed(begun);
                 self.is_closed = true;
             }
-            Asked::Fail { slot, .. } => self.failed_as_asked(slot),
-            Asked::Copy { .. } => self.is_changing = false,
-            Asked::Join { slot, lingers: Lingers::Yes, .. } if self.disk.has_abandoned(slot) => {
+            Submitted::Fail { slot, .. } => self.failed_as_asked(slot),
+            Submitted::Copy { .. } => self.is_changing = false,
+            Submitted::Join { slot, lingers: Lingers::Yes, .. } if self.disk.has_abandoned(slot) => {
                 return Err(Finding::Lingering { slot });
             }
-            Asked::Join { slot, before, .. } => self.joined(slot, before),
+            Submitted::Join { slot, before, .. } => self.joined(slot, before),
         }
         Ok(())
     }
 
     /// A command may fail only when more members failed than the level survives, or hold something else than was
     /// written in one place.
-    fn excuse(&mut self, token: u64, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
+    fn excuse(&mut self, token: u64, submitted: &Submitted, error: &EngineError) -> Result<(), Finding> {
         let failed = self.failed();
-        let is_refused = match *asked {
-            Asked::Fail { may_refuse, .. }
+        let is_refused = match *submitted {
+            Submitted::Fail { may_refuse, .. }
                 if matches!(error, EngineError::Needed { .. } | EngineError::NotThere { .. }) =>
             {
                 may_refuse
             }
-            Asked::Join { lingers: Lingers::Yes | Lingers::NoMore, .. }
+            Submitted::Join { lingers: Lingers::Yes | Lingers::NoMore, .. }
                 if matches!(error, EngineError::Lingering { .. }) =>
             {
                 true
             }
             // It has failed, too, or was too late.
-            Asked::Join { slot, .. } => {
+            Submitted::Join { slot, .. } => {
                 let late = super::given_up_late(&self.disk, Some(self.engine.deadlines()));
                 self.disk.struck().union(self.disk.lied()).union(late).contains(slot)
             }
-            Asked::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
+            Submitted::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
             _ => false,
         };
-        if let Asked::Join { slot, .. } = *asked {
+        if let Submitted::Join { slot, .. } = *submitted {
             self.not_joined(slot);
         }
-        self.is_changing &= !matches!(asked, Asked::Fail { .. } | Asked::Join { .. } | Asked::Copy { .. });
+        self.is_changing &=
+            !matches!(submitted, Submitted::Fail { .. } | Submitted::Join { .. } | Submitted::Copy { .. });
         let geometry = self.engine.geometry();
         let is_too_much = |failed| Repair::new(geometry, failed).is_err();
-        if let Asked::Look { lba, len } = *asked {
+        if let Submitted::Look { lba, len } = *submitted {
             self.blind.push((lba, len));
         }
         // A member that does not give back what is written to heal it fails, which may be one more than the level
@@ -477,20 +479,20 @@ impl<'a> Client<'a> {
         }
         let members = self.disk.members();
         let doubts = Doubts::new(geometry, &self.superblocks, &members);
-        let is_excused = doubts.is_some_and(|doubts| match *asked {
-            Asked::Read { lba, len, .. } | Asked::Look { lba, len } => doubts.excuse_read(failed, lba, len),
-            Asked::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
+        let is_excused = doubts.is_some_and(|doubts| match *submitted {
+            Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
+            Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
             // What it is about may have been lost for a while only.
-            Asked::Flush { .. } | Asked::Close { .. } => {
+            Submitted::Flush { .. } | Submitted::Close { .. } => {
                 self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
             }
-            Asked::Fail { .. } | Asked::Join { .. } | Asked::Copy { .. } => false,
+            Submitted::Fail { .. } | Submitted::Join { .. } | Submitted::Copy { .. } => false,
         });
         self.unreadable += u64::from(is_excused);
         if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }
     }
 
-    fn draw(&mut self) -> (Asked, Command) {
+    fn draw(&mut self) -> (Submitted, Command) {
         let (lba, len) = self.range();
         let fua = self.random.chance(1, 8);
         match self.random.below(100) {
@@ -500,27 +502,27 @@ impl<'a> Client<'a> {
                 let data = Model::data(pending);
                 let mut buf = self.buf(len);
                 buf.as_mut().copy_from_slice(&data);
-                (Asked::Write { lba, len, pending: Some(pending), fua }, Command::Write { lba, buf, fua })
+                (Submitted::Write { lba, len, pending: Some(pending), fua }, Command::Write { lba, buf, fua })
             }
             84..=87 => {
                 let pending = Some(self.model.begin(lba, len, true));
                 let may_punch = self.random.chance(1, 2);
-                (Asked::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
+                (Submitted::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
             }
             88..=90 => {
                 // Only whole stripes are given back; the rest stays as it is.
                 let stripe = self.engine.geometry().stripe_sectors().0;
                 let (first, end) = (lba.0.next_multiple_of(stripe), (lba.0 + len.0) / stripe * stripe);
                 let pending = (first < end).then(|| self.model.begin(Lba(first), Sectors(end - first), true));
-                (Asked::Write { lba, len, pending, fua }, Command::Trim { lba, len, fua })
+                (Submitted::Write { lba, len, pending, fua }, Command::Trim { lba, len, fua })
             }
-            _ => (Asked::Flush { begun: self.model.now() }, Command::Flush),
+            _ => (Submitted::Flush { begun: self.model.now() }, Command::Flush),
         }
     }
 
-    fn read(&mut self, lba: Lba, len: Sectors) -> (Asked, Command) {
+    fn read(&mut self, lba: Lba, len: Sectors) -> (Submitted, Command) {
         let buf = self.buf(len);
-        (Asked::Read { lba, len, begun: self.model.now() }, Command::Read { lba, buf })
+        (Submitted::Read { lba, len, begun: self.model.now() }, Command::Read { lba, buf })
     }
 
     fn range(&mut self) -> (Lba, Sectors) {

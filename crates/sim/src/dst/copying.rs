@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::Finding;
 use super::administer::Administrator;
-use super::client::{Asked, Client};
+use super::client::{Client, Submitted};
 use super::scenario::uuid;
 use crate::member::Member;
 use crate::members::Members;
@@ -73,7 +73,7 @@ impl Client<'_> {
         administrator.changes.copies += 1;
         self.disk.put(seat, Some(member));
         self.is_changing = true;
-        self.submit(Asked::Copy { slot }, Command::Replace(Box::new(joining)));
+        self.submit(Submitted::Copy { slot }, Command::Replace(Box::new(joining)));
     }
 
     /// Takes note of who has the slot, and takes away whoever is not needed any more.

@@ -16,7 +16,7 @@ use uuid::Uuid;
 
 use crate::disk::Steps;
 use crate::dst::model::{Number, content};
-use crate::members::{Members, Place};
+use crate::members::{MemberSector, Members};
 use crate::trace::Trace;
 use crate::{SimDisk, member};
 use uraid_random::Random;
@@ -90,20 +90,20 @@ impl Array {
     }
 
     /// Where a block of the array is on a member.
-    pub(super) fn place(&self, block: u64) -> Place {
+    pub(super) fn place(&self, block: u64) -> MemberSector {
         let Location { member, sector } = self.geometry.locate(uraid_layout::Lba(block * BLOCK / SECTOR_BYTES));
-        Place { member, offset: Bytes(self.areas.data.offset.0 + Sectors(sector.0).bytes().0) }
+        MemberSector { member, offset: Bytes(self.areas.data.offset.0 + Sectors(sector.0).bytes().0) }
     }
 
     /// Bytes of a member.
-    pub(super) fn bytes(&self, place: Place, len: u64) -> Vec<u8> {
+    pub(super) fn bytes(&self, place: MemberSector, len: u64) -> Vec<u8> {
         let mut bytes = vec![0; usize::try_from(len).expect("a few bytes")];
         self.members.get(place.member).expect("it is there").read(place.offset, &mut bytes);
         bytes
     }
 
     /// Puts bytes on a member, durably, which nobody wrote there.
-    pub(super) fn put(&mut self, place: Place, bytes: &[u8]) {
+    pub(super) fn put(&mut self, place: MemberSector, bytes: &[u8]) {
         let member = self.members.get_mut(place.member).expect("it is there");
         member.write(place.offset, member::Payload::Bytes(bytes.into()));
         member.flush();

@@ -6,7 +6,7 @@ use uraid_layout::{Bytes, MemberSet};
 
 use super::array::{Array, BLOCK, Opening, RAID5, expected};
 use crate::disk::{Fault, Planned, Steps};
-use crate::members::Place;
+use crate::members::MemberSector;
 
 /// What a sector of a table covers.
 const BLOCKS_IN_SECTOR: u64 = 127;
@@ -19,14 +19,14 @@ fn checked(blocks: u64) -> Result<Array, String> {
 }
 
 /// Where the checksum of the block is that a member has there.
-fn sum_of(array: &Array, place: Place) -> Place {
+fn sum_of(array: &Array, place: MemberSector) -> MemberSector {
     let block = (place.offset.0 - array.areas.data.offset.0) / BLOCK;
     let offset = block / BLOCKS_IN_SECTOR * SECTOR + block % BLOCKS_IN_SECTOR * 4;
-    Place { offset: Bytes(array.areas.sums.offset.0 + offset), ..place }
+    MemberSector { offset: Bytes(array.areas.sums.offset.0 + offset), ..place }
 }
 
-fn flip(array: &mut Array, place: Place) {
-    let sector = Place { offset: Bytes(place.offset.0 / SECTOR * SECTOR), ..place };
+fn flip(array: &mut Array, place: MemberSector) {
+    let sector = MemberSector { offset: Bytes(place.offset.0 / SECTOR * SECTOR), ..place };
     let mut bytes = array.bytes(sector, SECTOR);
     bytes[usize::try_from(place.offset.0 % SECTOR).expect("small")] ^= 0x10;
     array.put(sector, &bytes);
@@ -36,7 +36,7 @@ pub(super) fn rot_is_found_and_healed() -> Result<(), String> {
     for block in 0..4 {
         let mut array = checked(4)?;
         let place = array.place(block);
-        flip(&mut array, Place { offset: Bytes(place.offset.0 + 1000), ..place });
+        flip(&mut array, MemberSector { offset: Bytes(place.offset.0 + 1000), ..place });
         let mut life = array.open(Opening::Recovered)?;
         if life.read(block)? != expected(block, 1) {
             return Err(format!("block {block} has rotted and is given out"));
@@ -68,7 +68,7 @@ pub(super) fn a_member_that_does_not_take_what_heals_it_is_failed() -> Result<()
 pub(super) fn what_is_computed_of_stale_content_is_not_given_out() -> Result<(), String> {
     let before = checked(4)?;
     let [first, second] = [0, 1].map(|block| before.place(block));
-    let table = Place { offset: before.areas.sums.offset, ..second };
+    let table = MemberSector { offset: before.areas.sums.offset, ..second };
     let [content, sums] = [(second, BLOCK), (table, BLOCK)].map(|(place, len)| before.bytes(place, len));
     let mut array = before.with_written(1..2, 2)?;
     array.put(second, &content);

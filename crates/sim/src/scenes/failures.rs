@@ -57,7 +57,7 @@ pub(super) fn nothing_is_healed_from_parity_that_may_be_wrong() -> Result<(), St
     // As a write leaves it that was cut off: parity of the first stripe is not what the data says.
     let [first, second] = [0, 1].map(|block| array.place(block));
     let parity = array.geometry.all_members().without(first.member).without(second.member);
-    let parity = crate::members::Place { member: parity.iter().next().expect("there are three"), ..first };
+    let parity = crate::members::MemberSector { member: parity.iter().next().expect("there are three"), ..first };
     let wrong: Vec<u8> = array.bytes(parity, BLOCK).iter().map(|byte| byte ^ 0x55).collect();
     array.put(parity, &wrong);
     let mut life = array.open(Opening::AsItIs)?;

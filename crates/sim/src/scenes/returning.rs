@@ -13,7 +13,7 @@ use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::array::{Array, Opening, RAID5, expected};
-use crate::members::Place;
+use crate::members::MemberSector;
 
 const SLOT: MemberIndex = MemberIndex(1);
 
@@ -132,7 +132,7 @@ pub(super) fn a_member_gets_what_the_log_did_again_without_it() -> Result<(), St
     life.write(0, 2)?;
     let data = array.areas.data.offset;
     let end = data.0 + array.geometry.used_sectors().bytes().0;
-    let is_data = |place: Place| (data.0..end).contains(&place.offset.0);
+    let is_data = |place: MemberSector| (data.0..end).contains(&place.offset.0);
     array.members = life.disk.members().cut(|place, count| if is_data(place) { 0 } else { count - 1 });
     let back = array.members.get(SLOT).cloned();
     let own = back.as_ref().expect("it is there").superblock().map_err(|error| error.to_string())?;

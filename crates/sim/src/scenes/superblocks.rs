@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use super::array::Array;
 use crate::disk::{Ending, SimDisk, Steps};
-use crate::members::{Members, Place};
+use crate::members::{MemberSector, Members};
 use crate::trace::Trace;
 use uraid_random::Random;
 
@@ -24,7 +24,7 @@ fn closed(is_even: bool) -> Result<Array, String> {
         }
         own.revision.0 += 1;
         for offset in own.write_positions() {
-            array.put(Place { member: own.slot, offset }, &encode(&own));
+            array.put(MemberSector { member: own.slot, offset }, &encode(&own));
         }
     }
     Ok(array)

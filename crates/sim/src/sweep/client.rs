@@ -11,7 +11,6 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 use uuid::Uuid;
 
-use super::Ended;
 use crate::crash::Finding;
 use crate::crash::shape::Shape;
 use crate::crash::workload::Cache;
@@ -19,6 +18,7 @@ use crate::disk::{Faults, Planned, Rate, Silent, SimDisk};
 use crate::dst::areas_in_use;
 use crate::dst::doubts::Doubts;
 use crate::dst::model::{Model, Moment, Pending};
+use crate::members::Members;
 use crate::trace::Trace;
 use uraid_random::Random;
 
@@ -37,7 +37,7 @@ enum Step {
     Close,
 }
 
-enum Asked {
+enum Submitted {
     Read(Lba, Sectors, Moment),
     Write(Pending, bool),
     Flush(Moment),
@@ -49,12 +49,25 @@ pub(super) struct Client<'a> {
     disk: SimDisk,
     pool: Pool,
     model: Model,
-    asked: Vec<(u64, Asked)>,
+    submitted: Vec<(u64, Submitted)>,
     next: u64,
     failed: u64,
     unreadable: u64,
     /// What commands are multiples of.
     unit: u64,
+}
+
+/// What a client's time came to.
+pub(super) struct Ended {
+    pub(super) members: Members,
+    pub(super) model: Model,
+    pub(super) struck: MemberSet,
+    pub(super) lied: MemberSet,
+    pub(super) failed: u64,
+    pub(super) unreadable: u64,
+    pub(super) repaired: u64,
+    pub(super) is_hung: bool,
+    pub(super) is_unopened: bool,
 }
 
 /// Whether the engine goes on.
@@ -96,8 +109,8 @@ impl<'a> Client<'a> {
             let (engine, pool) = with_cache(engine, cache);
             let (disk, model) = (disk.clone(), shape.model.clone());
             let unit = if shape.integrity == Integrity::None { 1 } else { BLOCK.0 };
-            let (asked, next, failed, unreadable) = (Vec::new(), 0, 0, 0);
-            let mut client = Client { shape, engine, disk, pool, model, asked, next, failed, unreadable, unit };
+            let (submitted, next, failed, unreadable) = (Vec::new(), 0, 0, 0);
+            let mut client = Client { shape, engine, disk, pool, model, submitted, next, failed, unreadable, unit };
             ended.is_hung = client.work(closes)? == Going::Hung;
             ended.repaired = client.engine.counters().total().repaired;
             (ended.model, ended.failed, ended.unreadable) = (client.model, client.failed, client.unreadable);
@@ -143,27 +156,27 @@ impl<'a> Client<'a> {
     }
 
     fn step(&mut self, step: Step) {
-        let (asked, command) = match step {
+        let (submitted, command) = match step {
             Step::Read(lba, len) => {
                 let (lba, len) = (Lba(lba * self.unit), Sectors(len * self.unit));
-                (Asked::Read(lba, len, self.model.now()), Command::Read { lba, buf: Buf::zeroed(len.bytes()) })
+                (Submitted::Read(lba, len, self.model.now()), Command::Read { lba, buf: Buf::zeroed(len.bytes()) })
             }
             Step::Write(lba, len, fua) => {
                 let (lba, len) = (Lba(lba * self.unit), Sectors(len * self.unit));
                 let pending = self.model.begin(lba, len, false);
                 let mut buf = self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()));
                 buf.as_mut().copy_from_slice(&Model::data(pending));
-                (Asked::Write(pending, fua), Command::Write { lba, buf, fua })
+                (Submitted::Write(pending, fua), Command::Write { lba, buf, fua })
             }
             Step::Zero(lba, len) => {
                 let (lba, len) = (Lba(lba * self.unit), Sectors(len * self.unit));
                 let pending = self.model.begin(lba, len, true);
-                (Asked::Write(pending, false), Command::WriteZeroes { lba, len, fua: false, may_punch: false })
+                (Submitted::Write(pending, false), Command::WriteZeroes { lba, len, fua: false, may_punch: false })
             }
-            Step::Flush => (Asked::Flush(self.model.now()), Command::Flush),
-            Step::Close => (Asked::Flush(self.model.now()), Command::Close),
+            Step::Flush => (Submitted::Flush(self.model.now()), Command::Flush),
+            Step::Close => (Submitted::Flush(self.model.now()), Command::Close),
         };
-        self.asked.push((self.next, asked));
+        self.submitted.push((self.next, submitted));
         self.engine.submit(self.next, command);
         self.next += 1;
     }
@@ -180,7 +193,7 @@ impl<'a> Client<'a> {
                 return self.broken(&error);
             }
             let is_idle = self.engine.in_flight() == 0 && self.disk.in_flight() == 0 && !self.engine.has_replies();
-            if self.asked.is_empty() && is_idle && !self.engine.wants_turn() {
+            if self.submitted.is_empty() && is_idle && !self.engine.wants_turn() {
                 self.model.settle();
                 return Ok(Going::On);
             }
@@ -195,16 +208,16 @@ impl<'a> Client<'a> {
 
     /// A command may fail only when more members did than the level survives, or hold something else than was written
     /// in one place.
-    fn excuse(&mut self, asked: &Asked, error: &EngineError) -> Result<(), Finding> {
+    fn excuse(&mut self, submitted: &Submitted, error: &EngineError) -> Result<(), Finding> {
         let Shape { geometry, members, .. } = self.shape;
         let failed = self.engine.missing().union(self.disk.struck());
         let superblocks: Vec<Superblock> =
             members.superblocks().filter_map(|(_, superblock)| superblock.ok()).collect();
         let now = self.disk.members();
-        let is_excused = Doubts::new(geometry, &superblocks, &now).is_some_and(|doubts| match *asked {
-            Asked::Read(lba, len, _) => doubts.excuse_read(failed, lba, len),
-            Asked::Write(Pending { lba, len, .. }, _) => doubts.excuse_write(failed, lba, len),
-            Asked::Flush(_) => doubts.excuse_write(failed, Lba(0), geometry.capacity()),
+        let is_excused = Doubts::new(geometry, &superblocks, &now).is_some_and(|doubts| match *submitted {
+            Submitted::Read(lba, len, _) => doubts.excuse_read(failed, lba, len),
+            Submitted::Write(Pending { lba, len, .. }, _) => doubts.excuse_write(failed, lba, len),
+            Submitted::Flush(_) => doubts.excuse_write(failed, Lba(0), geometry.capacity()),
         });
         self.unreadable += u64::from(is_excused);
         let is_too_much = Repair::new(geometry, failed).is_err();
@@ -216,22 +229,22 @@ impl<'a> Client<'a> {
     }
 
     fn replied(&mut self, Reply { token, result }: Reply<u64>) -> Result<(), Finding> {
-        let index = self.asked.iter().position(|(asked, _)| *asked == token).ok_or(Finding::Stuck)?;
-        let asked = self.asked.remove(index).1;
+        let index = self.submitted.iter().position(|(submitted, _)| *submitted == token).ok_or(Finding::Stuck)?;
+        let submitted = self.submitted.remove(index).1;
         let buf = match result {
             Ok(buf) => buf,
             Err(error) => {
                 self.failed += 1;
-                return self.excuse(&asked, &error);
+                return self.excuse(&submitted, &error);
             }
         };
-        match asked {
-            Asked::Read(lba, _, begun) => {
+        match submitted {
+            Submitted::Read(lba, _, begun) => {
                 let buf = buf.ok_or(Finding::Stuck)?;
                 self.model.check(lba, buf.as_ref(), begun).map_err(Finding::Content)?;
             }
-            Asked::Write(pending, fua) => self.model.replied(pending, fua),
-            Asked::Flush(begun) => self.model.flushed(begun),
+            Submitted::Write(pending, fua) => self.model.replied(pending, fua),
+            Submitted::Flush(begun) => self.model.flushed(begun),
         }
         Ok(())
     }

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use uraid_layout::StripeId;
 
+use super::super::Request;
 use super::super::array::{Op, Operations, PARTS_MAX};
-use super::super::workload::Request;
+use super::index::index_u32;
 
 /// Whose a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +123,7 @@ impl Jobs {
             is_locked: false,
             is_answered: false,
         });
-        super::index_u32(self.slots.len() - 1)
+        index_u32(self.slots.len() - 1)
     }
 
     #[inline]
@@ -141,7 +142,7 @@ impl Jobs {
 
     pub(super) fn clear(&mut self) {
         self.free.clear();
-        self.free.extend((0..super::index_u32(self.slots.len())).rev());
+        self.free.extend((0..index_u32(self.slots.len())).rev());
     }
 
     /// One number for a part of a job.

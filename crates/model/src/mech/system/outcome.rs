@@ -5,9 +5,7 @@ use uraid_layout::Bytes;
 use uraid_layout::plan::MethodCounts;
 
 use super::super::Nanos;
-use super::super::cache::WriteBack;
-use super::super::stats::{BatchMeans, Estimate, StopRule};
-use super::System;
+use super::super::stats::Estimate;
 
 /// What a run has shown. Requests that are not counted (see [`StopRule::warm_up`]) are in none of the first five.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -68,50 +66,5 @@ impl Outcome {
         self.writes_served += u64::from(is_write);
         self.planned += planned;
         self.sectors += sectors;
-    }
-}
-
-impl System {
-    /// Counts a client's job that has ended; whether the run has seen enough.
-    pub(super) fn count(&mut self, job: u32, responses: &mut BatchMeans) -> bool {
-        let job = self.jobs.at(job);
-        let (response, len) = (self.now - job.begun, job.request.len);
-        let is_enough = responses.add(Nanos(response));
-        if responses.counts() {
-            // The first that counts opens the window in which throughput is measured.
-            if self.since.is_some() {
-                self.seen.requests += 1;
-                self.seen.bytes.0 += len.bytes().0;
-                self.seen.time.0 = self.now;
-            } else {
-                self.since = Some(self.now);
-            }
-        }
-        is_enough
-    }
-
-    pub(super) fn outcome(&self, responses: &BatchMeans, rule: &StopRule) -> Outcome {
-        let response = responses.estimate();
-        let busy: u64 = self.drives.iter().map(|drive| drive.busy_ns).sum();
-        let (mut methods, mut traffic) = (MethodCounts::default(), Traffic::default());
-        for volume in &self.volumes {
-            methods += volume.pricer.methods;
-            let of_cache = volume.cache.as_ref().map(WriteBack::traffic).unwrap_or_default();
-            traffic.taken.0 += of_cache.taken.0;
-            traffic.coalesced.0 += of_cache.coalesced.0;
-            traffic.destaged.0 += of_cache.destaged.0;
-        }
-        let since = self.since.unwrap_or(0);
-        Outcome {
-            response,
-            is_precise: response.half_width <= rule.precision * response.mean,
-            time: Nanos(self.seen.time.0.saturating_sub(since)),
-            end: Nanos(self.now),
-            utilisation: busy as f64 / (self.now.max(1) as f64 * self.drives.len() as f64),
-            lock_waits: self.locks.waits,
-            methods,
-            traffic,
-            ..self.seen
-        }
     }
 }

@@ -4,10 +4,11 @@ use uraid_layout::plan::{Extent, Plan, Planner, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
+use super::super::Request;
 use super::super::array::{Phases, SecondParity, State, WriteRule};
 use super::super::run::{run_all, seed_of};
 use super::super::sizes::{Choices, Sizes};
-use super::super::workload::{Component, Mix, Pattern, Request};
+use super::super::workload::{Component, Mix, Pattern};
 use super::super::{ArraySpec, Error, Nanos, StopRule, System, Tape, presets};
 use super::{List, RAID5, alone, fixed_disk, round_disk, run_list};
 

@@ -2,9 +2,9 @@
 
 use super::super::report::{Cell, Report, Table};
 use super::super::{Grid, Settings};
-use super::experiment::{Direction, Measured, SIZES, Workload};
+use super::coefficients::{Coefficients, MEMBERS, READ_THRESHOLD, TABLE_2, WRITE_THRESHOLD, best_of, plan, run};
+use super::experiment::{Direction, Measured, SIZES, USED, Workload};
 use super::rules::{Range, ranges};
-use super::{Coefficients, MEMBERS, READ_THRESHOLD, TABLE_2, WRITE_THRESHOLD, best_of, plan, run};
 use crate::figure::{Axis, Figure, Series};
 use crate::mech::presets;
 use crate::mech::sizes::{Choices, Sizes};
@@ -198,7 +198,7 @@ pub(super) fn fig7(settings: &Settings) -> Report {
         plan.concurrencies.retain(|concurrency| [1, 2, 4, 10, 20].contains(concurrency));
         let measured = &run(&plan)[0];
         let disk = crate::mech::Disk::new(presets::lightning()).expect("the paper's disks are good");
-        let product = disk.performance_product_kib(super::USED);
+        let product = disk.performance_product_kib(USED);
         let mut cells = Vec::new();
         for (curve, direction) in curves.iter_mut().zip([Some(Direction::Read), Some(Direction::Write), None]) {
             let best = best_of(measured, direction);

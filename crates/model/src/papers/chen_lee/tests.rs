@@ -2,9 +2,10 @@
 
 use super::super::report::Cell;
 use super::super::{Grid, Settings, run};
+use super::PAPER;
+use super::coefficients::COLUMNS;
 use super::experiment::{Direction, Measured, Workload};
 use super::rules::{best, guarantee, of_grid, ranges, scores, slope};
-use super::{COLUMNS, PAPER};
 use crate::mech::stats::regression;
 
 const REDUCED: Settings = Settings { seed: 7, grid: Grid::Reduced };

@@ -233,3 +233,8 @@ fn rule(settings: &Settings) -> StopRule {
     let requests_max = if settings.grid == Grid::Full { 10_000 } else { 2000 };
     StopRule { warm_up: 100, requests_min: 1000, requests_max, ..StopRule::default() }
 }
+
+/// The unit with the greatest throughput.
+pub(super) fn greatest(curve: &[(f64, f64)]) -> f64 {
+    curve.iter().copied().fold((0.0, 0.0), |best, point| if point.1 > best.1 { point } else { best }).0
+}

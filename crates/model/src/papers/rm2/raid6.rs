@@ -6,7 +6,7 @@ use uraid_layout::{Bytes, Level, Placement};
 use super::super::report::{Cell, Report, Table};
 use super::super::study::{Study, throughputs};
 use super::super::{Grid, Settings};
-use super::grid::SEEDS;
+use super::grid::{SEEDS, greatest};
 use crate::figure::{Axis, Figure, Series};
 use crate::mech::sizes::{Choices, Shape, Sizes};
 use crate::mech::stats::estimate;
@@ -134,7 +134,7 @@ pub(super) fn raid6(settings: &Settings) -> Report {
                 Cell::text(mean(&each))
             };
             let text = |values: &[f64], code| {
-                let unit = super::greatest(&found.curve(array, code, load));
+                let unit = greatest(&found.curve(array, code, load));
                 Cell::text(format!("{} at {unit} KB", mean(values)))
             };
             let cells = vec![text(&rm2, 0), text(&rotated, 1), ratio(&rotated), text(&dedicated, 2), ratio(&dedicated)];
