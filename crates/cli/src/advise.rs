@@ -14,12 +14,14 @@ use uraid_model::input::{TRACE_MAX, read_text};
 use uraid_model::mech::trace::{self, Format};
 use uraid_model::mech::{DiskSpec, presets};
 use uraid_model::workloads::{Demand, UnknownWorkload};
+use uraid_serve::text::size;
 
-use calibrate::Calibration;
-
-use crate::args::{LevelName, Misuse, bytes, check_level};
+use crate::level::{LevelName, check as check_level};
+use crate::misuse::Misuse;
 use crate::probe;
-use crate::terminal::{print, print_json, size};
+use crate::terminal::{print, print_json};
+use crate::values::bytes;
+use calibrate::Calibration;
 
 /// Seeds of simulated loads. They are fixed, so the same question has the same answer.
 const SEEDS: [u64; 3] = [1, 2, 3];

@@ -1,34 +1,26 @@
 //! `uraid serve --config`: members and options of `uraid serve` in a TOML file, under their long names.
 //!
 //! The command line takes precedence over the file. The file is converted into the words of a command line, so that
-//! options have the same meaning and the same checks in both. `uraid set --persist` changes the file.
+//! options have the same meaning and the same checks in both.
 
 use std::any::TypeId;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, fchown};
-use std::path::{Path, PathBuf, absolute};
+use std::path::{PathBuf, absolute};
 
 use anyhow::{Context, Result};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, FromArgMatches as _};
-use rustix::fs::OFlags;
 use toml::{Table, Value};
-use toml_edit::DocumentMut;
 
-use crate::args::{self, Cli, Command, Misuse};
+use crate::args::{self, Cli, Command};
+use crate::config_file;
+use crate::misuse::Misuse;
 
 /// The default of `wait-for-members` in a file. The file serves for starting the machine, when disks appear late.
 const WAIT: (&str, &str) = ("wait-for-members", "30s");
 
-/// Maximum length of a file.
-const BYTES_MAX: u64 = 1 << 20;
-
 /// If the command line sets any of these, it replaces all of them in the file: they all say where to listen.
 const PLACES: [&str; 2] = ["socket", "listen"];
-
-const NONBLOCK: i32 = OFlags::NONBLOCK.bits().cast_signed();
 
 /// The key of the members.
 const MEMBERS: &str = "members";
@@ -37,7 +29,7 @@ const MEMBERS: &str = "members";
 pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
     let Command::Serve(serve) = &cli.command else { return Ok(cli) };
     let (Some(path), Some(("serve", given))) = (&serve.config, given.subcommand()) else { return Ok(cli) };
-    let text = read(path).with_context(|| format!("can't read {}", path.display()))?;
+    let text = config_file::read(path).with_context(|| format!("can't read {}", path.display()))?;
     let fault = |text: String| Misuse(format!("{}: {}", path.display(), text.trim_end()));
     let words = words(&text, given).map_err(fault)?;
     let matches = args::command().try_get_matches_from(words).map_err(|error| fault(said(&error)))?;
@@ -46,63 +38,6 @@ pub(crate) fn expand(cli: Cli, given: &ArgMatches) -> Result<Cli> {
         serve.config = Some(absolute(path)?);
     }
     Ok(cli)
-}
-
-/// The text of a file. It must be a regular file: a pipe might never end.
-fn read(path: &Path) -> io::Result<String> {
-    let file = OpenOptions::new().read(true).custom_flags(NONBLOCK).open(path)?;
-    if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no file"));
-    }
-    let mut text = String::new();
-    file.take(BYTES_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > BYTES_MAX {
-        return Err(io::Error::other("it has more than 1 MiB: is it a configuration?"));
-    }
-    Ok(text)
-}
-
-/// Changes a file's keys to these values, or adds them. Everything else in the file stays, including comments. An
-/// interruption leaves either the old file or the new one.
-///
-/// # Errors
-/// If the file can't be read, is not TOML, or can't be replaced.
-pub(crate) fn keep(path: &Path, set: &[(&str, String)]) -> Result<()> {
-    // A symbolic link must remain one.
-    let path = fs::canonicalize(path).with_context(|| format!("can't find {}", path.display()))?;
-    let text = read(&path).with_context(|| format!("can't read {}", path.display()))?;
-    let mut document: DocumentMut = text.parse().with_context(|| format!("{} is no TOML", path.display()))?;
-    for (key, value) in set {
-        let mut value = toml_edit::Value::from(value);
-        if let Some(old) = document.get(key).and_then(toml_edit::Item::as_value) {
-            *value.decor_mut() = old.decor().clone();
-        }
-        document.insert(key, toml_edit::Item::Value(value));
-    }
-    replace(&path, document.to_string().as_bytes()).with_context(|| format!("can't write {}", path.display()))
-}
-
-/// Replaces a file with a new one of these bytes.
-fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let directory = path.parent().ok_or(io::ErrorKind::IsADirectory)?;
-    let mut name = OsString::from(".");
-    name.push(path.file_name().ok_or(io::ErrorKind::IsADirectory)?);
-    name.push(".new");
-    let (new, old) = (directory.join(name), fs::metadata(path)?);
-    let mut file = File::create(&new)?;
-    let written = (|| {
-        file.set_permissions(old.permissions())?;
-        fchown(&file, Some(old.uid()), Some(old.gid()))?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        fs::rename(&new, path)
-    })();
-    if written.is_err() {
-        // The unfinished file would only be in the way.
-        let _ = fs::remove_file(&new);
-    }
-    written?;
-    File::open(directory)?.sync_all()
 }
 
 /// The command line that combines the given one with a file.

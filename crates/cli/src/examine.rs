@@ -3,17 +3,31 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use clap::Args;
 use serde::Serialize;
 use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
-use uraid_io::format::superblock::{SlotState, Superblock};
+use uraid_io::format::superblock::{Consistency, Integrity, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::MemberIndex;
+use uraid_serve::clock::now;
+use uraid_serve::names::{layout_name, level_name, level_title};
+use uraid_serve::text::{chain, duration, list, size, visible};
 use uuid::Uuid;
 
-use crate::args::ExamineArgs;
-use crate::create::now;
-use crate::shape::{consistency_name, integrity_name, layout_name, level_name, level_title};
-use crate::terminal::{duration, list, print, print_json, size, visible};
+use crate::terminal::{print, print_json};
+
+/// Arguments of `uraid examine`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  uraid examine --json disk*.img | jq .missing")]
+pub(crate) struct ExamineArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Members; one is enough
+    #[arg(required = true, value_name = "MEMBER")]
+    members: Vec<PathBuf>,
+}
 
 /// An array according to its members. Sizes are in bytes.
 #[derive(Debug, Serialize)]
@@ -83,7 +97,7 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
         show(&report(&paths)?, args.json)?;
     }
     let reasons: Vec<String> =
-        others.into_iter().filter_map(|look| look.found.err()).map(|reason| crate::chain(&reason.into())).collect();
+        others.into_iter().filter_map(|look| look.found.err()).map(|reason| chain(&reason.into())).collect();
     bail!("{}", reasons.join("\nuraid: "))
 }
 
@@ -240,4 +254,21 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
         print(format_args!("  {slot:>2}  {state:<10} {uuid}  data {data_offset}+{data_size}  {path}"))?;
     }
     Ok(())
+}
+
+/// The consistency as `--consistency` takes it.
+fn consistency_name(consistency: Consistency) -> &'static str {
+    match consistency {
+        Consistency::Log => "log",
+        Consistency::Bitmap => "bitmap",
+        Consistency::None => "none",
+    }
+}
+
+/// The integrity as `--integrity` takes it.
+fn integrity_name(integrity: Integrity) -> &'static str {
+    match integrity {
+        Integrity::Crc32 => "crc32",
+        Integrity::None => "none",
+    }
 }

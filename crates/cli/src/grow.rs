@@ -1,12 +1,37 @@
 //! `uraid grow`: enlarges an array that is not being served.
 
+use std::path::PathBuf;
+
 use anyhow::Result;
+use clap::Args;
 use uraid_io::array::{Array, OpenOptions};
 use uraid_io::member::Access;
+use uraid_layout::Bytes;
+use uraid_serve::text::size;
 
-use crate::args::GrowArgs;
 use crate::examine;
-use crate::terminal::{Progress, print, size};
+use crate::terminal::{Progress, print};
+use crate::values::bytes;
+
+/// Arguments of `uraid grow`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  truncate --size 2G a.img b.img c.img && uraid grow a.img b.img c.img")]
+pub(crate) struct GrowArgs {
+    /// Data area of each member; max: all that the smallest member has room for
+    #[arg(long, value_parser = bytes_or_max, default_value = "max", value_name = "SIZE")]
+    size: Most,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// All members, in any order; the array has to be stopped cleanly
+    #[arg(required = true, value_name = "MEMBER")]
+    members: Vec<PathBuf>,
+}
+
+/// A size, or none: as much as there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Most(pub(crate) Option<Bytes>);
 
 /// Runs the command.
 pub(crate) fn run(args: &GrowArgs) -> Result<()> {
@@ -24,4 +49,8 @@ pub(crate) fn run(args: &GrowArgs) -> Result<()> {
         print(format_args!("grew from {} to {}", size(before), size(after)))?;
     }
     examine::show(&examine::report(&args.members)?, args.json)
+}
+
+fn bytes_or_max(text: &str) -> Result<Most, String> {
+    if text == "max" { Ok(Most(None)) } else { bytes(text).map(|bytes| Most(Some(bytes))) }
 }

@@ -7,26 +7,42 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
+use clap::Args;
 use serde::Serialize;
 use uraid_io::array::{Look, Patience, look};
 use uraid_io::member::Member;
+use uraid_serve::client::Client;
+use uraid_serve::health::words;
+use uraid_serve::names::level_title;
+use uraid_serve::protocol::{Request, Status};
+use uraid_serve::running;
+use uraid_serve::text::{chain, list as enumerate, size, visible};
 use uuid::Uuid;
 
-use crate::args::ListArgs;
-use crate::control::client::Client;
-use crate::control::protocol::{Request, Status};
 use crate::examine;
-use crate::health::words;
-use crate::running;
-use crate::shape::level_title;
 use crate::status::tone;
-use crate::terminal::{Colours, Tone, list as enumerate, print, print_json, size, visible};
+use crate::terminal::{Colours, Tone, print, print_json};
 
 /// How long a path may take to answer.
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// Number of paths to check at once.
 const PATHS_AT_ONCE: usize = 32;
+
+/// Arguments of `uraid list`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid list                                          running servers, block devices, this directory
+  uraid list /srv/images /dev/sd*
+  uraid list --json | jq -r .[].uri")]
+pub(crate) struct ListArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Files, devices and directories; what is not a member is skipped
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+}
 
 /// An array that was found.
 #[derive(Debug, Serialize)]
@@ -153,7 +169,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
         former: Vec::new(),
     };
     match examine::report(paths) {
-        Err(error) => Found { health: format!("not usable: {}", crate::chain(&error)), ..nothing },
+        Err(error) => Found { health: format!("not usable: {}", chain(&error)), ..nothing },
         Ok(report) => {
             let (members, former) = report.paths();
             // Members in use must be left alone, whatever they claim.

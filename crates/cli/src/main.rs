@@ -1,46 +1,37 @@
 //! The `uraid` command. Exit status: 0 success, 1 failure, 2 misuse.
 
-mod about;
-mod administer;
 mod advise;
 mod args;
 mod bench;
-mod complete;
+mod candidates;
+mod completions;
 mod config;
+mod config_file;
 mod configure;
-mod connections;
-mod control;
 mod create;
-mod events;
 mod examine;
 mod grow;
-mod health;
 mod layout;
+mod level;
 mod list;
-mod logging;
 mod man;
 mod map;
-mod meter;
-mod metrics;
+mod members;
+mod misuse;
 mod output;
-mod patience;
 mod probe;
 mod quickstart;
-mod reactor;
 mod record;
-mod recorder;
 mod report;
-mod running;
+mod scrub;
 mod serve;
-mod shape;
-mod signals;
+mod server_args;
+mod set;
 mod simulate;
-mod smart;
-mod spares;
-mod spin;
 mod status;
-mod systemd;
+mod stop;
 mod terminal;
+mod values;
 mod wait;
 mod wipe;
 
@@ -51,13 +42,16 @@ use std::process::{self, ExitCode};
 use clap::FromArgMatches as _;
 use uraid_io::array::{ConfigureError, CreateError};
 use uraid_layout::GeometryError;
+use uraid_serve::logging;
+use uraid_serve::text::chain;
 
-use args::{Cli, Command, Misuse};
+use args::{Cli, Command, LogFormat};
+use misuse::Misuse;
 use terminal::{Closed, Colours, Tone};
 
 fn main() -> ExitCode {
     abort_on_panic();
-    if let Some(code) = complete::complete() {
+    if let Some(code) = completions::complete(args::command) {
         return code;
     }
     let given = args::command().get_matches();
@@ -66,7 +60,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return fail(&error),
     };
-    logging::init(cli.log_format);
+    logging::init(match cli.log_format {
+        LogFormat::Text => logging::Format::Text,
+        LogFormat::Json => logging::Format::Json,
+    });
     let serves = matches!(cli.command, Command::Serve(_) | Command::Quickstart(_));
     let result = match cli.command {
         Command::Create(args) => create::run(&args),
@@ -81,21 +78,21 @@ fn main() -> ExitCode {
         Command::Layout(args) => layout::run(&args),
         Command::Quickstart(args) => quickstart::run(args),
         Command::Status(args) => status::run(&args),
-        Command::Set(args) => administer::set(&args),
-        Command::Fail(args) => administer::fail(&args),
-        Command::Remove(args) => administer::remove(&args),
-        Command::Add(args) => administer::add(&args),
-        Command::Replace(args) => administer::replace(&args),
-        Command::Scrub(args) => administer::scrub(&args),
-        Command::Wait(args) => wait::run(&args.server),
+        Command::Set(args) => set::run(&args),
+        Command::Fail(args) => members::fail(&args),
+        Command::Remove(args) => members::remove(&args),
+        Command::Add(args) => members::add(&args),
+        Command::Replace(args) => members::replace(&args),
+        Command::Scrub(args) => scrub::run(&args),
+        Command::Wait(args) => wait::run(&args),
         Command::Record(args) => record::run(&args),
         Command::Report(args) => report::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Advise(args) => advise::run(&args),
         Command::Simulate(args) => simulate::run(&args),
-        Command::Stop(args) => administer::stop(&args),
-        Command::Completions(args) => complete::run(&args),
-        Command::Man(args) => man::run(&args),
+        Command::Stop(args) => stop::run(&args),
+        Command::Completions(args) => completions::run(&args),
+        Command::Man(args) => man::run(&args, args::command()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -129,13 +126,4 @@ fn is_misuse(error: &anyhow::Error) -> bool {
         || error.is::<GeometryError>()
         || error.downcast_ref::<CreateError>().is_some_and(CreateError::is_misuse)
         || matches!(error.downcast_ref(), Some(ConfigureError::Unsuited { .. } | ConfigureError::Name(_)))
-}
-
-/// An error with its causes. Many messages end with their cause's message; each is printed once.
-pub(crate) fn chain(error: &anyhow::Error) -> String {
-    error.chain().map(ToString::to_string).fold(String::new(), |text, cause| match text.as_str() {
-        "" => cause,
-        said if said.contains(&cause) => text,
-        _ => text + ": " + &cause,
-    })
 }

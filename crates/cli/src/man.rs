@@ -3,16 +3,24 @@
 use std::fs;
 use std::io::Write as _;
 use std::path::Path;
+use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
 
-use crate::args::{self, ManArgs};
+/// Arguments of `uraid man`.
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Directory that exists
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
+}
 
-/// Writes `uraid.1`, `uraid-create.1` and so on.
-pub(crate) fn run(args: &ManArgs) -> Result<()> {
-    let mut command = args::command().disable_help_subcommand(true);
+/// Writes `uraid.1`, `uraid-create.1` and so on, for this command line.
+pub(crate) fn run(args: &ManArgs, command: clap::Command) -> Result<()> {
+    let mut command = command.disable_help_subcommand(true);
     command.build();
     write(&command, &args.directory)
 }

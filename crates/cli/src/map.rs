@@ -1,16 +1,44 @@
 //! `uraid map`: where a block and its parity are stored, and the operations to read and write it.
 
+mod placed;
+
+use std::path::PathBuf;
+
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use serde::Serialize;
 use uraid_layout::geometry::Location;
 use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
 use uraid_layout::{Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
+use uraid_serve::text::list;
 
-use crate::args::MapArgs;
-use crate::shape::{self, Placed};
-use crate::terminal::{self, print};
+use crate::terminal::{print, print_json};
+use crate::values::members;
+use placed::{DescribedArgs, Placed};
+
+/// Arguments of `uraid map`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid map --lba 2048 a.img b.img c.img
+  uraid map --lba 0 --level rm2 --members 7 --rm2-m 3 --failed 1,3")]
+pub(crate) struct MapArgs {
+    /// Block: a 512-byte sector of the array
+    #[arg(long, value_parser = lba, value_name = "N")]
+    lba: Lba,
+    /// Assume that these members are missing, such as 1,3
+    #[arg(long, value_parser = members, default_value = "", hide_default_value = true, value_name = "SLOTS")]
+    failed: MemberSet,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    described: DescribedArgs,
+    /// Members of an array; or use --level and --members instead
+    #[arg(value_name = "MEMBER", conflicts_with_all = ["level", "member_count"])]
+    members: Vec<PathBuf>,
+}
 
 /// The answer. Sectors have 512 bytes.
 #[derive(Debug, Serialize)]
@@ -67,7 +95,7 @@ struct Sum {
 
 /// Runs the command.
 pub(crate) fn run(args: &MapArgs) -> Result<()> {
-    let placed = shape::placed(args)?;
+    let placed = placed::placed(&args.members, &args.described)?;
     let geometry = &placed.geometry;
     let capacity = geometry.capacity();
     ensure!(args.lba < Lba(capacity.0), "block {} is beyond the array, which has {capacity} sectors", args.lba);
@@ -75,7 +103,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
     ensure!(stranger.is_none(), "the array has no member {}", stranger.unwrap_or_default());
     let failed = args.failed.union(placed.missing);
     let mapping = mapping(&placed, args.lba, failed)?;
-    if args.json { terminal::print_json(&mapping) } else { show(&placed, &mapping) }
+    if args.json { print_json(&mapping) } else { show(&placed, &mapping) }
 }
 
 fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
@@ -151,7 +179,7 @@ fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
     print(format_args!("  parity stripe {stripe}, unit {unit}, sector {offset} of its chunk"))?;
     let state = match failed.as_slice() {
         [] => String::new(),
-        failed => format!(" without members {}", terminal::list(failed)),
+        failed => format!(" without members {}", list(failed)),
     };
     print(format_args!("reading it{state}: {}", count(read)))?;
     steps(read)?;
@@ -187,4 +215,8 @@ fn steps(operations: &Operations) -> Result<()> {
 fn place(at: &Sector) -> String {
     let path = at.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
     format!("member {}{path} sector {}", at.member, at.sector)
+}
+
+fn lba(text: &str) -> Result<Lba, String> {
+    text.parse().map(Lba).map_err(|_| format!("'{text}' is not a sector number"))
 }

@@ -3,14 +3,26 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use clap::Args;
 use uraid_io::array::CreateOptions;
 use uraid_io::format::superblock::{Allocation, Integrity};
 use uraid_layout::{Bytes, Level, Rotation};
+use uraid_serve::clock::now;
 
-use crate::args::{BusyPoll, CacheArgs, LimitArgs, QuickstartArgs, ServeArgs, WantedArgs, WatchArgs};
-use crate::patience::PatienceArgs;
+use crate::serve::args::{BusyPoll, CacheArgs, LimitArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs};
+use crate::serve::listen::EndpointArgs;
 use crate::terminal::print;
 use crate::{create, serve};
+
+/// Arguments of `uraid quickstart`.
+#[derive(Debug, Args)]
+pub(crate) struct QuickstartArgs {
+    #[command(flatten)]
+    endpoint: EndpointArgs,
+    /// Directory for the members
+    #[arg(default_value = "./uraid-demo", value_name = "DIR")]
+    dir: PathBuf,
+}
 
 /// The demonstration array: RAID 5 of four files of 64 MiB.
 const MEMBERS: usize = 4;
@@ -33,7 +45,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
             consistency: None,
             log_size: None,
             integrity: Integrity::None,
-            created: create::now()?,
+            created: now()?,
         };
         create::make(&all, &options)?;
         print(format_args!("created a RAID 5 of {MEMBERS} files in {}", dir.display()))?;

@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
+use uraid_serve::protocol::{Recorded, Recording, Request};
+use uraid_serve::signals;
 
-use crate::args::{ServerArgs, period};
-use crate::control::protocol::{Recorded, Recording, Request};
-use crate::signals;
+use crate::server_args::ServerArgs;
 use crate::terminal::print;
+use crate::values::period;
 
 /// How often requests are fetched. The server keeps many more than arrive meanwhile.
 const PERIOD: Duration = Duration::from_millis(100);

@@ -20,14 +20,16 @@ use uraid_io::array::{Patience, candidates, judge, look};
 use uraid_io::disk::UringDisk;
 use uraid_io::member::Access;
 use uraid_layout::draw::draw;
+use uraid_serve::client::Client;
+use uraid_serve::protocol::{Metrics, Request, Status};
+use uraid_serve::text::chain;
 
-use crate::args::{ServerArgs, period};
-use crate::control::client::Client;
-use crate::control::protocol::{Metrics, Request, Status};
 use crate::examine;
 use crate::layout;
 use crate::output;
+use crate::server_args::ServerArgs;
 use crate::terminal::print;
+use crate::values::period;
 use redact::Redactor;
 
 /// Maximum amount of another program's output; the rest is ignored.
@@ -114,7 +116,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<()> {
 impl Report {
     /// Adds the content of a section, or why there is none.
     fn section(&mut self, title: &str, found: Result<String>) {
-        let found = found.unwrap_or_else(|error| format!("not known: {}", crate::chain(&error)));
+        let found = found.unwrap_or_else(|error| format!("not known: {}", chain(&error)));
         self.text += &format!("== {title} ==\n\n{}\n\n", found.trim_end());
     }
 }
@@ -138,7 +140,7 @@ fn system() -> String {
         |resource| getrlimit(resource).current.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string());
     let uring = match UringDisk::new(Vec::new(), 8) {
         Ok(_) => "available".to_owned(),
-        Err(error) => crate::chain(&error.into()),
+        Err(error) => chain(&error.into()),
     };
     let disabled = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
     let os = fs::read_to_string("/etc/os-release").unwrap_or_default();
@@ -191,7 +193,7 @@ fn looks(paths: &[PathBuf], deadline: Duration) -> Result<String> {
     for found in look(paths, &mut Patience::new(Some(deadline), || ()))? {
         let said = match found.found {
             Ok((_, superblock)) => format!("slot {} of {}", superblock.slot, superblock.array),
-            Err(reason) => crate::chain(&reason.into()),
+            Err(reason) => chain(&reason.into()),
         };
         lines.push(format!("{}: {said}", found.path.display()));
     }

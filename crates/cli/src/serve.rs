@@ -1,37 +1,33 @@
 //! `uraid serve`: serves an array as a network block device, in the foreground.
 
+pub(crate) mod args;
 mod late;
+pub(crate) mod listen;
+mod spares;
 mod start;
 
-use std::cell::Cell;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf, absolute};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Resource, Signal, getppid, getrlimit, set_parent_process_death_signal};
-use tokio::task::{LocalSet, spawn_local};
 use uraid_io::array::Array;
 use uraid_io::engine::CacheMode;
-use uraid_layout::{Bytes, MemberSet};
-use uraid_nbd::{BlockSizes, Connections, Endpoint, ExportInfo, Listener, Server, UnixSocket, descriptors_needed};
+use uraid_layout::Bytes;
+use uraid_nbd::{BlockSizes, Endpoint, ExportInfo, Listener, UnixSocket, descriptors_needed};
+use uraid_serve::server::{self, Options, Reachable, Sockets};
+use uraid_serve::signals::{Signals, outlive_file_limits};
+use uraid_serve::smart::Smart;
+use uraid_serve::systemd::{self, Notifier};
+use uraid_serve::text::quoted;
+use uraid_serve::{Caching, LastResort, Settings, check_program};
 
-use crate::about::About;
-use crate::args::{BusyPoll, CacheName, EndpointArgs, ListenAt, Misuse, ReadAhead, ServeArgs, WatchArgs};
-use crate::connections::{self, ConnectionThreads};
-use crate::control::{self, Control};
-use crate::events::{HOOK_TIME_MAX, Hook, Watcher, check_program};
-use crate::logging;
-use crate::metrics::Exporter;
-use crate::reactor::{Caching, KEPT, LastResort, Reactor, Settings};
-use crate::recorder::Recorder;
-use crate::running::Registration;
-use crate::signals::{Signals, outlive_file_limits};
-use crate::smart::Smart;
-use crate::systemd::{self, Notifier};
-use crate::terminal::{print, quoted};
+use crate::misuse::Misuse;
+use crate::terminal::print;
+use args::{BusyPoll, CacheName, ReadAhead, ServeArgs, WatchArgs};
+use listen::{EndpointArgs, ListenAt};
 use start::{Started, start};
 
 /// How long `--busy-poll auto` polls for the next command: slightly longer than a client on another core takes to wake
@@ -55,9 +51,6 @@ const REQUEST_BYTES_MAX: u32 = 32 << 20;
 const DESCRIPTORS: u64 = 20;
 const DESCRIPTORS_OF_THREAD: u64 = 4;
 
-/// How long a stop may take before a log message says what it waits for.
-const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
-
 /// Serves until SIGINT or SIGTERM.
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     ensure_descriptors(args)?;
@@ -71,15 +64,22 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let (signals, notifier) = (Signals::listen()?, Rc::new(Notifier::from_env()));
     let addresses = args.endpoint.listen.as_ref().map(ListenAt::addresses).transpose()?;
     let metrics = args.watch.metrics.as_ref().map(ListenAt::addresses).transpose()?;
-    let started = start(args, &notifier)?;
+    let Started { array, spares } = start(args, &notifier)?;
     signals.hand_over();
-    let info = info(&started.array, args);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = LocalSet::new()
-        .block_on(&runtime, serve(started, info, args, Outside { addresses, metrics, smart }, &signals, notifier));
-    // A hanging file system must not delay the exit.
-    runtime.shutdown_background();
-    served
+    let options = Options {
+        info: info(&array, args),
+        settings: settings(&array, args),
+        connection_threads: args.connection_threads,
+        spares,
+        config: args.config.clone(),
+        rebuild_limit: args.limits.rebuild_limit.0,
+        scrub_limit: args.limits.scrub_limit.0,
+        scrub_every: args.scrub_every,
+        metrics,
+        on_event: args.watch.on_event.clone(),
+        smart,
+    };
+    server::run(array, options, &signals, notifier, || sockets(args, addresses.as_deref()), announce)
 }
 
 /// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.
@@ -149,170 +149,6 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     Settings { busy_poll, caching, request_memory, patience: args.patience.into(), last_resort }
 }
 
-/// Resources checked before the array is opened.
-struct Outside {
-    /// Addresses to listen at, for TCP.
-    addresses: Option<Vec<SocketAddr>>,
-    /// Addresses for metrics. The first usable one serves them.
-    metrics: Option<Vec<SocketAddr>>,
-    smart: Option<Smart>,
-}
-
-async fn serve(
-    Started { array, spares }: Started,
-    info: ExportInfo,
-    args: &ServeArgs,
-    Outside { addresses, metrics, smart }: Outside,
-    signals: &Signals,
-    notifier: Rc<Notifier>,
-) -> Result<()> {
-    let hook = args.watch.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
-    let listener = listener(&args.endpoint, addresses.as_deref(), &args.members)?;
-    let socket = control_socket(listener.endpoint(), &args.watch)?;
-    let exporter = match metrics {
-        Some(addresses) => Some(Exporter::listen(&addresses).await?),
-        None => None,
-    };
-    let settings = settings(&array, args);
-    let threads = args.connection_threads;
-    let about = About::new(&array, listener.endpoint().uri(&info.name), args.read_only, threads, spares);
-    let about = Rc::new(About { config: args.config.clone(), ..about });
-    let service = Service::start(array, &info, settings, threads)?;
-    let (reactor, connections) = service.parts();
-    let control = Rc::new(Control::new(Rc::clone(&about), Rc::clone(&reactor), connections));
-    control.limit_rebuilds(args.limits.rebuild_limit.0);
-    control.limit_scrubs(args.limits.scrub_limit.0);
-    let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
-    if let Some(socket) = socket {
-        spawn_local(control::serve(Rc::clone(&control), socket));
-    }
-    announce(listener.endpoints(), &info)?;
-    let mut exporting = None;
-    if let Some(exporter) = exporter {
-        print(format_args!("metrics at {}", exporter.url()))?;
-        exporting = Some(exporter.spawn(Rc::clone(&reactor), Rc::clone(&about)));
-    }
-    notifier.ready();
-    let alive = Rc::clone(&notifier);
-    spawn_local(async move { alive.keep_alive().await });
-    let summing = logging::sum_up()?;
-    reactor.watch(|now| Watcher::new(about, now, hook, Rc::clone(&notifier)));
-    if !args.read_only {
-        control.resume_scrub();
-    }
-    spawn_local(Rc::clone(&control).look_after_scrubs(args.scrub_every));
-    if !args.read_only {
-        spawn_local(Rc::clone(&control).keep_whole());
-    }
-    if let Some(smart) = smart {
-        spawn_local(smart.look_after_disks(Rc::clone(&reactor)));
-    }
-    let known = Cell::new(MemberSet::EMPTY);
-    let stop = async {
-        tokio::select! {
-            () = control.stopped() => {}
-            () = signals.heard() => {}
-        }
-        notifier.stopping();
-        known.set(reactor.vacancies());
-        // Deleted members end with the server, and the next start must not wait for them.
-        reactor.give_up_deleted().await;
-        spawn_local(say_what_stops(Rc::clone(&reactor)));
-        Box::pin(control.end_scrub()).await;
-    };
-    let served = service.serve(listener, stop).await;
-    let closed = served
-        .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
-    let lost = reactor.vacancies().minus(known.get());
-    reactor.finish_disowning().await;
-    // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
-    // program.
-    reactor.release();
-    if let Some(exporting) = exporting {
-        exporting.abort();
-        let _ = exporting.await;
-    }
-    control.close_door().await;
-    control.end(&closed, lost).await;
-    if let Some(watcher) = reactor.watcher() {
-        watcher.end(signals.heard()).await;
-    }
-    drop((summing, registration));
-    closed
-}
-
-/// Logs what a slow stop waits for while clients' requests are in flight.
-async fn say_what_stops(reactor: Rc<Reactor>) {
-    tokio::time::sleep(STOP_SAID_AFTER).await;
-    let requests = reactor.under_way();
-    if requests > 0 {
-        tracing::warn!(requests, "stopping waits for what clients have asked for");
-    }
-}
-
-/// The array's reactor, and what serves its clients: the same thread, or connection threads.
-enum Service {
-    Alone(Rc<Reactor>, Server<Reactor>),
-    Beside(Rc<Reactor>, ConnectionThreads),
-}
-
-impl Service {
-    fn start(array: Array, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
-        if threads > 0 {
-            let recorder = Arc::<Recorder>::default();
-            let options = connections::Options {
-                info: info.clone(),
-                limits: settings.limits(threads),
-                kept: Bytes(KEPT.0 / u64::from(threads)),
-                busy_poll: settings.busy_poll,
-                recorder: Arc::clone(&recorder),
-            };
-            let (threads, callers) = ConnectionThreads::start(threads.into(), &options)?;
-            let reactor = Reactor::new(array.into_engine()?, info.clone(), settings, Some(callers), recorder);
-            return Ok(Self::Beside(Rc::new(reactor), threads));
-        }
-        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None, Arc::default()));
-        let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
-        reactor.count_request_memory(server.request_memory());
-        Ok(Self::Alone(reactor, server))
-    }
-
-    /// The reactor and its clients.
-    fn parts(&self) -> (Rc<Reactor>, Connections) {
-        match self {
-            Self::Alone(reactor, server) => (Rc::clone(reactor), server.connections()),
-            Self::Beside(reactor, threads) => (Rc::clone(reactor), threads.connections()),
-        }
-    }
-
-    /// Serves until `shutdown` completes.
-    async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let mut ring = self.parts().0.spawn();
-        let served = async {
-            match self {
-                Self::Alone(_, server) => {
-                    warn_unless(server.serve(listener, shutdown).await);
-                    Ok(())
-                }
-                Self::Beside(_, threads) => threads.serve(listener, shutdown).await,
-            }
-        };
-        tokio::select! {
-            served = served => served?,
-            broken = &mut ring => return broken?,
-        }
-        ring.abort();
-        Ok(())
-    }
-}
-
-/// Logs a warning if a shutdown did not wait for all replies.
-pub(crate) fn warn_unless(answered: bool) {
-    if !answered {
-        tracing::warn!("some requests were not answered in time");
-    }
-}
-
 /// The cache mode and the cache's memory.
 fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let mode = match args.cache.cache {
@@ -325,6 +161,12 @@ fn caching(args: &ServeArgs) -> Option<(CacheMode, Bytes)> {
     let size = args.cache.cache_size.unwrap_or(Bytes(CACHE_BYTES.0.min(eighth)));
     // A read-only array still uses the cache for read-ahead.
     Some((if args.read_only { CacheMode::WriteThrough } else { mode }, size))
+}
+
+fn sockets(args: &ServeArgs, addresses: Option<&[SocketAddr]>) -> Result<Sockets> {
+    let listener = listener(&args.endpoint, addresses, &args.members)?;
+    let control = control_socket(listener.endpoint(), &args.watch)?;
+    Ok(Sockets { listener, control })
 }
 
 fn listener(endpoint: &EndpointArgs, addresses: Option<&[SocketAddr]>, members: &[PathBuf]) -> Result<Listener> {
@@ -356,10 +198,22 @@ fn control_socket(endpoint: &Endpoint, args: &WatchArgs) -> Result<Option<UnixSo
     let path = match (&args.control, endpoint) {
         (Some(path), _) => path.clone(),
         // A socket without a name has no directory to put it in.
-        (None, Endpoint::Unix(socket)) if socket.file_name().is_some() => control::beside(socket)?,
+        (None, Endpoint::Unix(socket)) if socket.file_name().is_some() => beside(socket)?,
         (None, _) => return Ok(None),
     };
     Ok(Some(UnixSocket::bind(&path)?))
+}
+
+/// The control socket beside an NBD socket: `X.sock` -> `X.ctl`.
+fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
+    if socket.extension().is_some_and(|extension| extension == "ctl") {
+        let path = socket.display();
+        return Err(Misuse(format!(
+            "{path}: this is the name of a control socket; name the socket for clients {}",
+            socket.with_extension("sock").display()
+        )));
+    }
+    Ok(socket.with_extension("ctl"))
 }
 
 /// The default socket, in the first member's directory. For devices it is in the working directory.
@@ -369,7 +223,7 @@ fn default_socket(members: &[PathBuf]) -> PathBuf {
 }
 
 /// Prints where the array is served and how clients connect.
-fn announce(endpoints: &[Endpoint], info: &ExportInfo) -> Result<()> {
+fn announce(Reachable { endpoints, info, metrics }: &Reachable<'_>) -> Result<()> {
     let endpoint = &endpoints[0];
     let uri = endpoint.uri(&info.name);
     print(format_args!("{uri}"))?;
@@ -385,7 +239,8 @@ fn announce(endpoints: &[Endpoint], info: &ExportInfo) -> Result<()> {
     print(format_args!("  {client} -b {} -C 4", info.block_sizes.minimum_bytes.max(512)))?;
     print(format_args!("  qemu-img info {uri}"))?;
     print(format_args!("  fio --name=try --ioengine=nbd --uri={uri} --rw=randread --bs=4k --iodepth=32 --size=16m"))?;
-    print(format_args!("stop with Ctrl-C"))
+    print(format_args!("stop with Ctrl-C"))?;
+    metrics.as_ref().map_or(Ok(()), |url| print(format_args!("metrics at {url}")))
 }
 
 /// Quotes a URI, because some of its characters are special in shells.

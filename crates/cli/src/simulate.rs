@@ -11,7 +11,8 @@ use clap::{Args, Subcommand, ValueEnum};
 use uraid_model::papers::report::Report;
 use uraid_model::papers::{self, Grid, PAPERS, Settings, render};
 
-use crate::args::{LevelName, Misuse};
+use crate::level::LevelName;
+use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};
 
 /// Arguments of `uraid simulate`.

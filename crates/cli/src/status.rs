@@ -4,16 +4,18 @@ use std::io::{self, IsTerminal as _};
 use std::time::Duration;
 
 use anyhow::Result;
-
-use crate::args::StatusArgs;
-use crate::control::protocol::{
+use clap::Args;
+use uraid_serve::clock::now;
+use uraid_serve::health::words;
+use uraid_serve::names::level_title;
+use uraid_serve::protocol::{
     Fill, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status,
     Trouble,
 };
-use crate::create::now;
-use crate::health::words;
-use crate::shape::level_title;
-use crate::terminal::{Colours, Tone, duration, print, print_json, size, visible};
+use uraid_serve::text::{duration, size, visible};
+
+use crate::server_args::ServerArgs;
+use crate::terminal::{Colours, Tone, print, print_json};
 
 /// Polling interval.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -23,6 +25,22 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 
 /// Width of a bar, in characters.
 const BAR: u64 = 30;
+
+/// Arguments of `uraid status`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid status --watch
+  uraid status --socket /run/vault.sock --json | jq .health")]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Repeat every second until the server ends
+    #[arg(long, short)]
+    watch: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 /// Runs the command.
 pub(crate) fn run(args: &StatusArgs) -> Result<()> {

@@ -3,19 +3,29 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
+use clap::Args;
+use uraid_serve::client::Client;
+use uraid_serve::health::words;
+use uraid_serve::protocol::{HealthState, Request, Status};
 
-use crate::args::ServerArgs;
-use crate::control::client::Client;
-use crate::control::protocol::{HealthState, Request, Status};
-use crate::health::words;
+use crate::server_args::ServerArgs;
 use crate::terminal::{Progress, print};
 
 /// Polling interval.
 const PERIOD: Duration = Duration::from_millis(200);
 
+/// Arguments of `uraid wait`.
+#[derive(Debug, Args)]
+#[command(after_help = "Example:
+  uraid replace d3.img /dev/sdf && uraid wait")]
+pub(crate) struct WaitArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+}
+
 /// Waits until no rebuild, copy or scrub is running, or until one can't continue. Succeeds if the array is whole then.
-pub(crate) fn run(args: &ServerArgs) -> Result<()> {
-    let health = until_none(&mut args.connect()?, &Work::ALL)?.health;
+pub(crate) fn run(args: &WaitArgs) -> Result<()> {
+    let health = until_none(&mut args.server.connect()?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
     print(format_args!("{}", words(&health)))
 }

@@ -3,13 +3,29 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail, ensure};
+use clap::Args;
 use uraid_io::Error;
 use uraid_io::format::superblock::SuperblockError;
 use uraid_io::member::{Access, FileId, Member};
 use uraid_io::superblock;
+use uraid_serve::text::visible;
 
-use crate::args::WipeArgs;
-use crate::terminal::{print, visible};
+use crate::terminal::print;
+
+/// Arguments of `uraid wipe`.
+#[derive(Debug, Args)]
+#[command(after_help = "Without --force it shows what the members belong to, and changes nothing.
+
+Example:
+  uraid wipe --force /dev/sdf")]
+pub(crate) struct WipeArgs {
+    /// Wipe: the array can't use these members any more
+    #[arg(long)]
+    force: bool,
+    /// Members that no server uses
+    #[arg(required = true, value_name = "MEMBER")]
+    members: Vec<PathBuf>,
+}
 
 /// Whether two paths lead to the same file. Opening it twice would conflict with its own lock.
 fn same_file(one: &Path, other: &Path) -> bool {

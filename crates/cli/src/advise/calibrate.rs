@@ -12,9 +12,10 @@ use uraid_lab::plan::Storage;
 use uraid_lab::stats::median_of;
 use uraid_lab::{Arrays, Config, Driver, Load, Plan, Results, Rounds, run};
 use uraid_model::advise::trial::{CACHE, Trial};
+use uraid_serve::text::size;
 
 use crate::bench::arrays::{ensure_room, observed};
-use crate::terminal::{print, size};
+use crate::terminal::print;
 
 /// The chunks that are measured.
 const CHUNKS: [u64; 3] = [16 << 10, 64 << 10, 256 << 10];

@@ -13,10 +13,13 @@ use uraid_lab::plan::{Storage, size as unit};
 use uraid_lab::run::{Observer, Progress, room};
 use uraid_lab::{Arrays, Error, Rounds};
 use uraid_layout::{Bytes, Geometry, Sectors, Spec};
+use uraid_serve::signals;
+use uraid_serve::text::{duration, quoted, size};
 
-use crate::args::{CacheName, LevelName, bytes, period};
-use crate::signals;
-use crate::terminal::{StepBar, duration, quoted, size};
+use crate::level::LevelName;
+use crate::serve::args::CacheName;
+use crate::terminal::StepBar;
+use crate::values::{bytes, period};
 
 /// The most members of an array.
 const MEMBERS_MAX: i64 = 64;

@@ -9,8 +9,9 @@ use uraid_lab::{Config, Driver, Error, Load, Plan, Results, Summary, fio, load, 
 use uraid_layout::Bytes;
 
 use super::arrays::{ArraysArgs, ensure_room, observed, positive_seconds, seconds};
-use crate::args::{Misuse, bytes};
+use crate::misuse::Misuse;
 use crate::terminal::print;
+use crate::values::bytes;
 
 /// Arguments of `uraid bench chunk`.
 #[derive(Debug, Args)]

@@ -6,9 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use uraid_lab::retrieval::{self, Plan, Results, Summary, Way, ensure_root};
 use uraid_model::papers::hauser::PROCESSES;
+use uraid_serve::text::size;
 
 use super::arrays::{ArraysArgs, ensure_room, observed, positive_seconds};
-use crate::terminal::{print, size};
+use crate::terminal::print;
 
 /// Arguments of `uraid bench retrieval`.
 #[derive(Debug, Args)]

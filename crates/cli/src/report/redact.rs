@@ -4,9 +4,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
+use uraid_serve::text::visible;
 use uuid::Uuid;
-
-use crate::terminal::visible;
 
 /// The private words, and the names that replace them.
 pub(super) struct Redactor {

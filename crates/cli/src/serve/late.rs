@@ -9,9 +9,8 @@ use anyhow::Result;
 use uraid_io::array::{Candidate, Look, Patience, Wanted, judge, look};
 use uraid_io::cache::TICK;
 use uraid_io::format::superblock::Superblock;
-
-use crate::systemd::Notifier;
-use crate::terminal::list;
+use uraid_serve::systemd::Notifier;
+use uraid_serve::text::list;
 
 /// How long to wait for missing members before logging it.
 const SAID_AFTER: Duration = Duration::from_secs(2);

@@ -13,12 +13,14 @@ use uraid_io::array::{
 use uraid_io::format::log::replay::ReplayError;
 use uraid_io::member::{Access, MemberError};
 use uraid_layout::{Bytes, MemberIndex};
+use uraid_serve::spare::Spare;
+use uraid_serve::systemd::Notifier;
+use uraid_serve::text::{list, size};
 
-use super::late;
-use crate::args::{Misuse, ServeArgs};
-use crate::spares::{self, Spare};
-use crate::systemd::Notifier;
-use crate::terminal::{self, Progress, list, print};
+use super::args::ServeArgs;
+use super::{late, spares};
+use crate::misuse::Misuse;
+use crate::terminal::{Progress, print};
 
 /// How often the start asks the service manager for more time, in ticks of 100 ms, and how much it asks for.
 const EXTENDED_EVERY: u32 = 100;
@@ -158,7 +160,7 @@ fn agree(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Arra
         return Ok(array);
     }
     let (part, all) = (array.recovery_bytes(), array.geometry.capacity().bytes());
-    let (part_size, all_size) = (terminal::size(part.0), terminal::size(all.0));
+    let (part_size, all_size) = (size(part.0), size(all.0));
     if array.is_initialising() {
         let members = list(&array.geometry.all_members().iter().collect::<Vec<_>>());
         tracing::warn!("creating the array was cut off: zeroing {part_size} on members {members} first");
@@ -199,7 +201,7 @@ fn warn(array: &Array) -> Result<()> {
     }
     let total: u64 = doubtful.iter().map(|range| range.end.0 - range.start.0).sum();
     let Bytes(all) = array.geometry.capacity().bytes();
-    let (total, all) = (terminal::size(total), terminal::size(all));
+    let (total, all) = (size(total), size(all));
     tracing::error!(
         "something was written in {total} of {all} since: what is read there may be old, or wrong where it is computed"
     );

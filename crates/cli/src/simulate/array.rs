@@ -12,10 +12,13 @@ use uraid_model::mech::{
     ArraySpec, CacheSpec, DiskSpec, Outcome, SecondParity, Spindles, State, StopRule, System, presets,
 };
 use uraid_model::workloads;
+use uraid_serve::text::{duration, size};
 
 use super::ModelledLevel;
-use crate::args::{Misuse, PlacementArgs, bytes, members};
-use crate::terminal::{duration, print, print_json, size};
+use crate::level::PlacementArgs;
+use crate::misuse::Misuse;
+use crate::terminal::{print, print_json};
+use crate::values::{bytes, members};
 
 /// What an answer from the cache takes, in microseconds.
 const HIT_US: f64 = 20.0;

@@ -6,11 +6,13 @@ use serde::Serialize;
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uraid_model::mech::{ArraySpec, Disk, DiskSpec, SecondParity, Spindles, State, System};
 use uraid_model::reliability;
+use uraid_serve::text::{duration, size};
 
 use super::ModelledLevel;
 use super::array::{DiskArgs, REBUILT_AT_ONCE, rebuild_s, under};
-use crate::args::{Misuse, bytes, period};
-use crate::terminal::{duration, print, print_json, size};
+use crate::misuse::Misuse;
+use crate::terminal::{print, print_json};
+use crate::values::{bytes, period};
 
 /// Arguments of `uraid simulate reliability`.
 #[derive(Debug, Args)]

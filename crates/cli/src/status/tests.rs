@@ -1,10 +1,10 @@
 //! The text for people, for the array described here.
 
 use uraid_io::histogram::Histogram;
+use uraid_serve::protocol::{Ailing, Health, HealthState, Limits, Traffic};
 use uuid::Uuid;
 
 use super::*;
-use crate::control::protocol::{Ailing, Health, HealthState, Limits, Traffic};
 
 fn member(slot: u8, state: MemberState) -> Member {
     Member {

@@ -1,0 +1,78 @@
+//! An array to answer questions about: an existing one, or one that options describe.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use uraid_io::array::{candidates, judge};
+use uraid_io::member::Access;
+use uraid_layout::{Bytes, Geometry, MemberSet, Spec};
+
+use crate::level::{LevelName, MEMBERS_MAX, PlacementArgs};
+use crate::misuse::Misuse;
+use crate::values::bytes;
+
+/// An array that need not exist.
+#[derive(Debug, Args)]
+pub(super) struct DescribedArgs {
+    /// RAID level of an array that need not exist
+    #[arg(long, value_enum, requires = "member_count")]
+    level: Option<LevelName>,
+    /// Number of members of an array that need not exist
+    #[arg(long = "members", id = "member_count", value_name = "N", requires = "level")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=MEMBERS_MAX))]
+    count: Option<u8>,
+    /// Data area of each member of an array that need not exist
+    #[arg(long, value_parser = bytes, default_value = "1G", value_name = "SIZE")]
+    size: Bytes,
+    #[command(flatten)]
+    placement: PlacementArgs,
+}
+
+/// A geometry, and the positions of its members' data areas.
+#[derive(Debug)]
+pub(super) struct Placed {
+    pub(super) geometry: Geometry,
+    pub(super) members: Vec<PlacedMember>,
+    /// Members of an existing array that were not named or do not count.
+    pub(super) missing: MemberSet,
+}
+
+/// One member.
+#[derive(Clone, Debug, Default)]
+pub(super) struct PlacedMember {
+    /// `None` if the array does not exist, or the member is missing.
+    pub(super) path: Option<PathBuf>,
+    pub(super) data_offset: Bytes,
+}
+
+/// The array of these members, or without any the one that is described.
+pub(super) fn placed(members: &[PathBuf], args: &DescribedArgs) -> Result<Placed> {
+    if members.is_empty() { described(args) } else { existing(members) }
+}
+
+fn existing(paths: &[PathBuf]) -> Result<Placed> {
+    let named = candidates(paths, Access::Inspect)?;
+    let candidates: Vec<_> = named.members.into_iter().map(|opened| opened.candidate).collect();
+    let verdict = judge(&candidates)?;
+    let member = |index: &Option<usize>| {
+        let candidate = index.map(|index| &candidates[index]);
+        let path = candidate.map(|candidate| candidate.path.clone());
+        // Missing members have their data at the same offset as the others, unless their sizes differ.
+        let areas = candidate.map_or(verdict.superblock.areas, |candidate| candidate.superblock.areas);
+        PlacedMember { path, data_offset: areas.data.offset }
+    };
+    let members = verdict.slots.iter().map(member).collect();
+    Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry })
+}
+
+fn described(args: &DescribedArgs) -> Result<Placed> {
+    let (Some(name), Some(count)) = (args.level, args.count) else {
+        bail!(Misuse("name the members of an array, or describe one with --level and --members".into()));
+    };
+    let level = args.placement.level(name, count)?;
+    let spec = Spec { level, members: count, chunk: args.placement.chunk, member_size: args.size.whole_sectors() };
+    let geometry = Geometry::new(spec)?;
+    let members = vec![PlacedMember::default(); geometry.members()];
+    Ok(Placed { geometry, members, missing: MemberSet::EMPTY })
+}

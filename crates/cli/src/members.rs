@@ -1,0 +1,140 @@
+//! `uraid fail`, `remove`, `add` and `replace`: change the members of a running array.
+
+use std::path::{PathBuf, absolute};
+
+use anyhow::Result;
+use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
+use serde_json::Value;
+use uraid_layout::Bytes;
+use uraid_serve::protocol::{Added, Replaced, Request};
+use uuid::Uuid;
+
+use crate::candidates;
+use crate::server_args::ServerArgs;
+use crate::terminal::print;
+use crate::values::bytes;
+
+/// A member of an array that is being served.
+#[derive(Debug, Args)]
+pub(crate) struct MemberArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Slot, path or UUID
+    #[arg(value_name = "MEMBER", add = ArgValueCompleter::new(candidates::members))]
+    member: String,
+}
+
+/// Arguments of `uraid add`.
+#[derive(Debug, Args)]
+#[command(after_help = "A former member gets only what it missed. Anything else is added as a new member, or as a
+spare if no member is missing.
+
+Examples:
+  uraid add d3.img                                    a former member, or an empty file
+  uraid add --size 1G new.img                         a new file of this size
+  uraid add --socket /run/vault.sock /dev/sdf         to another server")]
+pub(crate) struct AddArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Size of a file that does not exist yet
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    size: Option<Bytes>,
+    /// Overwrite what PATH holds
+    #[arg(long)]
+    force: bool,
+    /// File or block device
+    #[arg(value_name = "PATH")]
+    path: PathBuf,
+}
+
+/// Arguments of `uraid replace`.
+#[derive(Debug, Args)]
+#[command(after_help = "Redundancy is never reduced: the old member is used until the copy is complete.
+
+Examples:
+  uraid replace 3 /dev/sdf                            the member in slot 3
+  uraid replace --size 1G d3.img new.img              a new file of this size
+  uraid fail new.img                                  gives up the copy")]
+pub(crate) struct ReplaceArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Size of a file that does not exist yet
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    size: Option<Bytes>,
+    /// Overwrite what NEW holds
+    #[arg(long)]
+    force: bool,
+    /// Slot, path or UUID of the member to replace
+    #[arg(value_name = "OLD", add = ArgValueCompleter::new(candidates::members))]
+    old: String,
+    /// File or block device
+    #[arg(value_name = "NEW")]
+    new: PathBuf,
+}
+
+/// `uraid fail`.
+pub(crate) fn fail(args: &MemberArgs) -> Result<()> {
+    let request = Request::Fail { member: name(&args.member)? };
+    let _: Value = args.server.connect()?.ask(&request)?;
+    print(format_args!("the array continues without {}", args.member))
+}
+
+/// `uraid remove`.
+pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
+    let request = Request::Remove { member: name(&args.member)? };
+    let _: Value = args.server.connect()?.ask(&request)?;
+    print(format_args!("{} is released", args.member))
+}
+
+/// `uraid add`: waits until the member has joined or is a spare, but not until it is rebuilt.
+pub(crate) fn add(args: &AddArgs) -> Result<()> {
+    let AddArgs { server, force, size, path } = args;
+    let mut client = server.connect()?;
+    // A new member's areas are zeroed first.
+    client.be_patient()?;
+    let request = Request::Add { path: absolute(path)?, force: *force, size_bytes: size.map(|size| size.0) };
+    let Added { slot, uuid } = client.ask(&request)?;
+    match (slot, uuid) {
+        (Some(slot), Some(uuid)) => print(format_args!(
+            "{} ({uuid}) is being rebuilt in slot {slot}; `uraid status` shows the progress",
+            path.display()
+        )),
+        _ => print(format_args!(
+            "no member is missing: {} is now a spare until the server ends; to keep it, use `uraid serve --spare`",
+            path.display()
+        )),
+    }
+}
+
+/// `uraid replace`: waits until the copy has begun.
+pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
+    let ReplaceArgs { server, force, size, old, new } = args;
+    let mut client = server.connect()?;
+    // A new member's areas are zeroed first.
+    client.be_patient()?;
+    let request = Request::Replace {
+        member: name(old)?,
+        path: absolute(new)?,
+        force: *force,
+        size_bytes: size.map(|size| size.0),
+    };
+    let Replaced { slot, uuid, rebuilding } = client.ask(&request)?;
+    let new = new.display();
+    if rebuilding {
+        return print(format_args!(
+            "slot {slot} had no member: {new} ({uuid}) is being rebuilt there; `uraid status` shows the progress"
+        ));
+    }
+    print(format_args!(
+        "{old} is being copied to {new} ({uuid}), which then takes over slot {slot}; `uraid status` shows the progress"
+    ))
+}
+
+/// A member's name as the server knows it. The server may have another working directory.
+fn name(word: &str) -> Result<String> {
+    if word.parse::<u8>().is_ok() || word.parse::<Uuid>().is_ok() {
+        return Ok(word.to_owned());
+    }
+    Ok(absolute(word)?.display().to_string())
+}

@@ -1,0 +1,294 @@
+//! Arguments of `uraid serve`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use uraid_io::engine::Deadlines;
+use uraid_layout::Bytes;
+use uraid_serve::patience::{Limit, Patience, deadline, errors};
+use uuid::Uuid;
+
+use super::listen::{EndpointArgs, ListenAt};
+use crate::values::{Rate, bytes, period, rate};
+
+/// The most threads that serve connections.
+const CONNECTION_THREADS_MAX: i64 = 16;
+
+/// The most that can be read ahead of a reader.
+const READ_AHEAD_MAX: Bytes = Bytes(32 << 20);
+
+/// The least memory that is good for anything. Less is more likely a number without its unit.
+const MEMORY_MIN: Bytes = Bytes(64 << 10);
+
+const READ_DEADLINE: &str = "2s";
+const WRITE_DEADLINE: &str = "30s";
+const MAX_ERRORS: &str = "20";
+
+/// Arguments of `uraid serve`.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  uraid serve a.img b.img c.img                       on the socket uraid.sock beside a.img
+  uraid serve --socket /run/vault.sock --export vault --spare /dev/sdi /dev/sd[b-h]
+  uraid serve --listen storage.lan:10809 --degraded a.img c.img
+  uraid serve --config /etc/uraid/vault.toml")]
+pub(crate) struct ServeArgs {
+    /// Read members and options from a TOML file
+    ///
+    /// It has a key for the members and one for each option, by its long name: members = ["a.img", "b.img"],
+    /// degraded = true, cache-size = "1G", spare = ["c.img"]. Options of the command line count more. Unless it says
+    /// otherwise, the server waits 30s for its members.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) endpoint: EndpointArgs,
+    /// Write nothing to the members
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// Stop when the process that started the server ends, however it ends
+    #[arg(long, hide_short_help = true)]
+    pub(crate) exit_with_parent: bool,
+    /// Start although members are missing
+    ///
+    /// Also leaves out members that are blank, whose log is damaged, or that hang for longer than --write-deadline.
+    #[arg(long)]
+    pub(crate) degraded: bool,
+    /// Spare that replaces a failed member; repeatable
+    ///
+    /// Several servers may share a spare: the first that needs it takes it. It has to be large enough and empty (see
+    /// `uraid create --help`, --force). Once taken it is a member, and the same command line serves the array again.
+    #[arg(long = "spare", value_name = "PATH", conflicts_with = "read_only")]
+    pub(crate) spares: Vec<PathBuf>,
+    /// Wait this long for members that have not appeared yet, such as 90s
+    #[arg(long, value_parser = period, value_name = "TIME", help_heading = "Starting with problems")]
+    pub(crate) wait_for_members: Option<Duration>,
+    /// Start although content may come back wrong
+    ///
+    /// Needed if the array was not stopped cleanly, has no log, and members are missing: what these members held may
+    /// be wrong wherever writes were under way.
+    #[arg(long, help_heading = "Starting with problems")]
+    pub(crate) force: bool,
+    /// Last resort: read from this outdated member; repeatable
+    ///
+    /// The array went on without the member in this slot. uraid says what may be old or wrong, and serves the array
+    /// for reading only. With --degraded and --force it serves what is left although too many members are gone;
+    /// reading the rest is an I/O error.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..64), value_name = "SLOT")]
+    #[arg(help_heading = "Starting with problems")]
+    pub(crate) accept_stale: Vec<u8>,
+    #[command(flatten)]
+    pub(crate) wanted: WantedArgs,
+    #[command(flatten)]
+    pub(crate) cache: CacheArgs,
+    /// Poll before sleeping: auto, off, or microseconds
+    ///
+    /// Polling shortens the latency of single commands and costs nothing when the server is idle. auto polls for
+    /// 50 microseconds if all members are in memory.
+    #[arg(long, value_parser = busy_poll, default_value = "auto", value_name = "WHEN", help_heading = "Performance")]
+    pub(crate) busy_poll: BusyPoll,
+    /// Threads that serve clients' connections, beside the one that serves the array
+    ///
+    /// They help if many clients keep one core busy; a request that is alone costs two hops between threads. 0: one
+    /// thread does everything.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(0..=CONNECTION_THREADS_MAX), default_value_t = 0)]
+    #[arg(value_name = "N", help_heading = "Performance")]
+    pub(crate) connection_threads: u8,
+    #[command(flatten)]
+    pub(crate) patience: PatienceArgs,
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+    /// Scrub whenever this much time has passed since the last one, such as 30d
+    #[arg(long, value_parser = period, value_name = "PERIOD", conflicts_with = "read_only")]
+    #[arg(help_heading = "Monitoring and upkeep")]
+    pub(crate) scrub_every: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) watch: WatchArgs,
+    /// Members in any order; with --uuid or --name, any paths that may be members
+    #[arg(required_unless_present = "config", value_name = "MEMBER")]
+    pub(crate) members: Vec<PathBuf>,
+}
+
+/// How fast what goes on beside clients' requests may be.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct LimitArgs {
+    /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
+    #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
+    #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
+    pub(crate) rebuild_limit: Rate,
+    /// Most bytes per second that scrubs read from each member; none: no limit
+    #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
+    #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
+    pub(crate) scrub_limit: Rate,
+}
+
+/// Which array is meant, where paths may lead to members of others or to no member at all.
+#[derive(Debug, Default, Args)]
+#[group(multiple = false)]
+pub(crate) struct WantedArgs {
+    /// Serve the array with this UUID, and ignore other paths
+    #[arg(long, value_name = "UUID", help_heading = "Finding members")]
+    pub(crate) uuid: Option<Uuid>,
+    /// Serve the array with this name, and ignore other paths
+    #[arg(long, value_name = "NAME", help_heading = "Finding members")]
+    pub(crate) name: Option<String>,
+}
+
+/// How administrators see and reach a server.
+#[derive(Debug, Default, Args)]
+pub(crate) struct WatchArgs {
+    /// Serve metrics for Prometheus at http://ADDR:PORT/metrics
+    ///
+    /// A port alone listens on 127.0.0.1. Anyone who reaches the port can read the metrics.
+    #[arg(long, value_parser = metrics_address, value_name = "[HOST:]PORT", help_heading = "Monitoring and upkeep")]
+    #[arg(allow_negative_numbers = true)]
+    pub(crate) metrics: Option<ListenAt>,
+    /// Run this program when something happens
+    ///
+    /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
+    /// array's health. Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
+    /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
+    /// member-smart, flush-failing, flush-recovered, spare-taken, rebuild-started, rebuild-finished, rebuild-stuck,
+    /// replace-started, replace-finished, replace-stopped, replace-stuck, replace-rebuilding, scrub-finished,
+    /// scrub-incomplete, scrub-mismatch.
+    #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
+    pub(crate) on_event: Option<PathBuf>,
+    /// Ask disks so often whether they fail, such as 6h; needs smartctl
+    ///
+    /// A member on a disk whose SMART health is not good makes the event member-smart, and `uraid status` shows it.
+    #[arg(long, value_parser = period, value_name = "PERIOD", help_heading = "Monitoring and upkeep")]
+    pub(crate) smart_every: Option<Duration>,
+    /// Control socket [default: the socket with the extension .ctl]
+    ///
+    /// Only the user who started the server may connect. With --listen there is no control socket unless this option
+    /// names one.
+    #[arg(long, value_name = "PATH", help_heading = "Monitoring and upkeep")]
+    pub(crate) control: Option<PathBuf>,
+}
+
+/// What is kept in memory.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct CacheArgs {
+    /// When writes are answered
+    ///
+    /// A flush makes writes durable in every mode, and so does FUA.
+    #[arg(long, value_enum, default_value_t, value_name = "MODE", help_heading = "Performance")]
+    pub(crate) cache: CacheName,
+    /// Memory for the cache [default: 256M, at most 1/8 of the machine's memory]
+    #[arg(long, value_parser = memory, value_name = "SIZE", help_heading = "Performance")]
+    pub(crate) cache_size: Option<Bytes>,
+    /// Memory for clients' requests [default: the cache's size, at least 64M]
+    ///
+    /// Clients wait while none is left. A client that takes no replies for 30 seconds while others wait is
+    /// disconnected.
+    #[arg(long, value_parser = memory, value_name = "SIZE", help_heading = "Performance")]
+    pub(crate) request_memory: Option<Bytes>,
+    /// Read ahead of sequential readers: auto, off, or up to 32M
+    ///
+    /// auto reads up to 2M ahead if members are on disks. Each reader gets at most a 64th of the cache for it.
+    #[arg(long, value_parser = read_ahead, default_value = "auto", value_name = "SIZE", help_heading = "Performance")]
+    pub(crate) read_ahead: ReadAhead,
+}
+
+/// When a write is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheName {
+    /// When data is in memory; it reaches the members in whole stripes where possible
+    #[default]
+    Writeback,
+    /// When the members have it; the cache saves later reads
+    Writethrough,
+    /// When the members have it; nothing is cached
+    None,
+}
+
+/// As it was asked for on the command line.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct PatienceArgs {
+    /// Read around a member that takes longer than this to answer
+    ///
+    /// What it does not deliver is computed from the other members until it answers again. off: wait for it.
+    #[arg(long, value_parser = deadline, default_value = READ_DEADLINE, value_name = "TIME|off")]
+    #[arg(help_heading = "Failing members")]
+    pub(crate) read_deadline: Limit<Duration>,
+    /// Fail a member that takes longer than this
+    ///
+    /// Applies to reads, writes and flushes, and only if the array survives without the member. off: wait for it.
+    #[arg(long, value_parser = deadline, default_value = WRITE_DEADLINE, value_name = "TIME|off")]
+    #[arg(help_heading = "Failing members")]
+    pub(crate) write_deadline: Limit<Duration>,
+    /// Fail a member after more corrected errors than this
+    ///
+    /// The count is halved every hour. A member is failed only if redundancy is left without it. off: never.
+    #[arg(long, value_parser = errors, default_value = MAX_ERRORS, value_name = "N|off")]
+    #[arg(help_heading = "Failing members")]
+    pub(crate) max_errors: Limit<u32>,
+}
+
+impl Default for PatienceArgs {
+    fn default() -> Self {
+        Self {
+            read_deadline: deadline(READ_DEADLINE).expect("a time"),
+            write_deadline: deadline(WRITE_DEADLINE).expect("a time"),
+            max_errors: errors(MAX_ERRORS).expect("a number"),
+        }
+    }
+}
+
+impl From<PatienceArgs> for Patience {
+    fn from(args: PatienceArgs) -> Self {
+        let PatienceArgs { read_deadline, write_deadline, max_errors } = args;
+        Self { deadlines: Deadlines { read: read_deadline.0, write: write_deadline.0 }, max_errors: max_errors.0 }
+    }
+}
+
+/// How much to read ahead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ReadAhead {
+    /// Where it pays.
+    #[default]
+    Auto,
+    /// Always up to this; zero: never.
+    UpTo(Bytes),
+}
+
+/// How long to look for the next command before sleeping.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BusyPoll {
+    /// Where it pays.
+    Auto,
+    /// Always this long; zero: never.
+    For(Duration),
+}
+
+/// An amount of memory.
+fn memory(text: &str) -> Result<Bytes, String> {
+    match bytes(text)? {
+        size if size == Bytes(0) || size >= MEMORY_MIN => Ok(size),
+        size => Err(format!("{} bytes are too few: write a unit, such as 64M", size.0)),
+    }
+}
+
+/// A port of this machine's own, or an address or a name with a port that others may reach.
+fn metrics_address(text: &str) -> Result<ListenAt, String> {
+    ListenAt::parse_with_port(text).ok_or_else(|| {
+        format!("'{text}' is not a port, nor an address or a name with one; write for example 9187 or storage.lan:9187")
+    })
+}
+
+fn read_ahead(text: &str) -> Result<ReadAhead, String> {
+    match (text, bytes(text)) {
+        ("auto", _) => Ok(ReadAhead::Auto),
+        ("off", _) => Ok(ReadAhead::UpTo(Bytes(0))),
+        (_, Ok(size)) if size <= READ_AHEAD_MAX => Ok(ReadAhead::UpTo(size)),
+        _ => Err(format!("'{text}' is not auto, off or a size of up to 32M")),
+    }
+}
+
+fn busy_poll(text: &str) -> Result<BusyPoll, String> {
+    match (text, text.parse()) {
+        ("auto", _) => Ok(BusyPoll::Auto),
+        ("off", _) => Ok(BusyPoll::For(Duration::ZERO)),
+        (_, Ok(microseconds @ 0..=1000)) => Ok(BusyPoll::For(Duration::from_micros(microseconds))),
+        _ => Err(format!("'{text}' is not auto, off or a number of microseconds up to 1000")),
+    }
+}

@@ -1,0 +1,113 @@
+//! `uraid set`: changes settings of a running array, and keeps them in the server's configuration file if wanted.
+
+use std::path::PathBuf;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use serde_json::Value;
+use uraid_serve::client::Client;
+use uraid_serve::protocol::{Request, Status};
+use uraid_serve::text::size;
+
+use crate::config_file;
+use crate::misuse::Misuse;
+use crate::server_args::ServerArgs;
+use crate::terminal::print;
+use crate::values::{Rate, rate};
+
+/// Arguments of `uraid set`.
+#[derive(Debug, Args)]
+#[command(
+    override_usage = "uraid set [OPTIONS]",
+    after_help = "Settings last until the server stops. --persist writes them to the file that `uraid serve --config`
+was given, too. Without such a file give the same option to `uraid serve`; for --log set URAID_LOG.
+
+Examples:
+  uraid set --rebuild-limit 50M
+  uraid set --rebuild-limit 50M --persist
+  uraid set --cache writethrough --log info"
+)]
+pub(crate) struct SetArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    #[command(flatten)]
+    settings: SettingArgs,
+    /// Keep it for the next start, in the server's configuration file
+    #[arg(long, conflicts_with = "log")]
+    persist: bool,
+}
+
+/// What can be set while an array is served. The server checks the values.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = true)]
+struct SettingArgs {
+    /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
+    #[arg(long, value_parser = rate, value_name = "RATE|none")]
+    rebuild_limit: Option<Rate>,
+    /// Most bytes per second that scrubs read from each member; none: no limit
+    #[arg(long, value_parser = rate, value_name = "RATE|none")]
+    scrub_limit: Option<Rate>,
+    /// When writes are answered: writeback or writethrough
+    #[arg(long, value_name = "MODE")]
+    cache: Option<String>,
+    /// What is logged: error, warn, info, debug, trace or off
+    #[arg(long, value_name = "LEVEL")]
+    log: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "TIME|off")]
+    read_deadline: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "TIME|off")]
+    write_deadline: Option<String>,
+    /// As for `uraid serve`
+    #[arg(long, value_name = "N|off")]
+    max_errors: Option<String>,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &SetArgs) -> Result<()> {
+    let mut client = args.server.connect()?;
+    let kept_in = if args.persist { Some(configuration(&mut client)?) } else { None };
+    let SettingArgs { rebuild_limit, scrub_limit, cache, log, read_deadline, write_deadline, max_errors } =
+        &args.settings;
+    let mut set: Vec<(&str, String)> = Vec::new();
+    let mut limit = |key, doing, rate: Rate, request: fn(Option<u64>) -> Request| {
+        let bytes = rate.0.map(|rate| rate.0);
+        let _: Value = client.ask(&request(bytes))?;
+        let limited = bytes.map_or_else(|| "not limited".to_owned(), |bytes| format!("limited to {}/s", size(bytes)));
+        set.push((key, bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())));
+        print(format_args!("{doing} each member is {limited}"))
+    };
+    if let Some(rate) = *rebuild_limit {
+        limit("rebuild-limit", "rebuilding", rate, |bytes_per_second| Request::RebuildLimit { bytes_per_second })?;
+    }
+    if let Some(rate) = *scrub_limit {
+        limit("scrub-limit", "scrubbing", rate, |bytes_per_second| Request::ScrubLimit { bytes_per_second })?;
+    }
+    let settings = [
+        ("cache", cache),
+        ("log", log),
+        ("read-deadline", read_deadline),
+        ("write-deadline", write_deadline),
+        ("max-errors", max_errors),
+    ];
+    for (key, value) in settings.into_iter().filter_map(|(key, value)| Some((key, value.as_ref()?))) {
+        let _: Value = client.ask(&Request::Set { key: key.to_owned(), value: value.clone() })?;
+        set.push((key, value.clone()));
+        print(format_args!("{key} is {value}"))?;
+    }
+    let Some(path) = kept_in else { return Ok(()) };
+    config_file::keep(&path, &set).context("it is set until the server stops, and not kept for the next start")?;
+    print(format_args!("kept in {}", path.display()))
+}
+
+/// The server's configuration file.
+fn configuration(client: &mut Client) -> Result<PathBuf> {
+    let status: Status = client.ask(&Request::Status {})?;
+    let path = status.config.ok_or_else(|| {
+        Misuse(
+            "the server has no configuration file: start it with `uraid serve --config`, or give it the option".into(),
+        )
+    })?;
+    Ok(path.into())
+}

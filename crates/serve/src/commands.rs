@@ -1,0 +1,56 @@
+//! Clients' commands in the engine's terms, and the engine's errors in the clients'.
+
+use uraid_io::buf::Buf;
+use uraid_io::engine::{self, EngineError};
+use uraid_layout::{Bytes, Lba, Sectors};
+use uraid_nbd::{Command, Extent, NbdError, Payload, Span};
+
+/// The answer to a command for which nobody need ask the array.
+pub(crate) fn at_once<B>(command: &Command<B>) -> Option<Payload<Buf>> {
+    match command {
+        // The cache holds only writes and read-ahead, so a hint has nothing to warm.
+        Command::Cache { .. } => Some(Payload::None),
+        Command::BlockStatus { span, .. } => {
+            let extent = Extent { length_bytes: span.length_bytes, hole: false, zero: false };
+            Some(Payload::Extents(vec![extent]))
+        }
+        _ => None,
+    }
+}
+
+/// The engine's command for a client's. `is_fast` tells whether zeros are possible without writing them.
+///
+/// # Errors
+/// [`NbdError::NotSupported`] if zeros are to be fast and would have to be written.
+///
+/// # Panics
+/// If the command is one of those that are answered [at once](at_once).
+pub(crate) fn for_engine(
+    command: Command<Buf>,
+    is_fast: impl FnOnce(Span) -> bool,
+) -> Result<engine::Command, NbdError> {
+    let lba = |span: Span| Lba(Bytes(span.offset_bytes).whole_sectors().0);
+    let len = |span: Span| -> Sectors { Bytes(span.length_bytes.into()).whole_sectors() };
+    Ok(match command {
+        Command::Read { span, buffer } => engine::Command::Read { lba: lba(span), buf: buffer },
+        Command::Write { span, buffer, fua } => engine::Command::Write { lba: lba(span), buf: buffer, fua },
+        Command::Flush => engine::Command::Flush,
+        Command::Trim { span, fua } => engine::Command::Trim { lba: lba(span), len: len(span), fua },
+        Command::WriteZeroes { span, fast: true, .. } if !is_fast(span) => return Err(NbdError::NotSupported),
+        Command::WriteZeroes { span, fua, .. } => {
+            // The members keep their space: only a trim gives it back.
+            engine::Command::WriteZeroes { lba: lba(span), len: len(span), fua, may_punch: false }
+        }
+        Command::Cache { .. } | Command::BlockStatus { .. } => unreachable!("it is answered at once"),
+    })
+}
+
+/// The client's error for the engine's, which is logged.
+pub(crate) fn nbd_error(error: &EngineError) -> NbdError {
+    tracing::warn!(%error, "a request failed");
+    match error {
+        EngineError::OutOfRange { .. } | EngineError::Unaligned { .. } | EngineError::Plan(_) => NbdError::Invalid,
+        EngineError::ReadOnly => NbdError::NotPermitted,
+        _ => NbdError::Io,
+    }
+}

@@ -1,0 +1,318 @@
+//! The condition of an array. One value holds it, combined from the reports of engines, disks and members' files.
+//! Status and `wait`, JSON, metrics, events and the service manager each present it in their own way.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use uraid_io::cache::Unwritten;
+use uraid_io::disk::Disk;
+use uraid_io::engine::{Engine, Stuck, Troubles, survives};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
+
+use crate::description::Description;
+use crate::health::bytes;
+use crate::protocol::{self, Ailing, Health, HealthState, HeldUp, Named, Trouble, Unreadable, Work};
+use crate::text::{list, size};
+
+/// How far an array is served as a last resort.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LastResort {
+    /// Members that are read although they are out of date.
+    pub stale: MemberSet,
+    /// More members are gone than the level survives.
+    pub is_partial: bool,
+}
+
+/// The condition of an array, as it is reported.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Condition {
+    pub(crate) missing: MemberSet,
+    pub(crate) rebuilding: MemberSet,
+    /// Their reads are overdue, and the others are read instead.
+    pub(crate) slow: MemberSet,
+    /// They take many times as long as the others.
+    pub(crate) lagging: MemberSet,
+    /// Their disks report that they are failing.
+    pub(crate) smart: MemberSet,
+    /// Their files were deleted, but they are still in use.
+    pub(crate) deleted: MemberSet,
+    pub(crate) last_resort: LastResort,
+    pub(crate) troubles: Troubles,
+    pub(crate) is_frozen: bool,
+    /// Data that could not be written out, so that flushes fail.
+    pub(crate) unwritten: Option<Unwritten>,
+    /// Why a rebuild, and a copy, can't continue.
+    pub(crate) rebuild_stuck: Option<Stuck>,
+    pub(crate) replace_stuck: Option<Stuck>,
+    /// The member being copied.
+    pub(crate) replacing: Option<MemberIndex>,
+    /// The slot of a member that failed while being copied. The new one is about to join in its place.
+    pub(crate) promoting: Option<MemberIndex>,
+    /// The slot whose member was last replaced, and how many were replaced so far.
+    pub(crate) replaced: Option<(MemberIndex, u32)>,
+}
+
+impl Condition {
+    /// The engine's part of it. Deleted, lagging and failing members are reported beside the engine.
+    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
+        let (rebuild, replacement) = (engine.rebuilding(), engine.replacement());
+        Self {
+            missing: engine.missing(),
+            rebuilding: rebuild.map_or(MemberSet::EMPTY, |progress| progress.members),
+            slow: engine.slow(),
+            troubles: engine.troubles(),
+            is_frozen: engine.is_frozen(),
+            unwritten: engine.unwritten(),
+            rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
+            replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
+            replacing: replacement.map(|replacement| replacement.slot),
+            promoting: engine.promoting(),
+            replaced: engine.replaced(),
+            ..Self::default()
+        }
+    }
+
+    /// Members that are missing or incomplete.
+    pub(crate) fn lost(&self) -> MemberSet {
+        self.missing.union(self.rebuilding)
+    }
+
+    /// Whether more members are gone than the level survives, and the rest is read.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.troubles.is_partial || self.last_resort.is_partial
+    }
+
+    /// The array's worst condition.
+    pub(crate) fn state(&self) -> HealthState {
+        let Troubles { stalled, roomless, failing, is_partial, .. } = self.troubles;
+        match () {
+            () if self.is_frozen => HealthState::Frozen,
+            () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
+            () if !failing.union(self.deleted).is_empty() || self.unwritten.is_some() => HealthState::Failing,
+            () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
+            () if !self.lost().is_empty() => HealthState::Degraded,
+            () => HealthState::Whole,
+        }
+    }
+
+    /// The members with such a trouble.
+    pub(crate) fn members_in(&self, trouble: Trouble) -> MemberSet {
+        match trouble {
+            Trouble::Failed => self.troubles.frozen_by,
+            Trouble::Deleted => self.deleted,
+            Trouble::Failing => self.troubles.failing,
+            Trouble::Stale => self.last_resort.stale,
+            Trouble::NoRoom => self.troubles.roomless,
+            Trouble::Stalled => self.troubles.stalled,
+            Trouble::Slow => self.slow,
+            Trouble::Lagging => self.lagging,
+            Trouble::Smart => self.smart,
+        }
+    }
+
+    /// A member's troubles, worst first.
+    pub(crate) fn troubles_of(&self, member: MemberIndex) -> Vec<Trouble> {
+        Trouble::ALL.into_iter().filter(|&trouble| self.members_in(trouble).contains(member)).collect()
+    }
+
+    /// The whole condition with names. `waits` holds how long each member has kept somebody waiting, by slot.
+    pub(crate) fn health(&self, description: &Description, waits: &[Option<Duration>]) -> Health {
+        let path = |member: MemberIndex| description.path(member).map(|path| path.display().to_string());
+        let ailing = |trouble: Trouble| {
+            let members: Vec<_> = self.members_in(trouble).iter().collect();
+            members.into_iter().map(move |member| {
+                let waits = waits.get(member.index()).copied().flatten().filter(|_| trouble.is_wait());
+                let waits_ms = waits.map(|waits| u64::try_from(waits.as_millis()).unwrap_or(u64::MAX));
+                Ailing { slot: member.0, trouble, path: path(member), waits_ms }
+            })
+        };
+        let held_up = |work: Work, members: MemberSet, lost: MemberSet, stuck: Stuck| {
+            let geometry = &description.geometry;
+            let unreadable = |(member, sector): (MemberIndex, uraid_layout::DiskSector)| Unreadable {
+                slot: member.0,
+                path: path(member),
+                member_sector: sector.0,
+            };
+            HeldUp {
+                work,
+                slots: slots(members),
+                stripe: stuck.stripe.0,
+                unreadable: stuck.sectors(geometry).map(unreadable).collect(),
+                sectors: stuck.len.0,
+                blocks: stuck.lbas(geometry, lost).into_iter().map(blocks).collect(),
+                stripe_blocks: blocks(stuck.stripe_lbas(geometry)),
+            }
+        };
+        let named = |members: MemberSet| {
+            members.iter().map(|member| Named { slot: member.0, path: path(member) }).collect::<Vec<_>>()
+        };
+        let unwritten = |unwritten: Unwritten| protocol::Unwritten {
+            bytes: unwritten.len.bytes().0,
+            blocks: unwritten.ranges().map(blocks).collect(),
+            stripe_blocks: stripes(&description.geometry, unwritten.ranges()),
+            unreadable: named(unwritten.cause.unreadable),
+            unwritable: named(unwritten.cause.unwritable),
+        };
+        let replacing = self.replacing.into_iter().collect();
+        let rebuild = self.rebuild_stuck.map(|stuck| held_up(Work::Rebuild, self.rebuilding, self.lost(), stuck));
+        let replace = self.replace_stuck.map(|stuck| held_up(Work::Replace, replacing, self.lost(), stuck));
+        let state = self.state();
+        Health {
+            state,
+            survives: if state >= HealthState::Failing { 0 } else { survives(&description.geometry, self.lost()) },
+            missing: slots(self.missing),
+            rebuilding: slots(self.rebuilding),
+            troubles: Trouble::ALL.into_iter().flat_map(ailing).collect(),
+            held_up: rebuild.into_iter().chain(replace).collect(),
+            unwritten: self.unwritten.map(unwritten),
+            salvage: description.salvage.clone(),
+        }
+    }
+
+    /// What a stop would lose, and what to do about it; `None` if nothing. `unwritten_bytes` is the amount of clients'
+    /// data that is only in memory.
+    pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64) -> Option<String> {
+        let survives = |members: MemberSet| Repair::new(geometry, self.lost().union(members)).is_ok();
+        if !self.deleted.is_empty() && !survives(self.deleted) {
+            let members = self.deleted;
+            return Some(format!(
+                "the {} deleted, and the content is lost when the server ends: copy it first",
+                if members.len() == 1 {
+                    format!("file of member {members} was")
+                } else {
+                    format!("files of members {members} were")
+                }
+            ));
+        }
+        let late = self.troubles.stalled.union(self.troubles.roomless);
+        let is_held_up = !late.is_empty() && !survives(late);
+        if unwritten_bytes == 0 || self.is_frozen {
+            return None;
+        }
+        let size = size(unwritten_bytes);
+        let alone = |why: &str| Some(format!("{size} that clients have written are only in memory, and {why}"));
+        match self.unwritten {
+            _ if is_held_up => {
+                alone("some members do not accept writes now: mend them first; `uraid status` names them")
+            }
+            Some(unwritten) => {
+                let stripes: Vec<String> = stripes(geometry, unwritten.ranges()).iter().map(bytes).collect();
+                alone(&format!(
+                    "some of it can't be written out: write all of bytes {}{}, or mend the members, and flush; `uraid \
+                     status` says why",
+                    list(&stripes),
+                    if is_all_told(&unwritten) { "" } else { " and more" },
+                ))
+            }
+            None => None,
+        }
+    }
+}
+
+/// Whether the listed ranges hold all of it.
+fn is_all_told(unwritten: &Unwritten) -> bool {
+    unwritten.ranges().map(|range| range.end.0 - range.start.0).sum::<u64>() == unwritten.len.0
+}
+
+/// The array's sectors in the parity stripes of ascending ranges, as half-open ranges.
+fn stripes(geometry: &Geometry, ranges: impl Iterator<Item = Range<Lba>>) -> Vec<[u64; 2]> {
+    let (stripe, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
+    let mut all: Vec<[u64; 2]> = Vec::new();
+    for Range { start, end } in ranges {
+        let [start, end] = [start.0 / stripe * stripe, end.0.next_multiple_of(stripe).min(capacity)];
+        match all.last_mut() {
+            Some([_, last]) if *last >= start => *last = end,
+            _ => all.push([start, end]),
+        }
+    }
+    all
+}
+
+fn blocks(lbas: Range<Lba>) -> [u64; 2] {
+    [lbas.start.0, lbas.end.0]
+}
+
+/// The slots of members.
+pub(crate) fn slots(members: MemberSet) -> Vec<u8> {
+    members.iter().map(|member| member.0).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use uraid_io::cache::Cause;
+    use uraid_layout::{Bytes, Level, Rotation, Sectors, Spec};
+
+    use super::*;
+
+    fn members(slots: &[u8]) -> MemberSet {
+        slots.iter().map(|&slot| MemberIndex(slot)).collect()
+    }
+
+    #[test]
+    fn the_worst_is_the_state() {
+        let degraded = Condition { missing: members(&[1]), ..Condition::default() };
+        let troubles = |troubles| Condition { troubles, ..degraded };
+        let stalled = Troubles { stalled: members(&[2]), ..Troubles::default() };
+        let roomless = Troubles { roomless: members(&[2]), ..Troubles::default() };
+        let failing = Troubles { failing: members(&[2]), ..stalled };
+        for (condition, state) in [
+            (Condition::default(), HealthState::Whole),
+            (Condition { slow: members(&[1]), ..Condition::default() }, HealthState::Whole),
+            (degraded, HealthState::Degraded),
+            (Condition { rebuilding: members(&[1]), ..Condition::default() }, HealthState::Degraded),
+            (troubles(stalled), HealthState::Stalled),
+            (troubles(roomless), HealthState::Stalled),
+            (troubles(failing), HealthState::Failing),
+            (Condition { deleted: members(&[2]), ..troubles(stalled) }, HealthState::Failing),
+            (
+                Condition { unwritten: Some(Unwritten::new(Sectors(8), Cause::default(), [])), ..degraded },
+                HealthState::Failing,
+            ),
+            (troubles(Troubles { is_partial: true, ..failing }), HealthState::Salvage),
+            (
+                Condition { last_resort: LastResort { stale: members(&[2]), is_partial: false }, ..degraded },
+                HealthState::Salvage,
+            ),
+            (
+                Condition { last_resort: LastResort { is_partial: true, ..LastResort::default() }, ..degraded },
+                HealthState::Salvage,
+            ),
+            (Condition { is_frozen: true, ..troubles(failing) }, HealthState::Frozen),
+        ] {
+            assert_eq!(condition.state(), state, "{condition:?}");
+        }
+        assert!(HealthState::ALL.is_sorted());
+    }
+
+    #[test]
+    fn a_stop_loses_what_nobody_has_afterwards() {
+        let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let spec = Spec { level, members: 4, chunk: Bytes(64 << 10), member_size: Sectors(1 << 16) };
+        let geometry = Geometry::new(spec).expect("an array");
+        let whole = Condition::default();
+        let loss = |condition: Condition, bytes| condition.loss(&geometry, bytes).is_some();
+        assert!(!loss(whole, 1 << 20));
+        // In the second stripe; stripes have 3 x 128 sectors.
+        let unwritten = Unwritten::new(Sectors(8), Cause::default(), [Lba(400)..Lba(408)]);
+        let stuck = Condition { unwritten: Some(unwritten), ..whole };
+        assert!(!loss(stuck, 0));
+        let text = stuck.loss(&geometry, 8192).expect("what could not be written is lost");
+        assert!(text.contains("8 KiB that clients have written are only in memory"), "{text}");
+        assert!(text.contains("write all of bytes 196608 to 393216, or mend the members, and flush"), "{text}");
+        let more = Unwritten::new(Sectors(16), Cause::default(), unwritten.ranges());
+        let text = Condition { unwritten: Some(more), ..whole }.loss(&geometry, 8192).expect("the same");
+        assert!(text.contains("to 393216 and more, or "), "{text}");
+        // The array survives the loss of one of four members, but not of two.
+        let deleted = |slots| Condition { deleted: members(slots), ..whole };
+        assert!(!loss(deleted(&[1]), 0) && loss(deleted(&[1, 2]), 0));
+        assert!(loss(Condition { missing: members(&[0]), ..deleted(&[1]) }, 0));
+        let late = |stalled, roomless| {
+            let troubles = Troubles { stalled: members(stalled), roomless: members(roomless), ..Troubles::default() };
+            Condition { troubles, ..whole }
+        };
+        assert!(loss(late(&[1], &[2]), 4096) && !loss(late(&[1], &[2]), 0));
+        assert!(!loss(late(&[1], &[]), 4096), "it is given up");
+        assert!(!loss(Condition { is_frozen: true, ..late(&[1], &[2]) }, 4096), "that is lost already");
+    }
+}

@@ -1,0 +1,211 @@
+//! The control socket of a server: administrators' requests about a running array ([protocol]).
+//!
+//! It runs on the reactor's thread, and delays them by no more than one request's
+//! turn. Lines, connections and waits are bounded. No input from a peer ends the server.
+
+mod members;
+pub(crate) mod scrubs;
+pub(crate) mod socket;
+pub(crate) mod spares;
+mod status;
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use tokio::sync::{Notify, watch};
+use uraid_io::engine::CacheMode;
+use uraid_layout::{Bytes, MemberSet};
+use uraid_nbd::Connections;
+
+use crate::condition::Condition;
+use crate::description::Description;
+use crate::disk::LiveDisk;
+use crate::logging;
+use crate::metrics;
+use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
+use crate::reactor::Reactor;
+use crate::text;
+use members::Members;
+use scrubs::Scrubs;
+use spares::Spares;
+
+/// How long the final replies may take, to the peers that wait for the array's end.
+const FAREWELL: Duration = Duration::from_secs(1);
+
+/// State that the control socket acts on.
+pub(crate) struct Control<D> {
+    description: Rc<Description>,
+    reactor: Rc<Reactor<D>>,
+    connections: Connections,
+    started: Instant,
+    stop: Notify,
+    members: Members<D>,
+    scrubs: Rc<Scrubs<D>>,
+    limits: Cell<Limits>,
+    /// The result of closing the array.
+    ended: watch::Sender<Option<Result<Vec<Lost>, String>>>,
+}
+
+impl<D: LiveDisk> Control<D> {
+    /// Controls the array that `reactor` serves to `connections`.
+    pub(crate) fn new(
+        description: Rc<Description>,
+        reactor: Rc<Reactor<D>>,
+        connections: Connections,
+        spares: Rc<Spares<D>>,
+        scrubs: Rc<Scrubs<D>>,
+    ) -> Self {
+        let (ended, _) = watch::channel(None);
+        let members = Members { description: Rc::clone(&description), reactor: Rc::clone(&reactor), spares };
+        Self {
+            description,
+            reactor,
+            connections,
+            started: Instant::now(),
+            stop: Notify::new(),
+            members,
+            scrubs,
+            limits: Cell::default(),
+            ended,
+        }
+    }
+
+    /// Limits the rate of rebuilds and copies to each member from now on.
+    pub(crate) fn limit_rebuilds(&self, limit: Option<Bytes>) {
+        let rebuild_bytes_per_second = limit.map(|limit| limit.0);
+        self.limits.set(Limits { rebuild_bytes_per_second, ..self.limits.get() });
+        self.reactor.set_rebuild_limit(limit);
+    }
+
+    /// Limits the rate at which scrubs read each member from now on.
+    pub(crate) fn limit_scrubs(&self, limit: Option<Bytes>) {
+        let scrub_bytes_per_second = limit.map(|limit| limit.0);
+        self.limits.set(Limits { scrub_bytes_per_second, ..self.limits.get() });
+        self.reactor.set_scrub_limit(limit);
+    }
+
+    /// Waits until an administrator stops the array.
+    pub(crate) async fn stopped(&self) {
+        self.stop.notified().await;
+    }
+
+    /// Tells the waiting peers how the array was stopped. `lost` are the members that failed meanwhile.
+    pub(crate) async fn end(&self, result: &Result<()>, lost: MemberSet) {
+        let path = |slot| self.description.path(slot).map(|path| path.display().to_string());
+        let lost = || lost.iter().map(|slot| Lost { slot: slot.0, path: path(slot) }).collect();
+        let said = result.as_ref().map(|()| lost()).map_err(text::chain);
+        self.ended.send_replace(Some(said));
+        // A peer that does not read its reply must not delay the server.
+        let _ = tokio::time::timeout(FAREWELL, self.ended.closed()).await;
+    }
+
+    /// Executes a request.
+    async fn answer(&self, request: Request) -> Result<Answer> {
+        match request {
+            Request::Status {} => {
+                let snapshot = self.reactor.snapshot().await?;
+                let (clients, uptime) = (self.connections.count(), self.started.elapsed());
+                let status = status::status(&self.description, snapshot, self.limits.get(), clients, uptime);
+                Ok(Answer::Status(Box::new(status)))
+            }
+            Request::Metrics {} => {
+                let text = metrics::page(&self.reactor.snapshot().await?, &self.description);
+                Ok(Answer::Metrics(Metrics { text }))
+            }
+            Request::Stop { force } => {
+                if !force {
+                    self.check_stop().await?;
+                }
+                self.stop.notify_one();
+                let mut ended = self.ended.subscribe();
+                let said = ended.wait_for(Option::is_some).await.map_err(|_| anyhow!("the server has ended"))?.clone();
+                let lost = said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
+                Ok(Answer::Stopped(Stopped { lost }))
+            }
+            Request::Fail { member } => self.members.fail(&member).await.map(|()| Answer::Done {}),
+            Request::Remove { member } => self.members.remove(&member).await.map(|()| Answer::Done {}),
+            Request::Add { path, force, size_bytes } => {
+                self.members.add(path, force, size_bytes).await.map(Answer::Added)
+            }
+            Request::Replace { member, path, force, size_bytes } => {
+                self.members.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
+            }
+            Request::RebuildLimit { bytes_per_second } => {
+                self.limit_rebuilds(limit(bytes_per_second)?);
+                Ok(Answer::Done {})
+            }
+            Request::ScrubStart { mode } => self.scrubs.start(mode).await.map(Answer::Scrub),
+            Request::ScrubStop {} => self.scrubs.stop().await.map(Answer::Scrub),
+            Request::ScrubLimit { bytes_per_second } => {
+                self.limit_scrubs(limit(bytes_per_second)?);
+                Ok(Answer::Done {})
+            }
+            Request::RecordStart {} => Ok(Answer::Recording(Recording { recording: self.reactor.recorder().start() })),
+            Request::RecordTake { recording, end } => {
+                self.reactor.recorder().take(recording, end).map(Answer::Recorded)
+            }
+            Request::ScrubStatus {} => self.scrubs.report().await.map(Answer::ScrubReport),
+            Request::Set { key, value } => {
+                self.set(&key, &value)?;
+                // A reactor that answers this has applied the setting.
+                self.reactor.snapshot().await?;
+                Ok(Answer::Set { key, value })
+            }
+        }
+    }
+
+    /// Refuses a stop that would lose data.
+    async fn check_stop(&self) -> Result<()> {
+        let deleted = self.reactor.find_deleted().await;
+        let snapshot = self.reactor.snapshot().await.context("stop it with --force all the same")?;
+        let unwritten_bytes = snapshot.cache.map_or(0, |fill| fill.used.0);
+        let condition = deleted.map_or(snapshot.condition, |deleted| Condition { deleted, ..snapshot.condition });
+        match condition.loss(&self.description.geometry, unwritten_bytes) {
+            None => Ok(()),
+            Some(loss) => bail!("{loss}; to stop it all the same and lose that, use --force"),
+        }
+    }
+
+    fn set(&self, key: &str, value: &str) -> Result<()> {
+        match key {
+            "cache" => {
+                let mode = match value {
+                    "writeback" => CacheMode::WriteBack,
+                    "writethrough" => CacheMode::WriteThrough,
+                    _ => bail!("a cache is writeback or writethrough, not '{value}'"),
+                };
+                if self.description.is_read_only {
+                    bail!("the array is open for reading only");
+                }
+                if !self.reactor.set_cache_mode(mode) {
+                    bail!("there is no cache: serve without --cache none");
+                }
+                tracing::info!(cache = value, "set");
+                Ok(())
+            }
+            "log" => logging::set(value),
+            _ => match self.reactor.patience().with(key, value) {
+                Some(patience) => {
+                    self.reactor.set_patience(patience?);
+                    tracing::info!(key, value, "set");
+                    Ok(())
+                }
+                None => bail!(
+                    "there is no setting '{key}'; the settings are cache (writeback, writethrough), log (error, warn, \
+                     info, debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and max-errors \
+                     (20, off)"
+                ),
+            },
+        }
+    }
+}
+
+/// A rate limit; `None` means no limit.
+fn limit(bytes_per_second: Option<u64>) -> Result<Option<Bytes>> {
+    if bytes_per_second == Some(0) {
+        bail!("a limit of 0 bytes a second would stop it for ever; null is no limit");
+    }
+    Ok(bytes_per_second.map(Bytes))
+}

@@ -1,0 +1,118 @@
+//! Requests about members, and the names that administrators use for them.
+
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::{env, io};
+
+use anyhow::{Context, Error, Result, anyhow};
+use rustix::process::geteuid;
+use uraid_io::array::JoinOptions;
+use uraid_io::format::superblock::Allocation;
+use uraid_io::member::Wait;
+use uraid_layout::{Bytes, MemberIndex};
+
+use super::spares::Spares;
+use crate::description::Description;
+use crate::disk::LiveDisk;
+use crate::protocol::{Added, Replaced};
+use crate::reactor::Reactor;
+
+/// The members of an array, as administrators change them.
+pub(super) struct Members<D> {
+    pub(super) description: Rc<Description>,
+    pub(super) reactor: Rc<Reactor<D>>,
+    pub(super) spares: Rc<Spares<D>>,
+}
+
+impl<D: LiveDisk> Members<D> {
+    pub(super) async fn fail(&self, name: &str) -> Result<()> {
+        let _alone = self.reactor.change_members().await;
+        if let Some((replacement, member)) = self.reactor.replacement() {
+            let is_path = member.path.is_some_and(|path| path.as_os_str() == name);
+            if is_path || replacement.member.to_string() == name {
+                return self.reactor.stop_replacing();
+            }
+        }
+        let slot = self.description.find(name)?;
+        self.reactor.fail_member(slot).await?;
+        self.reactor.disown(slot).await;
+        Ok(())
+    }
+
+    pub(super) async fn remove(&self, name: &str) -> Result<()> {
+        let _alone = self.reactor.change_members().await;
+        if self.spares.remove(name) {
+            return Ok(());
+        }
+        let slot = self.description.find(name)?;
+        self.reactor.take_out(slot)?;
+        self.reactor.tell_members();
+        Ok(())
+    }
+
+    /// Adds a member, or a spare if no member is missing.
+    pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
+        let _alone = self.reactor.change_members().await;
+        self.take_in(path, force, size, None).await
+    }
+
+    pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
+        let _alone = self.reactor.change_members().await;
+        let slot = self.description.find(name)?;
+        if self.reactor.vacancies().contains(slot)
+            && let Added { slot: Some(slot), uuid: Some(uuid) } =
+                self.take_in(path.clone(), force, size, Some(slot)).await?
+        {
+            return Ok(Replaced { slot, uuid, rebuilding: true });
+        }
+        let replaced = self.reactor.replace(slot, path.clone(), options(force, size)).await;
+        let uuid = replaced
+            .with_context(|| format!("{} can't take the place of {name}", path.display()))
+            .map_err(with_owner)?;
+        Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
+    }
+
+    /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.
+    async fn take_in(&self, path: PathBuf, force: bool, size: Option<u64>, slot: Option<MemberIndex>) -> Result<Added> {
+        // A failed member that was not removed is still open and locked.
+        if let Ok(slot) = self.description.find(&path.display().to_string()) {
+            let _ = self.reactor.take_out(slot);
+        }
+        let options = options(force, size);
+        let added = if slot.is_none() && self.reactor.vacancies().is_empty() {
+            self.spares.add(path.clone(), options).await
+        } else {
+            self.rebuild_on(path.clone(), options, slot).await
+        };
+        added.with_context(|| format!("{} can't be added", path.display())).map_err(with_owner)
+    }
+
+    async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
+        let prepared = self.reactor.prepare(path.clone(), options, slot).await?;
+        let (slot, uuid) = (prepared.slot(), prepared.uuid());
+        self.reactor.join(prepared).await?;
+        self.spares.remove(&path.display().to_string());
+        Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
+    }
+}
+
+/// Names the server's user where it lacks the permission that the administrator has.
+fn with_owner(error: Error) -> Error {
+    let user = geteuid();
+    let is_denied = |cause: &(dyn std::error::Error + 'static)| {
+        cause.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
+    };
+    if user.is_root() || !error.chain().any(is_denied) {
+        return error;
+    }
+    let user = env::var("USER").unwrap_or_else(|_| user.as_raw().to_string());
+    anyhow!(
+        "{}; the server runs as user {user}: create the file yourself (truncate --size), and make {user} its owner \
+         (chown)",
+        crate::text::chain(&error)
+    )
+}
+
+fn options(force: bool, size: Option<u64>) -> JoinOptions {
+    JoinOptions { size: size.map(Bytes), allocation: Allocation::Full, force, wait: Wait::Briefly }
+}

@@ -1,0 +1,211 @@
+//! Spares that take the places of missing members.
+//!
+//! Spares are taken one at a time, in the order in which they were named. Once taken, a spare is a member, whatever
+//! happens to it. A spare whose present state prevents it from being taken (in use, absent, or not empty) is tried
+//! again later; one that hangs, when it has answered. A spare that fails while it is being prepared is never tried
+//! again. So every spare is written at most once, and a member that can't be rebuilt does not cause an endless loop.
+
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use tokio::sync::Notify;
+use tokio::task::{JoinHandle, spawn_blocking, spawn_local};
+use tokio::time::timeout;
+use uraid_io::array::{self, JoinError, JoinOptions};
+use uraid_io::format::superblock::Allocation;
+use uraid_io::member::{MemberError, Wait};
+use uraid_layout::MemberIndex;
+
+use crate::description::{Description, Member};
+use crate::disk::LiveDisk;
+use crate::events::Event;
+use crate::protocol::Added;
+use crate::reactor::Reactor;
+use crate::spare::{SPARE_TIME_MAX, Spare};
+
+/// How long to wait before trying spares again that could not be taken. The pause doubles each time.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// The result of filling the slots without a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    /// There is nothing more to do until something changes.
+    Settled,
+    /// A slot is empty, and a spare may become fit for it.
+    Open,
+}
+
+/// The spares of an array.
+pub(crate) struct Spares<D> {
+    description: Rc<Description>,
+    reactor: Rc<Reactor<D>>,
+    /// Notified when a silent spare answers.
+    answered: Notify,
+}
+
+impl<D: LiveDisk> Spares<D> {
+    /// The spares that `description` lists.
+    pub(crate) fn new(description: Rc<Description>, reactor: Rc<Reactor<D>>) -> Self {
+        Self { description, reactor, answered: Notify::new() }
+    }
+
+    /// Lets spares take the places of missing or failing members. Runs forever.
+    pub(crate) async fn keep_whole(self: Rc<Self>) {
+        let silent: Vec<PathBuf> = self
+            .description
+            .spares
+            .borrow()
+            .iter()
+            .filter(|spare| spare.is_silent)
+            .map(|spare| spare.path.clone())
+            .collect();
+        for path in silent {
+            let (truth, spare) = (self.reactor.superblock(), path.clone());
+            let look = spawn_blocking(move || array::check(&spare, &truth));
+            spawn_local(Rc::clone(&self).await_answer(path, look));
+        }
+        let mut pause = PAUSE_MIN;
+        loop {
+            let outcome = self.fill_slots().await;
+            let Some(watcher) = self.reactor.watcher() else { return };
+            tokio::select! {
+                () = watcher.changed() => pause = PAUSE_MIN,
+                () = self.answered.notified() => {}
+                () = tokio::time::sleep(pause), if outcome == Outcome::Open => pause = PAUSE_MAX.min(2 * pause),
+            }
+        }
+    }
+
+    /// Adds a spare that nobody uses.
+    pub(super) async fn add(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
+        ensure!(!self.description.is_read_only, "the array is open for reading only");
+        self.reactor.ensure_can_join()?;
+        ensure!(self.reactor.geometry().tolerance() > 0, "the array survives no failure, so it can't use a spare");
+        if self.description.spares.borrow().iter().any(|spare| spare.path == path && !spare.is_given_up) {
+            bail!("it is a spare already");
+        }
+        let (truth, spare) = (self.reactor.superblock(), path.clone());
+        let made = spawn_blocking(move || array::make_spare(&spare, options, &truth)).await;
+        made.context("the spare could not be checked")??;
+        let mut spares = self.description.spares.borrow_mut();
+        spares.retain(|spare| spare.path != path);
+        spares.push(Spare::new(path));
+        Ok(Added { slot: None, uuid: None })
+    }
+
+    /// Removes a spare. Returns false if there is none of this name.
+    pub(super) fn remove(&self, name: &str) -> bool {
+        let mut spares = self.description.spares.borrow_mut();
+        let count = spares.len();
+        spares.retain(|spare| spare.path.as_os_str() != name);
+        spares.len() < count
+    }
+
+    /// Fills the slots without a member, as far as there are spares.
+    async fn fill_slots(self: &Rc<Self>) -> Outcome {
+        let _alone = self.reactor.change_members().await;
+        for slot in self.reactor.vacancies().iter() {
+            if !self.may_be_filled() || self.reactor.ensure_can_join().is_err() {
+                return Outcome::Settled;
+            }
+            if !self.reactor.let_go(slot) || !self.fill(slot).await {
+                return Outcome::Open;
+            }
+        }
+        Outcome::Settled
+    }
+
+    fn may_be_filled(&self) -> bool {
+        self.description.spares.borrow().iter().any(Spare::is_worth_trying)
+    }
+
+    /// Fills a slot with the first suitable spare. Returns false if there is none now.
+    async fn fill(self: &Rc<Self>, slot: MemberIndex) -> bool {
+        let paths: Vec<PathBuf> = {
+            let spares = self.description.spares.borrow();
+            spares.iter().filter(|spare| spare.is_worth_trying()).map(|spare| spare.path.clone()).collect()
+        };
+        for path in paths {
+            match self.take(&path, slot).await {
+                Ok(()) => return true,
+                Err(error) => self.note_problem(&path, &error),
+            }
+        }
+        false
+    }
+
+    async fn take(self: &Rc<Self>, path: &Path, slot: MemberIndex) -> Result<()> {
+        self.refuse_silent(path).await?;
+        // If somebody uses this spare, the next one will do.
+        let options = JoinOptions { size: None, allocation: Allocation::Full, force: false, wait: Wait::Never };
+        let prepared = self.reactor.prepare_new(path.into(), options, slot).await?;
+        self.description.spares.borrow_mut().retain(|spare| spare.path != path);
+        let taken = Member { uuid: prepared.uuid(), path: Some(path.into()) };
+        self.description.set_member(slot, taken);
+        if let Some(watcher) = self.reactor.watcher() {
+            watcher.tell(Event::SpareTaken(slot));
+        }
+        let joined = self.reactor.join(prepared).await;
+        if joined.is_err() {
+            self.description.spares.borrow_mut().push(Spare::new(path.into()));
+        }
+        joined
+    }
+
+    /// Refuses a spare that hangs: nobody waits for it, however long it takes to answer.
+    async fn refuse_silent(self: &Rc<Self>, path: &Path) -> Result<()> {
+        let (truth, spare) = (self.reactor.superblock(), path.to_owned());
+        let mut look = spawn_blocking(move || array::check(&spare, &truth));
+        if timeout(SPARE_TIME_MAX, &mut look).await.is_ok() {
+            return Ok(());
+        }
+        if let Some(spare) = self.description.spares.borrow_mut().iter_mut().find(|spare| spare.path == path) {
+            spare.is_silent = true;
+        }
+        spawn_local(Rc::clone(self).await_answer(path.to_owned(), look));
+        let (path, action) = (path.to_owned(), "say what it holds");
+        Err(JoinError::from(MemberError::Silent { path, action, deadline: SPARE_TIME_MAX }).into())
+    }
+
+    /// Waits for a spare to answer, and then allows it to be tried.
+    async fn await_answer(self: Rc<Self>, path: PathBuf, look: JoinHandle<Result<(), JoinError>>) {
+        let Ok(checked) = look.await else { return };
+        if let Some(spare) = self.description.spares.borrow_mut().iter_mut().find(|spare| spare.path == path) {
+            spare.is_silent = false;
+            spare.problem = None;
+        }
+        match checked {
+            Ok(()) => tracing::info!(spare = %path.display(), "a spare that did not answer can be used now"),
+            Err(error) => self.note_problem(&path, &error.into()),
+        }
+        self.answered.notify_one();
+    }
+
+    fn note_problem(&self, path: &Path, error: &anyhow::Error) {
+        let problem = crate::text::chain(error);
+        let mut spares = self.description.spares.borrow_mut();
+        let Some(spare) = spares.iter_mut().find(|spare| spare.path == path) else { return };
+        spare.is_given_up |= !is_untouched(error);
+        if spare.problem.as_ref() != Some(&problem) {
+            tracing::warn!(spare = %path.display(), "a spare can't be used: {problem}");
+            spare.problem = Some(problem);
+        }
+    }
+}
+
+/// Whether a spare was refused before anything was written to it.
+fn is_untouched(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(
+            JoinError::Member(_)
+            | JoinError::NoSize { .. }
+            | JoinError::InUse { .. }
+            | JoinError::TooSmall { .. }
+            | JoinError::SectorSize { .. },
+        ) => true,
+        Some(_) | None => false,
+    }
+}

@@ -1,0 +1,116 @@
+//! The state of an array in the protocol's terms.
+
+use std::time::Duration;
+
+use uraid_io::disk::OpName;
+use uraid_io::engine::CacheMode;
+use uraid_layout::MemberIndex;
+
+use super::scrubs;
+use crate::condition::slots;
+use crate::description::{self, Description};
+use crate::protocol::{Fill, Latency, Limits, Member, MemberState, Rebuild, Replace, Spare, Status};
+use crate::reactor::snapshot::Snapshot;
+use crate::spare;
+
+/// The state of an array that has been served for so long, to so many clients.
+pub(super) fn status(
+    description: &Description,
+    snapshot: Snapshot,
+    limits: Limits,
+    clients: usize,
+    uptime: Duration,
+) -> Status {
+    let Description { name, uuid, level, layout, size, chunk, uri, config, is_read_only, connection_threads, .. } =
+        description;
+    let bytes = |fill: Option<uraid_io::engine::Fill>| {
+        fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
+    };
+    Status {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        name: name.clone(),
+        uuid: *uuid,
+        level: (*level).to_owned(),
+        layout: (*layout).to_owned(),
+        size_bytes: size.0,
+        chunk_bytes: chunk.0,
+        uri: uri.clone(),
+        config: config.as_ref().map(|path| path.display().to_string()),
+        read_only: *is_read_only,
+        connection_threads: *connection_threads,
+        uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
+        clients,
+        health: snapshot.condition.health(description, &snapshot.waits),
+        requests: snapshot.traffic,
+        members: members(description, &snapshot),
+        spares: spares(description),
+        limits,
+        cache_mode: cache_name(snapshot.cache_mode).to_owned(),
+        cache: bytes(snapshot.cache),
+        log: bytes(snapshot.log),
+        rebuild: snapshot.rebuild.map(|progress| Rebuild {
+            members: slots(progress.members),
+            done_bytes: progress.done.bytes().0,
+            total_bytes: progress.total.bytes().0,
+            stuck_stripe: progress.stuck.map(|stuck| stuck.stripe.0),
+        }),
+        replace: snapshot.replacement.map(|(replacement, member)| Replace {
+            slot: replacement.slot.0,
+            uuid: replacement.member,
+            path: member.path.map(|path| path.display().to_string()),
+            done_bytes: replacement.progress.done.bytes().0,
+            total_bytes: replacement.progress.total.bytes().0,
+            stuck_stripe: replacement.progress.stuck.map(|stuck| stuck.stripe.0),
+        }),
+        scrub: snapshot.scrub.as_ref().map(scrubs::scrub),
+        scrub_finished_s: snapshot.scrub_record.finished.map(|at| at.0),
+    }
+}
+
+fn spares(description: &Description) -> Vec<Spare> {
+    let spares = description.spares.borrow();
+    let spare = |spare: &spare::Spare| Spare { path: spare.path.display().to_string(), problem: spare.problem.clone() };
+    spares.iter().map(spare).collect()
+}
+
+fn members(description: &Description, snapshot: &Snapshot) -> Vec<Member> {
+    let member = |(slot, known): (u8, &description::Member)| {
+        let index = MemberIndex(slot);
+        let counters = snapshot.counters.member(index);
+        let state = match () {
+            () if snapshot.condition.missing.contains(index) => MemberState::Missing,
+            () if snapshot.condition.rebuilding.contains(index) => MemberState::Rebuilding,
+            () => MemberState::Active,
+        };
+        Member {
+            slot,
+            uuid: known.uuid,
+            path: known.path.as_ref().map(|path| path.display().to_string()),
+            state,
+            troubles: snapshot.condition.troubles_of(index),
+            slow: snapshot.condition.slow.contains(index),
+            errors: counters.errors,
+            overdue: counters.overdue,
+            mismatches: counters.mismatches,
+            repaired: counters.repaired,
+            unrepairable: counters.unrepairable,
+            reads: counters.reads,
+            read_bytes: counters.read_bytes,
+            writes: counters.writes,
+            written_bytes: counters.written_bytes,
+            log_bytes: counters.log_bytes,
+            flushes: counters.flushes,
+            read_latency: Latency::of(snapshot.latencies.of(index, OpName::Read)),
+            write_latency: Latency::of(snapshot.latencies.of(index, OpName::Write)),
+        }
+    };
+    (0..).zip(&*description.members.borrow()).map(member).collect()
+}
+
+fn cache_name(mode: Option<CacheMode>) -> &'static str {
+    match mode {
+        Some(CacheMode::WriteBack) => "writeback",
+        Some(CacheMode::WriteThrough) => "writethrough",
+        None => "none",
+    }
+}

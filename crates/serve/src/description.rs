@@ -1,0 +1,159 @@
+//! The fixed properties of an array while it is served, and its current members and spares.
+
+use std::cell::RefCell;
+use std::path::{Path, PathBuf, absolute};
+
+use anyhow::{Result, bail};
+use uraid_io::array::Array;
+use uraid_io::format::UnixSeconds;
+use uraid_layout::{Bytes, Geometry, MemberIndex};
+use uuid::Uuid;
+
+use crate::names::{layout_name, level_name};
+use crate::protocol::{OutOfDate, Salvage};
+use crate::spare::Spare;
+
+/// An array's description.
+#[derive(Clone, Debug)]
+pub(crate) struct Description {
+    pub(crate) name: String,
+    pub(crate) uuid: Uuid,
+    pub(crate) level: &'static str,
+    pub(crate) layout: &'static str,
+    pub(crate) created: UnixSeconds,
+    pub(crate) size: Bytes,
+    pub(crate) chunk: Bytes,
+    pub(crate) geometry: Geometry,
+    /// The URI that clients connect to.
+    pub(crate) uri: String,
+    /// The configuration file, if there is one.
+    pub(crate) config: Option<PathBuf>,
+    pub(crate) is_read_only: bool,
+    /// Set if the array is served as a last resort.
+    pub(crate) salvage: Option<Salvage>,
+    pub(crate) connection_threads: u8,
+    /// By slot.
+    pub(crate) members: RefCell<Vec<Member>>,
+    /// In the order in which they are used.
+    pub(crate) spares: RefCell<Vec<Spare>>,
+}
+
+/// The member that is or was in a slot.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    pub(crate) uuid: Uuid,
+    /// `None` if its path is not known.
+    pub(crate) path: Option<PathBuf>,
+}
+
+impl Member {
+    /// A member that is or was open.
+    pub(crate) fn new(uuid: Uuid, path: Option<&Path>) -> Self {
+        Self { uuid, path: path.map(|path| absolute(path).unwrap_or_else(|_| path.to_owned())) }
+    }
+}
+
+impl Description {
+    /// The description of an array before it is served at `uri`.
+    pub(crate) fn new(
+        array: &Array,
+        uri: String,
+        is_read_only: bool,
+        connection_threads: u8,
+        spares: Vec<Spare>,
+    ) -> Self {
+        let level = array.geometry.spec().level;
+        let members = array
+            .superblock
+            .slots
+            .iter()
+            .zip(&array.paths)
+            .map(|(record, path)| Member::new(record.member, path.as_deref()));
+        Self {
+            name: array.superblock.name.clone(),
+            uuid: array.superblock.array,
+            level: level_name(level),
+            layout: layout_name(level),
+            created: array.superblock.created,
+            size: array.geometry.capacity().bytes(),
+            chunk: array.geometry.chunk().bytes(),
+            geometry: array.geometry.clone(),
+            uri,
+            config: None,
+            is_read_only,
+            salvage: salvage(array),
+            connection_threads,
+            members: RefCell::new(members.collect()),
+            spares: RefCell::new(spares),
+        }
+    }
+
+    /// The array's name, or its UUID if it has none.
+    pub(crate) fn title(&self) -> String {
+        if self.name.is_empty() { self.uuid.to_string() } else { self.name.clone() }
+    }
+
+    /// The slot of a member that is named by its slot, path or UUID.
+    pub(crate) fn find(&self, name: &str) -> Result<MemberIndex> {
+        let members = self.members.borrow();
+        let is_meant = |(slot, Member { uuid, path }): (usize, &Member)| {
+            let is_path = path.as_ref().is_some_and(|path| path.as_os_str() == name);
+            is_path || slot.to_string() == name || uuid.to_string() == name
+        };
+        let Some(slot) = members.iter().enumerate().position(is_meant) else {
+            bail!(
+                "'{name}' is not a member of {}: name one by its slot, path or UUID, as `uraid status` shows them",
+                self.title()
+            );
+        };
+        Ok(MemberIndex(u8::try_from(slot).expect("slots are small numbers")))
+    }
+
+    /// Records the member that is about to be in a slot.
+    pub(crate) fn set_member(&self, slot: MemberIndex, member: Member) {
+        self.members.borrow_mut()[slot.index()] = member;
+    }
+
+    /// Records the members in the slots and their paths.
+    pub(crate) fn set_members(&self, members: Vec<Member>) {
+        *self.members.borrow_mut() = members;
+    }
+
+    /// A member's path, if known.
+    pub(crate) fn path(&self, member: MemberIndex) -> Option<PathBuf> {
+        self.members.borrow()[member.index()].path.clone()
+    }
+
+    /// A member's path, or its UUID if the path is not known.
+    pub(crate) fn member(&self, member: MemberIndex) -> String {
+        let Member { uuid, path } = &self.members.borrow()[member.index()];
+        path.as_ref().map_or_else(|| uuid.to_string(), |path| path.display().to_string())
+    }
+}
+
+/// Maximum number of listed ranges.
+const RANGES_MAX: usize = 64;
+
+/// The remains of an array with members that are out of date, or with too many gone.
+fn salvage(array: &Array) -> Option<Salvage> {
+    let (stale, doubtful) = (&array.stale, array.doubtful());
+    if stale.is_empty() && array.unreadable().is_none() {
+        return None;
+    }
+    let path = |path: &Path| absolute(path).unwrap_or_else(|_| path.to_owned()).display().to_string();
+    let out_of_date = stale.iter().map(|stale| OutOfDate {
+        slot: stale.slot.0,
+        path: Some(path(&stale.path)),
+        epoch: stale.epoch.0,
+        newest_epoch: stale.newest.0,
+    });
+    let blocks = doubtful.iter().take(RANGES_MAX).map(|range| [range.start.0 / 512, range.end.0 / 512]);
+    Some(Salvage {
+        stale: out_of_date.collect(),
+        doubtful_ranges: doubtful.len() as u64,
+        doubtful_bytes: doubtful.iter().map(|range| range.end.0 - range.start.0).sum(),
+        doubtful: blocks.collect(),
+        unreadable_bytes: array.unreadable_bytes().0,
+        size_bytes: array.geometry.capacity().bytes().0,
+    })
+}

@@ -1,0 +1,215 @@
+//! The health of an array in words: what is wrong, and what an administrator can do about it. Status, events and the
+//! service manager say the same.
+
+use crate::protocol::{
+    Ailing, Health, HealthState, HeldUp, Named, OutOfDate, Salvage, Trouble, Unreadable, Unwritten, Work,
+};
+use crate::text::{duration, list, size};
+
+/// The condition of an array, in words.
+#[must_use]
+pub fn words(health: &Health) -> String {
+    let survives = match health.survives {
+        0 => "survives no failure".to_owned(),
+        1 => "survives 1 more failure".to_owned(),
+        more => format!("survives {more} more failures"),
+    };
+    let (degraded, causes) = (degraded(health), causes(health));
+    let parts = match health.state {
+        HealthState::Whole => vec![survives],
+        HealthState::Degraded => [degraded, causes, vec![survives]].concat(),
+        HealthState::Stalled => [causes, degraded, vec![survives]].concat(),
+        HealthState::Failing => [causes, degraded].concat(),
+        HealthState::Salvage => {
+            let left = health.salvage.as_ref().map(left).unwrap_or_default();
+            [left, degraded, causes, vec!["copy off what is left, and create a new array".to_owned()]].concat()
+        }
+        HealthState::Frozen => {
+            let members: Vec<String> = of(health, Trouble::Failed).map(name).collect();
+            let by = match members.as_slice() {
+                [] => "frozen: more members failed".to_owned(),
+                [one] => format!("frozen by member {one}: more failed"),
+                more => format!("frozen by members {}: more failed", list(more)),
+            };
+            let what = "than the level survives, so requests fail; stop the server and check the members";
+            return [vec![format!("{by} {what}")], degraded, causes].concat().join("; ");
+        }
+    };
+    format!("{}: {}", health.state.name(), parts.join("; "))
+}
+
+/// The remains of an array that is served as a last resort.
+fn left(salvage: &Salvage) -> Vec<String> {
+    let Salvage { stale, doubtful_ranges, doubtful_bytes, unreadable_bytes, size_bytes, .. } = salvage;
+    let name = |OutOfDate { slot, path, .. }: &OutOfDate| {
+        path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
+    };
+    let names: Vec<String> = stale.iter().map(name).collect();
+    let all = size(*size_bytes);
+    let mut left = Vec::new();
+    let who = match names.as_slice() {
+        [] => None,
+        [one] => Some(format!("member {one} is read although it is out of date")),
+        more => Some(format!("members {} are read although they are out of date", list(more))),
+    };
+    if let Some(who) = who {
+        let ranges = if *doubtful_ranges == 1 { "1 range" } else { &format!("{doubtful_ranges} ranges") };
+        left.push(match doubtful_ranges {
+            0 => format!("{who}: nothing was written since"),
+            _ => format!(
+                "{who}: content in {ranges}, {} of {all}, may be old or wrong; the server listed them when it started",
+                size(*doubtful_bytes)
+            ),
+        });
+    }
+    if *unreadable_bytes > 0 {
+        left.push(format!("{} of {all} can't be read and give I/O errors", size(*unreadable_bytes)));
+    }
+    left
+}
+
+/// The missing and incomplete members.
+fn degraded(health: &Health) -> Vec<String> {
+    let missing = match health.missing.as_slice() {
+        [] => None,
+        [slot] => Some(format!("member {slot} is missing")),
+        slots => Some(format!("members {} are missing", list(slots))),
+    };
+    let rebuilding = match health.rebuilding.as_slice() {
+        [] => None,
+        [slot] => Some(format!("member {slot} is being rebuilt")),
+        slots => Some(format!("members {} are being rebuilt", list(slots))),
+    };
+    let parts: Vec<String> = missing.into_iter().chain(rebuilding).collect();
+    if parts.is_empty() { Vec::new() } else { vec![parts.join(", ")] }
+}
+
+/// What is wrong, and what an administrator can do about it.
+fn causes(health: &Health) -> Vec<String> {
+    let names = |trouble| -> Vec<String> { of(health, trouble).map(name).collect() };
+    let mut causes = Vec::new();
+    match names(Trouble::Deleted).as_slice() {
+        [] => {}
+        [one] => causes.push(format!(
+            "the file of member {one} was deleted, and its content is lost when the server ends: copy the array's \
+             content"
+        )),
+        more => causes.push(format!(
+            "the files of members {} were deleted, and their content is lost when the server ends: copy the array's \
+             content",
+            list(more)
+        )),
+    }
+    match names(Trouble::Failing).as_slice() {
+        [] => {}
+        [one] => {
+            causes.push(format!(
+                "member {one} lost content that the other members can't make up for, or has too many \
+                errors: replace it"
+            ));
+        }
+        more => causes.push(format!(
+            "members {} lost content that the other members can't make up for, or have too many errors: replace them",
+            list(more)
+        )),
+    }
+    let paths: Vec<String> =
+        of(health, Trouble::NoRoom).map(|one| one.path.clone().unwrap_or_else(|| name(one))).collect();
+    if !paths.is_empty() {
+        causes.push(format!("waiting for room on {}{}", list(&paths), longest(health, Trouble::NoRoom, "for ")));
+    }
+    match names(Trouble::Stalled).as_slice() {
+        [] => {}
+        [one] => causes.push(format!("member {one} does not answer{}", longest(health, Trouble::Stalled, "for "))),
+        more => causes.push(format!(
+            "members {} do not answer{}",
+            list(more),
+            longest(health, Trouble::Stalled, "for up to ")
+        )),
+    }
+    causes.extend(health.held_up.iter().map(held_up));
+    causes.extend(health.unwritten.as_ref().map(unwritten));
+    causes
+}
+
+/// Why flushes fail, and what helps, in one sentence.
+fn unwritten(unwritten: &Unwritten) -> String {
+    let Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable } = unwritten;
+    let told: u64 = blocks.iter().map(|[start, end]| (end - start) * 512).sum();
+    let more = if told < *all { " and more" } else { "" };
+    let [blocks, stripe_blocks] =
+        [blocks, stripe_blocks].map(|ranges| list(&ranges.iter().map(bytes).collect::<Vec<_>>()));
+    let members = |members: &[Named], what: &str| {
+        let name = |Named { slot, path }: &Named| {
+            path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
+        };
+        let names: Vec<String> = members.iter().map(name).collect();
+        match names.len() {
+            0 => None,
+            1 => Some(format!("member {} {what}", names[0])),
+            _ => Some(format!("members {} {what}", list(&names))),
+        }
+    };
+    let why = [members(unreadable, "can't be read there"), members(unwritable, "can't be written there")];
+    let why: Vec<String> = why.into_iter().flatten().collect();
+    let because = if why.is_empty() { String::new() } else { format!(": {}", list(&why)) };
+    let helps = if unwritable.is_empty() { "can be read there" } else { "take it" };
+    format!(
+        "flushes fail because {} that clients have written can't be written out, bytes {blocks}{more} of the \
+         array{because}; reads give it from memory. Flushes succeed again after a write of all of bytes \
+         {stripe_blocks}{more}, or when the members {helps}",
+        size(*all)
+    )
+}
+
+/// What holds up a rebuild or a copy, in one sentence.
+fn held_up(held: &HeldUp) -> String {
+    let HeldUp { work, slots, stripe, unreadable, sectors, blocks, stripe_blocks } = held;
+    let doing = match work {
+        Work::Rebuild => format!("rebuilding member {}", list(slots)),
+        Work::Replace => format!("copying member {}", list(slots)),
+    };
+    let unread: Vec<String> = unreadable
+        .iter()
+        .map(|Unreadable { slot, path, member_sector }| {
+            let path = path.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
+            format!("member {slot}{path} can't be read at sector {member_sector} of its data, for {sectors} sectors")
+        })
+        .collect();
+    let because = if unread.is_empty() { String::new() } else { format!(": {}", list(&unread)) };
+    let ranges: Vec<String> = blocks.iter().map(bytes).collect();
+    let lost = if ranges.is_empty() {
+        "no content is lost".to_owned()
+    } else {
+        format!("no member has bytes {} of the array", list(&ranges))
+    };
+    format!(
+        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It continues after a single write of all of \
+         bytes {}, from a backup, and tries again every ten seconds",
+        bytes(stripe_blocks)
+    )
+}
+
+fn of(health: &Health, trouble: Trouble) -> impl Iterator<Item = &Ailing> {
+    health.troubles.iter().filter(move |ailing| ailing.trouble == trouble)
+}
+
+/// `1 (/srv/d1)`.
+fn name(ailing: &Ailing) -> String {
+    let Ailing { slot, path, .. } = ailing;
+    path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))
+}
+
+/// ` for 12 s`, if known.
+fn longest(health: &Health, trouble: Trouble, before: &str) -> String {
+    let waits = of(health, trouble).filter_map(|ailing| ailing.waits_ms).max();
+    waits.map_or_else(String::new, |ms| format!(" {before}{}", duration(ms / 1000)))
+}
+
+/// `0 to 4096`, for a half-open range of sectors.
+pub(crate) fn bytes([start, end]: &[u64; 2]) -> String {
+    format!("{} to {}", start * 512, end * 512)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,141 @@
+//! The wording of an array's health.
+
+use super::*;
+
+fn health(state: HealthState, survives: usize) -> Health {
+    let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    Health { state, survives, missing, rebuilding, troubles, held_up, unwritten: None, salvage: None }
+}
+
+fn ailing(slot: u8, trouble: Trouble, waits_ms: Option<u64>) -> Ailing {
+    Ailing { slot, trouble, path: Some(format!("/srv/d{slot}")), waits_ms }
+}
+
+#[test]
+fn what_is_missing_is_said_in_words() {
+    let said =
+        |state, survives, missing: &[u8]| words(&Health { missing: missing.to_vec(), ..health(state, survives) });
+    assert_eq!(said(HealthState::Whole, 2, &[]), "whole: survives 2 more failures");
+    assert_eq!(said(HealthState::Whole, 0, &[]), "whole: survives no failure");
+    assert_eq!(said(HealthState::Degraded, 1, &[4]), "degraded: member 4 is missing; survives 1 more failure");
+    assert_eq!(said(HealthState::Degraded, 0, &[1, 4]), "degraded: members 1 and 4 are missing; survives no failure");
+    let rebuilding = Health { rebuilding: vec![2], missing: vec![1], ..health(HealthState::Degraded, 0) };
+    assert_eq!(words(&rebuilding), "degraded: member 1 is missing, member 2 is being rebuilt; survives no failure");
+}
+
+#[test]
+fn troubles_are_said_with_their_members() {
+    let said = |state, missing: &[u8], troubles: &[Ailing]| {
+        words(&Health { missing: missing.to_vec(), troubles: troubles.to_vec(), ..health(state, 0) })
+    };
+    let (stalled, failing, frozen) = (HealthState::Stalled, HealthState::Failing, HealthState::Frozen);
+    assert_eq!(
+        said(stalled, &[2], &[ailing(0, Trouble::NoRoom, Some(12_345)), ailing(1, Trouble::NoRoom, Some(3000))]),
+        "stalled: waiting for room on /srv/d0 and /srv/d1 for 12 s; member 2 is missing; survives no failure"
+    );
+    assert_eq!(
+        said(stalled, &[], &[ailing(1, Trouble::Stalled, Some(2000))]),
+        "stalled: member 1 (/srv/d1) does not answer for 2 s; survives no failure"
+    );
+    assert_eq!(
+        said(failing, &[0], &[ailing(1, Trouble::Deleted, None), ailing(2, Trouble::Deleted, None)]),
+        "failing: the files of members 1 (/srv/d1) and 2 (/srv/d2) were deleted, and their content is lost when the \
+         server ends: copy the array's content; member 0 is missing"
+    );
+    assert!(
+        said(failing, &[], &[ailing(1, Trouble::Failing, None)])
+            .starts_with("failing: member 1 (/srv/d1) lost content")
+    );
+    let text = said(frozen, &[0], &[ailing(1, Trouble::Failed, None), ailing(3, Trouble::Failed, None)]);
+    assert!(text.starts_with("frozen by members 1 (/srv/d1) and 3 (/srv/d3): "), "{text}");
+    assert!(text.ends_with("; member 0 is missing"), "{text}");
+    assert!(said(frozen, &[], &[]).starts_with("frozen: more members failed"));
+}
+
+#[test]
+fn what_is_left_is_not_called_whole_or_degraded() {
+    let stale = |slot| OutOfDate { slot, path: Some(format!("/srv/d{slot}")), epoch: 3, newest_epoch: 5 };
+    let old = Salvage {
+        stale: vec![stale(1)],
+        doubtful_ranges: 2,
+        doubtful_bytes: 1 << 20,
+        doubtful: vec![[0, 1024], [4096, 5120]],
+        unreadable_bytes: 0,
+        size_bytes: 3 << 30,
+    };
+    let said = |missing: &[u8], salvage: Salvage| {
+        let health = health(HealthState::Salvage, 0);
+        words(&Health { missing: missing.to_vec(), salvage: Some(salvage), ..health })
+    };
+    assert_eq!(
+        said(&[2], old.clone()),
+        "salvage: member 1 (/srv/d1) is read although it is out of date: content in 2 ranges, 1 MiB of 3 GiB, may be \
+         old or wrong; the server listed them when it started; member 2 is missing; copy off what is left, and \
+         create a new array"
+    );
+    let untouched = Salvage { stale: vec![stale(0), stale(1)], doubtful_ranges: 0, ..old.clone() };
+    assert_eq!(
+        said(&[], untouched),
+        "salvage: members 0 (/srv/d0) and 1 (/srv/d1) are read although they are out of date: nothing was written \
+         since; copy off what is left, and create a new array"
+    );
+    let gone = Salvage { stale: Vec::new(), doubtful_ranges: 0, unreadable_bytes: 1 << 30, ..old };
+    assert_eq!(
+        said(&[0, 2], gone),
+        "salvage: 1 GiB of 3 GiB can't be read and give I/O errors; members 0 and 2 are missing; copy off what is \
+         left, and create a new array"
+    );
+}
+
+#[test]
+fn what_holds_up_a_rebuild_is_said_with_its_place() {
+    let held = HeldUp {
+        work: Work::Rebuild,
+        slots: vec![1],
+        stripe: 4,
+        unreadable: vec![Unreadable { slot: 3, path: Some("/srv/d3".into()), member_sector: 512 }],
+        sectors: 8,
+        blocks: vec![[1664, 1672]],
+        stripe_blocks: [1536, 1920],
+    };
+    let text = words(&Health { rebuilding: vec![1], held_up: vec![held], ..health(HealthState::Failing, 0) });
+    assert_eq!(
+        text,
+        "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of \
+         its data, for 8 sectors; no member has bytes 851968 to 856064 of the array. It continues after a single \
+         write of all of bytes 786432 to 983040, from a backup, and tries again every ten seconds; member 1 is being \
+         rebuilt"
+    );
+}
+
+#[test]
+fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
+    let named = |slot: u8| Named { slot, path: Some(format!("/srv/d{slot}")) };
+    let one = Unwritten {
+        bytes: 4096,
+        blocks: vec![[1664, 1672]],
+        stripe_blocks: vec![[1536, 1920]],
+        unreadable: vec![named(0), named(3)],
+        unwritable: vec![],
+    };
+    let said = |unwritten| words(&Health { unwritten: Some(unwritten), ..health(HealthState::Failing, 0) });
+    assert_eq!(
+        said(one.clone()),
+        "failing: flushes fail because 4 KiB that clients have written can't be written out, bytes 851968 to 856064 of \
+         the array: members 0 (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory. Flushes \
+         succeed again after a write of all of bytes 786432 to 983040, or when the members can be read there"
+    );
+    let many = Unwritten {
+        bytes: 1 << 20,
+        blocks: vec![[0, 8], [384, 392]],
+        stripe_blocks: vec![[0, 768]],
+        unreadable: vec![],
+        unwritable: vec![Named { path: None, ..named(2) }],
+    };
+    assert_eq!(
+        said(many),
+        "failing: flushes fail because 1 MiB that clients have written can't be written out, bytes 0 to 4096 and \
+         196608 to 200704 and more of the array: member 2 can't be written there; reads give it from memory. Flushes \
+         succeed again after a write of all of bytes 0 to 393216 and more, or when the members take it"
+    );
+}

@@ -1,0 +1,40 @@
+//! A running server of an array: the thread that runs the engine, the threads that serve clients beside it, the
+//! administrators' socket, events, metrics and spares.
+//!
+//! [`server::run`] serves an array that is open. The crate knows neither the command line nor how an array was found
+//! and opened. What it shares with commands is [`client`] and [`protocol`], which ask a running server, and words for
+//! people ([`text`], [`health`], [`names`]).
+
+mod calls;
+pub mod client;
+pub mod clock;
+mod commands;
+mod condition;
+mod connections;
+mod control;
+mod description;
+mod disk;
+mod events;
+pub mod health;
+pub mod logging;
+mod meter;
+mod metrics;
+pub mod names;
+pub mod patience;
+pub mod protocol;
+mod reactor;
+mod recorder;
+pub mod running;
+pub mod server;
+mod service;
+pub mod signals;
+pub mod smart;
+pub mod spare;
+mod spin;
+pub mod systemd;
+pub mod text;
+
+pub use condition::LastResort;
+pub use disk::LiveDisk;
+pub use events::check_program;
+pub use reactor::{Caching, Settings};

@@ -1,0 +1,377 @@
+//! `uraid serve --metrics`: a server's metrics, in Prometheus' text format over HTTP.
+//!
+//! The page is generated on the reactor's thread on request; nothing is kept between two scrapes.
+//! `docs/metrics.md` describes all metrics, and a test compares it with the page.
+
+mod http;
+mod text;
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::rc::Rc;
+
+use anyhow::{Context, Result};
+use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
+use uraid_io::cache::Unwritten;
+use uraid_io::disk::OpName;
+use uraid_io::engine::{Counters, Fill, MemberCounters, ScrubCounters};
+use uraid_layout::{MemberIndex, Sectors};
+
+use crate::description::Description;
+use crate::disk::LiveDisk;
+use crate::meter::RequestKind;
+use crate::protocol::{HealthState, Trouble, Work};
+use crate::reactor::Reactor;
+use crate::reactor::snapshot::{CacheUse, Snapshot};
+use crate::text::list;
+use text::Text;
+
+/// The HTTP server for metrics.
+#[derive(Debug)]
+pub(crate) struct Exporter {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+impl Exporter {
+    /// Listens on the first usable address. With port 0, the system chooses a port.
+    ///
+    /// # Errors
+    /// If that is not possible.
+    pub(crate) async fn listen(addresses: &[SocketAddr]) -> Result<Self> {
+        let listen = async {
+            let listener = TcpListener::bind(addresses).await?;
+            let address = listener.local_addr()?;
+            std::io::Result::Ok(Self { listener, address })
+        };
+        listen.await.with_context(|| format!("can't listen on {} for --metrics", list(addresses)))
+    }
+
+    /// The URL of the page.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}/metrics", self.address)
+    }
+
+    /// Serves the page in a task of the reactor's thread. Runs forever.
+    pub(crate) fn spawn<D: LiveDisk>(self, reactor: Rc<Reactor<D>>, description: Rc<Description>) -> JoinHandle<()> {
+        let page = async move || Ok(page(&reactor.snapshot().await?, &description));
+        tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))
+    }
+}
+
+/// The whole page.
+pub(crate) fn page(snapshot: &Snapshot, description: &Description) -> String {
+    let mut text = Text::default();
+    array(&mut text, snapshot, description);
+    requests(&mut text, snapshot);
+    stripes(&mut text, &snapshot.counters);
+    if let (Some(fill), Some(used)) = (&snapshot.cache, &snapshot.cache_use) {
+        caching(&mut text, fill, used, &snapshot.counters);
+    }
+    members(&mut text, snapshot, description);
+    operations(&mut text, &snapshot.counters);
+    latencies(&mut text, snapshot);
+    logs(&mut text, &snapshot.logs);
+    rebuilds(&mut text, snapshot);
+    stuck(&mut text, snapshot, description);
+    unwritten(&mut text, snapshot);
+    scrubs(&mut text, snapshot);
+    text.finish()
+}
+
+fn array(text: &mut Text, snapshot: &Snapshot, description: &Description) {
+    let mut build = text.gauge("uraid_build_info", "Always 1; the label is the version of uraid.");
+    build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    let uuid = description.uuid.to_string();
+    let labels = [("uuid", uuid.as_str()), ("name", &description.name), ("level", description.level)];
+    text.gauge("uraid_array_info", "Always 1; the labels identify the array.").sample(&labels, 1);
+    text.gauge("uraid_array_size_bytes", "Usable size of the array.").sample(&[], description.size);
+    text.gauge("uraid_array_members", "Slots for members.").sample(&[], description.members.borrow().len());
+    text.gauge("uraid_array_members_missing", "Slots whose member is missing or has failed.")
+        .sample(&[], snapshot.condition.missing.len());
+    text.gauge(
+        "uraid_array_spare_failures",
+        "How many more members may fail, whichever they are; lucky mirrors survive more.",
+    )
+    .sample(&[], snapshot.condition.health(description, &[]).survives);
+    let ready = description.spares.borrow().iter().filter(|spare| spare.is_ready()).count();
+    text.gauge("uraid_array_spares", "Spares without a known problem.").sample(&[], ready);
+    text.gauge("uraid_array_frozen", "1 if more members failed than the level survives: every request is refused.")
+        .sample(&[], u8::from(snapshot.condition.is_frozen));
+    let unreadable = description.salvage.as_ref().map_or(0, |salvage| salvage.unreadable_bytes);
+    text.gauge(
+        "uraid_array_unreadable_bytes",
+        "Unreadable content of an array that is served although too many members are missing.",
+    )
+    .sample(&[], unreadable);
+    let state = snapshot.condition.state();
+    let mut health =
+        text.gauge("uraid_array_health", "1 for the worst state that applies to the array, 0 for the others.");
+    HealthState::ALL.iter().for_each(|other| health.sample(&[("state", other.name())], u8::from(*other == state)));
+}
+
+fn requests(text: &mut Text, snapshot: &Snapshot) {
+    let served = || RequestKind::ALL.into_iter().zip(&snapshot.served);
+    let mut durations = text.histogram(
+        "uraid_request_duration_seconds",
+        "From the batch in which the engine received a request to the turn that answered it.",
+    );
+    served().for_each(|(kind, served)| durations.durations(&[("command", kind_name(kind))], &served.latency));
+    let mut bytes = text.counter("uraid_request_bytes_total", "Bytes covered by successful requests.");
+    let with_bytes = || served().filter(|(kind, _)| *kind != RequestKind::Flush);
+    with_bytes().for_each(|(kind, served)| bytes.sample(&[("command", kind_name(kind))], served.bytes));
+    let mut errors = text.counter("uraid_request_errors_total", "Requests answered with an error.");
+    served().for_each(|(kind, served)| errors.sample(&[("command", kind_name(kind))], served.errors));
+    let Fill { used, limit } = snapshot.requests;
+    text.gauge("uraid_request_memory_size_bytes", "Memory that requests in flight may use.").sample(&[], limit);
+    text.gauge("uraid_request_memory_used_bytes", "Memory that requests in flight use.").sample(&[], used);
+}
+
+fn stripes(text: &mut Text, counters: &Counters) {
+    let methods = counters.methods();
+    let mut writes = text.counter(
+        "uraid_stripe_writes_total",
+        "Parity stripes to write, by what has to be read first: nothing, the rest of the stripe, or the old content \
+         and its parity.",
+    );
+    writes.sample(&[("method", "full")], methods.full);
+    writes.sample(&[("method", "reconstruct")], methods.reconstruct);
+    writes.sample(&[("method", "read_modify_write")], methods.read_modify_write);
+}
+
+fn caching(text: &mut Text, fill: &Fill, cache: &CacheUse, counters: &Counters) {
+    let (hit, missed) = counters.cache_reads();
+    for (name, help, value) in [
+        ("uraid_cache_size_bytes", "Memory that the cache may use.", fill.limit),
+        ("uraid_cache_used_bytes", "Memory of the cached pages.", cache.held),
+        (
+            "uraid_cache_dirty_bytes",
+            "Memory of pages that are not written out yet, or are being written out.",
+            fill.used,
+        ),
+    ] {
+        text.gauge(name, help).sample(&[], value);
+    }
+    for (name, help, value) in [
+        ("uraid_cache_read_hit_bytes_total", "Bytes that clients read from the cache.", hit),
+        ("uraid_cache_read_miss_bytes_total", "Bytes that clients read from the members.", missed),
+        ("uraid_cache_write_bytes_total", "Bytes acknowledged from memory and written out later.", cache.traffic.taken),
+        (
+            "uraid_cache_coalesced_bytes_total",
+            "Bytes written to the cache that replaced content not yet written out, at no cost for the members.",
+            cache.traffic.coalesced,
+        ),
+        ("uraid_cache_destaged_bytes_total", "Bytes taken from the cache to be written out.", cache.traffic.destaged),
+    ] {
+        text.counter(name, help).sample(&[], value);
+    }
+}
+
+fn members(text: &mut Text, snapshot: &Snapshot, description: &Description) {
+    let slots: Vec<(MemberIndex, String)> = slots(description.members.borrow().len());
+    let mut infos =
+        text.gauge("uraid_member_info", "Always 1; the labels are the UUID and the path of the member in a slot.");
+    for ((_, slot), member) in slots.iter().zip(description.members.borrow().iter()) {
+        let path = member.path.as_ref().map(|path| path.display().to_string()).unwrap_or_default();
+        infos.sample(&[("member", slot), ("uuid", &member.uuid.to_string()), ("path", &path)], 1);
+    }
+    let mut present = text.gauge("uraid_member_present", "1 if the member is present and written, 0 if it is missing.");
+    for (member, slot) in &slots {
+        present.sample(&[("member", slot)], u8::from(!snapshot.condition.missing.contains(*member)));
+    }
+    let mut troubles = text.gauge("uraid_member_trouble", "1 if the member needs attention for this reason.");
+    for (member, slot) in &slots {
+        for trouble in Trouble::ALL {
+            let is_so = snapshot.condition.members_in(trouble).contains(*member);
+            troubles.sample(&[("member", slot), ("trouble", trouble.name())], u8::from(is_so));
+        }
+    }
+}
+
+fn operations(text: &mut Text, counters: &Counters) {
+    let slots = slots(counters.members());
+    let counters = |slot: &MemberIndex| *counters.member(*slot);
+    type Value = fn(&MemberCounters) -> u64;
+    type Named<'a> = (&'a str, Value);
+    let by_operation: [(&str, &str, &[Named<'_>]); 2] = [
+        (
+            "uraid_member_operations_total",
+            "Operations on the data area.",
+            &[
+                ("read", |member| member.reads),
+                ("write", |member| member.writes),
+                ("zero", |member| member.zeroes),
+                ("flush", |member| member.flushes),
+            ],
+        ),
+        (
+            "uraid_member_bytes_total",
+            "Bytes read from and written to the data area.",
+            &[("read", |member| member.read_bytes), ("write", |member| member.written_bytes)],
+        ),
+    ];
+    for (name, help, operations) in by_operation {
+        let mut family = text.counter(name, help);
+        for (member, slot) in &slots {
+            for (operation, value) in operations {
+                family.sample(&[("member", slot), ("operation", operation)], value(&counters(member)));
+            }
+        }
+    }
+    let plain: [(&str, &str, Value); 7] = [
+        ("uraid_member_log_records_total", "Records written to the log.", |member| member.log_records),
+        ("uraid_member_log_bytes_total", "Bytes of the records written to the log.", |member| member.log_bytes),
+        ("uraid_member_errors_total", "Failed operations.", |member| member.errors),
+        ("uraid_member_overdue_total", "Operations abandoned after their deadline.", |member| member.overdue),
+        (
+            "uraid_member_checksum_mismatches_total",
+            "Blocks read from the member that did not match their checksum.",
+            |member| member.mismatches,
+        ),
+        ("uraid_member_repaired_total", "Pieces computed from the other members and written back.", |member| {
+            member.repaired
+        }),
+        ("uraid_member_unrepairable_total", "Pieces that could not be computed or not be written back.", |member| {
+            member.unrepairable
+        }),
+    ];
+    for (name, help, value) in plain {
+        let mut family = text.counter(name, help);
+        slots.iter().for_each(|(member, slot)| family.sample(&[("member", slot)], value(&counters(member))));
+    }
+}
+
+fn latencies(text: &mut Text, snapshot: &Snapshot) {
+    let mut durations = text.histogram(
+        "uraid_member_operation_duration_seconds",
+        "Time that the kernel took, including operations on the log, checksums, bitmap and superblocks.",
+    );
+    for (member, slot) in &slots(snapshot.counters.members()) {
+        for (operation, name) in
+            [("read", OpName::Read), ("write", OpName::Write), ("zero", OpName::Zero), ("flush", OpName::Flush)]
+        {
+            durations.durations(&[("member", slot), ("operation", operation)], snapshot.latencies.of(*member, name));
+        }
+    }
+}
+
+fn logs(text: &mut Text, logs: &[Option<Fill>]) {
+    type Value = fn(&Fill) -> u64;
+    let gauges: [(&str, &str, Value); 2] = [
+        ("uraid_member_log_size_bytes", "Size of the log.", |log| log.limit.0),
+        ("uraid_member_log_used_bytes", "Bytes of log records that are still needed.", |log| log.used.0),
+    ];
+    if logs.iter().all(Option::is_none) {
+        return;
+    }
+    for (name, help, value) in gauges {
+        let mut family = text.gauge(name, help);
+        for ((_, slot), log) in slots(logs.len()).iter().zip(logs) {
+            if let Some(log) = log {
+                family.sample(&[("member", slot)], value(log));
+            }
+        }
+    }
+}
+
+fn rebuilds(text: &mut Text, snapshot: &Snapshot) {
+    let members = snapshot.rebuild.map_or(0, |progress| progress.members.len());
+    let done = snapshot.rebuild.map_or(0, |progress| progress.done.bytes().0);
+    text.gauge("uraid_rebuild_members", "Members under rebuild.").sample(&[], members);
+    text.gauge(
+        "uraid_rebuild_done_bytes",
+        "Progress of the rebuild, out of uraid_array_size_bytes; 0 without a rebuild.",
+    )
+    .sample(&[], done);
+    let made = snapshot.counters.rebuilt_bytes();
+    text.counter("uraid_rebuild_bytes_total", "Bytes of the array rebuilt.").sample(&[], made);
+}
+
+fn stuck(text: &mut Text, snapshot: &Snapshot, description: &Description) {
+    let mut stuck = text.gauge(
+        "uraid_rebuild_stuck",
+        "1 if a rebuild or copy cannot go on; the labels name the parity stripe, the member that can't be read there, \
+         and the stripe's byte range in the array.",
+    );
+    let held_up = snapshot.condition.health(description, &[]).held_up;
+    for (work, name) in [(Work::Rebuild, "rebuild"), (Work::Replace, "replace")] {
+        let mut is_stuck = false;
+        for held in held_up.iter().filter(|held| held.work == work) {
+            is_stuck = true;
+            let [start, end] = held.stripe_blocks.map(|block| (block * 512).to_string());
+            let mut slots: Vec<String> = held.unreadable.iter().map(|unreadable| unreadable.slot.to_string()).collect();
+            slots.dedup();
+            let stripe = held.stripe.to_string();
+            for slot in &slots {
+                let labels =
+                    [("work", name), ("stripe", stripe.as_str()), ("member", slot), ("start", &start), ("end", &end)];
+                stuck.sample(&labels, 1);
+            }
+        }
+        if !is_stuck {
+            stuck.sample(&[("work", name)], 0);
+        }
+    }
+}
+
+fn unwritten(text: &mut Text, snapshot: &Snapshot) {
+    let unwritten = snapshot.condition.unwritten;
+    let bytes = unwritten.map_or(0, |unwritten| unwritten.len.bytes().0);
+    text.gauge(
+        "uraid_unwritten_bytes",
+        "Bytes acknowledged to clients that can't be written out; above 0, every flush fails.",
+    )
+    .sample(&[], bytes);
+    let mut ranges = text.gauge(
+        "uraid_unwritten_range_bytes",
+        "The first of these ranges, in bytes of the array (end exclusive); 0 without labels if there are none.",
+    );
+    if unwritten.is_none() {
+        ranges.sample(&[], 0);
+    }
+    for Range { start, end } in unwritten.iter().flat_map(Unwritten::ranges) {
+        let labels = [start, end].map(|lba| Sectors(lba.0).bytes().to_string());
+        ranges.sample(&[("start", &labels[0]), ("end", &labels[1])], Sectors(end.0 - start.0).bytes());
+    }
+}
+
+fn scrubs(text: &mut Text, snapshot: &Snapshot) {
+    let ScrubCounters { compared, certain, suspected, unknown, repaired, unchecked } = snapshot.counters.scrubs();
+    let scrub = snapshot.scrub.as_ref();
+    let is_running = scrub.is_some_and(|scrub| scrub.is_running);
+    text.gauge("uraid_scrub_running", "1 while a scrub runs.").sample(&[], u8::from(is_running));
+    let done = scrub.map_or(0, |scrub| scrub.done.bytes().0);
+    text.gauge("uraid_scrub_done_bytes", "Progress of the latest scrub.").sample(&[], done);
+    let finished = snapshot.scrub_record.finished.map_or(0, |at| at.0);
+    text.gauge(
+        "uraid_scrub_finished_timestamp_seconds",
+        "When the latest complete scrub ended, under an earlier server too; 0: never.",
+    )
+    .sample(&[], finished);
+    text.counter("uraid_scrub_bytes_total", "Bytes of the array compared by scrubs.").sample(&[], compared);
+    let mut mismatched = text.counter(
+        "uraid_scrub_mismatched_bytes_total",
+        "Bytes that scrubs found wrong, by certainty: of units, or of parity groups if the unit is not known.",
+    );
+    for (certainty, bytes) in [("certain", certain), ("suspected", suspected), ("unknown", unknown)] {
+        mismatched.sample(&[("certainty", certainty)], bytes);
+    }
+    text.counter("uraid_scrub_repaired_bytes_total", "Bytes of these that were repaired.").sample(&[], repaired);
+    text.counter("uraid_scrub_unchecked_bytes_total", "Bytes of parity that scrubs could not check.")
+        .sample(&[], unchecked);
+}
+
+fn slots(count: usize) -> Vec<(MemberIndex, String)> {
+    (0..count).filter_map(|slot| u8::try_from(slot).ok()).map(|slot| (MemberIndex(slot), slot.to_string())).collect()
+}
+
+fn kind_name(kind: RequestKind) -> &'static str {
+    match kind {
+        RequestKind::Read => "read",
+        RequestKind::Write => "write",
+        RequestKind::Flush => "flush",
+        RequestKind::Trim => "trim",
+        RequestKind::Zero => "zero",
+    }
+}

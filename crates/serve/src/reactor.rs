@@ -1,0 +1,453 @@
+//! The thread that runs an array's engine. Usually it serves the clients, too: the NBD server's commands go straight
+//! into the engine, and the ring's completions come straight back. Otherwise [connection threads](crate::connections)
+//! send it the commands.
+//!
+//! A connection's batch of commands ends in one turn of the engine, which takes one system call for all disk
+//! operations. Operations that complete at once are answered in the same turn. The ring's eventfd signals the rest.
+
+mod deleted;
+mod disowning;
+mod laggards;
+mod members;
+mod reports;
+mod settings;
+pub(crate) mod snapshot;
+mod stop;
+
+use std::cell::{Cell, OnceCell, RefCell};
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::task::JoinHandle;
+use uraid_io::buf::{Buf, Parcel, Pool};
+use uraid_io::cache::TICK;
+use uraid_io::engine::{self, CacheMode, Engine, EngineError};
+use uraid_io::member::Member;
+use uraid_layout::Bytes;
+use uraid_nbd::{Command, Export, ExportInfo, Limits, Payload, ReplySlot, RequestMemory, Span};
+
+use crate::calls::{Call, Caller, Callers};
+use crate::commands::{at_once, for_engine, nbd_error};
+use crate::condition::{Condition, LastResort};
+use crate::description;
+use crate::disk::LiveDisk;
+use crate::events::Watcher;
+use crate::meter::{Meter, Request};
+use crate::patience::{FORGIVEN_AFTER, Patience};
+use crate::recorder::Recorder;
+use crate::spin::Spinner;
+use disowning::Disowning;
+use reports::Reports;
+use stop::StopClock;
+
+/// Request memory kept for reuse, by all threads together. Requests in flight beyond it use the allocator.
+pub(crate) const KEPT: Bytes = Bytes(16 << 20);
+
+/// How the cache works.
+#[derive(Clone, Copy, Debug)]
+pub struct Caching {
+    /// When writes are acknowledged.
+    pub mode: CacheMode,
+    /// The cache's memory.
+    pub size: Bytes,
+    /// Maximum read-ahead for one client.
+    pub read_ahead: Bytes,
+}
+
+/// A reactor's settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// How long to poll for the next command after each.
+    pub busy_poll: Duration,
+    /// None: nothing is cached.
+    pub caching: Option<Caching>,
+    /// Maximum memory of requests in flight, for all threads together.
+    pub request_memory: Bytes,
+    /// Limits for members.
+    pub patience: Patience,
+    /// How far the array is served as a last resort.
+    pub last_resort: LastResort,
+}
+
+impl Settings {
+    /// The limits for the clients of one of this many threads.
+    pub(crate) fn limits(&self, threads: u8) -> Limits {
+        Limits { bytes_in_flight_all_max: self.request_memory.0 / u64::from(threads), ..Limits::default() }
+    }
+}
+
+/// An array as an export.
+pub(crate) struct Reactor<D> {
+    engine: RefCell<Engine<D, Token>>,
+    replies: RefCell<Vec<engine::Reply<Token>>>,
+    info: ExportInfo,
+    pool: Pool,
+    spinner: Spinner,
+    /// Held while a member is being failed, removed or added.
+    changing: Mutex<()>,
+    /// A member is in the seat, but its copy has not begun yet.
+    begins_replacing: Cell<bool>,
+    /// Receives the array's condition, if set.
+    watcher: OnceCell<Watcher>,
+    reports: Reports,
+    /// Replaced members that are being told.
+    disowning: Disowning,
+    /// The counter of the memory that its clients' requests take, once it has clients.
+    request_memory: OnceCell<RequestMemory>,
+    meter: Rc<Meter>,
+    /// The connection threads, if there are any.
+    callers: Option<Callers>,
+    /// `dirtied`: there is work to do as time passes. `unfinished`: there is more to write out than one turn does.
+    dirtied: Notify,
+    unfinished: Notify,
+    /// The ring is broken, and nothing more will be answered.
+    failure: Cell<Option<EngineError>>,
+    failed: Notify,
+}
+
+/// The recipient of a reply.
+pub(crate) enum Token {
+    Read(Request),
+    Other(Request),
+    /// A client of a connection thread, with the length of its write.
+    Caller(Caller, Bytes),
+    /// An administrator of the members.
+    Administrator(oneshot::Sender<Result<(), EngineError>>),
+    /// The end of [`Reactor::close`], which takes the reply itself.
+    Close,
+}
+
+impl<D: LiveDisk> Reactor<D> {
+    /// Serves the array of `engine`, to clients of this thread or to those of `callers`.
+    pub(crate) fn new(
+        mut engine: Engine<D, Token>,
+        info: ExportInfo,
+        settings: Settings,
+        callers: Option<Callers>,
+        recorder: Arc<Recorder>,
+    ) -> Self {
+        let cached = settings.caching.map_or(Bytes(0), |caching| caching.size);
+        let pool = Pool::new(Bytes(cached.0.saturating_add(KEPT.0)));
+        if let Some(Caching { mode, read_ahead, .. }) = settings.caching {
+            engine = engine.with_cache(mode, pool.clone(), cached).with_read_ahead(read_ahead);
+        }
+        engine.set_deadlines(settings.patience.deadlines);
+        engine.set_max_errors(settings.patience.max_errors);
+        Self {
+            engine: RefCell::new(engine),
+            replies: RefCell::default(),
+            info,
+            pool,
+            spinner: Spinner::new(settings.busy_poll),
+            changing: Mutex::new(()),
+            begins_replacing: Cell::new(false),
+            watcher: OnceCell::new(),
+            reports: Reports::new(settings.last_resort),
+            disowning: Disowning::default(),
+            request_memory: OnceCell::new(),
+            meter: Meter::new(recorder),
+            callers,
+            dirtied: Notify::new(),
+            unfinished: Notify::new(),
+            failure: Cell::new(None),
+            failed: Notify::new(),
+        }
+    }
+
+    /// Sets the watcher of the array's condition.
+    ///
+    /// # Panics
+    /// If there is a watcher already.
+    pub(crate) fn watch(&self, watcher: impl FnOnce(Condition) -> Watcher) {
+        let watcher = watcher(self.condition());
+        assert!(self.watcher.set(watcher).is_ok(), "one looks out");
+    }
+
+    /// The recorder of the clients' requests.
+    pub(crate) fn recorder(&self) -> &Recorder {
+        self.meter.recorder()
+    }
+
+    /// The watcher of the array's condition.
+    pub(crate) fn watcher(&self) -> Option<&Watcher> {
+        self.watcher.get()
+    }
+
+    /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]. The returned task ends when the ring
+    /// breaks.
+    pub(crate) fn spawn(self: &Rc<Self>) -> JoinHandle<Result<()>> {
+        let (aging, destaging, spinning) = (Rc::clone(self), Rc::clone(self), Rc::clone(self));
+        tokio::task::spawn_local(async move { aging.age().await });
+        let forgiving = Rc::clone(self);
+        tokio::task::spawn_local(async move { forgiving.forgive().await });
+        tokio::task::spawn_local(async move { destaging.go_on().await });
+        if self.spinner.spins() {
+            tokio::task::spawn_local(async move { spinning.spinner.run().await });
+        }
+        if self.callers.is_some() {
+            let calls = Rc::clone(self);
+            tokio::task::spawn_local(async move { calls.receive_calls().await });
+        }
+        let ring = Rc::clone(self);
+        tokio::task::spawn_local(async move { ring.run().await })
+    }
+
+    /// Handles completions as the ring signals them, until the ring breaks.
+    async fn run(&self) -> Result<()> {
+        let event: OwnedFd = self.engine.borrow().disk().as_fd().try_clone_to_owned()?;
+        #[expect(deprecated, reason = "an owned descriptor meets the conditions for which its replacement is unsafe")]
+        let event = AsyncFd::with_interest(event, Interest::READABLE).context("can't wait for the ring")?;
+        loop {
+            tokio::select! {
+                ready = event.readable() => ready.context("can't wait for the ring")?.clear_ready(),
+                () = self.failed.notified() => {}
+            }
+            self.turn();
+            if let Some(error) = self.failure.take() {
+                return Err(error).context("the array can't be served any more");
+            }
+        }
+    }
+
+    /// Ticks the engine while its work depends on time.
+    async fn age(&self) {
+        loop {
+            self.dirtied.notified().await;
+            while self.engine.borrow().wants_ticks() {
+                tokio::time::sleep(TICK).await;
+                self.engine.borrow_mut().tick();
+                self.turn();
+            }
+        }
+    }
+
+    /// Periodically forgives members their errors.
+    async fn forgive(&self) {
+        loop {
+            tokio::time::sleep(FORGIVEN_AFTER).await;
+            self.engine.borrow_mut().forgive_errors();
+        }
+    }
+
+    /// Continues unfinished work of a turn, in between the clients' commands.
+    async fn go_on(&self) {
+        loop {
+            self.unfinished.notified().await;
+            tokio::task::yield_now().await;
+            self.turn();
+        }
+    }
+
+    /// Flushes and marks the members clean. Blocks. Nothing else may run meanwhile. Members that do not answer are
+    /// given up on the way; a hanging member that the array can't do without ends the attempt.
+    pub(crate) fn close(&self) -> Result<()> {
+        let closed = self.wind_up();
+        // The paths of members that failed meanwhile are still known here.
+        self.note_condition();
+        closed
+    }
+
+    fn wind_up(&self) -> Result<()> {
+        let mut engine = self.engine.borrow_mut();
+        let mut replies = Vec::new();
+        engine.wind_down();
+        let mut clock = StopClock::new(&engine);
+        // Operations that clients left behind still run to completion.
+        while engine.in_flight() > 0 {
+            engine.turn(&mut replies)?;
+            if engine.in_flight() > 0 {
+                clock.wait(&mut engine)?;
+            }
+        }
+        engine.submit(Token::Close, engine::Command::Close);
+        loop {
+            engine.turn(&mut replies)?;
+            let reply = replies.drain(..).find(|reply| matches!(reply.token, Token::Close));
+            if let Some(reply) = reply {
+                reply.result?;
+                return Ok(());
+            }
+            clock.wait(&mut engine)?;
+        }
+    }
+
+    /// How many commands and background jobs are in flight.
+    pub(crate) fn under_way(&self) -> usize {
+        self.engine.borrow().in_flight()
+    }
+
+    /// Releases the members, so that others may use them. The array must not be used afterwards.
+    pub(crate) fn release(&self) {
+        self.engine.borrow_mut().disk_mut().release();
+    }
+
+    fn turn(&self) {
+        let mut replies = self.replies.take();
+        let turned = self.engine.borrow_mut().turn(&mut replies);
+        self.note_condition();
+        self.meter.pass();
+        for reply in replies.drain(..) {
+            self.answer(reply);
+        }
+        self.meter.pass();
+        self.replies.replace(replies);
+        self.callers.iter().for_each(Callers::deliver);
+        let engine = self.engine.borrow();
+        if engine.wants_turn() {
+            self.unfinished.notify_one();
+        }
+        if engine.wants_ticks() {
+            self.dirtied.notify_one();
+        }
+        if let Err(error) = turned {
+            self.failure.set(Some(error));
+            self.failed.notify_one();
+        }
+    }
+
+    fn answer(&self, reply: engine::Reply<Token>) {
+        let engine::Reply { token, result } = reply;
+        let nbd = |error: EngineError| nbd_error(&error);
+        match token {
+            Token::Read(slot) => {
+                slot.done(result.map_err(nbd).map(|buf| buf.map_or(Payload::None, Payload::Data)));
+            }
+            Token::Other(slot) => slot.done(result.map_err(nbd).map(|_| Payload::None)),
+            // The requester may be gone.
+            Token::Administrator(reply) => drop(reply.send(result.map(drop))),
+            Token::Caller(caller, len) => {
+                let spare = || (len > Bytes(0)).then(|| self.pool.spare(len)).flatten();
+                let memory = |buf: Option<Buf>| buf.map(Buf::into_parcel).or_else(spare);
+                let (result, memory) = match result {
+                    Ok(buf) => (Ok(()), memory(buf)),
+                    Err(error) => (Err(nbd(error)), None),
+                };
+                self.callers.as_ref().expect("a caller's request comes from one").answer(caller, result, memory);
+            }
+            Token::Close => unreachable!("nothing turns the engine after it was closed"),
+        }
+    }
+
+    /// The array's condition.
+    fn condition(&self) -> Condition {
+        self.reports.condition(&self.engine.borrow())
+    }
+
+    /// Passes the array's condition to the watcher. Then releases a member that was replaced, or whose copy was
+    /// cancelled.
+    fn note_condition(&self) {
+        let condition = self.condition();
+        if let Some(watcher) = self.watcher.get() {
+            watcher.look(condition, || self.members());
+        }
+        let mut engine = self.engine.borrow_mut();
+        let Some(seat) = engine.seat().filter(|_| !self.begins_replacing.get() && !engine.needs_seat()) else {
+            return;
+        };
+        let is_taken = engine.disk().members().get(seat.index()).is_some_and(Option::is_some);
+        // While operations on it are in flight, the next turn tries again.
+        if is_taken && let Ok(Some(member)) = engine.disk_mut().put(seat, None) {
+            tracing::info!(path = %member.path().display(), "it is not needed any more, and can be taken away");
+            self.disowning.begin(member, engine.superblock().clone());
+        }
+    }
+
+    /// The members in the slots, with their paths.
+    fn members(&self) -> Vec<description::Member> {
+        let engine = self.engine.borrow();
+        let slots = engine.superblock().slots.iter().zip(engine.disk().members());
+        let path = |member: &Option<Arc<Member>>| member.as_ref().map(|member| member.path().to_owned());
+        slots.map(|(slot, member)| description::Member::new(slot.member, path(member).as_deref())).collect()
+    }
+
+    /// Has the engine do something for an administrator. Completes when that is done.
+    async fn administer(&self, command: engine::Command) -> Result<()> {
+        let (sender, reply) = oneshot::channel();
+        self.engine.borrow_mut().submit(Token::Administrator(sender), command);
+        self.turn();
+        Ok(reply.await.context("the server is stopping")??)
+    }
+
+    /// Handles connection threads' requests as they arrive. Runs forever.
+    async fn receive_calls(&self) {
+        let callers = self.callers.as_ref().expect("there are connection threads");
+        let mut batch = Vec::new();
+        loop {
+            callers.calls.take(&mut batch).await;
+            for Call { caller, command, memory } in batch.drain(..) {
+                let len = memory.as_ref().filter(|_| matches!(command, Command::Write { .. })).map_or(0, Parcel::len);
+                let mut buf = memory.map(|memory| self.adopt(memory));
+                let command = command.with_buffer(|_| buf.take().expect("reads and writes come with memory"));
+                match for_engine(command, |span| self.is_fast(span)) {
+                    Ok(command) => {
+                        self.engine.borrow_mut().submit(Token::Caller(caller, Bytes(len as u64)), command);
+                    }
+                    Err(error) => callers.answer(caller, Err(error), None),
+                }
+            }
+            self.kick();
+        }
+    }
+
+    /// The memory of a connection thread's request.
+    fn adopt(&self, memory: Parcel) -> Buf {
+        let len = Bytes(memory.len() as u64);
+        if !self.pool.has_room(len) {
+            self.engine.borrow_mut().reclaim(len);
+        }
+        self.pool.adopt(memory)
+    }
+
+    /// Memory for a request, if there is any.
+    fn memory(&self, len: Bytes) -> Option<Buf> {
+        let again = || {
+            self.engine.borrow_mut().reclaim(len);
+            self.pool.try_alloc(len)
+        };
+        self.pool.try_alloc(len).or_else(again).or_else(|| Buf::try_zeroed(len))
+    }
+
+    /// Whether zeros are possible without writing them: the span holds a whole parity stripe, and every member supports
+    /// it.
+    fn is_fast(&self, span: Span) -> bool {
+        let engine = self.engine.borrow();
+        let stripe = engine.geometry().stripe_sectors().bytes().0;
+        engine.can_zero() && span.offset_bytes.next_multiple_of(stripe) + stripe <= span.end_bytes()
+    }
+}
+
+impl<D: LiveDisk> Export for Reactor<D> {
+    type Buffer = Buf;
+
+    fn info(&self) -> ExportInfo {
+        self.info.clone()
+    }
+
+    fn buffer(&self, length_bytes: u32) -> Option<Buf> {
+        self.memory(Bytes(length_bytes.into()))
+    }
+
+    fn submit(&self, command: Command<Buf>, reply: ReplySlot<Buf>) {
+        let request = self.meter.begin(&command, reply);
+        if let Some(payload) = at_once(&command) {
+            return request.dismiss(Ok(payload));
+        }
+        let command = match for_engine(command, |span| self.is_fast(span)) {
+            Ok(command) => command,
+            Err(error) => return request.dismiss(Err(error)),
+        };
+        let token = if request.is_read() { Token::Read } else { Token::Other };
+        self.engine.borrow_mut().submit(token(request), command);
+    }
+
+    fn kick(&self) {
+        self.spinner.touch();
+        self.turn();
+    }
+}

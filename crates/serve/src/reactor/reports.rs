@@ -1,0 +1,97 @@
+//! What is known of the members beside what the engine knows: deleted files, slow members, failing disks. With the
+//! engine's part it makes up the array's condition.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use uraid_io::engine::Engine;
+use uraid_io::member::Member;
+use uraid_layout::{MemberIndex, MemberSet};
+
+use crate::condition::{Condition, LastResort};
+use crate::disk::LiveDisk;
+
+/// See the module. Each report is as of its last check, and the slots may hold other members by now.
+#[derive(Debug, Default)]
+pub(super) struct Reports {
+    /// Members whose files were deleted and that the array can't do without.
+    deleted: RefCell<Vec<Checked>>,
+    /// Members that are slow compared with the others.
+    lagging: Cell<MemberSet>,
+    /// Members whose disks report that they are failing, with their paths.
+    failing_disks: RefCell<Vec<(MemberIndex, PathBuf)>>,
+    last_resort: LastResort,
+}
+
+/// A member and the slot that it was in when the slot was checked.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) slot: MemberIndex,
+    member: Weak<Member>,
+}
+
+impl Checked {
+    /// The member that is in this slot.
+    pub(super) fn new(slot: MemberIndex, member: &Arc<Member>) -> Self {
+        Self { slot, member: Arc::downgrade(member) }
+    }
+
+    fn is_in(&self, members: &[Option<Arc<Member>>]) -> bool {
+        let member = members.get(self.slot.index()).and_then(Option::as_ref);
+        member.is_some_and(|member| Weak::ptr_eq(&self.member, &Arc::downgrade(member)))
+    }
+}
+
+impl Reports {
+    /// Nothing is reported yet of an array that is served so far as a last resort.
+    pub(super) fn new(last_resort: LastResort) -> Self {
+        Self { last_resort, ..Self::default() }
+    }
+
+    pub(super) fn set_deleted(&self, deleted: Vec<Checked>) {
+        self.deleted.replace(deleted);
+    }
+
+    pub(super) fn set_lagging(&self, lagging: MemberSet) {
+        self.lagging.set(lagging);
+    }
+
+    pub(super) fn set_failing_disks(&self, members: Vec<(MemberIndex, PathBuf)>) {
+        self.failing_disks.replace(members);
+    }
+
+    /// Members whose files were deleted and that are still there.
+    pub(super) fn deleted(&self, disk: &impl LiveDisk) -> MemberSet {
+        let deleted = self.deleted.borrow();
+        deleted.iter().filter(|checked| checked.is_in(disk.members())).map(|checked| checked.slot).collect()
+    }
+
+    /// The array's condition.
+    pub(super) fn condition<D: LiveDisk, T>(&self, engine: &Engine<D, T>) -> Condition {
+        let missing = engine.missing();
+        Condition {
+            deleted: self.deleted(engine.disk()).minus(missing),
+            lagging: self.lagging.get().minus(missing),
+            smart: self.on_failing_disks(engine),
+            last_resort: self.last_resort,
+            ..Condition::of(engine)
+        }
+    }
+
+    fn on_failing_disks<D: LiveDisk, T>(&self, engine: &Engine<D, T>) -> MemberSet {
+        let reported = self.failing_disks.borrow();
+        if reported.is_empty() {
+            return MemberSet::EMPTY;
+        }
+        let present = present_paths(engine);
+        reported.iter().filter(|&member| present.contains(member)).map(|&(slot, _)| slot).collect()
+    }
+}
+
+/// The present members and their paths.
+pub(super) fn present_paths<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<(MemberIndex, PathBuf)> {
+    let slots = engine.geometry().all_members().minus(engine.missing());
+    let path = |slot: MemberIndex| Some(engine.disk().members().get(slot.index())?.as_ref()?.path().to_owned());
+    slots.iter().filter_map(|slot| Some((slot, path(slot)?))).collect()
+}

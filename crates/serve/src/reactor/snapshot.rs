@@ -1,0 +1,104 @@
+//! The state of a running array at one moment, for everyone who shows it.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::time::timeout;
+use uraid_io::cache::Traffic as CacheTraffic;
+use uraid_io::disk::Latencies;
+use uraid_io::engine::{CacheMode, Counters, Fill, Progress, Replacement, ScrubStatus};
+use uraid_io::format::superblock::ScrubHistory;
+use uraid_layout::Bytes;
+use uraid_nbd::RequestMemory;
+
+use super::Reactor;
+use crate::calls::{Callers, Report};
+use crate::condition::Condition;
+use crate::description::Member;
+use crate::disk::LiveDisk;
+use crate::meter::ServedByKind;
+use crate::protocol::Traffic;
+
+/// How long a connection thread may take to report what its clients have done.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// The state of a running array.
+#[derive(Debug)]
+pub(crate) struct Snapshot {
+    pub(crate) counters: Counters,
+    pub(crate) traffic: Traffic,
+    pub(crate) served: ServedByKind,
+    /// Memory of requests in flight.
+    pub(crate) requests: Fill,
+    pub(crate) latencies: Latencies,
+    pub(crate) condition: Condition,
+    /// How long each member has kept somebody waiting, by slot.
+    pub(crate) waits: Vec<Option<Duration>>,
+    pub(crate) cache_mode: Option<CacheMode>,
+    pub(crate) cache: Option<Fill>,
+    pub(crate) cache_use: Option<CacheUse>,
+    pub(crate) log: Option<Fill>,
+    /// By slot.
+    pub(crate) logs: Vec<Option<Fill>>,
+    pub(crate) scrub: Option<ScrubStatus>,
+    pub(crate) scrub_record: ScrubHistory,
+    pub(crate) rebuild: Option<Progress>,
+    /// With the new member and its path.
+    pub(crate) replacement: Option<(Replacement, Member)>,
+}
+
+/// Bytes in the cache, whether written out or not, and the traffic through it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CacheUse {
+    pub(crate) held: Bytes,
+    pub(crate) traffic: CacheTraffic,
+}
+
+impl<D: LiveDisk> Reactor<D> {
+    /// Connects the counter of the memory that the clients' requests take. From then on, snapshots include it.
+    pub(crate) fn count_request_memory(&self, memory: RequestMemory) {
+        assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
+    }
+
+    /// The state now, of the connection threads, too.
+    ///
+    /// # Errors
+    /// If a connection thread does not answer.
+    pub(crate) async fn snapshot(&self) -> Result<Snapshot> {
+        let mut snapshot = self.own_snapshot();
+        for report in self.callers.iter().flat_map(Callers::look) {
+            let report = timeout(PATIENCE, report).await.ok().and_then(Result::ok);
+            let Report { traffic, served, requests } = report.context("a connection thread has ended")?;
+            snapshot.traffic = snapshot.traffic.plus(traffic);
+            snapshot.served.iter_mut().zip(&served).for_each(|(served, other)| served.add(other));
+            snapshot.requests.used.0 += requests.used.0;
+            snapshot.requests.limit.0 += requests.limit.0;
+        }
+        Ok(snapshot)
+    }
+
+    fn own_snapshot(&self) -> Snapshot {
+        let engine = self.engine.borrow();
+        Snapshot {
+            counters: engine.counters().clone(),
+            traffic: self.meter.traffic(),
+            served: self.meter.served(),
+            requests: self.request_memory.get().map_or(Fill::default(), |memory| Fill {
+                used: Bytes(memory.used_bytes()),
+                limit: Bytes(memory.limit_bytes()),
+            }),
+            latencies: engine.disk().latencies().clone(),
+            condition: self.reports.condition(&engine),
+            waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
+            cache_mode: engine.cache_mode(),
+            cache: engine.cache_fill(),
+            cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
+            log: engine.log_fill(),
+            logs: engine.geometry().all_members().iter().map(|member| engine.log_fill_of(member)).collect(),
+            scrub: engine.scrub().cloned(),
+            scrub_record: engine.scrub_record(),
+            rebuild: engine.rebuilding(),
+            replacement: self.replacement(),
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The order in which a server starts and stops.
+//!
+//! Clients are accepted when everything else is ready. When the server stops, clients' requests end first, then the
+//! members are marked clean and released, and then those are told who wait for that.
+
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::task::{LocalSet, spawn_local};
+use uraid_io::array::Array;
+use uraid_layout::{Bytes, MemberSet};
+use uraid_nbd::{Endpoint, ExportInfo, Listener, UnixSocket};
+
+use crate::control::Control;
+use crate::control::scrubs::Scrubs;
+use crate::control::socket::{self, Door};
+use crate::control::spares::Spares;
+use crate::description::Description;
+use crate::disk::LiveDisk;
+use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
+use crate::logging;
+use crate::metrics::Exporter;
+use crate::reactor::{Reactor, Settings};
+use crate::running::Registration;
+use crate::service::Service;
+use crate::signals::Signals;
+use crate::smart::Smart;
+use crate::spare::Spare;
+use crate::systemd::Notifier;
+
+/// How long a stop may take before a log message says what it waits for.
+const STOP_SAID_AFTER: Duration = Duration::from_secs(2);
+
+/// How an array is served, and what goes on beside.
+#[derive(Debug)]
+pub struct Options {
+    /// What clients are told of the array.
+    pub info: ExportInfo,
+    /// Settings of the thread that runs the engine.
+    pub settings: Settings,
+    /// Threads that serve connections; 0: the engine's thread does.
+    pub connection_threads: u8,
+    /// In the order in which they are used.
+    pub spares: Vec<Spare>,
+    /// The configuration file, if there is one.
+    pub config: Option<PathBuf>,
+    /// Most bytes per second to rebuild on each member.
+    pub rebuild_limit: Option<Bytes>,
+    /// Most bytes per second that scrubs read from each member.
+    pub scrub_limit: Option<Bytes>,
+    /// How often to scrub.
+    pub scrub_every: Option<Duration>,
+    /// Addresses for metrics. The first usable one serves them.
+    pub metrics: Option<Vec<SocketAddr>>,
+    /// The administrator's program, which is run for each event.
+    pub on_event: Option<PathBuf>,
+    /// Asks disks whether they are failing.
+    pub smart: Option<Smart>,
+}
+
+/// The sockets of a server.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Where clients connect.
+    pub listener: Listener,
+    /// Where administrators connect.
+    pub control: Option<UnixSocket>,
+}
+
+/// Where a server can be reached.
+#[derive(Debug)]
+pub struct Reachable<'a> {
+    /// Where clients connect: at least one.
+    pub endpoints: &'a [Endpoint],
+    /// What clients are told of the array.
+    pub info: &'a ExportInfo,
+    /// The URL of the metrics.
+    pub metrics: Option<String>,
+}
+
+/// Serves an array until a signal or an administrator stops it. `open` opens the sockets, within an event loop;
+/// `announce` is called when clients can connect.
+///
+/// # Errors
+/// If the array can't be served, or its members could not be marked clean.
+pub fn run(
+    array: Array,
+    options: Options,
+    signals: &Signals,
+    notifier: Rc<Notifier>,
+    open: impl FnOnce() -> Result<Sockets>,
+    announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
+) -> Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let served = LocalSet::new().block_on(&runtime, serve(array, options, signals, notifier, open, announce));
+    // A hanging file system must not delay the exit.
+    runtime.shutdown_background();
+    served
+}
+
+async fn serve(
+    array: Array,
+    options: Options,
+    signals: &Signals,
+    notifier: Rc<Notifier>,
+    open: impl FnOnce() -> Result<Sockets>,
+    announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
+) -> Result<()> {
+    let Options { info, settings, connection_threads, config, scrub_every, .. } = options;
+    let hook = options.on_event.as_deref().map(|program| Hook::new(program, HOOK_TIME_MAX)).transpose()?;
+    let Sockets { listener, control: socket } = open()?;
+    let exporter = match options.metrics {
+        Some(addresses) => Some(Exporter::listen(&addresses).await?),
+        None => None,
+    };
+    let is_read_only = info.read_only;
+    let uri = listener.endpoint().uri(&info.name);
+    let description = Description::new(&array, uri, is_read_only, connection_threads, options.spares);
+    let description = Rc::new(Description { config, ..description });
+    let service = Service::start(array, &info, settings, connection_threads)?;
+    let (reactor, connections) = service.parts();
+    let spares = Rc::new(Spares::new(Rc::clone(&description), Rc::clone(&reactor)));
+    let scrubs = Rc::new(Scrubs::new(Rc::clone(&reactor), description.created));
+    let (own, others) = (Rc::clone(&description), (Rc::clone(&spares), Rc::clone(&scrubs)));
+    let control = Rc::new(Control::new(own, Rc::clone(&reactor), connections, others.0, others.1));
+    control.limit_rebuilds(options.rebuild_limit);
+    control.limit_scrubs(options.scrub_limit);
+    let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
+    let door = Rc::<Door>::default();
+    if let Some(socket) = socket {
+        spawn_local(socket::serve(Rc::clone(&control), socket, Rc::clone(&door)));
+    }
+    let metrics = exporter.as_ref().map(Exporter::url);
+    announce(&Reachable { endpoints: listener.endpoints(), info: &info, metrics })?;
+    let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(&reactor), Rc::clone(&description)));
+    notifier.ready();
+    let alive = Rc::clone(&notifier);
+    spawn_local(async move { alive.keep_alive().await });
+    let summing = logging::sum_up()?;
+    reactor.watch(|now| Watcher::new(description, now, hook, Rc::clone(&notifier)));
+    if !is_read_only {
+        scrubs.resume();
+    }
+    spawn_local(Rc::clone(&scrubs).look_after(scrub_every));
+    if !is_read_only {
+        spawn_local(spares.keep_whole());
+    }
+    if let Some(smart) = options.smart {
+        spawn_local(smart.look_after_disks(Rc::clone(&reactor)));
+    }
+    let known = Cell::new(MemberSet::EMPTY);
+    let stop = async {
+        tokio::select! {
+            () = control.stopped() => {}
+            () = signals.heard() => {}
+        }
+        notifier.stopping();
+        known.set(reactor.vacancies());
+        // Deleted members end with the server, and the next start must not wait for them.
+        reactor.give_up_deleted().await;
+        spawn_local(say_what_stops(Rc::clone(&reactor)));
+        Box::pin(scrubs.end()).await;
+    };
+    let served = service.serve(listener, stop).await;
+    let closed = served
+        .and_then(|()| reactor.close().context("the members could not be marked clean; the next start checks them"));
+    let lost = reactor.vacancies().minus(known.get());
+    reactor.finish_disowning().await;
+    // Anyone waiting for the end may serve the array again at once, even though this process still has to notify the
+    // program.
+    reactor.release();
+    if let Some(exporting) = exporting {
+        exporting.abort();
+        let _ = exporting.await;
+    }
+    door.close().await;
+    control.end(&closed, lost).await;
+    if let Some(watcher) = reactor.watcher() {
+        watcher.end(signals.heard()).await;
+    }
+    drop((summing, registration));
+    closed
+}
+
+/// Logs what a slow stop waits for while clients' requests are in flight.
+async fn say_what_stops<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
+    tokio::time::sleep(STOP_SAID_AFTER).await;
+    let requests = reactor.under_way();
+    if requests > 0 {
+        tracing::warn!(requests, "stopping waits for what clients have asked for");
+    }
+}

@@ -1,0 +1,81 @@
+//! An array's reactor, and what serves its clients: the same thread, or connection threads.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use anyhow::Result;
+use tokio::task::spawn_local;
+use uraid_io::array::Array;
+use uraid_io::disk::UringDisk;
+use uraid_layout::Bytes;
+use uraid_nbd::{Connections, ExportInfo, Listener, Server};
+
+use crate::connections::{self, ConnectionThreads, warn_unless};
+use crate::disk::LiveDisk;
+use crate::reactor::{KEPT, Reactor, Settings};
+use crate::recorder::Recorder;
+
+/// See the module.
+pub(crate) enum Service<D: LiveDisk> {
+    /// The reactor's thread serves the clients, too.
+    Alone(Rc<Reactor<D>>, Server<Reactor<D>>),
+    /// Other threads serve the clients.
+    Beside(Rc<Reactor<D>>, ConnectionThreads),
+}
+
+impl Service<UringDisk> {
+    /// Starts so many connection threads; none of them serves clients before [`Service::serve`].
+    pub(crate) fn start(array: Array, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
+        if threads > 0 {
+            let recorder = Arc::<Recorder>::default();
+            let options = connections::Options {
+                info: info.clone(),
+                limits: settings.limits(threads),
+                kept: Bytes(KEPT.0 / u64::from(threads)),
+                busy_poll: settings.busy_poll,
+                recorder: Arc::clone(&recorder),
+            };
+            let (threads, callers) = ConnectionThreads::start(threads.into(), &options)?;
+            let reactor = Reactor::new(array.into_engine()?, info.clone(), settings, Some(callers), recorder);
+            return Ok(Self::Beside(Rc::new(reactor), threads));
+        }
+        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None, Arc::default()));
+        let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
+        reactor.count_request_memory(server.request_memory());
+        Ok(Self::Alone(reactor, server))
+    }
+}
+
+impl<D: LiveDisk> Service<D> {
+    /// The reactor and its clients.
+    pub(crate) fn parts(&self) -> (Rc<Reactor<D>>, Connections) {
+        match self {
+            Self::Alone(reactor, server) => (Rc::clone(reactor), server.connections()),
+            Self::Beside(reactor, threads) => (Rc::clone(reactor), threads.connections()),
+        }
+    }
+
+    /// Serves until `shutdown` completes.
+    pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
+        let reactor = self.parts().0;
+        let mut ring = reactor.spawn();
+        let (missing, comparing) = (Rc::clone(&reactor), reactor);
+        spawn_local(async move { missing.miss_deleted().await });
+        spawn_local(async move { comparing.compare_members().await });
+        let served = async {
+            match self {
+                Self::Alone(_, server) => {
+                    warn_unless(server.serve(listener, shutdown).await);
+                    Ok(())
+                }
+                Self::Beside(_, threads) => threads.serve(listener, shutdown).await,
+            }
+        };
+        tokio::select! {
+            served = served => served?,
+            broken = &mut ring => return broken?,
+        }
+        ring.abort();
+        Ok(())
+    }
+}

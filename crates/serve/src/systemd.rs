@@ -1,0 +1,106 @@
+//! Communication with the service manager: `sd_notify(3)` and `sd_listen_fds(3)`. Without a service manager, nothing
+//! happens.
+
+use std::env;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use listenfd::ListenFd;
+
+/// The service manager's notification socket.
+#[derive(Debug)]
+pub struct Notifier {
+    to: Option<(UnixDatagram, SocketAddr)>,
+}
+
+impl Notifier {
+    /// The socket that `NOTIFY_SOCKET` names.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let open = |name: &[u8]| -> io::Result<(UnixDatagram, SocketAddr)> {
+            let address = match name {
+                [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
+                path => SocketAddr::from_pathname(std::ffi::OsStr::from_bytes(path))?,
+            };
+            let socket = UnixDatagram::unbound()?;
+            socket.set_nonblocking(true)?;
+            Ok((socket, address))
+        };
+        let to = env::var_os("NOTIFY_SOCKET").and_then(|name| match open(name.as_bytes()) {
+            Ok(to) => Some(to),
+            Err(error) => {
+                tracing::warn!(%error, "the service manager can't be told anything");
+                None
+            }
+        });
+        Self { to }
+    }
+
+    /// Clients can connect.
+    pub(crate) fn ready(&self) {
+        self.tell("READY=1");
+    }
+
+    /// Asks for more time to start, from now on.
+    pub fn extend(&self, time: Duration) {
+        self.tell(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
+    }
+
+    /// The server is about to end.
+    pub(crate) fn stopping(&self) {
+        self.tell("STOPPING=1");
+    }
+
+    /// A line for people.
+    pub fn status(&self, text: &str) {
+        self.tell(&format!("STATUS={}", text.replace('\n', " ")));
+    }
+
+    /// Reports that the server is alive, as often as required. Runs forever on the thread that serves, so a hang is
+    /// noticed.
+    pub(crate) async fn keep_alive(&self) {
+        let Some(period) = watchdog() else { return std::future::pending().await };
+        let mut ticks = tokio::time::interval(period / 2);
+        loop {
+            ticks.tick().await;
+            self.tell("WATCHDOG=1");
+        }
+    }
+
+    fn tell(&self, text: &str) {
+        if let Some((socket, address)) = &self.to
+            && let Err(error) = socket.send_to_addr(text.as_bytes(), address)
+        {
+            tracing::debug!(%error, text, "the service manager did not hear");
+        }
+    }
+}
+
+/// How long the service manager waits for a sign of life.
+fn watchdog() -> Option<Duration> {
+    let number = |name| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let is_meant = number("WATCHDOG_PID").is_none_or(|pid| pid == u64::from(std::process::id()));
+    number("WATCHDOG_USEC").filter(|&period| period > 1 && is_meant).map(Duration::from_micros)
+}
+
+/// The listening socket that the service manager hands over, if any.
+pub fn inherited() -> Result<Option<OwnedFd>> {
+    let mut sockets = ListenFd::from_env();
+    match sockets.len() {
+        0 => return Ok(None),
+        1 => {}
+        count => {
+            bail!("{count} sockets were handed over, and an array is served on one: give the unit one ListenStream=")
+        }
+    }
+    if let Ok(unix) = sockets.take_unix_listener(0) {
+        return Ok(unix.map(OwnedFd::from));
+    }
+    let tcp = sockets.take_tcp_listener(0);
+    Ok(tcp.context("what was handed over is no stream socket: give the unit a ListenStream=")?.map(OwnedFd::from))
+}
