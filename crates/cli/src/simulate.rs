@@ -1,17 +1,17 @@
 //! `uraid simulate`: recomputes the papers' tables and figures, and simulates arrays of one's own.
 
 mod array;
+mod level;
 mod reliability;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use uraid_model::papers::report::Report;
 use uraid_model::papers::{self, Grid, PAPERS, Settings, render};
 
-use crate::level::LevelName;
 use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};
 
@@ -57,43 +57,6 @@ enum Own {
     Array(Box<array::ArrayArgs>),
     /// Estimate how soon levels lose data: rebuilds beside a load, failures and unreadable sectors
     Reliability(reliability::ReliabilityArgs),
-}
-
-/// A level that can be simulated.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum ModelledLevel {
-    /// Striping
-    #[value(name = "0")]
-    Raid0,
-    /// Mirrors
-    #[value(name = "1")]
-    Raid1,
-    /// Striped mirrors
-    #[value(name = "10")]
-    Raid10,
-    /// Rotating parity
-    #[value(name = "5")]
-    Raid5,
-    /// Rotating P and Q: simulated only, with at most one member missing
-    #[value(name = "6")]
-    Raid6,
-    /// Two parity groups for each block
-    #[value(name = "rm2")]
-    Rm2,
-}
-
-impl ModelledLevel {
-    /// The level of real arrays; none is a RAID 6.
-    fn real(self) -> Option<LevelName> {
-        Some(match self {
-            Self::Raid0 => LevelName::Raid0,
-            Self::Raid1 => LevelName::Raid1,
-            Self::Raid10 => LevelName::Raid10,
-            Self::Raid5 => LevelName::Raid5,
-            Self::Raid6 => return None,
-            Self::Rm2 => LevelName::Rm2,
-        })
-    }
 }
 
 /// Runs the command.

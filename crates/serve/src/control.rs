@@ -3,7 +3,7 @@
 //! It runs on the reactor's thread, and delays them by no more than one request's
 //! turn. Lines, connections and waits are bounded. No input from a peer ends the server.
 
-mod members;
+mod changes;
 pub(crate) mod scrubs;
 pub(crate) mod socket;
 pub(crate) mod spares;
@@ -24,10 +24,13 @@ use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::logging;
 use crate::metrics;
+use crate::patience::Patience;
 use crate::protocol::{Answer, Limits, Lost, Metrics, Recording, Request, Stopped};
-use crate::reactor::Reactor;
+use crate::reactor::members::Members;
+use crate::reactor::snapshot::Snapshot;
+use crate::reactor::{Reactor, deleted};
 use crate::text;
-use members::Members;
+use changes::Changes;
 use scrubs::Scrubs;
 use spares::Spares;
 
@@ -41,32 +44,42 @@ pub(crate) struct Control<D> {
     connections: Connections,
     started: Instant,
     stop: Notify,
-    members: Members<D>,
+    changes: Changes<D>,
     scrubs: Rc<Scrubs<D>>,
     limits: Cell<Limits>,
     /// The result of closing the array.
     ended: watch::Sender<Option<Result<Vec<Lost>, String>>>,
 }
 
+/// The parts of a server that administrators reach.
+pub(crate) struct Parts<D> {
+    pub(crate) description: Rc<Description>,
+    pub(crate) reactor: Rc<Reactor<D>>,
+    /// The clients.
+    pub(crate) connections: Connections,
+    pub(crate) members: Rc<Members<D>>,
+    pub(crate) spares: Rc<Spares<D>>,
+    pub(crate) scrubs: Rc<Scrubs<D>>,
+}
+
 impl<D: LiveDisk> Control<D> {
-    /// Controls the array that `reactor` serves to `connections`.
-    pub(crate) fn new(
-        description: Rc<Description>,
-        reactor: Rc<Reactor<D>>,
-        connections: Connections,
-        spares: Rc<Spares<D>>,
-        scrubs: Rc<Scrubs<D>>,
-    ) -> Self {
+    /// Controls an array of these parts.
+    pub(crate) fn new(parts: &Parts<D>) -> Self {
+        let Parts { description, reactor, connections, members, spares, scrubs } = parts;
         let (ended, _) = watch::channel(None);
-        let members = Members { description: Rc::clone(&description), reactor: Rc::clone(&reactor), spares };
         Self {
-            description,
-            reactor,
-            connections,
+            description: Rc::clone(description),
+            reactor: Rc::clone(reactor),
+            connections: connections.clone(),
             started: Instant::now(),
             stop: Notify::new(),
-            members,
-            scrubs,
+            changes: Changes {
+                description: Rc::clone(description),
+                reactor: Rc::clone(reactor),
+                members: Rc::clone(members),
+                spares: Rc::clone(spares),
+            },
+            scrubs: Rc::clone(scrubs),
             limits: Cell::default(),
             ended,
         }
@@ -76,14 +89,14 @@ impl<D: LiveDisk> Control<D> {
     pub(crate) fn limit_rebuilds(&self, limit: Option<Bytes>) {
         let rebuild_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { rebuild_bytes_per_second, ..self.limits.get() });
-        self.reactor.set_rebuild_limit(limit);
+        self.reactor.adjust(|engine| engine.set_rebuild_limit(limit));
     }
 
     /// Limits the rate at which scrubs read each member from now on.
     pub(crate) fn limit_scrubs(&self, limit: Option<Bytes>) {
         let scrub_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { scrub_bytes_per_second, ..self.limits.get() });
-        self.reactor.set_scrub_limit(limit);
+        self.reactor.adjust(|engine| engine.set_scrub_limit(limit));
     }
 
     /// Waits until an administrator stops the array.
@@ -105,13 +118,13 @@ impl<D: LiveDisk> Control<D> {
     async fn answer(&self, request: Request) -> Result<Answer> {
         match request {
             Request::Status {} => {
-                let snapshot = self.reactor.snapshot().await?;
+                let snapshot = Snapshot::take(&self.reactor).await?;
                 let (clients, uptime) = (self.connections.count(), self.started.elapsed());
                 let status = status::status(&self.description, snapshot, self.limits.get(), clients, uptime);
                 Ok(Answer::Status(Box::new(status)))
             }
             Request::Metrics {} => {
-                let text = metrics::page(&self.reactor.snapshot().await?, &self.description);
+                let text = metrics::page(&Snapshot::take(&self.reactor).await?, &self.description);
                 Ok(Answer::Metrics(Metrics { text }))
             }
             Request::Stop { force } => {
@@ -124,13 +137,13 @@ impl<D: LiveDisk> Control<D> {
                 let lost = said.expect("that is what was waited for").map_err(anyhow::Error::msg)?;
                 Ok(Answer::Stopped(Stopped { lost }))
             }
-            Request::Fail { member } => self.members.fail(&member).await.map(|()| Answer::Done {}),
-            Request::Remove { member } => self.members.remove(&member).await.map(|()| Answer::Done {}),
+            Request::Fail { member } => self.changes.fail(&member).await.map(|()| Answer::Done {}),
+            Request::Remove { member } => self.changes.remove(&member).await.map(|()| Answer::Done {}),
             Request::Add { path, force, size_bytes } => {
-                self.members.add(path, force, size_bytes).await.map(Answer::Added)
+                self.changes.add(path, force, size_bytes).await.map(Answer::Added)
             }
             Request::Replace { member, path, force, size_bytes } => {
-                self.members.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
+                self.changes.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
             }
             Request::RebuildLimit { bytes_per_second } => {
                 self.limit_rebuilds(limit(bytes_per_second)?);
@@ -150,7 +163,7 @@ impl<D: LiveDisk> Control<D> {
             Request::Set { key, value } => {
                 self.set(&key, &value)?;
                 // A reactor that answers this has applied the setting.
-                self.reactor.snapshot().await?;
+                Snapshot::take(&self.reactor).await?;
                 Ok(Answer::Set { key, value })
             }
         }
@@ -158,8 +171,8 @@ impl<D: LiveDisk> Control<D> {
 
     /// Refuses a stop that would lose data.
     async fn check_stop(&self) -> Result<()> {
-        let deleted = self.reactor.find_deleted().await;
-        let snapshot = self.reactor.snapshot().await.context("stop it with --force all the same")?;
+        let deleted = deleted::find(&self.reactor).await;
+        let snapshot = Snapshot::take(&self.reactor).await.context("stop it with --force all the same")?;
         let unwritten_bytes = snapshot.cache.map_or(0, |fill| fill.used.0);
         let condition = deleted.map_or(snapshot.condition, |deleted| Condition { deleted, ..snapshot.condition });
         match condition.loss(&self.description.geometry, unwritten_bytes) {
@@ -179,25 +192,27 @@ impl<D: LiveDisk> Control<D> {
                 if self.description.is_read_only {
                     bail!("the array is open for reading only");
                 }
-                if !self.reactor.set_cache_mode(mode) {
+                if !self.reactor.adjust(|engine| engine.set_cache_mode(mode)) {
                     bail!("there is no cache: serve without --cache none");
                 }
                 tracing::info!(cache = value, "set");
                 Ok(())
             }
             "log" => logging::set(value),
-            _ => match self.reactor.patience().with(key, value) {
-                Some(patience) => {
-                    self.reactor.set_patience(patience?);
-                    tracing::info!(key, value, "set");
-                    Ok(())
-                }
-                None => bail!(
-                    "there is no setting '{key}'; the settings are cache (writeback, writethrough), log (error, warn, \
-                     info, debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and max-errors \
-                     (20, off)"
-                ),
-            },
+            _ => {
+                let patience = Patience::of(&*self.reactor.engine());
+                let Some(patience) = patience.with(key, value) else {
+                    bail!(
+                        "there is no setting '{key}'; the settings are cache (writeback, writethrough), log (error, \
+                         warn, info, debug, trace, off), read-deadline and write-deadline (2s, 500ms, off) and \
+                         max-errors (20, off)"
+                    );
+                };
+                let patience = patience?;
+                self.reactor.adjust(|engine| patience.apply(engine));
+                tracing::info!(key, value, "set");
+                Ok(())
+            }
         }
     }
 }

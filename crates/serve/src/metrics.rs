@@ -55,7 +55,7 @@ impl Exporter {
 
     /// Serves the page in a task of the reactor's thread. Runs forever.
     pub(crate) fn spawn<D: LiveDisk>(self, reactor: Rc<Reactor<D>>, description: Rc<Description>) -> JoinHandle<()> {
-        let page = async move || Ok(page(&reactor.snapshot().await?, &description));
+        let page = async move || Ok(page(&Snapshot::take(&reactor).await?, &description));
         tokio::task::spawn_local(http::serve(self.listener, text::MEDIA_TYPE, page))
     }
 }

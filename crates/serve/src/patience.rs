@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
-use uraid_io::engine::Deadlines;
+use uraid_io::disk::Disk;
+use uraid_io::engine::{Deadlines, Engine};
 
 /// How often members' error counts are halved.
 pub(crate) const FORGIVEN_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -28,6 +29,17 @@ pub struct Patience {
 }
 
 impl Patience {
+    /// The limits of an engine.
+    pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
+        Self { deadlines: engine.deadlines(), max_errors: engine.max_errors() }
+    }
+
+    /// Has an engine apply these limits from now on.
+    pub(crate) fn apply<D: Disk, T>(self, engine: &mut Engine<D, T>) {
+        engine.set_deadlines(self.deadlines);
+        engine.set_max_errors(self.max_errors);
+    }
+
     /// These limits with another value for `key`. Returns `None` if there is no such key.
     ///
     /// # Errors

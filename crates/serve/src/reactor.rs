@@ -5,17 +5,18 @@
 //! A connection's batch of commands ends in one turn of the engine, which takes one system call for all disk
 //! operations. Operations that complete at once are answered in the same turn. The ring's eventfd signals the rest.
 
-mod deleted;
+pub(crate) mod deleted;
 mod disowning;
-mod laggards;
-mod members;
+pub(crate) mod laggards;
+pub(crate) mod members;
 mod reports;
-mod settings;
+mod slots;
 pub(crate) mod snapshot;
 mod stop;
 
-use std::cell::{Cell, OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, Ref, RefCell};
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,19 +24,17 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
-use tokio::sync::{Mutex, Notify, oneshot};
+use tokio::sync::{Notify, oneshot};
 use tokio::task::JoinHandle;
 use uraid_io::buf::{Buf, Parcel, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::engine::{self, CacheMode, Engine, EngineError};
-use uraid_io::member::Member;
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uraid_nbd::{Command, Export, ExportInfo, Limits, Payload, ReplySlot, RequestMemory, Span};
 
 use crate::calls::{Call, Caller, Callers};
 use crate::commands::{at_once, for_engine, nbd_error};
 use crate::condition::{Condition, LastResort};
-use crate::description;
 use crate::disk::LiveDisk;
 use crate::events::Watcher;
 use crate::meter::{Meter, Request};
@@ -89,8 +88,6 @@ pub(crate) struct Reactor<D> {
     info: ExportInfo,
     pool: Pool,
     spinner: Spinner,
-    /// Held while a member is being failed, removed or added.
-    changing: Mutex<()>,
     /// A member is in the seat, but its copy has not begun yet.
     begins_replacing: Cell<bool>,
     /// Receives the array's condition, if set.
@@ -119,7 +116,7 @@ pub(crate) enum Token {
     Caller(Caller, Bytes),
     /// An administrator of the members.
     Administrator(oneshot::Sender<Result<(), EngineError>>),
-    /// The end of [`Reactor::close`], which takes the reply itself.
+    /// The end of [`Reactor::close`].
     Close,
 }
 
@@ -137,15 +134,13 @@ impl<D: LiveDisk> Reactor<D> {
         if let Some(Caching { mode, read_ahead, .. }) = settings.caching {
             engine = engine.with_cache(mode, pool.clone(), cached).with_read_ahead(read_ahead);
         }
-        engine.set_deadlines(settings.patience.deadlines);
-        engine.set_max_errors(settings.patience.max_errors);
+        settings.patience.apply(&mut engine);
         Self {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
             info,
             pool,
             spinner: Spinner::new(settings.busy_poll),
-            changing: Mutex::new(()),
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
             reports: Reports::new(settings.last_resort),
@@ -177,6 +172,44 @@ impl<D: LiveDisk> Reactor<D> {
     /// The watcher of the array's condition.
     pub(crate) fn watcher(&self) -> Option<&Watcher> {
         self.watcher.get()
+    }
+
+    /// The engine, to look at.
+    pub(crate) fn engine(&self) -> Ref<'_, Engine<D, Token>> {
+        self.engine.borrow()
+    }
+
+    /// Changes something in the engine, and lets it act on that.
+    pub(crate) fn adjust<R>(&self, change: impl FnOnce(&mut Engine<D, Token>) -> R) -> R {
+        let result = change(&mut self.engine.borrow_mut());
+        self.turn();
+        result
+    }
+
+    /// Records which members' disks report that they are failing, and checks the array's condition.
+    pub(crate) fn note_failing_disks(&self, members: Vec<(MemberIndex, PathBuf)>) {
+        self.reports.set_failing_disks(members);
+        self.note_condition();
+    }
+
+    /// The present members and their paths.
+    pub(crate) fn member_paths(&self) -> Vec<(MemberIndex, PathBuf)> {
+        slots::present_paths(&self.engine.borrow())
+    }
+
+    /// The slots without a member.
+    pub(crate) fn vacancies(&self) -> MemberSet {
+        self.engine.borrow().missing()
+    }
+
+    /// Connects the counter of the memory that the clients' requests take. From then on, snapshots include it.
+    pub(crate) fn count_request_memory(&self, memory: RequestMemory) {
+        assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
+    }
+
+    /// Waits until all members that were replaced have been told, or can't be.
+    pub(crate) async fn finish_disowning(&self) {
+        self.disowning.finish().await;
     }
 
     /// Runs the reactor in tasks of its thread's [`tokio::task::LocalSet`]. The returned task ends when the ring
@@ -330,7 +363,8 @@ impl<D: LiveDisk> Reactor<D> {
                 };
                 self.callers.as_ref().expect("a caller's request comes from one").answer(caller, result, memory);
             }
-            Token::Close => unreachable!("nothing turns the engine after it was closed"),
+            // Nobody waits for it any more: closing was given up.
+            Token::Close => {}
         }
     }
 
@@ -344,7 +378,7 @@ impl<D: LiveDisk> Reactor<D> {
     fn note_condition(&self) {
         let condition = self.condition();
         if let Some(watcher) = self.watcher.get() {
-            watcher.look(condition, || self.members());
+            watcher.look(condition, || slots::members(&self.engine.borrow()));
         }
         let mut engine = self.engine.borrow_mut();
         let Some(seat) = engine.seat().filter(|_| !self.begins_replacing.get() && !engine.needs_seat()) else {
@@ -358,16 +392,13 @@ impl<D: LiveDisk> Reactor<D> {
         }
     }
 
-    /// The members in the slots, with their paths.
-    fn members(&self) -> Vec<description::Member> {
-        let engine = self.engine.borrow();
-        let slots = engine.superblock().slots.iter().zip(engine.disk().members());
-        let path = |member: &Option<Arc<Member>>| member.as_ref().map(|member| member.path().to_owned());
-        slots.map(|(slot, member)| description::Member::new(slot.member, path(member).as_deref())).collect()
+    /// Passes the current members to the watcher.
+    pub(crate) fn tell_members(&self) {
+        self.watcher.get().into_iter().for_each(|watcher| watcher.set_members(slots::members(&self.engine.borrow())));
     }
 
     /// Has the engine do something for an administrator. Completes when that is done.
-    async fn administer(&self, command: engine::Command) -> Result<()> {
+    pub(crate) async fn administer(&self, command: engine::Command) -> Result<()> {
         let (sender, reply) = oneshot::channel();
         self.engine.borrow_mut().submit(Token::Administrator(sender), command);
         self.turn();

@@ -15,16 +15,17 @@ use uraid_io::array::Array;
 use uraid_layout::{Bytes, MemberSet};
 use uraid_nbd::{Endpoint, ExportInfo, Listener, UnixSocket};
 
-use crate::control::Control;
 use crate::control::scrubs::Scrubs;
 use crate::control::socket::{self, Door};
 use crate::control::spares::Spares;
+use crate::control::{Control, Parts};
 use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::events::{HOOK_TIME_MAX, Hook, Watcher};
 use crate::logging;
 use crate::metrics::Exporter;
-use crate::reactor::{Reactor, Settings};
+use crate::reactor::members::Members;
+use crate::reactor::{Reactor, Settings, deleted, laggards};
 use crate::running::Registration;
 use crate::service::Service;
 use crate::signals::Signals;
@@ -123,10 +124,17 @@ async fn serve(
     let description = Rc::new(Description { config, ..description });
     let service = Service::start(array, &info, settings, connection_threads)?;
     let (reactor, connections) = service.parts();
-    let spares = Rc::new(Spares::new(Rc::clone(&description), Rc::clone(&reactor)));
-    let scrubs = Rc::new(Scrubs::new(Rc::clone(&reactor), description.created));
-    let (own, others) = (Rc::clone(&description), (Rc::clone(&spares), Rc::clone(&scrubs)));
-    let control = Rc::new(Control::new(own, Rc::clone(&reactor), connections, others.0, others.1));
+    let members = Rc::new(Members::new(Rc::clone(&reactor)));
+    let parts = Parts {
+        spares: Rc::new(Spares::new(Rc::clone(&description), Rc::clone(&reactor), Rc::clone(&members))),
+        scrubs: Rc::new(Scrubs::new(Rc::clone(&reactor), description.created)),
+        description,
+        reactor,
+        connections,
+        members,
+    };
+    let Parts { description, reactor, members, scrubs, .. } = &parts;
+    let control = Rc::new(Control::new(&parts));
     control.limit_rebuilds(options.rebuild_limit);
     control.limit_scrubs(options.scrub_limit);
     let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
@@ -136,21 +144,16 @@ async fn serve(
     }
     let metrics = exporter.as_ref().map(Exporter::url);
     announce(&Reachable { endpoints: listener.endpoints(), info: &info, metrics })?;
-    let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(&reactor), Rc::clone(&description)));
+    let exporting = exporter.map(|exporter| exporter.spawn(Rc::clone(reactor), Rc::clone(description)));
     notifier.ready();
     let alive = Rc::clone(&notifier);
     spawn_local(async move { alive.keep_alive().await });
     let summing = logging::sum_up()?;
-    reactor.watch(|now| Watcher::new(description, now, hook, Rc::clone(&notifier)));
-    if !is_read_only {
-        scrubs.resume();
-    }
-    spawn_local(Rc::clone(&scrubs).look_after(scrub_every));
-    if !is_read_only {
-        spawn_local(spares.keep_whole());
-    }
+    let watched = Rc::clone(description);
+    reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
+    spawn_upkeep(&parts, is_read_only, scrub_every);
     if let Some(smart) = options.smart {
-        spawn_local(smart.look_after_disks(Rc::clone(&reactor)));
+        spawn_local(smart.look_after_disks(Rc::clone(reactor)));
     }
     let known = Cell::new(MemberSet::EMPTY);
     let stop = async {
@@ -161,8 +164,8 @@ async fn serve(
         notifier.stopping();
         known.set(reactor.vacancies());
         // Deleted members end with the server, and the next start must not wait for them.
-        reactor.give_up_deleted().await;
-        spawn_local(say_what_stops(Rc::clone(&reactor)));
+        deleted::give_up(reactor, members).await;
+        spawn_local(say_what_stops(Rc::clone(reactor)));
         Box::pin(scrubs.end()).await;
     };
     let served = service.serve(listener, stop).await;
@@ -184,6 +187,20 @@ async fn serve(
     }
     drop((summing, registration));
     closed
+}
+
+/// Begins what goes on beside the clients: scrubs, spares, and a look at the members now and then.
+fn spawn_upkeep<D: LiveDisk>(parts: &Parts<D>, is_read_only: bool, scrub_every: Option<Duration>) {
+    let Parts { reactor, members, spares, scrubs, .. } = parts;
+    if !is_read_only {
+        scrubs.resume();
+    }
+    spawn_local(Rc::clone(scrubs).look_after(scrub_every));
+    if !is_read_only {
+        spawn_local(Rc::clone(spares).keep_whole());
+    }
+    spawn_local(deleted::watch(Rc::clone(reactor), Rc::clone(members)));
+    spawn_local(laggards::watch(Rc::clone(reactor)));
 }
 
 /// Logs what a slow stop waits for while clients' requests are in flight.

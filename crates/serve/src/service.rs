@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::Result;
-use tokio::task::spawn_local;
 use uraid_io::array::Array;
 use uraid_io::disk::UringDisk;
 use uraid_layout::Bytes;
@@ -57,11 +56,7 @@ impl<D: LiveDisk> Service<D> {
 
     /// Serves until `shutdown` completes.
     pub(crate) async fn serve(self, listener: Listener, shutdown: impl Future<Output = ()>) -> Result<()> {
-        let reactor = self.parts().0;
-        let mut ring = reactor.spawn();
-        let (missing, comparing) = (Rc::clone(&reactor), reactor);
-        spawn_local(async move { missing.miss_deleted().await });
-        spawn_local(async move { comparing.compare_members().await });
+        let mut ring = self.parts().0.spawn();
         let served = async {
             match self {
                 Self::Alone(_, server) => {

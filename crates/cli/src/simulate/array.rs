@@ -14,7 +14,7 @@ use uraid_model::mech::{
 use uraid_model::workloads;
 use uraid_serve::text::{duration, size};
 
-use super::ModelledLevel;
+use super::level::ModelledLevel;
 use crate::level::PlacementArgs;
 use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};

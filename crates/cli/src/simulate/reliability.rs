@@ -8,8 +8,8 @@ use uraid_model::mech::{ArraySpec, Disk, DiskSpec, SecondParity, Spindles, State
 use uraid_model::reliability;
 use uraid_serve::text::{duration, size};
 
-use super::ModelledLevel;
 use super::array::{DiskArgs, REBUILT_AT_ONCE, rebuild_s, under};
+use super::level::ModelledLevel;
 use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};
 use crate::values::{bytes, period};

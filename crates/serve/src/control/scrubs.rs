@@ -19,6 +19,7 @@ use crate::disk::LiveDisk;
 use crate::events::Event;
 use crate::protocol::{self, Certainty, Scrub, ScrubFault, ScrubReport};
 use crate::reactor::Reactor;
+use crate::reactor::snapshot::Snapshot;
 
 /// How often to check whether a scrub has found something or has ended.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -78,7 +79,7 @@ impl<D: LiveDisk> Scrubs<D> {
             protocol::ScrubMode::Repair => ScrubMode::Repair,
             protocol::ScrubMode::RepairSuspects => ScrubMode::RepairSuspects,
         };
-        let snapshot = self.reactor.snapshot().await?;
+        let snapshot = Snapshot::take(&self.reactor).await?;
         if snapshot.scrub.is_some_and(|status| status.is_running) {
             bail!("a scrub is running already: see `uraid scrub status`, or stop it first");
         }
@@ -96,21 +97,21 @@ impl<D: LiveDisk> Scrubs<D> {
     pub(super) async fn stop(&self) -> Result<Scrub> {
         self.is_stopped.set(true);
         self.stopped.set(now().ok());
-        self.reactor.stop_scrub();
+        self.reactor.adjust(|engine| engine.stop_scrub());
         self.report().await.map(|report| report.scrub)
     }
 
     /// The state of the last scrub.
     pub(super) async fn report(&self) -> Result<ScrubReport> {
-        match self.reactor.snapshot().await?.scrub {
-            Some(status) => Ok(report(&self.reactor.geometry(), &status)),
+        match Snapshot::take(&self.reactor).await?.scrub {
+            Some(status) => Ok(report(self.reactor.engine().geometry(), &status)),
             None => bail!("no scrub ran since the server started; `uraid scrub start` starts one"),
         }
     }
 
     /// Resumes the scrub on record, if there is one.
     pub(crate) fn resume(&self) {
-        let Some(mut run) = self.reactor.scrub_record().run else { return };
+        let Some(mut run) = self.reactor.engine().scrub_record().run else { return };
         if run.mode == ScrubMode::RepairSuspects {
             tracing::warn!(
                 "the interrupted scrub continues and repairs only what is certain; to repair suspicions, start it with \
@@ -143,7 +144,7 @@ impl<D: LiveDisk> Scrubs<D> {
     pub(crate) async fn end(&self) {
         self.is_closed.set(true);
         if self.is_on.get() {
-            self.reactor.stop_scrub();
+            self.reactor.adjust(|engine| engine.stop_scrub());
         }
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -157,7 +158,7 @@ impl<D: LiveDisk> Scrubs<D> {
 
     fn begin(&self, run: ScrubRun) -> Result<()> {
         ensure!(!self.is_closed.get(), "the server is stopping");
-        self.reactor.start_scrub(run)?;
+        self.reactor.adjust(|engine| engine.resume_scrub(run))?;
         let Self { is_on, begun, has_told, saved, is_stopped, .. } = self;
         is_on.set(true);
         is_stopped.set(false);
@@ -171,9 +172,9 @@ impl<D: LiveDisk> Scrubs<D> {
     /// Begins a check-only scrub if one is due. Returns how long to wait until the next check.
     fn begin_if_due(&self, every: Duration) -> Duration {
         let Ok(now) = now() else { return LOOK_MAX };
-        let last = self.reactor.scrub_record().finished.unwrap_or(self.created);
+        let last = self.reactor.engine().scrub_record().finished.unwrap_or(self.created);
         let left = left_until_due(every, last.max(self.stopped.get().unwrap_or_default()), now);
-        if left.is_zero() && !self.is_on.get() && self.reactor.is_whole() {
+        if left.is_zero() && !self.is_on.get() && self.is_whole() {
             match self.begin(whole(ScrubMode::Check)) {
                 Ok(()) => tracing::info!("a scheduled scrub starts"),
                 Err(error) => tracing::warn!(%error, "a scheduled scrub can't start"),
@@ -184,7 +185,7 @@ impl<D: LiveDisk> Scrubs<D> {
     }
 
     async fn look(&self) {
-        let Ok(Some(status)) = self.reactor.snapshot().await.map(|snapshot| snapshot.scrub) else { return };
+        let Ok(Some(status)) = Snapshot::take(&self.reactor).await.map(|snapshot| snapshot.scrub) else { return };
         if self.is_on.get() {
             self.note(&status);
         }
@@ -212,8 +213,9 @@ impl<D: LiveDisk> Scrubs<D> {
             self.keep(None, true);
             tell(Event::ScrubIncomplete);
         } else if status.done == status.total {
-            let finished = now().ok().or(self.reactor.scrub_record().finished);
-            self.reactor.keep_scrub(ScrubHistory { finished, run: None }, true);
+            let finished = now().ok().or(self.reactor.engine().scrub_record().finished);
+            let record = ScrubHistory { finished, run: None };
+            self.reactor.adjust(|engine| engine.keep_scrub(record, true));
             tell(Event::ScrubFinished);
         } else {
             self.keep(Some(run).filter(|_| !is_stopped.get()), true);
@@ -221,13 +223,19 @@ impl<D: LiveDisk> Scrubs<D> {
     }
 
     fn keep(&self, run: Option<ScrubRun>, at_once: bool) {
-        let record = self.reactor.scrub_record();
-        self.reactor.keep_scrub(ScrubHistory { run, ..record }, at_once);
+        let record = self.reactor.engine().scrub_record();
+        self.reactor.adjust(|engine| engine.keep_scrub(ScrubHistory { run, ..record }, at_once));
+    }
+
+    /// Whether every member is present and complete.
+    fn is_whole(&self) -> bool {
+        let engine = self.reactor.engine();
+        engine.missing().is_empty() && engine.rebuilding().is_none() && !engine.is_frozen()
     }
 
     /// The number of parity stripes after which a scrub's position is recorded for its own sake.
     fn step(&self) -> u64 {
-        (self.reactor.geometry().stripes().0 / RECORDS).max(1)
+        (self.reactor.engine().geometry().stripes().0 / RECORDS).max(1)
     }
 }
 

@@ -23,6 +23,7 @@ use crate::disk::LiveDisk;
 use crate::events::Event;
 use crate::protocol::Added;
 use crate::reactor::Reactor;
+use crate::reactor::members::Members;
 use crate::spare::{SPARE_TIME_MAX, Spare};
 
 /// How long to wait before trying spares again that could not be taken. The pause doubles each time.
@@ -42,14 +43,15 @@ enum Outcome {
 pub(crate) struct Spares<D> {
     description: Rc<Description>,
     reactor: Rc<Reactor<D>>,
+    members: Rc<Members<D>>,
     /// Notified when a silent spare answers.
     answered: Notify,
 }
 
 impl<D: LiveDisk> Spares<D> {
     /// The spares that `description` lists.
-    pub(crate) fn new(description: Rc<Description>, reactor: Rc<Reactor<D>>) -> Self {
-        Self { description, reactor, answered: Notify::new() }
+    pub(crate) fn new(description: Rc<Description>, reactor: Rc<Reactor<D>>, members: Rc<Members<D>>) -> Self {
+        Self { description, reactor, members, answered: Notify::new() }
     }
 
     /// Lets spares take the places of missing or failing members. Runs forever.
@@ -63,7 +65,7 @@ impl<D: LiveDisk> Spares<D> {
             .map(|spare| spare.path.clone())
             .collect();
         for path in silent {
-            let (truth, spare) = (self.reactor.superblock(), path.clone());
+            let (truth, spare) = (self.members.superblock(), path.clone());
             let look = spawn_blocking(move || array::check(&spare, &truth));
             spawn_local(Rc::clone(&self).await_answer(path, look));
         }
@@ -82,12 +84,12 @@ impl<D: LiveDisk> Spares<D> {
     /// Adds a spare that nobody uses.
     pub(super) async fn add(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
         ensure!(!self.description.is_read_only, "the array is open for reading only");
-        self.reactor.ensure_can_join()?;
-        ensure!(self.reactor.geometry().tolerance() > 0, "the array survives no failure, so it can't use a spare");
+        self.members.ensure_can_join()?;
+        ensure!(self.description.geometry.tolerance() > 0, "the array survives no failure, so it can't use a spare");
         if self.description.spares.borrow().iter().any(|spare| spare.path == path && !spare.is_given_up) {
             bail!("it is a spare already");
         }
-        let (truth, spare) = (self.reactor.superblock(), path.clone());
+        let (truth, spare) = (self.members.superblock(), path.clone());
         let made = spawn_blocking(move || array::make_spare(&spare, options, &truth)).await;
         made.context("the spare could not be checked")??;
         let mut spares = self.description.spares.borrow_mut();
@@ -106,12 +108,12 @@ impl<D: LiveDisk> Spares<D> {
 
     /// Fills the slots without a member, as far as there are spares.
     async fn fill_slots(self: &Rc<Self>) -> Outcome {
-        let _alone = self.reactor.change_members().await;
+        let _alone = self.members.change().await;
         for slot in self.reactor.vacancies().iter() {
-            if !self.may_be_filled() || self.reactor.ensure_can_join().is_err() {
+            if !self.may_be_filled() || self.members.ensure_can_join().is_err() {
                 return Outcome::Settled;
             }
-            if !self.reactor.let_go(slot) || !self.fill(slot).await {
+            if !self.members.let_go(slot) || !self.fill(slot).await {
                 return Outcome::Open;
             }
         }
@@ -141,14 +143,14 @@ impl<D: LiveDisk> Spares<D> {
         self.refuse_silent(path).await?;
         // If somebody uses this spare, the next one will do.
         let options = JoinOptions { size: None, allocation: Allocation::Full, force: false, wait: Wait::Never };
-        let prepared = self.reactor.prepare_new(path.into(), options, slot).await?;
+        let prepared = self.members.prepare_new(path.into(), options, slot).await?;
         self.description.spares.borrow_mut().retain(|spare| spare.path != path);
         let taken = Member { uuid: prepared.uuid(), path: Some(path.into()) };
         self.description.set_member(slot, taken);
         if let Some(watcher) = self.reactor.watcher() {
             watcher.tell(Event::SpareTaken(slot));
         }
-        let joined = self.reactor.join(prepared).await;
+        let joined = self.members.join(prepared).await;
         if joined.is_err() {
             self.description.spares.borrow_mut().push(Spare::new(path.into()));
         }
@@ -157,7 +159,7 @@ impl<D: LiveDisk> Spares<D> {
 
     /// Refuses a spare that hangs: nobody waits for it, however long it takes to answer.
     async fn refuse_silent(self: &Rc<Self>, path: &Path) -> Result<()> {
-        let (truth, spare) = (self.reactor.superblock(), path.to_owned());
+        let (truth, spare) = (self.members.superblock(), path.to_owned());
         let mut look = spawn_blocking(move || array::check(&spare, &truth));
         if timeout(SPARE_TIME_MAX, &mut look).await.is_ok() {
             return Ok(());

@@ -1,21 +1,21 @@
 //! Administration of members while the array is served: failing, removing, adding and replacing them.
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use tokio::sync::MutexGuard;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::task::spawn_blocking;
 use uraid_io::array::{JoinError, JoinOptions, join, rejoin, unmake};
 use uraid_io::engine::{Command, Joining, Replacement};
 use uraid_io::format::superblock::Superblock;
 use uraid_io::member::{Access, Member};
 use uraid_io::superblock;
-use uraid_layout::{MemberIndex, MemberSet};
+use uraid_layout::MemberIndex;
 use uuid::Uuid;
 
-use super::reports::present_paths;
-use super::{Reactor, disowning};
+use super::{Reactor, disowning, slots};
 use crate::description;
 use crate::disk::LiveDisk;
 
@@ -45,34 +45,41 @@ impl Prepared {
     }
 }
 
-impl<D: LiveDisk> Reactor<D> {
+/// The members of a reactor's array.
+pub(crate) struct Members<D> {
+    reactor: Rc<Reactor<D>>,
+    /// Held while a member is being failed, removed or added.
+    changing: Mutex<()>,
+}
+
+impl<D: LiveDisk> Members<D> {
+    /// Those of this reactor's array.
+    pub(crate) fn new(reactor: Rc<Reactor<D>>) -> Self {
+        Self { reactor, changing: Mutex::new(()) }
+    }
+
     /// Waits until nobody else changes members. While the guard is held, nobody else does.
-    pub(crate) async fn change_members(&self) -> MutexGuard<'_, ()> {
+    pub(crate) async fn change(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().await
     }
 
     /// Fails a member. Completes when the failure is on record.
-    pub(crate) async fn fail_member(&self, member: MemberIndex) -> Result<()> {
-        self.administer(Command::Fail { member }).await
+    pub(crate) async fn fail(&self, member: MemberIndex) -> Result<()> {
+        self.reactor.administer(Command::Fail { member }).await
     }
 
     /// Records on a failed member itself that it has failed, if it can be written. Otherwise the member, opened alone,
     /// would claim to be the last one left of the array. The member may hang, so the wait is bounded as for any other.
     pub(crate) async fn disown(&self, slot: MemberIndex) {
-        let member = self.engine.borrow().disk().members().get(slot.index()).cloned().flatten();
+        let member = self.reactor.engine.borrow().disk().members().get(slot.index()).cloned().flatten();
         if let Some(member) = member {
             disowning::tell(member, self.superblock()).await;
         }
     }
 
-    /// Waits for the same record on members that were replaced; see [`Reactor::disown`].
-    pub(crate) async fn finish_disowning(&self) {
-        self.disowning.finish().await;
-    }
-
     /// Releases a member that the array no longer uses.
     pub(crate) fn take_out(&self, slot: MemberIndex) -> Result<()> {
-        let mut engine = self.engine.borrow_mut();
+        let mut engine = self.reactor.engine.borrow_mut();
         ensure!(engine.missing().contains(slot), "the array still uses member {slot}: fail it first");
         match engine.disk_mut().put(slot, None) {
             Ok(Some(_)) => Ok(()),
@@ -84,22 +91,17 @@ impl<D: LiveDisk> Reactor<D> {
     /// Releases a member that the array no longer uses, if there is one. Returns false while operations on it are in
     /// flight.
     pub(crate) fn let_go(&self, slot: MemberIndex) -> bool {
-        self.engine.borrow_mut().disk_mut().put(slot, None).is_ok()
-    }
-
-    /// The slots without a member.
-    pub(crate) fn vacancies(&self) -> MemberSet {
-        self.engine.borrow().missing()
+        self.reactor.engine.borrow_mut().disk_mut().put(slot, None).is_ok()
     }
 
     /// Refuses an operation that needs an array that is neither frozen nor read-only.
     pub(crate) fn ensure_can_join(&self) -> Result<()> {
-        Ok(self.engine.borrow().check_changes()?)
+        Ok(self.reactor.engine.borrow().check_changes()?)
     }
 
     /// The superblock as the present members have it on record.
     pub(crate) fn superblock(&self) -> Superblock {
-        self.engine.borrow().superblock().clone()
+        self.reactor.engine.borrow().superblock().clone()
     }
 
     /// Prepares a member for a slot without one. A returning member gets its own slot, a new one the given slot or else
@@ -111,7 +113,7 @@ impl<D: LiveDisk> Reactor<D> {
         slot: Option<MemberIndex>,
     ) -> Result<Prepared> {
         self.ensure_can_join()?;
-        let slot = slot.or_else(|| self.vacancies().iter().next()).context("no member is missing")?;
+        let slot = slot.or_else(|| self.reactor.vacancies().iter().next()).context("no member is missing")?;
         let truth = self.superblock();
         prepare(path.clone(), move || {
             let returns = !options.force && path.exists() && {
@@ -123,7 +125,7 @@ impl<D: LiveDisk> Reactor<D> {
         .await
     }
 
-    /// As [`Reactor::prepare`], for a new member in this slot.
+    /// As [`Members::prepare`], for a new member in this slot.
     pub(crate) async fn prepare_new(&self, path: PathBuf, options: JoinOptions, slot: MemberIndex) -> Result<Prepared> {
         self.ensure_can_join()?;
         let truth = self.superblock();
@@ -135,7 +137,7 @@ impl<D: LiveDisk> Reactor<D> {
         let slot = prepared.slot();
         let made = prepared.made();
         {
-            let mut engine = self.engine.borrow_mut();
+            let mut engine = self.reactor.engine.borrow_mut();
             if !engine.missing().contains(slot) {
                 made.as_deref().into_iter().for_each(unmake);
                 bail!("slot {slot} has a member");
@@ -151,15 +153,15 @@ impl<D: LiveDisk> Reactor<D> {
                 engine.disk_mut().forget_latencies(slot);
             }
         }
-        let joined = self.administer(Command::Join(Box::new(prepared.joining))).await;
-        let mut engine = self.engine.borrow_mut();
+        let joined = self.reactor.administer(Command::Join(Box::new(prepared.joining))).await;
+        let mut engine = self.reactor.engine.borrow_mut();
         if joined.is_err() && engine.missing().contains(slot) {
             // No array relies on its content. If operations are in flight, the server releases it when it ends.
             let _ = engine.disk_mut().put(slot, None);
             made.as_deref().into_iter().for_each(unmake);
         }
         drop(engine);
-        self.tell_members();
+        self.reactor.tell_members();
         joined
     }
 
@@ -167,7 +169,7 @@ impl<D: LiveDisk> Reactor<D> {
     /// returns the new member's UUID. No other change of members may run meanwhile.
     pub(crate) async fn replace(&self, slot: MemberIndex, path: PathBuf, options: JoinOptions) -> Result<Uuid> {
         let seat = {
-            let engine = self.engine.borrow();
+            let engine = self.reactor.engine.borrow();
             engine.check_replaceable(slot)?;
             engine.seat().context("there is no room for it")?
         };
@@ -176,19 +178,19 @@ impl<D: LiveDisk> Reactor<D> {
         let made = prepared.made();
         let Prepared { member, joining, .. } = prepared;
         let uuid = joining.superblock.member;
-        self.begins_replacing.set(true);
-        let put = self.engine.borrow_mut().disk_mut().put(seat, Some(Arc::new(member)));
+        self.reactor.begins_replacing.set(true);
+        let put = self.reactor.engine.borrow_mut().disk_mut().put(seat, Some(Arc::new(member)));
         let begun = match put {
             Ok(_) => {
-                self.engine.borrow_mut().disk_mut().forget_latencies(seat);
-                self.administer(Command::Replace(Box::new(joining))).await
+                self.reactor.engine.borrow_mut().disk_mut().forget_latencies(seat);
+                self.reactor.administer(Command::Replace(Box::new(joining))).await
             }
             Err(_) => Err(anyhow!(
                 "operations on the last member that was there are still under way; try again when they have ended"
             )),
         };
-        self.begins_replacing.set(false);
-        self.turn();
+        self.reactor.begins_replacing.set(false);
+        self.reactor.turn();
         if begun.is_err() {
             made.as_deref().into_iter().for_each(unmake);
         }
@@ -197,35 +199,14 @@ impl<D: LiveDisk> Reactor<D> {
 
     /// Cancels a copy.
     pub(crate) fn stop_replacing(&self) -> Result<()> {
-        let was_stopped = self.engine.borrow_mut().stop_replacing();
-        self.turn();
+        let was_stopped = self.reactor.adjust(|engine| engine.stop_replacing());
         ensure!(was_stopped, "it takes the place just now");
         Ok(())
     }
 
     /// The copy in progress, and its target.
     pub(crate) fn replacement(&self) -> Option<(Replacement, description::Member)> {
-        let engine = self.engine.borrow();
-        let replacement = engine.replacement()?;
-        let member = engine.seat().and_then(|seat| engine.disk().members().get(seat.index())?.as_ref());
-        let path = member.map(|member| member.path());
-        Some((replacement, description::Member::new(replacement.member, path)))
-    }
-
-    /// Passes the current members to the watcher.
-    pub(crate) fn tell_members(&self) {
-        self.watcher.get().into_iter().for_each(|watcher| watcher.set_members(self.members()));
-    }
-
-    /// The present members and their paths.
-    pub(crate) fn member_paths(&self) -> Vec<(MemberIndex, PathBuf)> {
-        present_paths(&self.engine.borrow())
-    }
-
-    /// Records which members' disks report that they are failing, and checks the array's condition.
-    pub(crate) fn note_failing_disks(&self, members: Vec<(MemberIndex, PathBuf)>) {
-        self.reports.set_failing_disks(members);
-        self.note_condition();
+        slots::replacement(&self.reactor.engine.borrow())
     }
 }
 

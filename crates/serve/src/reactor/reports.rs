@@ -9,6 +9,7 @@ use uraid_io::engine::Engine;
 use uraid_io::member::Member;
 use uraid_layout::{MemberIndex, MemberSet};
 
+use super::slots::present_paths;
 use crate::condition::{Condition, LastResort};
 use crate::disk::LiveDisk;
 
@@ -87,11 +88,4 @@ impl Reports {
         let present = present_paths(engine);
         reported.iter().filter(|&member| present.contains(member)).map(|&(slot, _)| slot).collect()
     }
-}
-
-/// The present members and their paths.
-pub(super) fn present_paths<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<(MemberIndex, PathBuf)> {
-    let slots = engine.geometry().all_members().minus(engine.missing());
-    let path = |slot: MemberIndex| Some(engine.disk().members().get(slot.index())?.as_ref()?.path().to_owned());
-    slots.iter().filter_map(|slot| Some((slot, path(slot)?))).collect()
 }

@@ -9,9 +9,8 @@ use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, Fill, Progress, Replacement, ScrubStatus};
 use uraid_io::format::superblock::ScrubHistory;
 use uraid_layout::Bytes;
-use uraid_nbd::RequestMemory;
 
-use super::Reactor;
+use super::{Reactor, slots};
 use crate::calls::{Callers, Report};
 use crate::condition::Condition;
 use crate::description::Member;
@@ -54,19 +53,14 @@ pub(crate) struct CacheUse {
     pub(crate) traffic: CacheTraffic,
 }
 
-impl<D: LiveDisk> Reactor<D> {
-    /// Connects the counter of the memory that the clients' requests take. From then on, snapshots include it.
-    pub(crate) fn count_request_memory(&self, memory: RequestMemory) {
-        assert!(self.request_memory.set(memory).is_ok(), "a reactor has one server");
-    }
-
+impl Snapshot {
     /// The state now, of the connection threads, too.
     ///
     /// # Errors
     /// If a connection thread does not answer.
-    pub(crate) async fn snapshot(&self) -> Result<Snapshot> {
-        let mut snapshot = self.own_snapshot();
-        for report in self.callers.iter().flat_map(Callers::look) {
+    pub(crate) async fn take<D: LiveDisk>(reactor: &Reactor<D>) -> Result<Self> {
+        let mut snapshot = Self::without_threads(reactor);
+        for report in reactor.callers.iter().flat_map(Callers::look) {
             let report = timeout(PATIENCE, report).await.ok().and_then(Result::ok);
             let Report { traffic, served, requests } = report.context("a connection thread has ended")?;
             snapshot.traffic = snapshot.traffic.plus(traffic);
@@ -77,18 +71,19 @@ impl<D: LiveDisk> Reactor<D> {
         Ok(snapshot)
     }
 
-    fn own_snapshot(&self) -> Snapshot {
-        let engine = self.engine.borrow();
-        Snapshot {
+    /// The state but for what connection threads have done.
+    fn without_threads<D: LiveDisk>(reactor: &Reactor<D>) -> Self {
+        let engine = reactor.engine.borrow();
+        Self {
             counters: engine.counters().clone(),
-            traffic: self.meter.traffic(),
-            served: self.meter.served(),
-            requests: self.request_memory.get().map_or(Fill::default(), |memory| Fill {
+            traffic: reactor.meter.traffic(),
+            served: reactor.meter.served(),
+            requests: reactor.request_memory.get().map_or(Fill::default(), |memory| Fill {
                 used: Bytes(memory.used_bytes()),
                 limit: Bytes(memory.limit_bytes()),
             }),
             latencies: engine.disk().latencies().clone(),
-            condition: self.reports.condition(&engine),
+            condition: reactor.reports.condition(&engine),
             waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
@@ -98,7 +93,7 @@ impl<D: LiveDisk> Reactor<D> {
             scrub: engine.scrub().cloned(),
             scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
-            replacement: self.replacement(),
+            replacement: slots::replacement(&engine),
         }
     }
 }

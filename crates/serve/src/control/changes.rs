@@ -16,48 +16,50 @@ use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::protocol::{Added, Replaced};
 use crate::reactor::Reactor;
+use crate::reactor::members::Members;
 
-/// The members of an array, as administrators change them.
-pub(super) struct Members<D> {
+/// Changes of an array's members that administrators ask for.
+pub(super) struct Changes<D> {
     pub(super) description: Rc<Description>,
     pub(super) reactor: Rc<Reactor<D>>,
+    pub(super) members: Rc<Members<D>>,
     pub(super) spares: Rc<Spares<D>>,
 }
 
-impl<D: LiveDisk> Members<D> {
+impl<D: LiveDisk> Changes<D> {
     pub(super) async fn fail(&self, name: &str) -> Result<()> {
-        let _alone = self.reactor.change_members().await;
-        if let Some((replacement, member)) = self.reactor.replacement() {
+        let _alone = self.members.change().await;
+        if let Some((replacement, member)) = self.members.replacement() {
             let is_path = member.path.is_some_and(|path| path.as_os_str() == name);
             if is_path || replacement.member.to_string() == name {
-                return self.reactor.stop_replacing();
+                return self.members.stop_replacing();
             }
         }
         let slot = self.description.find(name)?;
-        self.reactor.fail_member(slot).await?;
-        self.reactor.disown(slot).await;
+        self.members.fail(slot).await?;
+        self.members.disown(slot).await;
         Ok(())
     }
 
     pub(super) async fn remove(&self, name: &str) -> Result<()> {
-        let _alone = self.reactor.change_members().await;
+        let _alone = self.members.change().await;
         if self.spares.remove(name) {
             return Ok(());
         }
         let slot = self.description.find(name)?;
-        self.reactor.take_out(slot)?;
+        self.members.take_out(slot)?;
         self.reactor.tell_members();
         Ok(())
     }
 
     /// Adds a member, or a spare if no member is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
-        let _alone = self.reactor.change_members().await;
+        let _alone = self.members.change().await;
         self.take_in(path, force, size, None).await
     }
 
     pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
-        let _alone = self.reactor.change_members().await;
+        let _alone = self.members.change().await;
         let slot = self.description.find(name)?;
         if self.reactor.vacancies().contains(slot)
             && let Added { slot: Some(slot), uuid: Some(uuid) } =
@@ -65,7 +67,7 @@ impl<D: LiveDisk> Members<D> {
         {
             return Ok(Replaced { slot, uuid, rebuilding: true });
         }
-        let replaced = self.reactor.replace(slot, path.clone(), options(force, size)).await;
+        let replaced = self.members.replace(slot, path.clone(), options(force, size)).await;
         let uuid = replaced
             .with_context(|| format!("{} can't take the place of {name}", path.display()))
             .map_err(with_owner)?;
@@ -76,7 +78,7 @@ impl<D: LiveDisk> Members<D> {
     async fn take_in(&self, path: PathBuf, force: bool, size: Option<u64>, slot: Option<MemberIndex>) -> Result<Added> {
         // A failed member that was not removed is still open and locked.
         if let Ok(slot) = self.description.find(&path.display().to_string()) {
-            let _ = self.reactor.take_out(slot);
+            let _ = self.members.take_out(slot);
         }
         let options = options(force, size);
         let added = if slot.is_none() && self.reactor.vacancies().is_empty() {
@@ -88,9 +90,9 @@ impl<D: LiveDisk> Members<D> {
     }
 
     async fn rebuild_on(&self, path: PathBuf, options: JoinOptions, slot: Option<MemberIndex>) -> Result<Added> {
-        let prepared = self.reactor.prepare(path.clone(), options, slot).await?;
+        let prepared = self.members.prepare(path.clone(), options, slot).await?;
         let (slot, uuid) = (prepared.slot(), prepared.uuid());
-        self.reactor.join(prepared).await?;
+        self.members.join(prepared).await?;
         self.spares.remove(&path.display().to_string());
         Ok(Added { slot: Some(slot.0), uuid: Some(uuid) })
     }

@@ -1,0 +1,225 @@
+//! What happens to an array: its names for administrators' programs, and its lines in the log.
+
+use std::fmt;
+
+use uraid_layout::{MemberIndex, MemberSet};
+
+use crate::text::list;
+
+/// An event that administrators want to know about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// The array is being served.
+    Started,
+    /// The array is no longer served.
+    Stopped,
+    /// A member failed, and the array continues without it.
+    MemberFailed(MemberIndex),
+    /// A member's file was deleted, and the array can't do without it.
+    MemberDeleted(MemberIndex),
+    /// A member lost content that the others can't make up for, or has many errors and the array can't do without it.
+    MemberFailing(MemberIndex),
+    /// Writes wait for room on a member's file system.
+    MemberNoRoom(MemberIndex),
+    /// A member does not answer, and somebody waits for it.
+    MemberStalled(MemberIndex),
+    /// Members are missing.
+    Degraded,
+    /// Clients wait for members, and nothing worse is the case.
+    Stalled,
+    /// Content is unavailable, or about to be lost.
+    Failing,
+    /// The rest of the array is read: members are out of date, or too many are gone.
+    Salvage,
+    /// More members failed than the level survives. The set holds the last of them.
+    Frozen(MemberSet),
+    /// Flushes fail, because acknowledged data can't be written out. The set holds the members that prevent it.
+    FlushFailing(MemberSet),
+    /// All of that data, or newer data in its place, has been written out.
+    FlushRecovered,
+    /// A rebuild can't continue, because these members can't be read.
+    RebuildStuck(MemberSet),
+    /// A copy can't continue, because these members can't be read.
+    ReplaceStuck(MemberSet),
+    /// A spare takes the place of a member.
+    SpareTaken(MemberIndex),
+    /// A member joined and is being rebuilt.
+    RebuildStarted(MemberIndex),
+    /// A member is complete.
+    RebuildFinished(MemberIndex),
+    /// A member is being copied to another one.
+    ReplaceStarted(MemberIndex),
+    /// The copy has taken the member's place.
+    ReplaceFinished(MemberIndex),
+    /// The copy was stopped, and the member keeps its place.
+    ReplaceStopped(MemberIndex),
+    /// The member being copied failed. The new one takes its place as it is, and is rebuilt.
+    ReplaceRebuilding(MemberIndex),
+    /// Every member is present and complete again.
+    Recovered,
+    /// A scrub has found a mismatch.
+    ScrubMismatch,
+    /// A scrub has compared everything.
+    ScrubFinished,
+    /// A scrub has compared what it could while members were missing. It does not count as complete.
+    ScrubIncomplete,
+    /// A member takes many times as long as the others.
+    MemberLagging(MemberIndex),
+    /// A member's disk reports that it is failing.
+    MemberSmart(MemberIndex),
+    /// A member was missing when the server started.
+    MemberMissing(MemberIndex),
+}
+
+impl Event {
+    /// The event's name for the program.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Started => "started",
+            Self::Stopped => "stopped",
+            Self::MemberFailed(_) => "member-failed",
+            Self::MemberDeleted(_) => "member-deleted",
+            Self::MemberFailing(_) => "member-failing",
+            Self::MemberNoRoom(_) => "member-no-room",
+            Self::MemberStalled(_) => "member-stalled",
+            Self::Degraded => "degraded",
+            Self::Stalled => "stalled",
+            Self::Failing => "failing",
+            Self::Salvage => "salvage",
+            Self::Frozen(_) => "frozen",
+            Self::FlushFailing(_) => "flush-failing",
+            Self::FlushRecovered => "flush-recovered",
+            Self::RebuildStuck(_) => "rebuild-stuck",
+            Self::ReplaceStuck(_) => "replace-stuck",
+            Self::SpareTaken(_) => "spare-taken",
+            Self::RebuildStarted(_) => "rebuild-started",
+            Self::RebuildFinished(_) => "rebuild-finished",
+            Self::ReplaceStarted(_) => "replace-started",
+            Self::ReplaceFinished(_) => "replace-finished",
+            Self::ReplaceStopped(_) => "replace-stopped",
+            Self::ReplaceRebuilding(_) => "replace-rebuilding",
+            Self::Recovered => "recovered",
+            Self::ScrubMismatch => "scrub-mismatch",
+            Self::ScrubFinished => "scrub-finished",
+            Self::ScrubIncomplete => "scrub-incomplete",
+            Self::MemberLagging(_) => "member-lagging",
+            Self::MemberSmart(_) => "member-smart",
+            Self::MemberMissing(_) => "member-missing",
+        }
+    }
+
+    /// The members that the event is about.
+    pub(super) fn members(self) -> MemberSet {
+        match self {
+            Self::Frozen(members)
+            | Self::FlushFailing(members)
+            | Self::RebuildStuck(members)
+            | Self::ReplaceStuck(members) => members,
+            Self::MemberFailed(member)
+            | Self::MemberDeleted(member)
+            | Self::MemberFailing(member)
+            | Self::MemberNoRoom(member)
+            | Self::MemberStalled(member)
+            | Self::MemberLagging(member)
+            | Self::MemberSmart(member)
+            | Self::MemberMissing(member)
+            | Self::SpareTaken(member)
+            | Self::RebuildStarted(member)
+            | Self::RebuildFinished(member)
+            | Self::ReplaceStarted(member)
+            | Self::ReplaceFinished(member)
+            | Self::ReplaceStopped(member)
+            | Self::ReplaceRebuilding(member) => MemberSet::EMPTY.with(member),
+            _ => MemberSet::EMPTY,
+        }
+    }
+
+    /// Logs the event, of an array in such a health.
+    pub(super) fn log(self, array: &str, members: &[String], health: &str) {
+        let event = self.name();
+        let member = (!members.is_empty()).then(|| list(members));
+        match self {
+            Self::MemberFailed(slot) => {
+                tracing::error!(event, array, %slot, member, "a member failed, and the array continues without it");
+            }
+            Self::SpareTaken(slot) => {
+                tracing::warn!(event, array, %slot, member, "a spare takes the place of a member");
+            }
+            Self::RebuildStarted(slot) => tracing::info!(event, array, %slot, member, "a member is being rebuilt"),
+            Self::RebuildFinished(slot) => tracing::info!(event, array, %slot, member, "a member has been rebuilt"),
+            Self::ReplaceStarted(slot) => {
+                tracing::info!(event, array, %slot, member, "a member is being copied to another one");
+            }
+            Self::ReplaceFinished(slot) => {
+                tracing::info!(event, array, %slot, member, "a member has taken over a slot from another one");
+            }
+            Self::ReplaceStopped(slot) => {
+                tracing::warn!(event, array, %slot, member, "the copy of a member was stopped: the member keeps its \
+                    slot");
+            }
+            Self::ReplaceRebuilding(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member failed while it was copied: the new one takes \
+                    over its slot now and is rebuilt");
+            }
+            Self::MemberDeleted(slot) => {
+                tracing::error!(event, array, %slot, member, "a member's file was deleted, and its content is lost \
+                    when the server ends");
+            }
+            Self::MemberFailing(slot) => {
+                tracing::error!(event, array, %slot, member, "a member lost content that the other members can't make \
+                    up for, or has too many errors");
+            }
+            Self::MemberNoRoom(slot) => {
+                tracing::error!(event, array, %slot, member, "writes wait for room on a member's file system");
+            }
+            Self::MemberStalled(slot) => {
+                tracing::error!(event, array, %slot, member, "a member does not answer, and the array waits for it");
+            }
+            Self::Frozen(_)
+            | Self::Salvage
+            | Self::Failing
+            | Self::FlushFailing(_)
+            | Self::RebuildStuck(_)
+            | Self::ReplaceStuck(_) => {
+                tracing::error!(event, array, member, "the array is {health}");
+            }
+            Self::FlushRecovered => {
+                tracing::info!(event, array, "all cached content can be written out again");
+            }
+            Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
+            Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
+            Self::ScrubMismatch => tracing::error!(
+                event,
+                array,
+                "a scrub found members that disagree, or blocks that do not match their checksums"
+            ),
+            Self::ScrubFinished => tracing::info!(event, array, "a scrub is complete"),
+            Self::ScrubIncomplete => tracing::warn!(
+                event,
+                array,
+                "a scrub is incomplete because members are missing; the next one is due when the array is whole"
+            ),
+            Self::MemberLagging(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member is many times slower than the others and slows \
+                    the array down");
+            }
+            Self::MemberSmart(slot) => {
+                tracing::error!(event, array, %slot, member, "a member's disk says of itself that it fails (SMART): \
+                    replace it");
+            }
+            Self::MemberMissing(slot) => {
+                tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
+            }
+            Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Recovered => "whole again",
+            event => event.name(),
+        })
+    }
+}
