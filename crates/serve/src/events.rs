@@ -18,7 +18,7 @@ use crate::protocol::HealthState;
 use crate::systemd::Notifier;
 use crate::text::list;
 use changes::between;
-use hook::Call;
+use hook::Run;
 
 pub(crate) use event::Event;
 pub use hook::check_program;
@@ -143,7 +143,7 @@ impl Watcher {
         let health = words(&self.last.get().health(&self.description, &[]));
         event.log(&array, &members, &health);
         if let Some(hook) = &*self.hook.borrow() {
-            hook.call(Call { event: event.name(), array, members, health });
+            hook.call(Run { event: event.name(), array, members, health });
         }
     }
 }

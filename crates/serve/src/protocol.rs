@@ -91,7 +91,7 @@ pub enum ScrubMode {
 /// A response.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Response<T> {
+pub(crate) enum Response<T> {
     /// Success, with its result.
     Result(T),
     /// Failure: the reason, and what to do about it.

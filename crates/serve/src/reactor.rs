@@ -482,3 +482,6 @@ impl<D: LiveDisk> Export for Reactor<D> {
         self.turn();
     }
 }
+
+#[cfg(test)]
+mod tests;

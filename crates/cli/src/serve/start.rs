@@ -116,7 +116,7 @@ fn open(mut members: Vec<PathBuf>, args: &ServeArgs, patience: &mut Patience) ->
     let stale = args.accept_stale.iter().copied().map(MemberIndex).collect();
     loop {
         let opened = Array::open_patiently(&members, options, stale, patience);
-        let opened = opened.map_err(Error::from).and_then(|array| agree(array, args, patience));
+        let opened = opened.map_err(Error::from).and_then(|array| recover(array, args, patience));
         let hung = patience.take_hung();
         if hung.is_empty() {
             match opened {
@@ -155,7 +155,7 @@ fn leave_out_with_damaged_log(error: Error, members: &mut Vec<PathBuf>) -> Resul
 }
 
 /// Brings parity into agreement where the last run left it inconsistent.
-fn agree(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Array> {
+fn recover(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Array> {
     if !array.needs_recovery() || args.read_only {
         return Ok(array);
     }

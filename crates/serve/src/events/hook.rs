@@ -31,7 +31,7 @@ pub(crate) const HOOK_TIME_MAX: Duration = Duration::from_secs(30);
 
 /// The administrator's program.
 pub(crate) struct Hook {
-    queue: SyncSender<Call>,
+    queue: SyncSender<Run>,
     thread: JoinHandle<()>,
     end: Arc<End>,
 }
@@ -45,7 +45,7 @@ struct End {
 
 /// One run of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Call {
+pub(super) struct Run {
     pub(super) event: &'static str,
     pub(super) array: String,
     pub(super) members: Vec<String>,
@@ -67,9 +67,9 @@ impl Hook {
     }
 
     /// Queues an event for the program.
-    pub(super) fn call(&self, call: Call) {
+    pub(super) fn call(&self, call: Run) {
         if let Err(TrySendError::Full(call)) = self.queue.try_send(call) {
-            let Call { event, array, .. } = call;
+            let Run { event, array, .. } = call;
             tracing::warn!(event, array, "--on-event: {WAITING_MAX} events are waiting, so this one is dropped");
         }
     }
@@ -147,8 +147,8 @@ fn is_executable_file(path: &Path) -> bool {
     path.is_file() && rustix::fs::access(path, Access::EXEC_OK).is_ok()
 }
 
-fn run_calls(program: &PathBuf, calls: &Receiver<Call>, time_max: Duration, end: &End) {
-    for Call { event, array, members, health } in calls {
+fn run_calls(program: &PathBuf, calls: &Receiver<Run>, time_max: Duration, end: &End) {
+    for Run { event, array, members, health } in calls {
         let until = end.until(time_max);
         let mut command = Command::new(program);
         command
@@ -232,8 +232,8 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hook = Hook::new(&program(directory.path()), Duration::from_millis(300)).unwrap();
         let array = || "an array; with 'signs'".to_owned();
-        hook.call(Call { event: "frozen", array: array(), members: vec![], health: String::new() });
-        hook.call(Call {
+        hook.call(Run { event: "frozen", array: array(), members: vec![], health: String::new() });
+        hook.call(Run {
             event: "member-failed",
             array: array(),
             members: vec!["/dev/x y".into()],
@@ -248,9 +248,9 @@ mod tests {
     fn what_finds_no_room_is_dropped_without_waiting() {
         let directory = tempfile::tempdir().unwrap();
         let hook = Hook::new(&program(directory.path()), Duration::from_secs(1)).unwrap();
-        hook.call(Call { event: "frozen", array: String::new(), members: vec![], health: String::new() });
+        hook.call(Run { event: "frozen", array: String::new(), members: vec![], health: String::new() });
         for _ in 0..10 * WAITING_MAX {
-            hook.call(Call { event: "degraded", array: String::new(), members: vec![], health: String::new() });
+            hook.call(Run { event: "degraded", array: String::new(), members: vec![], health: String::new() });
         }
         end(hook);
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
