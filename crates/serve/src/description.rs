@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
+use uraid_io::disk::Disk;
 use uraid_io::format::UnixSeconds;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
 use uuid::Uuid;
@@ -55,8 +56,8 @@ impl Member {
 
 impl Description {
     /// The description of an array before it is served at `uri`.
-    pub(crate) fn new(
-        array: &Array,
+    pub(crate) fn new<D: Disk>(
+        array: &Array<D>,
         uri: String,
         is_read_only: bool,
         connection_threads: u8,
@@ -135,7 +136,7 @@ impl Description {
 const RANGES_MAX: usize = 64;
 
 /// The remains of an array with members that are out of date, or with too many gone.
-fn salvage(array: &Array) -> Option<Salvage> {
+fn salvage<D: Disk>(array: &Array<D>) -> Option<Salvage> {
     let (stale, doubtful) = (&array.stale, array.doubtful());
     if stale.is_empty() && array.unreadable().is_none() {
         return None;

@@ -88,8 +88,8 @@ pub struct Reachable<'a> {
 ///
 /// # Errors
 /// If the array can't be served, or its members could not be marked clean.
-pub fn run(
-    array: Array,
+pub fn run<D: LiveDisk>(
+    array: Array<D>,
     options: Options,
     signals: &Signals,
     notifier: Rc<Notifier>,
@@ -103,8 +103,8 @@ pub fn run(
     served
 }
 
-async fn serve(
-    array: Array,
+async fn serve<D: LiveDisk>(
+    array: Array<D>,
     options: Options,
     signals: &Signals,
     notifier: Rc<Notifier>,

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use anyhow::Result;
 use uraid_io::array::Array;
-use uraid_io::disk::UringDisk;
 use uraid_layout::Bytes;
 use uraid_nbd::{Connections, ExportInfo, Listener, Server};
 
@@ -22,9 +21,9 @@ pub(crate) enum Service<D: LiveDisk> {
     Beside(Rc<Reactor<D>>, ConnectionThreads),
 }
 
-impl Service<UringDisk> {
+impl<D: LiveDisk> Service<D> {
     /// Starts so many connection threads; none of them serves clients before [`Service::serve`].
-    pub(crate) fn start(array: Array, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
+    pub(crate) fn start(array: Array<D>, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
         if threads > 0 {
             let recorder = Arc::<Recorder>::default();
             let options = connections::Options {
@@ -43,9 +42,7 @@ impl Service<UringDisk> {
         reactor.count_request_memory(server.request_memory());
         Ok(Self::Alone(reactor, server))
     }
-}
 
-impl<D: LiveDisk> Service<D> {
     /// The reactor and its clients.
     pub(crate) fn parts(&self) -> (Rc<Reactor<D>>, Connections) {
         match self {
