@@ -22,12 +22,12 @@ pub mod machine;
 pub mod native;
 pub mod plan;
 pub mod report;
-pub mod results;
+mod results;
 pub mod retrieval;
 pub mod run;
 mod stage;
 pub mod stats;
-pub mod summary;
+mod summary;
 
 pub use error::Error;
 pub use load::Load;

@@ -111,7 +111,7 @@ impl Load {
 
 /// Where the job file of a load is, under the results.
 #[must_use]
-pub fn job_path(out: &Path, name: &str) -> PathBuf {
+pub(crate) fn job_path(out: &Path, name: &str) -> PathBuf {
     out.join("jobs").join(format!("{name}.fio"))
 }
 

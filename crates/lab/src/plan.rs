@@ -105,7 +105,7 @@ pub struct Config {
 impl Arrays {
     /// All points of the grid, those that share members beside each other.
     #[must_use]
-    pub fn configs(&self) -> Vec<Config> {
+    pub(crate) fn configs(&self) -> Vec<Config> {
         let mut configs = Vec::new();
         for level in &self.levels {
             for &chunk in &self.chunks {
@@ -133,7 +133,7 @@ impl Rounds {
 impl Plan {
     /// How long a cell takes at least.
     #[must_use]
-    pub fn cell_time(&self) -> Duration {
+    pub(crate) fn cell_time(&self) -> Duration {
         Duration::from_secs(self.warm_up_s + self.seconds)
     }
 }

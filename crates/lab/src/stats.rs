@@ -7,7 +7,7 @@ use uraid_random::Random;
 pub const CONFIDENCE: f64 = 0.95;
 
 /// How often a sample is drawn again.
-pub const RESAMPLES: usize = 2000;
+pub(crate) const RESAMPLES: usize = 2000;
 
 /// A median with its interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -85,7 +85,7 @@ pub fn percentile(count: usize, share: f64) -> usize {
 }
 
 /// Indices of `count` values, as many as there are, drawn with replacement.
-pub fn resampled_indices(count: usize, random: &mut Random) -> impl Iterator<Item = usize> {
+pub(crate) fn resampled_indices(count: usize, random: &mut Random) -> impl Iterator<Item = usize> {
     (0..count).map(move |_| random.index(count))
 }
 
@@ -104,7 +104,7 @@ pub fn middle(values: &[f64]) -> (f64, f64) {
 /// The probability of two samples at least as far apart as these, if both come from one distribution: the exact
 /// two-sided rank-sum test (Mann & Whitney 1947), with mean ranks for equal values.
 #[must_use]
-pub fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
+pub(crate) fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
     let mut all: Vec<(f64, bool)> = first.iter().map(|&value| (value, true)).collect();
     all.extend(second.iter().map(|&value| (value, false)));
     all.sort_by(|left, right| left.0.total_cmp(&right.0));
@@ -139,7 +139,7 @@ pub fn rank_sum(first: &[f64], second: &[f64]) -> f64 {
 
 /// Probabilities of several tests, corrected for their number (Holm 1979).
 #[must_use]
-pub fn holm(probabilities: &[f64]) -> Vec<f64> {
+pub(crate) fn holm(probabilities: &[f64]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..probabilities.len()).collect();
     order.sort_by(|&left, &right| probabilities[left].total_cmp(&probabilities[right]));
     let mut corrected = vec![1.0; probabilities.len()];

@@ -13,11 +13,11 @@ use crate::results::{Measured, Results};
 use crate::stats::{Estimate, RESAMPLES, median_of, middle, resampled_indices};
 
 /// Shares that are this close count as equal.
-pub const NEAR: f64 = 0.02;
+pub(crate) const NEAR: f64 = 0.02;
 
 /// Shares that are this close count as equal if the difference may be chance. A wider one does not, however noisy the
 /// rounds: a guess that costs more is no recommendation.
-pub const NOISE_MAX: f64 = 0.05;
+pub(crate) const NOISE_MAX: f64 = 0.05;
 
 /// What results say.
 #[derive(Clone, Debug, PartialEq, Serialize)]

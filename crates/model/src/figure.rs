@@ -222,7 +222,7 @@ impl Series {
 
     /// A broken line, for what others found.
     #[must_use]
-    pub fn dashed(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
+    pub(crate) fn dashed(name: impl Into<String>, points: Vec<(f64, f64)>) -> Self {
         Self { style: Style::Dashed, ..Self::line(name, points) }
     }
 

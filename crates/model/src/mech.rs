@@ -16,21 +16,21 @@
 //! Invariants: time is virtual, and a run is a function of its arguments; every planned operation is served exactly
 //! once; a request's writes begin when all its reads have ended (or those of its parity stripe, see [`array::Phases`]).
 
-pub mod array;
-pub mod cache;
+pub(crate) mod array;
+pub(crate) mod cache;
 mod clock;
-pub mod disk;
+pub(crate) mod disk;
 mod drive;
 mod error;
 mod locks;
 pub mod presets;
-pub mod queue;
+pub(crate) mod queue;
 mod request;
-pub mod run;
+pub(crate) mod run;
 pub mod sizes;
 pub mod stats;
-pub mod system;
-pub mod tape;
+pub(crate) mod system;
+pub(crate) mod tape;
 pub mod trace;
 pub mod workload;
 

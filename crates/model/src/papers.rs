@@ -4,13 +4,13 @@
 //! says which of the paper's statements hold, and names every choice that the paper leaves open. Nothing is fitted to
 //! single numbers. All of it is a function of [`Settings`]; whoever prints and stores reports is elsewhere.
 
-pub mod chen_lee;
+mod chen_lee;
 pub mod hauser;
 mod paper;
 pub mod render;
 pub mod report;
-pub mod rm2;
-pub mod salem;
+mod rm2;
+mod salem;
 mod study;
 pub mod xyratex;
 

@@ -27,7 +27,7 @@ mod plain;
 mod run;
 pub mod shape;
 mod states;
-pub mod tape;
+mod tape;
 pub mod workload;
 
 use uraid_layout::MemberSet;

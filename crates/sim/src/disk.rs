@@ -165,7 +165,7 @@ impl SimDisk {
     }
 
     /// Lets members fail from now on.
-    pub fn set_faults(&self, faults: Faults) {
+    pub(crate) fn set_faults(&self, faults: Faults) {
         self.world.borrow_mut().faults = faults;
     }
 
@@ -175,18 +175,19 @@ impl SimDisk {
     }
 
     /// Takes a member away: everything fails from now on, what is in flight too.
-    pub fn vanish(&self, member: MemberIndex) {
+    #[cfg(test)]
+    pub(crate) fn vanish(&self, member: MemberIndex) {
         self.world.borrow_mut().vanish(member);
     }
 
     /// Cuts the power after so many more steps.
-    pub fn cut_after(&self, steps: Steps) {
+    pub(crate) fn cut_after(&self, steps: Steps) {
         let mut world = self.world.borrow_mut();
         world.cut_at = Some(Steps(world.steps.0 + steps.0));
     }
 
     /// Cuts the power so many steps after the first fault.
-    pub fn cut_after_fault(&self, steps: Steps) {
+    pub(crate) fn cut_after_fault(&self, steps: Steps) {
         self.world.borrow_mut().cut_after_fault = Some(steps);
     }
 
@@ -197,7 +198,7 @@ impl SimDisk {
 
     /// Whether the power is off, or nothing that is in flight ever ends.
     #[must_use]
-    pub fn is_dark(&self) -> bool {
+    pub(crate) fn is_dark(&self) -> bool {
         self.world.borrow().is_dark
     }
 
@@ -230,7 +231,7 @@ impl SimDisk {
 
     /// Members that corrupted something so far, saying nothing.
     #[must_use]
-    pub fn lied(&self) -> MemberSet {
+    pub(crate) fn lied(&self) -> MemberSet {
         self.world.borrow().lied
     }
 
@@ -248,7 +249,7 @@ impl SimDisk {
 
     /// Which of a member's operations a silent fault may happen to, by [`Faults::silent`].
     #[must_use]
-    pub fn corruptible(&self, member: MemberIndex, fault: Fault) -> Vec<usize> {
+    pub(crate) fn corruptible(&self, member: MemberIndex, fault: Fault) -> Vec<usize> {
         let world = self.world.borrow();
         let is_its = |(whose, _, name): &&(MemberIndex, usize, OpName)| *whose == member && fault.suits(*name);
         world.corruptible.iter().filter(is_its).map(|&(_, index, _)| index).collect()
@@ -256,7 +257,7 @@ impl SimDisk {
 
     /// Whether an operation in flight never ends.
     #[must_use]
-    pub fn has_hung(&self) -> bool {
+    pub(crate) fn has_hung(&self) -> bool {
         self.world.borrow().flying.values().any(|flight| flight.fault == Some(Fault::Hang))
     }
 
@@ -296,7 +297,7 @@ impl SimDisk {
 
     /// Whether operations on the member in a slot are in flight that were given up.
     #[must_use]
-    pub fn has_abandoned(&self, slot: MemberIndex) -> bool {
+    pub(crate) fn has_abandoned(&self, slot: MemberIndex) -> bool {
         self.world.borrow().flying.values().any(|flight| flight.is_abandoned && flight.place == slot)
     }
 

@@ -15,13 +15,13 @@
 //! the array is read before members are looked at.
 
 mod administer;
-pub mod audit;
+pub(crate) mod audit;
 mod client;
 mod copying;
 pub(crate) mod doubts;
 mod extras;
 mod finding;
-pub mod model;
+pub(crate) mod model;
 mod open;
 mod report;
 mod rot;

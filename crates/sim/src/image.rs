@@ -7,13 +7,13 @@ use std::sync::Arc;
 use uraid_layout::{Bytes, SECTOR_BYTES};
 
 /// The bytes of a sector.
-pub type Sector = [u8; SECTOR];
+pub(crate) type Sector = [u8; SECTOR];
 
 /// How many they are.
-pub const SECTOR: usize = 512;
+pub(crate) const SECTOR: usize = 512;
 
 /// A sector of zeros.
-pub static ZEROS: Sector = [0; SECTOR];
+pub(crate) static ZEROS: Sector = [0; SECTOR];
 
 const SECTORS_IN_PAGE: usize = 8;
 const PAGES_IN_BRANCH: usize = 32;

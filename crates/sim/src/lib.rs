@@ -11,9 +11,9 @@ macro_rules! sum {
 pub mod crash;
 pub mod disk;
 pub mod dst;
-pub mod image;
-pub mod member;
-pub mod members;
+mod image;
+mod member;
+mod members;
 pub mod scenes;
 pub mod sweep;
 pub mod tally;

@@ -79,7 +79,7 @@ enum End {
 ///
 /// # Errors
 /// When there is none; see [`newest`].
-pub fn superblock_of(image: &Image) -> Result<Superblock, SuperblockError> {
+pub(crate) fn superblock_of(image: &Image) -> Result<Superblock, SuperblockError> {
     let positions = positions(image.size()).ok_or(SuperblockError::NoMagic)?;
     newest(positions.map(|position| {
         let mut bytes = [0; SUPERBLOCK_BYTES];
@@ -176,7 +176,7 @@ impl Member {
     /// # Panics
     /// When the superblock is unsound.
     #[must_use]
-    pub fn formatted(superblock: &Superblock) -> Self {
+    pub(crate) fn formatted(superblock: &Superblock) -> Self {
         let mut image = Image::zeroed(superblock.areas.member_size);
         let bytes = encode(superblock);
         for position in superblock.write_positions() {
@@ -209,7 +209,7 @@ impl Member {
     ///
     /// # Panics
     /// When the range is not of whole sectors of the member.
-    pub fn issue(&mut self, offset: Bytes, payload: Payload) -> WriteId {
+    pub(crate) fn issue(&mut self, offset: Bytes, payload: Payload) -> WriteId {
         let (len, size) = (payload.len().0, self.size().0);
         let is_whole = offset.0.is_multiple_of(SECTOR as u64) && len.is_multiple_of(SECTOR as u64);
         assert!(
@@ -234,7 +234,7 @@ impl Member {
     ///
     /// # Panics
     /// When the write is not under way, or the part is not of whole sectors of it.
-    pub fn take_effect(&mut self, id: WriteId, part: Range<u64>) {
+    pub(crate) fn take_effect(&mut self, id: WriteId, part: Range<u64>) {
         let offset = self.writes[&id].offset.0;
         assert!(part.end <= self.writes[&id].payload.len().0, "the part is the write's");
         for at in (offset + part.start..offset + part.end).step_by(SECTOR) {
@@ -300,7 +300,7 @@ impl Member {
     ///
     /// # Panics
     /// As [`Member::issue`].
-    pub fn stray(&mut self, offset: Bytes, payload: Payload) {
+    pub(crate) fn stray(&mut self, offset: Bytes, payload: Payload) {
         let sectors = (offset.0..offset.0 + payload.len().0).step_by(SECTOR);
         let meant: Vec<(u64, Sector)> = sectors.map(|at| (at, self.meant(at))).collect();
         self.write(offset, payload);
@@ -324,7 +324,7 @@ impl Member {
     /// Whether reads see something else of one of so many bytes than the program has written there, as far as is known
     /// since a power cut.
     #[must_use]
-    pub fn is_rotten(&self, offset: Bytes, len: Bytes) -> bool {
+    pub(crate) fn is_rotten(&self, offset: Bytes, len: Bytes) -> bool {
         self.rotten.range(offset.0..offset.0 + len.0).next().is_some()
     }
 
@@ -357,7 +357,7 @@ impl Member {
     }
 
     /// Ends a flush that failed: what it was to cover may be lost though later flushes succeed.
-    pub fn flush_fails(&mut self, mark: FlushMark) {
+    pub(crate) fn flush_fails(&mut self, mark: FlushMark) {
         for version in self.unflushed.values_mut().flatten() {
             if matches!(version.end, End::Completed(at) if at <= mark.0) {
                 version.end = End::Doubtful;
@@ -367,7 +367,7 @@ impl Member {
 
     /// Whether a flush that failed, or a write, has left something that no later flush covers.
     #[must_use]
-    pub fn has_doubts(&self) -> bool {
+    pub(crate) fn has_doubts(&self) -> bool {
         self.unflushed.values().flatten().any(|version| version.end == End::Doubtful)
     }
 

@@ -202,8 +202,8 @@ impl Disk {
     }
 
     /// The time to move the arm over some cylinders, in milliseconds; nothing on a flash disk.
-    #[must_use]
-    pub fn seek_ms(&self, cylinders: u32) -> f64 {
+    #[cfg(test)]
+    pub(crate) fn seek_ms(&self, cylinders: u32) -> f64 {
         match &self.model {
             Model::Rotating(platters) => platters.seek(cylinders.into()) as f64 / NS_PER_MS,
             Model::Flash(_) => 0.0,
@@ -213,7 +213,7 @@ impl Disk {
     /// The mean time to move the arm between two cylinders that are drawn independently and uniformly among those that
     /// hold the first `used` sectors, in milliseconds: the exact sum, the pairs without a move among them.
     #[must_use]
-    pub fn mean_seek_ms(&self, used: Sectors) -> f64 {
+    pub(crate) fn mean_seek_ms(&self, used: Sectors) -> f64 {
         let Model::Rotating(platters) = &self.model else { return 0.0 };
         let cylinders = used.0.min(self.capacity.0).div_ceil(platters.sectors_per_cylinder).max(1);
         let pairs = (cylinders * cylinders) as f64;
@@ -233,7 +233,7 @@ impl Disk {
 
     /// The rate of large reads, in KiB a millisecond.
     #[must_use]
-    pub fn transfer_kib_per_ms(&self) -> f64 {
+    pub(crate) fn transfer_kib_per_ms(&self) -> f64 {
         let sector_ns = match &self.model {
             Model::Rotating(platters) => platters.revolution as f64 / platters.sectors_per_track as f64,
             Model::Flash(memory) => memory.read_sector,
@@ -243,7 +243,7 @@ impl Disk {
 
     /// The disk performance product, positioning time times transfer rate (Chen & Lee 2.1), in KiB.
     #[must_use]
-    pub fn performance_product_kib(&self, used: Sectors) -> f64 {
+    pub(crate) fn performance_product_kib(&self, used: Sectors) -> f64 {
         self.positioning_ms(used) * self.transfer_kib_per_ms()
     }
 

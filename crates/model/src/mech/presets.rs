@@ -23,11 +23,11 @@ pub const NAMES: [&str; 11] = [
 
 /// What a SCSI, SAS or SATA disk takes for each command before it seeks, in milliseconds. Assumed, for all papers whose
 /// disks have such a bus alike: manuals of the time name a few tenths of it for decoding a command.
-pub const COMMAND_MS: f64 = 0.1;
+pub(crate) const COMMAND_MS: f64 = 0.1;
 
 /// A rotating disk that takes this time for each command.
 #[must_use]
-pub fn with_commands(mut disk: DiskSpec, command_ms: f64) -> DiskSpec {
+pub(crate) fn with_commands(mut disk: DiskSpec, command_ms: f64) -> DiskSpec {
     if let Mechanism::Rotating(rotating) = &mut disk.mechanism {
         rotating.command_ms = command_ms;
     }
@@ -62,39 +62,39 @@ pub fn lightning() -> DiskSpec {
 
 /// Seagate ST-43400N (Elite3), 2667 MB.
 #[must_use]
-pub fn elite3() -> DiskSpec {
+pub(crate) fn elite3() -> DiskSpec {
     let seek = Seek { minimum_ms: 1.7, average_ms: Some(11.0), maximum_ms: 22.5 };
     rotating("Seagate Elite3", CHEN_LEE, [2627, 21, 99], 11.1, seek)
 }
 
 /// Seagate ST-4350N (Wren4), 5.25 inches, 361 MB.
 #[must_use]
-pub fn wren4() -> DiskSpec {
+pub(crate) fn wren4() -> DiskSpec {
     let seek = Seek { minimum_ms: 5.5, average_ms: Some(16.5), maximum_ms: 35.0 };
     rotating("Seagate Wren4", CHEN_LEE, [1549, 9, 53], 16.7, seek)
 }
 
 /// DEC RA81.
 #[must_use]
-pub fn ra81() -> DiskSpec {
+pub(crate) fn ra81() -> DiskSpec {
     rotating("DEC RA81", SALEM, [1258, 14, 52], REVOLUTION_3600_MS, linear(7.0, 50.0))
 }
 
 /// DEC RA80.
 #[must_use]
-pub fn ra80() -> DiskSpec {
+pub(crate) fn ra80() -> DiskSpec {
     rotating("DEC RA80", SALEM, [561, 14, 31], REVOLUTION_3600_MS, linear(6.0, 50.0))
 }
 
 /// DEC RP06.
 #[must_use]
-pub fn rp06() -> DiskSpec {
+pub(crate) fn rp06() -> DiskSpec {
     rotating("DEC RP06", SALEM, [815, 19, 22], REVOLUTION_3600_MS, linear(10.0, 60.0))
 }
 
 /// A disk like Seagate's ST31200W (Hawk 2), 1.05 GB, 5411 rpm.
 #[must_use]
-pub fn st31200w() -> DiskSpec {
+pub(crate) fn st31200w() -> DiskSpec {
     let source = "nominal figures of the model (5411 rpm, 2700 cylinders, 9 heads, 84 sectors a track on average, mean \
         seek 10 ms); seeks of 1.2 and 22 ms to the next and over all cylinders, and skew, are assumed";
     let seek = Seek { minimum_ms: 1.2, average_ms: Some(10.0), maximum_ms: 22.0 };
@@ -103,7 +103,7 @@ pub fn st31200w() -> DiskSpec {
 
 /// Seagate Cheetah 15K.7 SAS, 600 GB, 15 000 rpm.
 #[must_use]
-pub fn cheetah_15k7() -> DiskSpec {
+pub(crate) fn cheetah_15k7() -> DiskSpec {
     let source = "product manual 100516226: 15000 rpm, seek 3.4 ms mean and 0.2 ms to the next track for reads, 122 to \
         204 MB/s, 600 GB, 8 heads; 1272 sectors a track give the mean rate of 163 MB/s; the greatest seek of 7 ms and \
         the head switch of 0.4 ms are assumed";
@@ -113,7 +113,7 @@ pub fn cheetah_15k7() -> DiskSpec {
 
 /// Seagate Constellation ES SATA, 2 TB, 7200 rpm.
 #[must_use]
-pub fn constellation_es() -> DiskSpec {
+pub(crate) fn constellation_es() -> DiskSpec {
     let source = "product manual of the ST32000644NS: 7200 rpm, mean seek 8.5 ms for reads, sustained rate up to 140 \
         MB/s, 2 TB, 8 heads; 1823 sectors a track give a mean rate of 112 MB/s; seeks of 0.6 and 18 ms to the next and \
         over all cylinders and the head switch of 0.8 ms are assumed";
@@ -123,7 +123,7 @@ pub fn constellation_es() -> DiskSpec {
 
 /// Intel DC S4500, SATA, 960 GB.
 #[must_use]
-pub fn dc_s4500() -> DiskSpec {
+pub(crate) fn dc_s4500() -> DiskSpec {
     let source = "product specification of the S4500 series: random latency 110/52 us, 500/490 MB/s, 4 KB random \
         72000/33000 IOPS; 8 and 2 channels give these rates to within a sixth";
     flash("Intel DC S4500", source, 960.0, [110.0, 52.0], [500.0, 490.0], [8, 2])
@@ -131,7 +131,7 @@ pub fn dc_s4500() -> DiskSpec {
 
 /// Intel DC P4500, NVMe, 2 TB.
 #[must_use]
-pub fn dc_p4500() -> DiskSpec {
+pub(crate) fn dc_p4500() -> DiskSpec {
     let source = "product guide of the 2 TB P4500: random latency 85/20 us, 3200/1050 MB/s, 4 KB random 490000/38000 \
         IOPS; 42 and 1 channels give these rates to within a third";
     flash("Intel DC P4500", source, 2000.0, [85.0, 20.0], [3200.0, 1050.0], [42, 1])

@@ -8,7 +8,7 @@ use uraid_random::Random;
 /// The seed of a run: of one experiment's seed and the run's coordinates, so that it depends on neither order nor
 /// threads.
 #[must_use]
-pub fn seed_of(seed: u64, coordinates: &[u64]) -> u64 {
+pub(crate) fn seed_of(seed: u64, coordinates: &[u64]) -> u64 {
     coordinates.iter().fold(Random::new(seed).bits(), |seed, &coordinate| {
         Random::new(seed ^ coordinate.wrapping_mul(0x9E37_79B9_7F4A_7C15)).bits()
     })
@@ -19,7 +19,7 @@ pub fn seed_of(seed: u64, coordinates: &[u64]) -> u64 {
 ///
 /// # Errors
 /// The first point's, in their order, or when the threads can't be had.
-pub fn run_all<P: Sync, R: Send>(
+pub(crate) fn run_all<P: Sync, R: Send>(
     points: &[P],
     threads: usize,
     work: impl Fn(&P) -> Result<R, Error> + Sync + Send,

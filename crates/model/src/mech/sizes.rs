@@ -110,7 +110,7 @@ impl Sizes {
     /// # Panics
     /// Never: their means are good.
     #[must_use]
-    pub fn chen_lee(choices: Choices) -> [(&'static str, Self); 5] {
+    pub(crate) fn chen_lee(choices: Choices) -> [(&'static str, Self); 5] {
         let table = [
             ("exp4KB", Shape::Exponential, 4),
             ("exp16KB", Shape::Exponential, 16),
@@ -126,7 +126,7 @@ impl Sizes {
 
     /// The mean of what is drawn, in sectors.
     #[must_use]
-    pub fn mean_sectors(&self) -> f64 {
+    pub(crate) fn mean_sectors(&self) -> f64 {
         self.mean
     }
 

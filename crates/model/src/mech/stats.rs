@@ -168,7 +168,7 @@ pub fn estimate(observations: &[f64], confidence: f64) -> Estimate {
 /// digits up to 0.9999. From 15 degrees of freedom on by Fisher & Cornish's expansion about the normal quantile, below
 /// by bisection of the distribution function.
 #[must_use]
-pub fn student_t(probability: f64, freedom: f64) -> f64 {
+pub(crate) fn student_t(probability: f64, freedom: f64) -> f64 {
     if freedom < 15.0 {
         return bisect(|x| student_above_half(x, freedom), probability - 0.5);
     }

@@ -96,7 +96,7 @@ impl Mix {
     ///
     /// # Errors
     /// As [`Mix::new`].
-    pub fn uniform(sizes: Sizes, reads: f64, capacity: Sectors, seed: u64) -> Result<Self, Error> {
+    pub(crate) fn uniform(sizes: Sizes, reads: f64, capacity: Sectors, seed: u64) -> Result<Self, Error> {
         let pattern = Pattern::Random { align: super::sizes::UNIT };
         Self::new(vec![Component { weight: 1.0, sizes, reads, pattern }], capacity, seed)
     }

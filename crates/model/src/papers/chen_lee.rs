@@ -5,16 +5,16 @@
 //! makes of those.
 
 mod coefficients;
-pub mod experiment;
+pub(super) mod experiment;
 mod figures;
-pub mod rules;
+pub(super) mod rules;
 #[cfg(test)]
 mod tests;
 
 use super::{Item, Paper};
 
 /// What the paper's reproduction has.
-pub const PAPER: Paper = Paper {
+pub(super) const PAPER: Paper = Paper {
     name: "chen-lee",
     title: "Chen & Lee, Striping in a RAID Level 5 Disk Array (1993)",
     items: &[

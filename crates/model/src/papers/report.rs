@@ -204,7 +204,7 @@ impl Cell {
 impl Number {
     /// How far the value is from the paper's: in per cent of that, or in points.
     #[must_use]
-    pub fn deviation(&self) -> Option<f64> {
+    pub(crate) fn deviation(&self) -> Option<f64> {
         let paper = self.paper?;
         match self.compared {
             Compared::ByDifference => Some(self.value - paper),

@@ -19,7 +19,7 @@ use grid::{
 };
 
 /// What the paper's reproduction has.
-pub const PAPER: Paper = Paper {
+pub(super) const PAPER: Paper = Paper {
     name: "rm2",
     title: "Park & Choe, Striping in Disk Array RM2 (1996)",
     items: &[

@@ -5,7 +5,7 @@ mod model;
 #[cfg(test)]
 mod tests;
 
-pub use model::{Bound, Drive, Enhancements, RA80, RA81, RP06, Service, Task, effectiveness};
+use model::{Bound, Drive, Enhancements, RA80, RA81, RP06, Service, Task, effectiveness};
 
 use uraid_layout::Bytes;
 
@@ -14,7 +14,7 @@ use super::{Item, Paper, Settings};
 use crate::figure::{Axis, Figure, Series};
 
 /// What the paper's reproduction has.
-pub const PAPER: Paper = Paper {
+pub(super) const PAPER: Paper = Paper {
     name: "salem",
     title: "Salem & Garcia-Molina, Disk Striping (1986)",
     items: &[

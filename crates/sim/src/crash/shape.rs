@@ -67,7 +67,7 @@ impl Shape {
 
     /// Every level with checksums, which need a log. Only whole blocks of these are written.
     #[must_use]
-    pub fn all_checked() -> Vec<Self> {
+    pub(crate) fn all_checked() -> Vec<Self> {
         let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         let rm2 = |height| Level::Rm2 { height, placement: Placement::Adjacent };
         [(Level::Raid0, 3), (Level::Raid1, 3), (Level::Raid10 { copies: 2 }, 4), (raid5, 4), (rm2(2), 5), (rm2(3), 7)]
@@ -105,7 +105,7 @@ impl Shape {
     /// # Panics
     /// When there is no such array.
     #[must_use]
-    pub fn with_log(level: Level, members: u8, times: u64) -> Self {
+    pub(crate) fn with_log(level: Level, members: u8, times: u64) -> Self {
         Self::of(level, members, (Consistency::Log, times), Integrity::None)
     }
 

@@ -19,7 +19,7 @@ use crate::members::Members;
 
 /// A handle on recorded members.
 #[derive(Clone, Debug)]
-pub struct Tape {
+pub(super) struct Tape {
     world: Rc<RefCell<World>>,
 }
 
@@ -45,7 +45,7 @@ struct Flight {
 
 /// What a boundary comes right after.
 #[derive(Clone, Copy, Debug)]
-pub enum Event {
+pub(super) enum Event {
     /// The start of the recording.
     Start,
     /// An operation began.
@@ -70,7 +70,7 @@ impl std::fmt::Display for Event {
 impl Tape {
     /// A tape of members.
     #[must_use]
-    pub fn new(members: Members, order: Order) -> Self {
+    pub(super) fn new(members: Members, order: Order) -> Self {
         let world = World {
             members,
             order,
@@ -85,13 +85,13 @@ impl Tape {
     }
 
     /// Records from now on; the present is the first boundary.
-    pub fn record(&self) {
+    pub(super) fn record(&self) {
         self.world.borrow_mut().is_recording = true;
         self.note(Event::Start);
     }
 
     /// Has a member fail from now on: of what it is given then nothing or any part is done.
-    pub fn fail(&self, failing: Failing) {
+    pub(super) fn fail(&self, failing: Failing) {
         self.world.borrow_mut().failing = Some(failing);
     }
 
@@ -101,19 +101,19 @@ impl Tape {
     }
 
     /// Records a boundary that the members don't know of.
-    pub fn note(&self, event: Event) {
+    pub(super) fn note(&self, event: Event) {
         self.world.borrow_mut().note(event);
     }
 
     /// The boundaries recorded since this was last asked, with what was on the members.
     #[must_use]
-    pub fn take(&self) -> Vec<(Event, Members)> {
+    pub(super) fn take(&self) -> Vec<(Event, Members)> {
         std::mem::take(&mut self.world.borrow_mut().recorded)
     }
 
     /// The members as they are now.
     #[must_use]
-    pub fn members(&self) -> Members {
+    pub(super) fn members(&self) -> Members {
         self.world.borrow().members.clone()
     }
 }

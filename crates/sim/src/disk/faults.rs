@@ -104,10 +104,10 @@ pub struct Planned {
 
 impl Rate {
     /// What rates are of.
-    pub const OF: u32 = 10_000;
+    pub(crate) const OF: u32 = 10_000;
 
     /// Whether it happens this time.
-    pub fn strikes(self, random: &mut Random) -> bool {
+    pub(crate) fn strikes(self, random: &mut Random) -> bool {
         self.0 > 0 && random.chance(u64::from(self.0), u64::from(Self::OF))
     }
 }

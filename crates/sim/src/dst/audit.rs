@@ -22,7 +22,7 @@ pub struct Disagreement {
 
 /// The cells of every stripe of an array, as far as members hold them, in pieces of a length that divides a chunk.
 #[derive(Debug)]
-pub struct Audit<'a> {
+pub(crate) struct Audit<'a> {
     geometry: &'a Geometry,
     columns: Vec<Column>,
 }
@@ -39,7 +39,7 @@ struct Column {
 
 /// Content that was found or computed.
 #[derive(Debug)]
-pub struct Piece<'a> {
+pub(crate) struct Piece<'a> {
     /// Where it is in the array.
     pub lba: Lba,
     /// None when it can't be had as members hold something that counts as missing.
@@ -54,7 +54,7 @@ impl<'a> Audit<'a> {
     /// # Panics
     /// When a member is smaller than the geometry says, or the piece does not divide a chunk.
     #[must_use]
-    pub fn new(
+    pub(crate) fn new(
         geometry: &'a Geometry,
         members: &Members,
         data: impl Fn(usize) -> Bytes,
@@ -91,7 +91,7 @@ impl<'a> Audit<'a> {
     ///
     /// # Errors
     /// The first that does not.
-    pub fn check_parity(&self) -> Result<(), Disagreement> {
+    pub(crate) fn check_parity(&self) -> Result<(), Disagreement> {
         for Column { stripe, start, cells, .. } in &self.columns {
             for (index, group) in self.geometry.map(*stripe).groups().iter().enumerate() {
                 let mut units = Vec::new();
@@ -112,7 +112,7 @@ impl<'a> Audit<'a> {
     /// The array's content as it is read without `lost` members, beside those that are missing anyway; none when that
     /// can't be done.
     #[must_use]
-    pub fn content(&self, lost: MemberSet) -> Option<Vec<Piece<'_>>> {
+    pub(crate) fn content(&self, lost: MemberSet) -> Option<Vec<Piece<'_>>> {
         let mut content = Vec::new();
         for column in &self.columns {
             let map = self.geometry.map(column.stripe);
@@ -162,7 +162,7 @@ impl<'a> Audit<'a> {
 
 /// Every set of further members that the level survives beside those that are missing, the empty one first.
 #[must_use]
-pub fn tolerated(geometry: &Geometry, missing: MemberSet) -> Vec<MemberSet> {
+pub(crate) fn tolerated(geometry: &Geometry, missing: MemberSet) -> Vec<MemberSet> {
     let mut sets = vec![MemberSet::EMPTY];
     let spare = geometry.tolerance().saturating_sub(missing.len());
     let mut last = sets.clone();

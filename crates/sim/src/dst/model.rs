@@ -104,7 +104,7 @@ impl Version {
 
 /// What a write brings for a sector: its number, the sector, and what follows from both.
 #[must_use]
-pub fn content(number: Number, lba: Lba) -> Sector {
+pub(crate) fn content(number: Number, lba: Lba) -> Sector {
     let mut bytes = [0; SECTOR];
     let seed = (number.0 << 32 | lba.0).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     for (index, word) in (0u64..).zip(bytes.chunks_exact_mut(8)) {
@@ -243,7 +243,7 @@ impl Model {
     ///
     /// # Panics
     /// When the bytes are not whole sectors of the array.
-    pub fn check_left(&self, lba: Lba, bytes: &[u8]) -> Result<(), Wrong> {
+    pub(crate) fn check_left(&self, lba: Lba, bytes: &[u8]) -> Result<(), Wrong> {
         for (lba, sector) in (lba.0..).map(Lba).zip(sectors(bytes)) {
             if !self.may_hold(lba, sector) {
                 return Err(self.wrong(lba, sector));
@@ -260,7 +260,7 @@ impl Model {
     ///
     /// # Panics
     /// When the bytes are not whole sectors of the array.
-    pub fn observe(&mut self, lba: Lba, bytes: &[u8]) -> Result<(), Wrong> {
+    pub(crate) fn observe(&mut self, lba: Lba, bytes: &[u8]) -> Result<(), Wrong> {
         for (at, sector) in (index(lba)..).zip(sectors(bytes)) {
             let versions = &mut self.sectors[at];
             let Some(&shown) = versions.iter().rfind(|version| !version.is_gone && version.shows(at, sector)) else {
@@ -285,7 +285,7 @@ impl Model {
     /// # Panics
     /// When the array has no such sector.
     #[must_use]
-    pub fn may_hold(&self, lba: Lba, sector: &Sector) -> bool {
+    pub(crate) fn may_hold(&self, lba: Lba, sector: &Sector) -> bool {
         self.sectors[index(lba)].iter().any(|version| !version.is_gone && version.shows(index(lba), sector))
     }
 

@@ -12,14 +12,14 @@ use crate::mech::workload::Mix;
 use crate::mech::{ArraySpec, Discipline, DiskSpec, Error, Phases, StopRule, System, Tape, WriteRule};
 
 /// The first 300 MB of each disk are used: 300 * 1024 KB (3.1).
-pub const USED: Sectors = Sectors(300 * 1024 * 2);
+pub(crate) const USED: Sectors = Sectors(300 * 1024 * 2);
 
 /// How many size distributions the paper has.
-pub const SIZES: usize = 5;
+pub(crate) const SIZES: usize = 5;
 
 /// What the paper leaves open. The default is what all reports are made with but the one that compares choices.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Open {
+pub(crate) struct Open {
     /// How sizes below 1 KB and the adjusted deviation are understood.
     pub sizes: Choices,
     /// What a write's second half waits for.
@@ -52,7 +52,7 @@ impl Default for Open {
 
 /// A set of runs.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The disks, of which an array has only one kind.
     pub disks: Vec<DiskSpec>,
     /// How many of them an array has.
@@ -71,7 +71,7 @@ pub struct Plan {
 
 /// Reads or writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
+pub(crate) enum Direction {
     /// All requests read.
     Read,
     /// All requests write.
@@ -80,7 +80,7 @@ pub enum Direction {
 
 /// A curve: all but the striping unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Workload {
+pub(crate) struct Workload {
     /// Reads or writes.
     pub direction: Direction,
     /// Which of the [`SIZES`] distributions.
@@ -91,7 +91,7 @@ pub struct Workload {
 
 /// Throughputs of one kind of disk.
 #[derive(Clone, Debug, Default)]
-pub struct Measured {
+pub(crate) struct Measured {
     /// Striping units in KB, ascending.
     pub units: Vec<u64>,
     /// For each workload, MB/s by striping unit.
@@ -118,7 +118,7 @@ struct Point {
 ///
 /// # Errors
 /// When an array of the plan can't be had.
-pub fn measure(plan: &Plan) -> Result<Vec<Measured>, Error> {
+pub(crate) fn measure(plan: &Plan) -> Result<Vec<Measured>, Error> {
     let sizes = Sizes::chen_lee(plan.open.sizes);
     let directions = [Direction::Read, Direction::Write];
     let mut points = Vec::new();
@@ -178,7 +178,7 @@ fn runs(plan: &Plan, sizes: &Sizes, point: Point) -> Result<Vec<Run>, Error> {
 
 /// The paper's array: RAID 5, left-symmetric, on the first 300 MB of its disks.
 #[must_use]
-pub fn array(disk: &DiskSpec, members: u8, unit: Bytes, open: &Open) -> ArraySpec {
+pub(crate) fn array(disk: &DiskSpec, members: u8, unit: Bytes, open: &Open) -> ArraySpec {
     let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
     let mut disk = disk.clone();
     if let Mechanism::Rotating(Rotating { skewed, .. }) = &mut disk.mechanism {

@@ -11,7 +11,7 @@ const STEPS: usize = 24;
 
 /// A striping unit and what it guarantees.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Best {
+pub(crate) struct Best {
     /// In KB.
     pub unit: f64,
     /// The lowest share of maximum throughput of all workloads that are considered.
@@ -20,7 +20,7 @@ pub struct Best {
 
 /// The striping units of a concurrency that are good enough, in KB.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Range {
+pub(crate) struct Range {
     /// How many processes.
     pub concurrency: usize,
     /// The smallest.
@@ -33,7 +33,7 @@ pub struct Range {
 
 /// The lowest share of maximum throughput of some workloads, by striping unit in KB.
 #[must_use]
-pub fn scores(measured: &Measured, considered: impl Fn(&Workload) -> bool) -> Vec<(f64, f64)> {
+pub(crate) fn scores(measured: &Measured, considered: impl Fn(&Workload) -> bool) -> Vec<(f64, f64)> {
     let units: Vec<f64> = measured.units.iter().map(|&unit| unit as f64).collect();
     let mut scores = fine(&units);
     for (_, curve) in measured.curves.iter().filter(|(workload, _)| considered(workload)) {
@@ -60,7 +60,7 @@ fn fine(units: &[f64]) -> Vec<(f64, f64)> {
 
 /// The unit that guarantees most.
 #[must_use]
-pub fn best(scores: &[(f64, f64)]) -> Best {
+pub(crate) fn best(scores: &[(f64, f64)]) -> Best {
     let first = Best { unit: 0.0, guarantee: 0.0 };
     scores.iter().fold(
         first,
@@ -70,20 +70,20 @@ pub fn best(scores: &[(f64, f64)]) -> Best {
 
 /// Those of the scores that are of measured units.
 #[must_use]
-pub fn of_grid(scores: &[(f64, f64)]) -> Vec<(f64, f64)> {
+pub(crate) fn of_grid(scores: &[(f64, f64)]) -> Vec<(f64, f64)> {
     scores.iter().copied().step_by(STEPS).collect()
 }
 
 /// What a measured unit guarantees.
 #[must_use]
-pub fn guarantee(scores: &[(f64, f64)], unit: u64) -> Option<f64> {
+pub(crate) fn guarantee(scores: &[(f64, f64)], unit: u64) -> Option<f64> {
     of_grid(scores).into_iter().find(|&(other, _)| (other / unit as f64 - 1.0).abs() < 1e-9).map(|(_, score)| score)
 }
 
 /// For each concurrency the smallest and the largest unit that guarantee so much whatever the request size; just the
 /// best where even that does not.
 #[must_use]
-pub fn ranges(measured: &Measured, direction: Direction, threshold: f64) -> Vec<Range> {
+pub(crate) fn ranges(measured: &Measured, direction: Direction, threshold: f64) -> Vec<Range> {
     let mut concurrencies: Vec<usize> = measured.curves.keys().map(|workload| workload.concurrency).collect();
     concurrencies.sort_unstable();
     concurrencies.dedup();
@@ -103,7 +103,7 @@ pub fn ranges(measured: &Measured, direction: Direction, threshold: f64) -> Vec<
 /// The least slope of a line from half a KB at concurrency 1 that reaches the range of every other concurrency, in KB;
 /// and whether it stays within all of them.
 #[must_use]
-pub fn slope(ranges: &[Range]) -> (f64, bool) {
+pub(crate) fn slope(ranges: &[Range]) -> (f64, bool) {
     let more = |range: &Range| (range.concurrency - 1) as f64;
     let above_one = || ranges.iter().filter(|range| range.concurrency > 1);
     let slope = above_one().map(|range| (range.from - 0.5) / more(range)).fold(0.0, f64::max);

@@ -8,7 +8,7 @@ use uraid_layout::Bytes;
 
 /// A disk of the paper's Table 4.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Drive {
+pub(super) struct Drive {
     /// What it is called.
     pub name: &'static str,
     /// The longest seek.
@@ -25,7 +25,7 @@ pub struct Drive {
 
 /// The enhancements of section 3.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Enhancements {
+pub(super) struct Enhancements {
     /// A transfer begins anywhere in its block.
     pub immediate_reading: bool,
     /// The pieces of a block are at the same place of all disks.
@@ -36,7 +36,7 @@ pub struct Enhancements {
 
 /// Where a request's time goes, in milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Service {
+pub(super) struct Service {
     /// The processor's time.
     pub cpu_ms: f64,
     /// Until the slowest disk's heads are there.
@@ -49,7 +49,7 @@ pub struct Service {
 
 /// Reading a file through a buffer and processing each byte.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Task {
+pub(super) struct Task {
     /// The file's size.
     pub file: Bytes,
     /// The buffer's size; blocks are of up to half of it.
@@ -60,7 +60,7 @@ pub struct Task {
 
 /// What bounds a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub(super) enum Bound {
     /// The disks.
     Disks,
     /// The processor: more disks do not help.
@@ -68,15 +68,15 @@ pub enum Bound {
 }
 
 /// Digital's RA81, on which most of the paper's figures rest.
-pub const RA81: Drive =
+pub(crate) const RA81: Drive =
     Drive { name: "RA81", seek_max_ms: 50.0, seek_one_track_ms: 7.0, heads: 14.0, cylinders: 1258.0, sectors: 52.0 };
 
 /// Digital's RA80.
-pub const RA80: Drive =
+pub(crate) const RA80: Drive =
     Drive { name: "RA80", seek_max_ms: 50.0, seek_one_track_ms: 6.0, heads: 14.0, cylinders: 561.0, sectors: 31.0 };
 
 /// Digital's RP06.
-pub const RP06: Drive =
+pub(crate) const RP06: Drive =
     Drive { name: "RP06", seek_max_ms: 60.0, seek_one_track_ms: 10.0, heads: 19.0, cylinders: 815.0, sectors: 22.0 };
 
 /// 3600 revolutions a minute, all three drives.
@@ -91,7 +91,7 @@ const BLOCK_MIN_BYTES: u64 = 512;
 impl Drive {
     /// What the whole drive holds.
     #[must_use]
-    pub fn capacity(&self) -> Bytes {
+    pub(super) fn capacity(&self) -> Bytes {
         Bytes((self.cylinders * self.cylinder_bytes()) as u64)
     }
 
@@ -108,7 +108,7 @@ impl Drive {
     /// # Panics
     /// When there is no disk.
     #[must_use]
-    pub fn service(&self, block: Bytes, disks: u32, space: Bytes, with: Enhancements) -> Service {
+    pub(super) fn service(&self, block: Bytes, disks: u32, space: Bytes, with: Enhancements) -> Service {
         assert!(disks > 0, "a block is on some disk");
         let n = f64::from(disks);
         let piece = block.0 as f64 / n;
@@ -143,7 +143,7 @@ impl Drive {
 
     /// How many seconds a task takes with the best block, and what bounds it.
     #[must_use]
-    pub fn task(&self, task: &Task, disks: u32, with: Enhancements) -> (f64, Bound) {
+    pub(super) fn task(&self, task: &Task, disks: u32, with: Enhancements) -> (f64, Bound) {
         let file = task.file.0 as f64;
         let processing = file * task.ns_per_byte / 1e9;
         let blocks = std::iter::successors(Some(BLOCK_MIN_BYTES), |block| Some(block * 2));
@@ -158,14 +158,14 @@ impl Drive {
 impl Service {
     /// All of it.
     #[must_use]
-    pub fn total_ms(&self) -> f64 {
+    pub(crate) fn total_ms(&self) -> f64 {
         self.cpu_ms + self.seek_ms + self.rotation_ms + self.transfer_ms
     }
 }
 
 /// By how many per cent a time is shorter than another: the paper's effectiveness.
 #[must_use]
-pub fn effectiveness(one: f64, striped: f64) -> f64 {
+pub(crate) fn effectiveness(one: f64, striped: f64) -> f64 {
     100.0 * (one - striped) / one
 }
 
