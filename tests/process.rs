@@ -394,7 +394,8 @@ mod tests {
 
     #[test]
     fn memory_is_read_in_bytes() {
-        let status = "Name:\tVmRSS\nVmPeak:\t  900000 kB\nVmSize:\t  800 kB\nVmHWM:\t  300 kB\nVmRSS:\t      20 kB\nThreads:\t1\n";
+        let status = "Name:\tVmRSS\nVmPeak:\t  900000 kB\nVmSize:\t  800 kB\nVmHWM:\t  300 kB\n\
+                      VmRSS:\t      20 kB\nThreads:\t1\n";
         assert_eq!(memory(status), Some(Memory { mapped: 800 << 10, resident: 20 << 10, peak: 300 << 10 }));
         assert_eq!(memory("Name:\tzombie\n"), None);
     }

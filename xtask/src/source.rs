@@ -1,6 +1,6 @@
 //! Rules of the source tree that no other tool knows: what the top level holds, how long a file and a line may be,
-//! where `unsafe` may stand, which crate is free of the standard library, that no test is switched off, that files do not
-//! use each other in circles, and that links lead somewhere.
+//! where `unsafe` may stand, which crate is free of the standard library, that no test is switched off, that files do
+//! not use each other in circles, and that links lead somewhere.
 //!
 //! Rules about code look at [`code::only`].
 

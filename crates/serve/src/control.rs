@@ -1,4 +1,4 @@
-//! The control socket of a server: administrators' requests about a running array ([protocol]).
+//! The control socket of a server: administrators' requests about a running array ([protocol](crate::protocol)).
 //!
 //! It runs on the reactor's thread, and delays them by no more than one request's
 //! turn. Lines, connections and waits are bounded. No input from a peer ends the server.

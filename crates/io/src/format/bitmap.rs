@@ -184,8 +184,8 @@ impl Bitmap {
         self.words.iter().all(|&word| word == 0)
     }
 
-    /// A block's bytes, as every member has them from [`BLOCK_BYTES`](crate::format::BLOCK_BYTES) times its number on in
-    /// the bitmap's area.
+    /// A block's bytes, as every member has them from [`BLOCK_BYTES`](crate::format::BLOCK_BYTES) times its number on
+    /// in the bitmap's area.
     ///
     /// # Panics
     /// When the bitmap has no such block.
