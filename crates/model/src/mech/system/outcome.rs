@@ -7,7 +7,8 @@ use uraid_layout::plan::MethodCounts;
 use super::super::Nanos;
 use super::super::stats::Estimate;
 
-/// What a run has shown. Requests that are not counted (see [`StopRule::warm_up`]) are in none of the first five.
+/// What a run has shown. Requests that are not counted (see [`StopRule::warm_up`](super::super::StopRule::warm_up)) are
+/// in none of the first five.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Outcome {
     /// Response times, in nanoseconds.
