@@ -24,5 +24,11 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<()> {
     run_program(project.cargo(&["build", "--release", "--quiet"]).args(packages))?;
     let metadata = project.metadata()?;
     let target = metadata["target_directory"].as_str().context("cargo metadata names the target directory")?;
-    run_program(Command::new(Path::new(target).join("release/uraid-bench")).args(&options.arguments))
+    let release = Path::new(target).join("release");
+    let mut bench = Command::new(release.join("uraid-bench"));
+    if std::env::var_os("URAID_BIN").is_none() {
+        // It is built already; alone it would be built once more, with fewer features of its dependencies.
+        bench.env("URAID_BIN", release.join("uraid"));
+    }
+    run_program(bench.args(&options.arguments))
 }
