@@ -18,6 +18,7 @@ pub(crate) const WITHOUT_CIRCLES: &[&str] = &[
     "crates/cli/src",
     "crates/io/src/array",
     "crates/io/src/disk",
+    "crates/io/src/engine",
     "crates/io/src/format",
     "crates/io/src/member",
     "crates/io/src/xor",
@@ -210,7 +211,9 @@ impl Source {
         let mut at = 0;
         while at < self.tokens.len() {
             let (path, after) = path_at(&self.tokens, at);
-            if path.len() > 1 && at.checked_sub(1).is_none_or(|before| self.tokens[before] != "::") {
+            // `pub(in crate::a)` says who may see something, not what it needs.
+            let is_new = |before: usize| !["::", "in"].contains(&self.tokens[before].as_str());
+            if path.len() > 1 && at.checked_sub(1).is_none_or(is_new) {
                 paths.push(path);
             }
             at = after.max(at + 1);
@@ -483,6 +486,12 @@ mod tests {
             wrong(&[("/mod.rs", apart), ("/a.rs", "use super::Shared; pub struct A(Shared);")]),
             Vec::<String>::new()
         );
+    }
+
+    #[test]
+    fn who_may_see_something_is_no_use() {
+        let seen = "pub(in crate::engine) fn f() {}";
+        assert_eq!(wrong(&[("/mod.rs", "mod a; pub fn g() { a::f(); }"), ("/a.rs", seen)]), Vec::<String>::new());
     }
 
     #[test]

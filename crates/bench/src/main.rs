@@ -24,7 +24,12 @@ mod tables;
 mod workload;
 
 #[derive(Parser)]
-#[command(name = "cargo xtask bench", bin_name = "cargo xtask bench", about = "Measure the server beside its peers", version = None::<&str>)]
+#[command(
+    name = "cargo xtask bench",
+    bin_name = "cargo xtask bench",
+    about = "Measure the server beside its peers",
+    version = None::<&str>
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -25,7 +25,7 @@ use uraid_layout::{MemberIndex, MemberSet};
 
 use crate::error::Error;
 
-pub(crate) use deadline::{Deadline, Pending};
+pub(crate) use deadline::{Deadline, Entries, Late, OpId};
 pub use latency::Latencies;
 #[cfg(any(test, feature = "testing"))]
 pub use mem::{Counters, Fault, MemDisk, Order};

@@ -106,7 +106,7 @@ fn a_new_member_takes_the_place_of_one_that_was_given_up() {
         write(&mut engine, 64, 2, 1 << 20);
         let before = content(&mut engine);
         paths[1] = directory.path().join("new");
-        let joining = join(&paths[1], OPTIONS, engine.superblock(), SLOT).expect("prepared");
+        let joining = join(&paths[1], OPTIONS, &engine.superblock(), SLOT).expect("prepared");
         take_in(&mut engine, joining);
         assert!(engine.missing().is_empty());
         drop(run(&mut engine, Command::Close).expect("closed"));
@@ -129,14 +129,14 @@ fn a_member_that_returns_is_rebuilt_where_it_lacks_something() {
         give_up(&mut engine);
         write(&mut engine, 64, 2, 1 << 20);
         let before = content(&mut engine);
-        let (member, joining) = rejoin(&paths[1], engine.superblock()).expect("it may return");
+        let (member, joining) = rejoin(&paths[1], &engine.superblock()).expect("it may return");
         assert_eq!(joining.is_whole, consistency != Consistency::Bitmap);
         take_in(&mut engine, (member, joining));
-        let again = rejoin(&paths[1], engine.superblock());
+        let again = rejoin(&paths[1], &engine.superblock());
         assert!(matches!(again, Err(JoinError::Member(_))), "{again:?}: it is in use");
         drop(run(&mut engine, Command::Close).expect("closed"));
         drop(engine);
-        let again = rejoin(&paths[1], opened(&paths).superblock());
+        let again = rejoin(&paths[1], &opened(&paths).superblock());
         assert!(again.is_err(), "{again:?}");
         assert!(content(&mut opened(&paths)) == before, "{level:?}");
     }

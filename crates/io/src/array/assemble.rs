@@ -145,30 +145,27 @@ impl<D: Disk> Assembled<D> {
     /// Makes durable on the members' superblocks that others are missing. A member that fails that is missing, too.
     pub(super) fn record_losses(&mut self) -> Result<(), RecoverError> {
         let Self { disk, record, losses, .. } = self;
-        let (mut completions, mut failures) = (Vec::new(), Vec::new());
-        loop {
-            record.run(|op| disk.submit(op));
-            if record.is_settled() {
-                return Ok(());
+        let mut attempt = |record: &mut Record, ops: Vec<DiskOp>| -> Result<(), RecoverError> {
+            for error in run(disk, ops)? {
+                let member = error.op().member;
+                losses.give_up(error.into())?;
+                record.fail(MemberSet::EMPTY.with(member));
             }
-            while completions.is_empty() {
-                disk.kick()?;
-                disk.reap(&mut completions);
-                if completions.is_empty() {
-                    assert!(disk.in_flight() > 0, "whoever waits for members has asked them for something");
-                    disk.wait()?;
-                }
-            }
-            for Completion { member, result, .. } in completions.drain(..) {
-                let is_over = record.completed(member, result.is_err());
-                failures.extend(result.err());
-                if is_over {
-                    failures.drain(..).try_for_each(|error| losses.give_up(error.into()))?;
-                    let failed = record.take_failed();
-                    record.fail(failed);
-                }
-            }
+            Ok(())
+        };
+        while let Some(writes) = record.next_step() {
+            let write = |(member, offset, lease)| DiskOp {
+                tag: 0,
+                member,
+                kind: OpKind::Write,
+                offset,
+                segments: smallvec![lease],
+            };
+            attempt(record, writes.into_iter().map(write).collect())?;
+            let flushes = record.step_members().iter().map(flush).collect();
+            attempt(record, flushes)?;
         }
+        Ok(())
     }
 
     /// The same with another disk in the place of this one; none where there is no other.

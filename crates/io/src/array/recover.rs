@@ -135,7 +135,7 @@ fn close<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, EngineError> 
         assert!(is_under_way, "commands of a recovery wait, and not for members");
         engine.disk_mut().wait().map_err(EngineError::Device)?;
     }
-    let set = engine.intent().cloned();
+    let set = engine.intent().as_deref().cloned();
     let (disk, geometry, record) = engine.into_parts();
     let is_whole = record.is_clean() && record.is_whole();
     let bitmap = set.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });

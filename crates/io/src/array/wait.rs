@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use uraid_layout::{MemberIndex, MemberSet};
 
 use crate::cache::TICK;
-use crate::disk::{Completion, Deadline, Disk, DiskError, DiskOp, Pending};
+use crate::disk::{Completion, Deadline, Disk, DiskError, DiskOp, Late};
 use crate::error::Error;
 use crate::member::MemberError;
 
@@ -129,8 +129,7 @@ impl fmt::Debug for Patience {
 impl<'a, D: Disk> Watched<'a, D> {
     /// Watches over a disk with members at these paths, by slot.
     pub(super) fn new(inner: D, paths: Vec<PathBuf>, patience: &'a mut Patience) -> Self {
-        let mut inner = Deadline::new(inner, paths.len());
-        inner.set_on(true);
+        let inner = Deadline::new(inner, paths.len());
         let (late, given_up) = (MemberSet::EMPTY, MemberSet::EMPTY);
         Self { inner, paths, patience, pace: Pace::new(), late, given_up, refused: Vec::new() }
     }
@@ -144,10 +143,11 @@ impl<'a, D: Disk> Watched<'a, D> {
     fn look(&mut self) {
         self.inner.tick();
         (self.patience.tick)();
-        let pending: Vec<Pending> = self.inner.pending().filter(|op| !op.is_abandoned).collect();
+        let pending: Vec<Late> = self.inner.pending().filter(|op| !op.is_abandoned).collect();
         // Room is made by somebody; only a member that is alone on its file system is left out for want of it.
-        let is_alone = |&member: &MemberIndex| self.inner.kin(member) == MemberSet::EMPTY.with(member);
-        let waits_for_room: MemberSet = self.inner.roomless().iter().filter(|member| !is_alone(member)).collect();
+        let is_alone = |&member: &MemberIndex| self.inner.inner().kin(member) == MemberSet::EMPTY.with(member);
+        let waits_for_room: MemberSet =
+            self.inner.inner().roomless().iter().filter(|member| !is_alone(member)).collect();
         for op in &pending {
             let path = &self.paths[op.member.index()];
             if op.age >= ticks_of(SAID_AFTER) && !self.late.contains(op.member) {
@@ -200,11 +200,11 @@ impl<D: Disk> Disk for Watched<'_, D> {
     }
 
     fn kin(&self, member: MemberIndex) -> MemberSet {
-        self.inner.kin(member)
+        self.inner.inner().kin(member)
     }
 
     fn roomless(&self) -> MemberSet {
-        self.inner.roomless()
+        self.inner.inner().roomless()
     }
 
     fn in_flight(&self) -> usize {

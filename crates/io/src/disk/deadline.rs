@@ -1,11 +1,12 @@
-//! Operations that take too long: a disk whose operations can be given up.
+//! Operations that take too long, and can be given up.
 //!
-//! Between the engine and the device. While it is on, every operation has an entry here, and goes to the device under
-//! the entry's tag. One that is given up ends at once for whoever submitted it, with [`DiskError::TimedOut`]; the
-//! device still has it, and its memory, and when it ends there nobody is told.
+//! While it is on, every operation has an entry here and goes to the device under the entry's tag. One that is given up
+//! ends at once for whoever submitted it, with [`DiskError::TimedOut`]; the device still has it, and its memory, and
+//! when it ends there nobody is told.
 //!
-//! Time is [`Disk::tick`]. What is too long, and what may be given up, is for the engine to say.
+//! Time is counted in the caller's ticks. What is too long, and what may be given up, is for the caller to say.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use uraid_layout::{MemberIndex, MemberSet};
@@ -16,13 +17,30 @@ use crate::error::Error;
 /// Set in the tags of operations that have an entry; submitters leave it free.
 const OWN: u64 = 1 << 63;
 
-/// See the module.
+/// An operation that has not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpId(u32);
+
+/// One that has not ended for a while.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Late {
+    pub(crate) id: OpId,
+    /// As it was submitted.
+    pub(crate) tag: u64,
+    pub(crate) member: MemberIndex,
+    pub(crate) name: OpName,
+    /// In ticks; where its member had no room meanwhile and has some again, since then.
+    pub(crate) age: u64,
+    /// It was given up.
+    pub(crate) is_abandoned: bool,
+}
+
+/// The operations on the members of one array; see the module.
 #[derive(Debug)]
-pub(crate) struct Deadline<D> {
-    inner: D,
+pub(crate) struct Entries {
     is_on: bool,
     now: u64,
-    entries: Vec<Entry>,
+    list: Vec<Entry>,
     vacant: Vec<u32>,
     /// Entries of operations that somebody waits for.
     live: usize,
@@ -30,8 +48,8 @@ pub(crate) struct Deadline<D> {
     members: Vec<Lag>,
     /// Members with late reads that are not back.
     slow: MemberSet,
-    /// Operations that were given up since the last reap.
-    given_up: Vec<Completion>,
+    /// Operations that were given up and whose callers were not told yet.
+    given_up: VecDeque<Completion>,
 }
 
 /// What of a member is late.
@@ -66,61 +84,29 @@ enum State {
     Foreign,
 }
 
-/// An operation that has not ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct OpId(u32);
-
-/// One that has not ended for a while.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pending {
-    pub(crate) id: OpId,
-    /// As it was submitted.
-    pub(crate) tag: u64,
-    pub(crate) member: MemberIndex,
-    pub(crate) name: OpName,
-    /// In ticks; where its member had no room meanwhile and has some again, since then.
-    pub(crate) age: u64,
-    /// It was given up.
-    pub(crate) is_abandoned: bool,
-}
-
-impl<D: Disk> Deadline<D> {
-    /// A disk of so many slots and one seat more; off.
-    pub(crate) fn new(inner: D, members: usize) -> Self {
+impl Entries {
+    /// Of so many slots and one seat more; off.
+    pub(crate) fn new(members: usize) -> Self {
         Self {
-            inner,
             is_on: false,
             now: 0,
-            entries: Vec::new(),
+            list: Vec::new(),
             vacant: Vec::new(),
             live: 0,
             members: vec![Lag::default(); members + 1],
             slow: MemberSet::EMPTY,
-            given_up: Vec::new(),
+            given_up: VecDeque::new(),
         }
     }
 
-    pub(crate) fn inner(&self) -> &D {
-        &self.inner
-    }
-
-    pub(crate) fn inner_mut(&mut self) -> &mut D {
-        &mut self.inner
-    }
-
-    pub(crate) fn into_inner(self) -> D {
-        self.inner
-    }
-
-    /// Whether operations that are submitted from now on can be given up.
+    /// Whether operations that are added from now on can be given up.
     pub(crate) fn set_on(&mut self, is_on: bool) {
         self.is_on = is_on;
     }
 
-    /// What has not ended, on the members that are in the slots now.
-    pub(crate) fn pending(&self) -> impl Iterator<Item = Pending> + '_ {
-        let roomless = self.inner.roomless();
-        (0..).map(OpId).zip(&self.entries).filter_map(move |(id, entry)| {
+    /// What has not ended, on the members that are in the slots now, of which `roomless` have no room for writes.
+    pub(crate) fn pending(&self, roomless: MemberSet) -> impl Iterator<Item = Late> + '_ {
+        (0..).map(OpId).zip(&self.list).filter_map(move |(id, entry)| {
             let is_abandoned = match entry.state {
                 State::Vacant | State::Foreign => return None,
                 State::Live { .. } => false,
@@ -128,34 +114,36 @@ impl<D: Disk> Deadline<D> {
             };
             let &Entry { tag, op: OpInfo { member, name, .. }, since, .. } = entry;
             let had_none = if roomless.contains(member) { 0 } else { self.members[member.index()].roomless };
-            Some(Pending { id, tag, member, name, age: self.now - since.max(had_none), is_abandoned })
+            Some(Late { id, tag, member, name, age: self.now - since.max(had_none), is_abandoned })
         })
     }
 
-    /// Notes that a read is late; true: it was not before.
-    pub(crate) fn note_late(&mut self, id: OpId) -> bool {
-        let entry = &mut self.entries[id.0 as usize];
-        let State::Live { is_late } = &mut entry.state else { return false };
-        let is_new = !std::mem::replace(is_late, true);
-        let member = entry.op.member;
-        if is_new {
-            self.members[member.index()].reads += 1;
-            self.slow = self.slow.with(member);
+    /// Notes that a read is late.
+    pub(crate) fn note_late(&mut self, id: OpId) {
+        let entry = &mut self.list[id.0 as usize];
+        let State::Live { is_late } = &mut entry.state else { return };
+        if !std::mem::replace(is_late, true) {
+            self.members[entry.op.member.index()].reads += 1;
+            self.slow = self.slow.with(entry.op.member);
         }
-        is_new
     }
 
-    /// Ends an operation for whoever submitted it.
-    pub(crate) fn give_up(&mut self, id: OpId) {
-        let entry = &mut self.entries[id.0 as usize];
-        let State::Live { is_late } = entry.state else { return };
+    /// Ends an operation for whoever submitted it: the tag under which the device has it, if anybody waited.
+    pub(crate) fn give_up(&mut self, id: OpId) -> Option<u64> {
+        let entry = &mut self.list[id.0 as usize];
+        let State::Live { is_late } = entry.state else { return None };
         entry.state = State::Abandoned { is_late };
         let &mut Entry { tag, op, .. } = entry;
         self.live -= 1;
         self.members[op.member.index()].abandoned += 1;
-        self.inner.abandon(OWN | u64::from(id.0));
         let result = Err(DiskError::TimedOut { op });
-        self.given_up.push(Completion { tag, member: op.member, result, spare: Vec::new() });
+        self.given_up.push_back(Completion { tag, member: op.member, result, spare: Vec::new() });
+        Some(OWN | u64::from(id.0))
+    }
+
+    /// The next operation that was given up and whose caller was not told.
+    pub(crate) fn next_given_up(&mut self) -> Option<Completion> {
+        self.given_up.pop_front()
     }
 
     /// Members whose reads are late.
@@ -166,7 +154,7 @@ impl<D: Disk> Deadline<D> {
     /// Whether somebody waits for operations on a slot's member.
     pub(crate) fn is_awaited(&self, member: MemberIndex) -> bool {
         let is_live = |entry: &Entry| matches!(entry.state, State::Live { .. }) && entry.op.member == member;
-        self.entries.iter().any(is_live)
+        self.list.iter().any(is_live)
     }
 
     /// How many operations on a slot's member were given up and have not ended.
@@ -174,26 +162,47 @@ impl<D: Disk> Deadline<D> {
         self.members[member.index()].abandoned
     }
 
-    /// Notes that a slot has another member: what was given up is not its.
-    pub(crate) fn forget(&mut self, member: MemberIndex) {
-        for entry in self.entries.iter_mut().filter(|entry| entry.op.member == member) {
-            match entry.state {
-                State::Abandoned { .. } => entry.state = State::Foreign,
-                State::Vacant | State::Foreign => {}
-                State::Live { .. } => panic!("a member that is exchanged has no operations that somebody waits for"),
-            }
+    /// Notes that time has passed, and which members have no room for writes now.
+    pub(crate) fn tick(&mut self, roomless: MemberSet) {
+        self.now += 1;
+        for member in roomless.iter() {
+            self.members[member.index()].roomless = self.now;
         }
-        self.members[member.index()] = Lag::default();
-        self.slow = self.slow.without(member);
+    }
+
+    /// Whether something becomes late as time passes.
+    pub(crate) fn wants_ticks(&self) -> bool {
+        self.live > 0
+    }
+
+    /// Gives an operation an entry, and its tag, while deadlines are on.
+    pub(crate) fn add(&mut self, op: &mut DiskOp) {
+        if !self.is_on {
+            return;
+        }
+        assert_eq!(op.tag & OWN, 0, "a caller's tag leaves the highest bit free");
+        let entry = Entry { tag: op.tag, op: op.info(), since: self.now, state: State::Live { is_late: false } };
+        let number = match self.vacant.pop() {
+            Some(number) => {
+                self.list[number as usize] = entry;
+                number
+            }
+            None => {
+                self.list.push(entry);
+                u32::try_from(self.list.len() - 1).expect("fewer than 2^32 operations at once")
+            }
+        };
+        self.live += 1;
+        op.tag = OWN | u64::from(number);
     }
 
     /// Takes in a completion of the device's; false: nobody waits for it.
-    fn ended(&mut self, completion: &mut Completion) -> bool {
+    pub(crate) fn ended(&mut self, completion: &mut Completion) -> bool {
         if completion.tag & OWN == 0 {
             return true;
         }
         let number = u32::try_from(completion.tag & !OWN).expect("a tag that was given");
-        let entry = &mut self.entries[number as usize];
+        let entry = &mut self.list[number as usize];
         let (state, member) = (std::mem::replace(&mut entry.state, State::Vacant), entry.op.member);
         completion.tag = entry.tag;
         self.vacant.push(number);
@@ -214,26 +223,60 @@ impl<D: Disk> Deadline<D> {
         }
         is_live || planted!(LateReplied) && state != State::Foreign
     }
+
+    /// Notes that a slot has another member: what was given up is not its.
+    pub(crate) fn forget(&mut self, member: MemberIndex) {
+        for entry in self.list.iter_mut().filter(|entry| entry.op.member == member) {
+            match entry.state {
+                State::Abandoned { .. } => entry.state = State::Foreign,
+                State::Vacant | State::Foreign => {}
+                State::Live { .. } => panic!("a member that is exchanged has no operations that somebody waits for"),
+            }
+        }
+        self.members[member.index()] = Lag::default();
+        self.slow = self.slow.without(member);
+    }
+}
+
+/// A disk whose operations can be given up.
+#[derive(Debug)]
+pub(crate) struct Deadline<D> {
+    inner: D,
+    entries: Entries,
+}
+
+impl<D: Disk> Deadline<D> {
+    /// A disk of so many slots and one seat more; on.
+    pub(crate) fn new(inner: D, members: usize) -> Self {
+        let mut entries = Entries::new(members);
+        entries.set_on(true);
+        Self { inner, entries }
+    }
+
+    pub(crate) fn into_inner(self) -> D {
+        self.inner
+    }
+
+    pub(crate) fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// What has not ended.
+    pub(crate) fn pending(&self) -> impl Iterator<Item = Late> + '_ {
+        self.entries.pending(self.inner.roomless())
+    }
+
+    /// Ends an operation for whoever submitted it.
+    pub(crate) fn give_up(&mut self, id: OpId) {
+        if let Some(tag) = self.entries.give_up(id) {
+            self.inner.abandon(tag);
+        }
+    }
 }
 
 impl<D: Disk> Disk for Deadline<D> {
     fn submit(&mut self, mut op: DiskOp) {
-        if self.is_on {
-            assert_eq!(op.tag & OWN, 0, "a submitter's tag leaves the highest bit free");
-            let entry = Entry { tag: op.tag, op: op.info(), since: self.now, state: State::Live { is_late: false } };
-            let number = match self.vacant.pop() {
-                Some(number) => {
-                    self.entries[number as usize] = entry;
-                    number
-                }
-                None => {
-                    self.entries.push(entry);
-                    u32::try_from(self.entries.len() - 1).expect("fewer than 2^32 operations at once")
-                }
-            };
-            self.live += 1;
-            op.tag = OWN | u64::from(number);
-        }
+        self.entries.add(&mut op);
         self.inner.submit(op);
     }
 
@@ -246,46 +289,29 @@ impl<D: Disk> Disk for Deadline<D> {
         self.inner.reap(completions);
         completions.retain_mut(|completion| {
             index += 1;
-            index <= before || self.ended(completion)
+            index <= before || self.entries.ended(completion)
         });
-        completions.append(&mut self.given_up);
+        completions.extend(std::iter::from_fn(|| self.entries.next_given_up()));
     }
 
     fn wait(&mut self) -> Result<(), Error> {
-        if self.given_up.is_empty() { self.inner.wait() } else { self.inner.kick() }
+        if self.entries.given_up.is_empty() { self.inner.wait() } else { self.inner.kick() }
     }
 
     fn wait_at_most(&mut self, time: Duration) -> Result<(), Error> {
-        if self.given_up.is_empty() { self.inner.wait_at_most(time) } else { self.inner.kick() }
-    }
-
-    fn kin(&self, member: MemberIndex) -> MemberSet {
-        self.inner.kin(member)
-    }
-
-    fn roomless(&self) -> MemberSet {
-        self.inner.roomless()
+        if self.entries.given_up.is_empty() { self.inner.wait_at_most(time) } else { self.inner.kick() }
     }
 
     fn tick(&mut self) {
-        self.now += 1;
-        for member in self.inner.roomless().iter() {
-            self.members[member.index()].roomless = self.now;
-        }
+        self.entries.tick(self.inner.roomless());
         self.inner.tick();
     }
 
     fn wants_ticks(&self) -> bool {
-        self.live > 0 || self.inner.wants_ticks()
+        self.entries.wants_ticks() || self.inner.wants_ticks()
     }
 
     fn in_flight(&self) -> usize {
-        self.inner.in_flight() + self.given_up.len()
-    }
-
-    fn exchange(&mut self, one: MemberIndex, other: MemberIndex) {
-        self.forget(one);
-        self.forget(other);
-        self.inner.exchange(one, other);
+        self.inner.in_flight() + self.entries.given_up.len()
     }
 }

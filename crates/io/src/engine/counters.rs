@@ -3,6 +3,15 @@
 use uraid_layout::plan::MethodCounts;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 
+/// How much of something bounded is in use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fill {
+    /// What is in use.
+    pub used: Bytes,
+    /// The most that can be.
+    pub limit: Bytes,
+}
+
 /// One member's disk operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberCounters {

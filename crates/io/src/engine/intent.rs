@@ -1,7 +1,7 @@
 //! Write intent: no region is written before its bit is durably set on all present members.
 //!
-//! A job holds its regions from before its writes until their end. Bits that are missing are set in rounds: a write of
-//! the blocks that changed, then a flush, for everybody who waits; whoever comes meanwhile is in the next. A job whose
+//! A task holds its regions from before its writes until their end. Bits that are missing are set in rounds: a write of
+//! the blocks that changed, then a flush, for everybody who waits; whoever comes meanwhile is in the next. A task whose
 //! bits are set costs nothing. A bit is cleared when nobody has held its region for a while, and a flush has covered
 //! what was written there; that is written when time passes, and nobody waits for it.
 //!
@@ -11,13 +11,16 @@
 //! all set. When it is on record that a member lacks something, the bits are written under the new seal; from then on a
 //! bit that is set later is waited for.
 
-use smallvec::smallvec;
-use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet};
+use std::cell::{Cell, Ref, RefCell};
+use std::ops::Range;
 
-use super::job::{Job, JobId, Stage, Work};
-use super::run::{Caller, Step};
-use super::{Engine, EngineError, Record};
-use crate::disk::{Disk, DiskOp, OpKind, Segments};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+
+use super::error::EngineError;
+use super::flusher::Flusher;
+use super::members::Members;
+use super::record::{Record, Writes};
+use super::tasks::Waiters;
 use crate::format::BLOCK;
 use crate::format::bitmap::{Bitmap, RegionId, Regions, Seal};
 use crate::format::superblock::Consistency;
@@ -28,28 +31,27 @@ const QUIET_TICKS: u32 = 50;
 /// How often such regions are looked for, in ticks.
 const SWEEP_TICKS: u32 = 10;
 
-/// What is under way on the members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    Idle,
-    Writing,
-    Flushing,
-}
-
-/// What keeps a region's bit set.
-#[derive(Clone, Copy, Debug, Default)]
-struct Hold {
-    /// Jobs that write the region, or are about to.
-    holders: u32,
-    /// When the last of them ended.
-    tick: u32,
-    /// The flush that covers what they wrote.
-    flush: u64,
-}
-
-/// The bits, and who waits for them.
+/// The intent of an array that may have a bitmap; see the module.
 #[derive(Debug)]
 pub(super) struct Intent {
+    bits: RefCell<Option<Bits>>,
+    /// Somebody wants the members to have what is wanted.
+    is_demanded: Cell<bool>,
+    /// A round has ended, or bits were granted.
+    changed: Waiters,
+}
+
+/// A task's hold on the regions that it writes; it ends when this is dropped, once the writes are over.
+#[derive(Debug)]
+pub(super) struct Hold<'a> {
+    intent: &'a Intent,
+    flusher: &'a Flusher,
+    members: &'a Members,
+    regions: Range<u32>,
+}
+
+#[derive(Debug)]
+struct Bits {
     regions: Regions,
     /// What the members' bitmap belongs to; none: it is not written.
     seal: Option<Seal>,
@@ -57,58 +59,221 @@ pub(super) struct Intent {
     wanted: Bitmap,
     /// Those that all present members durably have, and others that what they have stands for.
     durable: Bitmap,
-    /// Those that the present round writes.
-    flying: Bitmap,
+    /// Those that the present round writes, while there is one.
+    flying: Option<Bitmap>,
     /// The blocks in which members do not have what is wanted.
     stale: Vec<bool>,
-    holds: Vec<Hold>,
+    holds: Vec<Held>,
     ticks: u32,
-    phase: Phase,
-    pending: u32,
-    failed: MemberSet,
-    waiters: Vec<JobId>,
-    /// A round has ended, or something has been granted, since the waiters last looked.
-    has_news: bool,
-    /// The array is frozen: nobody waits any more.
-    has_given_up: bool,
+}
+
+/// What keeps a region's bit set.
+#[derive(Clone, Copy, Debug, Default)]
+struct Held {
+    /// Tasks that write the region, or are about to.
+    holders: u32,
+    /// When the last of them ended.
+    tick: u32,
+    /// The flush that covers what they wrote.
+    flush: u64,
 }
 
 impl Intent {
-    /// The intent of an array with a bitmap or a log: see [`Engine::with_intent`].
-    pub(super) fn of(geometry: &Geometry, record: &Record) -> Option<Self> {
+    /// The intent of an array with a bitmap or a log; without redundancy there is none. The bits of an array that is
+    /// clean and whole are none, those of another all.
+    pub(super) fn of(geometry: &Geometry, record: &Record) -> Self {
         let superblock = record.any();
         let has_bitmap = superblock.consistency != Consistency::None && geometry.tolerance() > 0;
         let regions = Regions::new(geometry);
         let is_known = record.is_clean() && record.is_whole();
         let set = || if is_known { Bitmap::empty(regions) } else { Bitmap::full(regions) };
-        has_bitmap.then(|| Self::new(superblock.seal(), set()))
+        let bits = has_bitmap.then(|| Bits::new(superblock.seal(), set()));
+        Self { bits: RefCell::new(bits), is_demanded: Cell::new(false), changed: Waiters::default() }
     }
 
-    /// The intent of an array in which the bits of `set` have to be taken to be set; what members have is not known.
-    fn new(seal: Option<Seal>, set: Bitmap) -> Self {
-        let regions = set.regions();
-        let empty = Bitmap::empty(regions);
-        Self {
-            regions,
-            seal,
-            durable: if seal.is_none() { Bitmap::full(regions) } else { empty.clone() },
-            flying: empty,
-            wanted: set,
-            stale: vec![true; regions.blocks()],
-            holds: vec![Hold::default(); regions.count()],
-            ticks: 0,
-            phase: Phase::Idle,
-            pending: 0,
-            failed: MemberSet::EMPTY,
-            waiters: Vec::new(),
-            has_news: false,
-            has_given_up: false,
+    /// Has the bits of `set` taken to be set; what members have is not known.
+    ///
+    /// # Panics
+    /// When the array has no bitmap, or one of other regions.
+    pub(super) fn restart(&self, set: Bitmap) {
+        let bits = &mut *self.bits.borrow_mut();
+        let bits = bits.as_mut().expect("the array has a bitmap");
+        assert_eq!(bits.regions, set.regions(), "the bitmap is of this array");
+        *bits = Bits::new(bits.seal, set);
+    }
+
+    /// What has to be taken to be set on the members, where there is a bitmap.
+    pub(super) fn wanted(&self) -> Option<Ref<'_, Bitmap>> {
+        Ref::filter_map(self.bits.borrow(), |bits| bits.as_ref().map(|bits| &bits.wanted)).ok()
+    }
+
+    /// Holds the regions of stripes, and waits until their bits are durably set.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn hold<'a>(
+        &'a self,
+        stripes: &Range<u64>,
+        members: &'a Members,
+        flusher: &'a Flusher,
+    ) -> Result<Option<Hold<'a>>, EngineError> {
+        members.check_frozen()?;
+        let regions = {
+            let bits = &mut *self.bits.borrow_mut();
+            let Some(bits) = bits else { return Ok(None) };
+            let regions = bits.regions.of_all(stripes);
+            let regions = if planted!(BitOfFirstRegion) { regions.start..regions.start + 1 } else { regions };
+            regions.clone().for_each(|region| bits.hold(RegionId(region)));
+            regions
+        };
+        let hold = Hold { intent: self, flusher, members, regions };
+        let is_unrecorded = [planted!(BitFailureUnrecorded), planted!(FailureUnrecorded)].contains(&true);
+        loop {
+            if !self.has_durably(&hold.regions) && !planted!(BitNotAwaited) {
+                self.is_demanded.set(true);
+                self.changed.wait(&members.tasks).await;
+            } else if !members.record().has_failures_on_record() && !is_unrecorded {
+                // A member that could not be marked must not count while the others are written.
+                members.wait_record().await;
+            } else {
+                return Ok(Some(hold));
+            }
+            members.check_frozen()?;
         }
     }
 
-    /// What has to be taken to be set on the members.
-    pub(super) fn wanted(&self) -> &Bitmap {
-        &self.wanted
+    fn has_durably(&self, regions: &Range<u32>) -> bool {
+        let bits = self.bits.borrow();
+        let bits = bits.as_ref().expect("what is held is there");
+        regions.clone().all(|region| bits.durable.contains(RegionId(region)))
+    }
+
+    /// Whether a round is to begin, as members do not have what is wanted.
+    pub(super) fn wants_round(&self) -> bool {
+        let bits = self.bits.borrow();
+        self.is_demanded.get() && bits.as_ref().is_some_and(|bits| bits.flying.is_none() && bits.is_stale())
+    }
+
+    /// Whether the bitmap is being written, or is about to be.
+    fn is_busy(&self) -> bool {
+        let is_due = |bits: &Bits| self.is_demanded.get() && bits.is_stale();
+        self.bits.borrow().as_ref().is_some_and(|bits| bits.flying.is_some() || is_due(bits))
+    }
+
+    /// Waits, once, where the bitmap is being written; whether it was.
+    pub(super) async fn wait_idle(&self, members: &Members) -> bool {
+        let is_busy = self.is_busy() && !members.is_frozen();
+        if is_busy {
+            self.changed.wait(&members.tasks).await;
+        }
+        is_busy
+    }
+
+    /// Writes what is wanted to the members, round by round, and lets those go on who wait for it. Who can't be written
+    /// has failed, as with any write.
+    pub(super) async fn keep(&self, members: &Members) {
+        self.is_demanded.set(false);
+        loop {
+            let offset = |member| members.record().bitmap_offset(member);
+            let begun = if members.is_frozen() { None } else { self.begin_round(members.present(), offset) };
+            let Some((writes, sets_bits)) = begun else { break };
+            members.round(writes, || members.present(), sets_bits && !planted!(BitUnflushed)).await;
+            if let Some(bits) = &mut *self.bits.borrow_mut() {
+                bits.end_round();
+            }
+            self.changed.wake(&members.tasks);
+        }
+        self.changed.wake(&members.tasks);
+    }
+
+    /// Begins a round: what is written, and whether it sets bits, so that somebody relies on it. Where bits are only
+    /// cleared, it does not matter when that becomes durable.
+    fn begin_round(&self, present: MemberSet, offset: impl Fn(MemberIndex) -> Bytes) -> Option<(Writes, bool)> {
+        let bits = &mut *self.bits.borrow_mut();
+        let bits = bits.as_mut().filter(|bits| bits.is_stale())?;
+        let seal = bits.seal.expect("what is stale is written");
+        let mut writes = Writes::new();
+        for block in 0..bits.stale.len() {
+            if !std::mem::take(&mut bits.stale[block]) {
+                continue;
+            }
+            let bytes = bits.wanted.encode(seal, block);
+            for member in present.iter() {
+                let at = Bytes(offset(member).0 + block as u64 * BLOCK.bytes().0);
+                writes.push((member, at, bytes.lease_read(0..bytes.len())));
+            }
+        }
+        bits.flying = Some(bits.wanted.clone());
+        Some((writes, bits.flying.as_ref() != Some(&bits.durable)))
+    }
+
+    /// Takes note of what is on record now: under another seal what the members have stands for bits that are all set,
+    /// or counts for nothing.
+    pub(super) fn reseal(&self, seal: Option<Seal>, members: &Members) {
+        let bits = &mut *self.bits.borrow_mut();
+        let Some(bits) = bits.as_mut().filter(|bits| bits.seal != seal) else { return };
+        match seal {
+            Some(_) => bits.durable.clone_from(&bits.wanted),
+            None => bits.durable = Bitmap::full(bits.regions),
+        }
+        bits.stale.fill(true);
+        bits.seal = seal;
+        self.is_demanded.set(true);
+        self.changed.wake(&members.tasks);
+    }
+
+    /// Has all of the bitmap written again: a member has joined.
+    pub(super) fn rewrite(&self) {
+        if let Some(bits) = self.bits.borrow_mut().as_mut().filter(|bits| bits.seal.is_some()) {
+            bits.stale.fill(true);
+            bits.durable = Bitmap::empty(bits.regions);
+        }
+        self.is_demanded.set(true);
+    }
+
+    /// Notes that time has passed: bits of regions that are quiet are cleared. True: a flush is to cover first what was
+    /// written there.
+    pub(super) fn tick(&self, members: &Members, flusher: &Flusher) -> bool {
+        let may_clear = may_clear(members);
+        let bits = &mut *self.bits.borrow_mut();
+        let Some(bits) = bits else { return false };
+        bits.ticks = bits.ticks.wrapping_add(1);
+        // In a round a bit that is on its way to the members must not be taken back.
+        if !may_clear || bits.flying.is_some() || !bits.ticks.is_multiple_of(SWEEP_TICKS) {
+            return false;
+        }
+        self.is_demanded.set(true);
+        bits.sweep(flusher.flushed()) && bits.seal.is_some()
+    }
+
+    /// Whether bits are set that will be cleared as time passes.
+    pub(super) fn is_settling(&self, members: &Members) -> bool {
+        // Bits in memory may stay as long as nothing else makes time pass.
+        let is_kept = |bits: &Bits| bits.seal.is_some() && !bits.wanted.is_empty();
+        may_clear(members) && self.bits.borrow().as_ref().is_some_and(is_kept)
+    }
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let flush = self.flusher.covering(self.members);
+        let bits = &mut *self.intent.bits.borrow_mut();
+        let bits = bits.as_mut().expect("what is held is there");
+        self.regions.clone().for_each(|region| bits.release(RegionId(region), flush));
+    }
+}
+
+impl Bits {
+    /// Bits of which those of `set` have to be taken to be set; what members have is not known.
+    fn new(seal: Option<Seal>, set: Bitmap) -> Self {
+        let regions = set.regions();
+        let durable = if seal.is_none() { Bitmap::full(regions) } else { Bitmap::empty(regions) };
+        let (stale, holds) = (vec![true; regions.blocks()], vec![Held::default(); regions.count()]);
+        Self { regions, seal, durable, flying: None, wanted: set, stale, holds, ticks: 0 }
+    }
+
+    fn is_stale(&self) -> bool {
+        self.seal.is_some() && self.stale.contains(&true)
     }
 
     /// Holds a region: its bit is not cleared from now on.
@@ -126,95 +291,12 @@ impl Intent {
         (hold.tick, hold.flush) = (self.ticks, flush);
     }
 
-    /// Whether the members durably have a held region's bit.
-    fn is_durable(&self, region: RegionId) -> bool {
-        self.durable.contains(region)
-    }
-
-    /// Begins a round where the members do not have what is wanted and none is under way, or goes on with the present
-    /// one.
-    fn run(&mut self, present: MemberSet, offset: impl Fn(MemberIndex) -> Bytes, mut submit: impl FnMut(DiskOp)) {
-        if self.pending > 0 || self.has_given_up {
-            return;
+    /// Ends a round; where the members' bitmap has become nobody's meanwhile, it says nothing.
+    fn end_round(&mut self) {
+        let flying = self.flying.take().expect("a round that ends has begun");
+        if self.seal.is_some() {
+            self.durable = if planted!(BitWantedCounts) { self.wanted.clone() } else { flying };
         }
-        let Some(seal) = self.seal else {
-            self.has_news |= self.phase != Phase::Idle;
-            self.phase = Phase::Idle;
-            return;
-        };
-        match self.phase {
-            Phase::Idle if !self.stale.contains(&true) => {}
-            Phase::Idle => {
-                self.phase = Phase::Writing;
-                self.flying.clone_from(&self.wanted);
-                for block in 0..self.stale.len() {
-                    if !std::mem::take(&mut self.stale[block]) {
-                        continue;
-                    }
-                    let bytes = self.wanted.encode(seal, block);
-                    for member in present.iter() {
-                        let at = Bytes(offset(member).0 + block as u64 * BLOCK.bytes().0);
-                        self.pending += 1;
-                        submit(operation(member, OpKind::Write, at, smallvec![bytes.lease_read(0..bytes.len())]));
-                    }
-                }
-            }
-            Phase::Writing if planted!(BitUnflushed) => {
-                self.durable.clone_from(&self.flying);
-                (self.phase, self.has_news) = (Phase::Idle, true);
-                self.run(present, offset, submit);
-            }
-            Phase::Writing if self.flying == self.durable => {
-                // Bits were only cleared: when that becomes durable does not matter.
-                (self.phase, self.has_news) = (Phase::Idle, true);
-                self.run(present, offset, submit);
-            }
-            Phase::Writing => {
-                self.phase = Phase::Flushing;
-                for member in present.iter() {
-                    self.pending += 1;
-                    submit(operation(member, OpKind::Flush, Bytes(0), smallvec![]));
-                }
-            }
-            Phase::Flushing => {
-                self.durable.clone_from(if planted!(BitWantedCounts) { &self.wanted } else { &self.flying });
-                (self.phase, self.has_news) = (Phase::Idle, true);
-                self.run(present, offset, submit);
-            }
-        }
-    }
-
-    /// Goes over to another seal when a round of superblock writes is over: what the members have stands for bits that
-    /// are all set then, or counts for nothing. False: it has that seal.
-    fn reseal(&mut self, seal: Option<Seal>) -> bool {
-        if self.seal == seal {
-            return false;
-        }
-        match seal {
-            Some(_) => self.durable.clone_from(&self.wanted),
-            None => self.durable = Bitmap::full(self.regions),
-        }
-        self.stale.fill(true);
-        (self.seal, self.has_news) = (seal, true);
-        true
-    }
-
-    /// The jobs to wake: they look again.
-    fn settled(&mut self) -> impl Iterator<Item = JobId> + '_ {
-        let is_due = std::mem::take(&mut self.has_news) || self.has_given_up;
-        let count = if is_due { self.waiters.len() } else { 0 };
-        self.waiters.drain(..count)
-    }
-
-    /// Notes the end of one of a round's operations; true when it was the last: what failed is taken then, and the
-    /// round goes on.
-    fn completed(&mut self, member: MemberIndex, is_failed: bool) -> bool {
-        assert!(self.pending > 0, "an operation that ends was begun");
-        self.pending -= 1;
-        if is_failed {
-            self.failed = self.failed.with(member);
-        }
-        self.pending == 0
     }
 
     /// Clears the bits of regions that were quiet for a while and whose writes the flush numbered `flushed` covers;
@@ -243,150 +325,10 @@ impl Intent {
     }
 }
 
-impl<D: Disk, T> Engine<D, T> {
-    /// The engine, with the bits that have to be taken to be set where the array has a write-intent bitmap or a log:
-    /// what was found on the members. Without them those of a clean and whole array are none, and those of another all.
-    ///
-    /// # Panics
-    /// When there are bits and the array has no bitmap, or one of other regions.
-    #[must_use]
-    pub fn with_intent(mut self, set: Option<Bitmap>) -> Self {
-        let Some(set) = set else { return self };
-        let intent = self.intent.as_mut().expect("the array has a bitmap");
-        assert_eq!(intent.regions, set.regions(), "the bitmap is of this array");
-        *intent = Intent::new(intent.seal, set);
-        self.rebuild.restart(&self.record, Some(intent.wanted()));
-        self
-    }
-
-    /// The bits that have to be taken to be set on the members, where the array has a write-intent bitmap or a log.
-    pub fn intent(&self) -> Option<&Bitmap> {
-        self.intent.as_ref().map(Intent::wanted)
-    }
-
-    /// Takes the job's regions, and waits until their bits are durably set.
-    pub(super) fn intend(&mut self, id: JobId) -> Step {
-        if self.is_frozen {
-            return Step::Fail(EngineError::Frozen);
-        }
-        let Some(intent) = &mut self.intent else { return Step::To(Stage::Plan) };
-        let job = self.jobs.job(id);
-        let regions = held_by(job, intent.regions);
-        if !std::mem::replace(&mut job.has_intent, true) {
-            regions.clone().for_each(|region| intent.hold(region));
-        }
-        if !regions.into_iter().all(|region| intent.is_durable(region)) && !planted!(BitNotAwaited) {
-            intent.waiters.push(id);
-            self.run_intent();
-            return Step::Wait(Stage::Intent);
-        }
-        if !planted!(BitFailureUnrecorded) && !self.record.demand_failures(id) {
-            // A member that could not be marked must not count while the others are written.
-            self.run_record();
-            return Step::Wait(Stage::Intent);
-        }
-        Step::To(Stage::Plan)
-    }
-
-    /// Ends what the job holds, once its writes are over.
-    pub(super) fn end_intent(&mut self, id: JobId) {
-        let job = self.jobs.job(id);
-        if !std::mem::take(&mut job.has_intent) {
-            return;
-        }
-        let intent = self.intent.as_mut().expect("what is held is there");
-        let flush = self.flusher.covering();
-        held_by(job, intent.regions).for_each(|region| intent.release(region, flush));
-    }
-
-    /// Sends the bitmap's writes and flushes that are wanted next, and wakes those who waited for them.
-    pub(super) fn run_intent(&mut self) {
-        let Self { intent: Some(intent), disk, record, geometry, ready, .. } = self else { return };
-        let present = geometry.all_members().minus(record.missing());
-        intent.run(present, |member| record.bitmap_offset(member), |op| disk.submit(op));
-        ready.extend(intent.settled());
-    }
-
-    /// Takes in the end of one of the bitmap's operations. Who can't be written has failed, as with any write.
-    pub(super) fn intent_completed(&mut self, member: MemberIndex, is_failed: bool) {
-        let intent = self.intent.as_mut().expect("its operations are the bitmap's own");
-        if intent.completed(member, is_failed) {
-            let failed = std::mem::take(&mut intent.failed);
-            if self.fail_members(failed).is_err() {
-                self.is_frozen = true;
-                self.give_up_intent();
-            }
-            self.run_intent();
-        }
-    }
-
-    /// Takes note of what is on record now.
-    pub(super) fn reseal_intent(&mut self) {
-        let seal = self.record.any().seal();
-        if self.intent.as_mut().is_some_and(|intent| intent.reseal(seal)) {
-            self.run_intent();
-        }
-    }
-
-    /// Has all of the bitmap written again: a member has joined.
-    pub(super) fn rewrite_intent(&mut self) {
-        if let Some(intent) = self.intent.as_mut().filter(|intent| intent.seal.is_some()) {
-            intent.stale.fill(true);
-            intent.durable = Bitmap::empty(intent.regions);
-        }
-        self.run_intent();
-    }
-
-    /// Lets everybody go on who waits for bits: the array is frozen.
-    pub(super) fn give_up_intent(&mut self) {
-        if let Some(intent) = &mut self.intent {
-            intent.has_given_up = true;
-        }
-    }
-
-    /// Notes that time has passed: bits of regions that are quiet are cleared, after a flush of what was written there.
-    pub(super) fn tick_intent(&mut self) {
-        let may_clear = self.may_clear();
-        let Some(intent) = &mut self.intent else { return };
-        intent.ticks = intent.ticks.wrapping_add(1);
-        // In a round a bit that is on its way to the members must not be taken back.
-        if !may_clear || intent.phase != Phase::Idle || !intent.ticks.is_multiple_of(SWEEP_TICKS) {
-            return;
-        }
-        if intent.sweep(self.flusher.flushed()) && intent.seal.is_some() {
-            self.start(Job::new(None, Work::Sync, Lba(0)..Lba(0)));
-        }
-        self.run_intent();
-    }
-
-    /// Whether bits are set that will be cleared as time passes.
-    pub(super) fn is_intent_settling(&self) -> bool {
-        // Bits in memory may stay as long as nothing else makes time pass.
-        let is_kept = |intent: &Intent| intent.seal.is_some() && !intent.wanted.is_empty();
-        self.may_clear() && self.intent.as_ref().is_some_and(is_kept)
-    }
-
-    /// Lets a job wait until the bitmap is not being written; false: it is not.
-    pub(super) fn await_intent(&mut self, id: JobId) -> bool {
-        let busy = self.intent.as_mut().filter(|intent| intent.phase != Phase::Idle && !intent.has_given_up);
-        busy.map(|intent| intent.waiters.push(id)).is_some()
-    }
-
-    /// Whether everything that was written is as good on all members as on any.
-    fn may_clear(&self) -> bool {
-        let is_rebuilding = planted!(BitClearedRebuilding) && self.record.missing().is_empty();
-        let is_whole = self.record.is_whole() || planted!(BitClearedDegraded) || is_rebuilding;
-        !self.is_frozen && !self.is_suspect && is_whole
-    }
-}
-
-/// The regions of a job's stripes.
-fn held_by<T>(job: &Job<T>, regions: Regions) -> impl Iterator<Item = RegionId> + Clone + use<T> {
-    let range = regions.of_all(&job.guard.as_ref().expect("a stripe is written under its lock").stripes());
-    let range = if planted!(BitOfFirstRegion) { range.start..range.start + 1 } else { range };
-    range.map(RegionId)
-}
-
-fn operation(member: MemberIndex, kind: OpKind, offset: Bytes, segments: Segments) -> DiskOp {
-    DiskOp { tag: Caller::Intent.tag(), member, kind, offset, segments }
+/// Whether everything that was written is as good on all members as on any.
+fn may_clear(members: &Members) -> bool {
+    let record = members.record();
+    let is_rebuilding = planted!(BitClearedRebuilding) && record.missing().is_empty();
+    let is_whole = record.is_whole() || planted!(BitClearedDegraded) || is_rebuilding;
+    !members.is_frozen() && !members.is_suspect() && is_whole
 }

@@ -1,22 +1,19 @@
 //! The array's state on its members: who is there, and whether writes may be under way.
 //!
 //! The record keeps what is durable and what is wanted. Where they differ it writes the present members' superblocks
-//! with the next epoch and flushes them, one round at a time; a job that relies on the record asks for it and waits. A
-//! member that can't be written in a round is handed to the engine as failed, and the next round says so.
+//! with the next epoch and flushes them, one round at a time; a task that relies on the record asks for it and waits.
+//! A member that can't be written in a round has failed, and the next round says so. Who writes and waits is not its
+//! business: it says what comes next.
 //!
 //! A round that takes a member in writes it last, once the others durably say that it belongs to them: the newest
 //! superblock counts, and a member that has nothing of the array's yet must not have it alone.
 //!
 //! It knows nothing of stripes, plans or what the members hold.
 
-use smallvec::smallvec;
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
-use super::job::JobId;
-use super::run::Caller;
-use crate::buf::Buf;
-use crate::disk::{DiskOp, OpKind, Segments};
+use crate::buf::{Buf, Lease};
 use crate::format::Epoch;
 use crate::format::superblock::{
     Consistency, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
@@ -45,13 +42,8 @@ pub(super) struct Rebuilding {
     pub(super) is_whole: bool,
 }
 
-/// A round of superblock writes: it goes through the last two twice where it takes members in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Phase {
-    Idle,
-    Writing(State),
-    Flushing(State),
-}
+/// Blocks to be written: to whom, where, and what.
+pub(crate) type Writes = Vec<(MemberIndex, Bytes, Lease)>;
 
 /// The superblocks of an array's members, and what must become of them.
 #[derive(Debug)]
@@ -60,20 +52,18 @@ pub struct Record {
     superblocks: Vec<Option<Superblock>>,
     durable: State,
     wanted: State,
-    phase: Phase,
+    /// What the round under way puts on record.
+    round: Option<State>,
     /// Whom the round writes and flushes now.
     step: MemberSet,
     /// Whom it writes and flushes after them.
     later: MemberSet,
-    pending: u32,
-    failed: MemberSet,
-    /// Jobs between their first demand for the dirty mark and the end of their writes.
+    /// Tasks between their first demand for the dirty mark and the end of their writes.
     writers: u32,
     /// Whether a writer was ever let through: before that no member can have missed anything.
     had_writer: bool,
     /// The members can't be written any more.
     has_given_up: bool,
-    waiters: Vec<JobId>,
     /// How scrubs are, for the next round: that alone is no reason for one.
     scrub: ScrubHistory,
 }
@@ -109,15 +99,12 @@ impl Record {
             durable,
             wanted,
             superblocks,
-            phase: Phase::Idle,
+            round: None,
             step: MemberSet::EMPTY,
             later: MemberSet::EMPTY,
-            pending: 0,
-            failed: MemberSet::EMPTY,
             writers: 0,
             had_writer: false,
             has_given_up: false,
-            waiters: Vec::new(),
         }
     }
 
@@ -261,14 +248,14 @@ impl Record {
         }
     }
 
-    /// Whether no round is under way: what the superblocks say is durable.
-    pub(super) fn is_idle(&self) -> bool {
-        self.phase == Phase::Idle
-    }
-
     /// Whether what is durable is what is wanted.
     pub(crate) fn is_settled(&self) -> bool {
-        self.is_durable()
+        self.round.is_none() && self.durable == self.wanted
+    }
+
+    /// Whether a round is to begin.
+    pub(super) fn wants_round(&self) -> bool {
+        self.round.is_none() && self.durable != self.wanted && !self.has_given_up
     }
 
     /// Where a sector of a present member's data area is in the member.
@@ -288,15 +275,11 @@ impl Record {
         self.superblocks[member.index()].as_ref().expect("a member that is used is present").areas.bitmap.offset
     }
 
-    /// Asks that the members be marked dirty and every failure be on record. True: they are. False: the job waits and
-    /// asks again.
-    pub(super) fn demand_dirty(&mut self, job: JobId) -> bool {
+    /// Asks that the members be marked dirty and every failure be on record; whether they are.
+    pub(super) fn demand_dirty(&mut self) -> bool {
         self.wanted.is_clean = false;
         let is_marked = self.is_marked();
         self.had_writer |= is_marked;
-        if !is_marked {
-            self.waiters.push(job);
-        }
         is_marked
     }
 
@@ -321,36 +304,13 @@ impl Record {
         !self.had_writer || self.durable.missing == self.wanted.missing
     }
 
-    /// Asks that every member that missed a write be on record as failed; as [`Record::demand_dirty`].
-    pub(super) fn demand_failures(&mut self, job: JobId) -> bool {
-        let is_recorded = self.has_failures_on_record() || planted!(FailureUnrecorded);
-        if !is_recorded {
-            self.waiters.push(job);
-        }
-        is_recorded
-    }
-
-    /// Asks that the members be marked clean; as [`Record::demand_dirty`]. Members that never were marked dirty stay
-    /// untouched.
-    pub(super) fn demand_clean(&mut self, job: JobId) -> bool {
-        if self.durable.is_clean && self.phase == Phase::Idle && self.durable.rebuilding == self.wanted.rebuilding {
+    /// Asks that the members be marked clean; whether they are. Members that never were marked dirty stay untouched.
+    pub(super) fn demand_clean(&mut self) -> bool {
+        if self.durable.is_clean && self.round.is_none() && self.durable.rebuilding == self.wanted.rebuilding {
             return true;
         }
         self.wanted.is_clean = true;
-        let is_marked = self.is_durable();
-        if !is_marked {
-            self.waiters.push(job);
-        }
-        is_marked
-    }
-
-    /// Asks that all that is wanted be on record; as [`Record::demand_dirty`].
-    pub(super) fn demand_settled(&mut self, job: JobId) -> bool {
-        let is_settled = self.is_durable() || self.has_given_up;
-        if !is_settled {
-            self.waiters.push(job);
-        }
-        is_settled
+        self.is_settled()
     }
 
     /// The members that are durably recorded as failed.
@@ -369,77 +329,46 @@ impl Record {
         self.has_given_up = true;
     }
 
-    /// Begins a round where one is wanted and none is under way, or goes from its writes to its flushes.
-    pub(crate) fn run(&mut self, mut submit: impl FnMut(DiskOp)) {
-        if self.pending > 0 || self.has_given_up {
-            return;
-        }
-        match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Idle if self.durable == self.wanted => {}
-            Phase::Idle => {
-                self.wanted.scrub = self.scrub;
-                self.later = self.joining();
-                self.step = self.present().minus(self.later);
-                self.write_superblocks(self.wanted.clone(), submit);
-            }
-            Phase::Writing(state) if planted!(RoundUnflushed) => {
-                self.durable = state;
-                self.run(submit);
-            }
-            Phase::Writing(state) => {
-                self.phase = Phase::Flushing(state);
-                for member in self.step_members().iter() {
-                    self.pending += 1;
-                    submit(operation(member, OpKind::Flush, Bytes(0), smallvec![]));
+    /// The next step of a round: superblocks to be written, all at once. Then [`Record::step_members`] are to be
+    /// flushed, and after that comes the next step. None: all that is wanted is on record.
+    pub(crate) fn next_step(&mut self) -> Option<Writes> {
+        while !self.has_given_up {
+            match self.round.take() {
+                None if self.durable == self.wanted => return None,
+                None => {
+                    self.wanted.scrub = self.scrub;
+                    self.later = self.joining();
+                    self.step = self.present().minus(self.later);
+                    self.round = Some(self.wanted.clone());
                 }
-                self.skip_empty_step(submit);
-            }
-            Phase::Flushing(state) => {
-                self.step = std::mem::take(&mut self.later);
-                if self.step_members().is_empty() {
-                    self.durable = state;
-                    self.run(submit);
-                } else {
-                    self.write_superblocks(state, submit);
+                Some(state) => {
+                    self.step = std::mem::take(&mut self.later);
+                    if self.step_members().is_empty() {
+                        self.durable = state;
+                        continue;
+                    }
+                    self.round = Some(state);
                 }
             }
+            let writes = self.superblock_writes();
+            // A step in which nobody is left is over.
+            if !writes.is_empty() {
+                return Some(writes);
+            }
         }
+        None
     }
 
-    /// Notes the end of one of a round's operations; true when [`Record::take_failed`] and [`Record::run`] are next.
-    pub(crate) fn completed(&mut self, member: MemberIndex, is_failed: bool) -> bool {
-        assert!(self.pending > 0, "an operation that ends was begun");
-        self.pending -= 1;
-        if is_failed {
-            self.failed = self.failed.with(member);
-        }
-        self.pending == 0
-    }
-
-    /// The members that failed in the round's last step.
-    pub(crate) fn take_failed(&mut self) -> MemberSet {
-        std::mem::take(&mut self.failed)
-    }
-
-    /// The jobs to wake: they ask again.
-    pub(super) fn settled(&mut self) -> impl Iterator<Item = JobId> + '_ {
-        let count = if self.phase == Phase::Idle || self.has_given_up { self.waiters.len() } else { 0 };
-        self.waiters.drain(..count)
-    }
-
-    fn is_durable(&self) -> bool {
-        self.phase == Phase::Idle && self.durable == self.wanted
+    /// The members that the present step writes and flushes, as far as they are still there.
+    pub(crate) fn step_members(&self) -> MemberSet {
+        self.step.minus(self.wanted.missing)
     }
 
     /// Whether the members are durably marked dirty with every failure on record, and no round is under way that takes
     /// that back.
     fn is_marked(&self) -> bool {
         let says = |state: &State| !state.is_clean && state.missing == self.wanted.missing;
-        let keeps = match &self.phase {
-            Phase::Idle => true,
-            Phase::Writing(state) | Phase::Flushing(state) => says(state),
-        };
-        says(&self.durable) && keeps
+        says(&self.durable) && self.round.as_ref().is_none_or(says)
     }
 
     /// The members whose superblocks are written: those that the array does not do without.
@@ -452,33 +381,20 @@ impl Record {
         if planted!(JoinsAtOnce) { MemberSet::EMPTY } else { self.durable.missing.minus(self.wanted.missing) }
     }
 
-    /// The members that are written and flushed now.
-    fn step_members(&self) -> MemberSet {
-        self.step.minus(self.wanted.missing)
-    }
-
-    /// Begins a step of a round that puts a state on record.
-    fn write_superblocks(&mut self, state: State, mut submit: impl FnMut(DiskOp)) {
-        for member in self.step_members().iter() {
+    /// The superblocks of the present step, each in its next version and at its places.
+    fn superblock_writes(&mut self) -> Writes {
+        let state = self.round.as_ref().expect("a step is of a round");
+        let members = self.step.minus(self.wanted.missing);
+        let mut writes = Writes::new();
+        for member in members.iter() {
             let superblock = self.superblocks[member.index()].as_mut().expect("a present member has a superblock");
-            advance(superblock, &state);
+            advance(superblock, state);
             let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
             block.as_mut().copy_from_slice(&encode(superblock));
-            for position in superblock.write_positions() {
-                let lease = block.lease_read(0..SUPERBLOCK_BYTES);
-                self.pending += 1;
-                submit(operation(member, OpKind::Write, position, smallvec![lease]));
-            }
+            let lease = || block.lease_read(0..SUPERBLOCK_BYTES);
+            writes.extend(superblock.write_positions().into_iter().map(|position| (member, position, lease())));
         }
-        self.phase = Phase::Writing(state);
-        self.skip_empty_step(submit);
-    }
-
-    /// Goes on at once where a step has nobody left, whose end would be waited for.
-    fn skip_empty_step(&mut self, submit: impl FnMut(DiskOp)) {
-        if self.pending == 0 {
-            self.run(submit);
-        }
+        writes
     }
 }
 
@@ -500,8 +416,4 @@ fn advance(superblock: &mut Superblock, state: &State) {
         }
         record.state = next;
     }
-}
-
-fn operation(member: MemberIndex, kind: OpKind, offset: Bytes, segments: Segments) -> DiskOp {
-    DiskOp { tag: Caller::Record.tag(), member, kind, offset, segments }
 }

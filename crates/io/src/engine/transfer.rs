@@ -1,293 +1,447 @@
-//! From a plan to disk operations, and back from their completions to the job.
+//! Work that has a plan: what it is for, which part of it is being done, and what it has to do without.
+//!
+//! A transfer goes through a command part by part. A part is planned as often as it takes: a member that failed a read,
+//! or took too long, is done without the next time. What failed together need not fail alone, so a part that can't be
+//! had becomes a shorter one: its first parity stripe, its first unit, its first block. How a part is
+//! [read](reading) and [written](writing) is written in terms of this.
+
+pub(super) mod content;
+pub(super) mod proof;
+pub(super) mod reading;
+pub(super) mod writing;
 
 use std::ops::Range;
+use std::rc::Rc;
 
-use uraid_layout::plan::{Buffer, DiskIo, Queue, Slice};
-use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, Owner, Sectors};
+use uraid_layout::plan::{DiskIo, Extent, Plan, PlanError, Slice, View};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Sectors, StripeId};
 
-use super::Engine;
-use super::heal::Damage;
-use super::job::{Job, JobId, Slot, Stage, Work};
-use super::run::{Caller, ZEROES_BYTES};
-use crate::buf::{Buf, Lease};
-use crate::cache::{Contents, Source};
-use crate::disk::{Disk, DiskError, DiskOp, OpKind, OpName, SEGMENTS_MAX, Segments};
-use crate::xor::xor_into;
+use super::damage::Damage;
+use super::error::EngineError;
+use super::locks::Guard;
+use super::parts::Parts;
+use super::shares::Class;
+use super::sums::Pins;
+use crate::buf::Buf;
+use crate::cache::Contents;
+use crate::format::BLOCK;
+use crate::format::sums::Sum;
+use content::Content;
 
-/// Shorter zeros are written: an operation of their own would only cut the member's extents up.
-const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
+/// The part of a command that is planned at once.
+pub(super) const PART: Sectors = Sectors((32 << 20) / 512);
 
-impl<D: Disk, T> Engine<D, T> {
-    /// Submits the plan's reads.
-    pub(super) fn issue_reads(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, queues, spare, .. } = self;
-        let Slot { job, plan, .. } = jobs.slot(id);
-        let job = job.as_mut().expect("the slot has a job");
-        let tag = Caller::Job(id).tag();
-        for io in plan.reads() {
-            let offset = record.offset(io.member, io.sector);
-            let mut transfer = Transfer::new(tag, io.member, OpKind::Read, offset, end(io));
-            for slice in plan.slices(io) {
-                transfer.push(lease_to_fill(job, slice), spare, |op| disk.submit(op));
-            }
-            job.pending += transfer.finish(queues, |op| disk.submit(op));
-            counters.read(io.member, io.len);
-        }
-    }
+/// What a transfer is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Goal {
+    Read,
+    /// Read what a stream of reads will want next into the cache.
+    Ahead,
+    Write,
+    Zero {
+        may_punch: bool,
+    },
+    /// Write out what is dirty of parity stripes.
+    Destage,
+    /// Compute what a member failed to read, and write it back.
+    Heal {
+        stripe: StripeId,
+        cell: Cell,
+        start: Sectors,
+        /// The checksum of what the member gave.
+        found: Option<Sum>,
+    },
+    /// Read every unit of a parity stripe, in the columns of each chunk from `start` on, to compare them.
+    Scrub {
+        stripe: StripeId,
+        start: Sectors,
+    },
+    /// Compute what these members lack of a parity stripe; the range are the columns.
+    Rebuild {
+        stripe: StripeId,
+        lacking: MemberSet,
+    },
+    /// Copy what a member has of a parity stripe to the one that is to take its place; the range are the columns.
+    Copy {
+        stripe: StripeId,
+        member: MemberIndex,
+    },
+}
 
-    /// Submits the plan's writes.
-    pub(super) fn issue_writes(&mut self, id: JobId) {
-        let Self { jobs, disk, record, counters, queues, zeroes, cannot_zero, spare, replacing, .. } = self;
-        let Slot { job, plan, contents } = jobs.slot(id);
-        let job = job.as_mut().expect("the slot has a job");
-        let is_copy = matches!(job.work, Work::Copy { .. });
-        let is_unlocked =
-            [planted!(UnlockAtCommit), planted!(RebuildUnlocked), planted!(ScrubUnlocked)].contains(&true);
-        assert!(job.guard.is_some() || is_unlocked, "a stripe is written under its lock");
-        let tag = Caller::Job(id).tag();
-        for io in plan.writes() {
-            let is_left_out = record.rebuilding().contains(io.member) && !matches!(job.work, Work::Rebuild { .. });
-            if planted!(RebuildingUnwritten) && is_left_out {
-                continue;
-            }
-            if record.missing().contains(io.member) {
-                // It failed after the plan was made; the others hold what it misses.
-                continue;
-            }
-            let is_forgotten = planted!(CopyUnwritten) && !is_copy;
-            let twin = replacing.as_deref().filter(|replacing| replacing.slot == io.member && !is_forgotten);
-            let twin = twin.map(|replacing| (replacing.seat, replacing.offset(io.sector)));
-            let own = (!is_copy).then(|| (io.member, record.offset(io.member, io.sector)));
-            for (member, offset) in own.into_iter().chain(twin) {
-                let may_zero = io.len >= ZERO_OPERATION_MIN && !cannot_zero.contains(member);
-                if may_zero && plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes) {
-                    let may_punch = matches!(job.work, Work::Zero { may_punch: true, .. });
-                    let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
-                    job.pending +=
-                        Transfer::new(tag, member, kind, offset, end(io)).finish(queues, |op| disk.submit(op));
-                    counters.zero(member);
-                    continue;
-                }
-                let mut transfer = Transfer::new(tag, member, OpKind::Write, offset, end(io));
-                for slice in plan.slices(io) {
-                    for_each_lease(job, contents, zeroes, *slice, |lease| {
-                        transfer.push(lease, spare, |op| disk.submit(op));
-                    });
-                }
-                job.pending += transfer.finish(queues, |op| disk.submit(op));
-                counters.write(member, io.len);
-            }
-        }
-    }
+/// Memory of a worker that transfers use one after another.
+#[derive(Debug, Default)]
+pub(super) struct Workspace {
+    plan: Plan,
+    cached: Contents,
+    wanted: Vec<Extent>,
+    damage: Vec<Damage>,
+}
 
-    /// Does the plan's XORs.
-    pub(super) fn compute(&mut self, id: JobId) {
-        let Slot { job, plan, contents } = self.jobs.slot(id);
-        let job = job.as_mut().expect("the slot has a job");
-        for xor in plan.xors() {
-            let operands = plan.operands(xor);
-            let forgotten = usize::from(planted!(XorForgetsOperand) && operands.len() > 1);
-            let operands = &operands[forgotten..];
-            let mut at = 0;
-            while at < xor.target.len.0 {
-                let left = xor.target.len.0 - at;
-                let len = operands.iter().map(|slice| Contents::run(slice.part(at, left)).0).min().unwrap_or(left);
-                assert!(len > 0, "an operand has what is to be XORed");
-                xor_part(job, contents, xor.target.part(at, len), operands.iter().map(|slice| slice.part(at, len)));
-                at += len;
-            }
-        }
-    }
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Transfer<'a> {
+    pub(super) parts: &'a Parts,
+    pub(super) goal: Goal,
+    /// The part that is being done.
+    pub(super) at: Lba,
+    pub(super) len: Sectors,
+    pub(super) plan: &'a mut Plan,
+    pub(super) content: Content<'a>,
+    /// The stripes' locks, where it has them.
+    pub(super) guard: Option<Guard<'a>>,
+    pub(super) pins: Pins<'a>,
+    /// What of a range was not in memory when a read looked.
+    wanted: &'a mut Vec<Extent>,
+    looked_up: Range<u64>,
+    /// Members that failed a read of this part, and how to do without them and the lost ones.
+    pub(super) unreadable: MemberSet,
+    detour: Option<Rc<Repair>>,
+    /// The members that were slow when it was planned.
+    pub(super) slow: MemberSet,
+    /// What exactly was failed, to be healed when the part has been done without it.
+    pub(super) damage: &'a mut Vec<Damage>,
+}
 
-    /// Lets what is about to be written take the place of what the cache holds of it, and leaves the new parity there.
-    pub(super) fn take_over(&mut self, id: JobId) {
-        let Self { jobs, cache, geometry, zeroes, .. } = self;
-        let Slot { job, plan, contents } = jobs.slot(id);
-        let job = job.as_mut().expect("the slot has a job");
-        let Some(cache) = cache else { return };
-        if !contents.flies() && job.work != Work::Destage {
-            let source = match (job.work, &job.buf) {
-                (Work::Write { .. }, Some(buf)) => Source::Request(buf, bytes(job.base(Buffer::Request))),
-                // What was read of a unit that is wrong without anybody knowing may be in memory.
-                (Work::Heal { stripe, .. }, _) if job.rest.is_some() => return cache.forget_clean(stripe),
-                (Work::Heal { .. } | Work::Rebuild { .. } | Work::Copy { .. }, _) => return,
-                _ => Source::Zeroes(zeroes),
-            };
-            let keeps = job.len.0 < geometry.stripe_sectors().0;
-            cache.take_over(geometry, (job.at, job.len), source, keeps, contents);
-        }
-        let Some(scratch) = job.scratch.as_ref().filter(|_| contents.flies()) else { return };
-        for io in plan.writes() {
-            let mut sector = io.sector.0;
-            for slice in plan.slices(io) {
-                let mut done = 0;
-                while slice.buffer == Buffer::Scratch && done < slice.len.0 {
-                    let chunk = geometry.chunk().0;
-                    let location = Location { member: io.member, sector: DiskSector(sector + done) };
-                    let Some(Owner::Parity { stripe, group, offset }) = geometry.owner(location) else { break };
-                    let part = slice.part(done, (chunk - offset.0).min(slice.len.0 - done));
-                    cache.put_parity(contents, stripe, group, offset, scratch.bytes(range(&part, Sectors(0))));
-                    done += part.len.0;
-                }
-                sector += slice.len.0;
-            }
-        }
-    }
-
-    /// Takes in the end of one of a job's disk operations.
-    pub(super) fn job_completed(&mut self, id: JobId, member: MemberIndex, result: &Result<(), DiskError>) {
-        let job = self.jobs.job(id);
-        let is_write = matches!(job.stage, Stage::Writes);
-        let is_read = matches!(job.stage, Stage::Reads);
-        job.pending -= 1;
-        self.queues[member.index()].depth -= 1;
-        match result {
-            Ok(()) if is_write && member.index() < self.geometry.members() => self.flusher.wrote(member),
-            Ok(()) => {}
-            Err(DiskError::Unsupported { op }) if op.name == OpName::Zero => {
-                self.cannot_zero = self.cannot_zero.with(member);
-                job.again = true;
-            }
-            Err(_) if member.index() >= self.geometry.members() => {}
-            Err(_) if is_write && planted!(WriteErrorIgnored) => {}
-            Err(error) => {
-                job.failed = job.failed.with(member);
-                if let DiskError::Io { op, .. } = error
-                    && is_read
-                {
-                    let (sector, len) = (self.record.sector(member, op.offset), op.len.whole_sectors());
-                    job.damage.push(Damage { member, sector, len, found: None });
-                }
-            }
-        }
-        if job.pending == 0 {
-            self.ready.push_back(id);
-        }
+impl Workspace {
+    /// Lets go of what the last transfer took from the cache.
+    pub(super) fn clear(&mut self) {
+        self.cached.clear();
+        self.damage.clear();
     }
 }
 
-/// A plan's operation on its way to the disk: one, or several where it has more segments than one can have.
-pub(super) struct Transfer {
-    op: DiskOp,
-    end: DiskSector,
-    issued: u32,
-}
-
-impl Transfer {
-    /// `end` is where the member's head is then.
-    pub(super) fn new(tag: u64, member: MemberIndex, kind: OpKind, offset: Bytes, end: DiskSector) -> Self {
-        Self { op: DiskOp { tag, member, kind, offset, segments: Segments::new() }, end, issued: 0 }
+impl<'a> Transfer<'a> {
+    /// A transfer that moves the request's memory, if there is any; no part of it is begun.
+    pub(super) fn new(parts: &'a Parts, space: &'a mut Workspace, goal: Goal, request: Option<Buf>) -> Self {
+        let Workspace { plan, cached, wanted, damage } = space;
+        let content = Content { request, base: Sectors(0), scratch: None, cached, zeroes: &parts.zeroes };
+        Self {
+            parts,
+            goal,
+            at: Lba(0),
+            len: Sectors(0),
+            plan,
+            content,
+            guard: None,
+            pins: Pins::default(),
+            wanted,
+            looked_up: 0..0,
+            unreadable: MemberSet::EMPTY,
+            detour: None,
+            slow: MemberSet::EMPTY,
+            damage,
+        }
     }
 
-    pub(super) fn push(&mut self, lease: Lease, spare: &mut Vec<Vec<Lease>>, submit: impl FnOnce(DiskOp)) {
-        if self.op.segments.last_mut().is_some_and(|last| last.extend_over(&lease)) {
-            return;
-        }
-        if self.op.segments.len() == SEGMENTS_MAX {
-            let DiskOp { tag, member, kind, offset, .. } = self.op;
-            let rest = Bytes(offset.0 + self.op.len().0);
-            let next = DiskOp { tag, member, kind, offset: rest, segments: Segments::new() };
-            submit(std::mem::replace(&mut self.op, next));
-            self.issued += 1;
-        }
-        let segments = &mut self.op.segments;
-        if segments.len() == segments.inline_size()
-            && !segments.spilled()
-            && let Some(mut list) = spare.pop()
-        {
-            list.extend(segments.drain(..));
-            *segments = Segments::from_vec(list);
-        }
-        segments.push(lease);
+    /// Begins a part, `base` sectors into the request's memory.
+    pub(super) fn begin(&mut self, at: Lba, len: Sectors, base: Sectors) {
+        (self.at, self.len, self.content.base) = (at, len, base);
+        self.unreadable = MemberSet::EMPTY;
     }
 
-    /// Submits what is left and says how many operations it came to.
-    pub(super) fn finish(self, queues: &mut [Queue], submit: impl FnOnce(DiskOp)) -> u32 {
-        let queue = &mut queues[self.op.member.index()];
-        queue.depth += self.issued + 1;
-        queue.head = self.end;
-        submit(self.op);
-        self.issued + 1
+    /// The parity stripes of the part: the first and the last.
+    pub(super) fn span(&self) -> (StripeId, StripeId) {
+        match self.goal {
+            Goal::Heal { stripe, .. }
+            | Goal::Scrub { stripe, .. }
+            | Goal::Rebuild { stripe, .. }
+            | Goal::Copy { stripe, .. } => (stripe, stripe),
+            _ => self.parts.members.stripes_of(self.at, self.len),
+        }
+    }
+
+    /// The members that can't be read in the part.
+    pub(super) fn lost(&self) -> MemberSet {
+        self.parts.members.lost(self.span().1)
+    }
+
+    /// Looks for a range in the cache: what is there is copied to the request's memory, what is missing is what is to
+    /// be read of it.
+    pub(super) fn look_up(&mut self, at: Lba, len: Sectors, base: Sectors) {
+        let Self { parts, content, wanted, .. } = self;
+        wanted.clear();
+        self.looked_up = at.0..at.0 + len.0;
+        let found = parts.writeback.with(|cache| {
+            if cache.is_empty() {
+                wanted.push(Extent::request(at, len));
+            } else {
+                let buf = content.request.as_mut().expect("a read has a buffer");
+                cache.read(at, len, buf, base.bytes(), wanted);
+            }
+            wanted.iter().map(|extent| extent.content.len.0).sum()
+        });
+        match found {
+            Some(missed) => parts.members.counters.borrow_mut().looked_up(len, Sectors(missed)),
+            None => wanted.push(Extent::request(at, len)),
+        }
+    }
+
+    /// Takes all of a range to be read of which nothing is in the cache.
+    pub(super) fn look_for_absent(&mut self, at: Lba, len: Sectors) {
+        let wanted = &mut *self.wanted;
+        wanted.clear();
+        self.looked_up = at.0..at.0 + len.0;
+        let _ = self.parts.writeback.with(|cache| cache.absent(at, len, wanted));
+    }
+
+    /// Plans the part: around members that are lost, that failed a read of it, and, where that can be, that are slow.
+    ///
+    /// # Errors
+    /// [`EngineError::Unreadable`]; [`EngineError::Frozen`]: a write may have changed parity and not data, or the other
+    /// way round.
+    pub(super) fn plan(&mut self) -> Result<(), EngineError> {
+        let members = &self.parts.members;
+        members.check_frozen()?;
+        self.consult_cache();
+        let last = self.span().1;
+        let base = members.detour(last);
+        self.find_detour(&base, members.lost(last), members.slow())?;
+        let Self { parts, content, plan, at, len, .. } = self;
+        let geometry = parts.geometry();
+        let repair = self.detour.as_deref().unwrap_or(&base);
+        let (missing, queues) = (members.missing(), members.operations.queues());
+        let view = View { geometry, repair, missing, cached: content.cached.cached(), queues: &queues };
+        let planner = &mut *parts.planner.borrow_mut();
+        let unreadable = EngineError::Unreadable { lba: *at, len: *len, members: self.unreadable };
+        let columns = (Sectors(at.0), *len);
+        let planned = match self.goal {
+            Goal::Read | Goal::Ahead | Goal::Destage if content.cached.extents().is_empty() => {
+                plan.clear();
+                Ok(())
+            }
+            Goal::Read | Goal::Ahead => planner.read(plan, &view, content.cached.extents()),
+            Goal::Destage => planner.write(plan, &view, content.cached.extents()).map(drop),
+            Goal::Write => planner.write(plan, &view, &[Extent::request(*at, *len)]).map(drop),
+            Goal::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(*at, *len)]).map(drop),
+            Goal::Heal { cell, .. } if missing.contains(geometry.member(cell)) => return Err(unreadable),
+            Goal::Heal { stripe, cell, start, .. } => planner.rebuild(plan, &view, stripe, [cell], (start, *len)),
+            Goal::Scrub { stripe, start } => planner.scrub(plan, &view, stripe, (Sectors(start.0 + at.0), *len)),
+            Goal::Rebuild { stripe, lacking } => {
+                let cells = cells_of(geometry, stripe, lacking.minus(lacking.minus(members.rebuilding())));
+                planner.rebuild(plan, &view, stripe, cells, columns)
+            }
+            Goal::Copy { member, .. } if missing.contains(member) => return Err(unreadable),
+            Goal::Copy { stripe, member } => {
+                let cells = cells_of(geometry, stripe, MemberSet::EMPTY.with(member));
+                planner.copy(plan, &view, stripe, cells, columns)
+            }
+        };
+        planned.map_err(|error| match error {
+            PlanError::Unreadable { .. } => unreadable,
+            error => EngineError::Plan(error),
+        })?;
+        members.counters.borrow_mut().planned(plan.methods());
+        Ok(())
+    }
+
+    /// Takes from the cache what the plan is made of: what a read still misses, what a destage writes, what the members
+    /// are known to hold.
+    fn consult_cache(&mut self) {
+        let Self { parts, content: Content { cached, .. }, wanted, at, len, .. } = self;
+        let (geometry, end) = (parts.geometry(), at.0 + len.0);
+        match self.goal {
+            Goal::Read | Goal::Ahead => {
+                cached.missing().extend(wanted.iter().filter_map(|extent| clip(extent, at.0..end)));
+            }
+            Goal::Destage if !cached.flies() => {
+                let stripe = geometry.stripe_sectors().0;
+                let _ = parts.writeback.with(|cache| {
+                    cache.take(geometry, at.0 / stripe..end.div_ceil(stripe), cached);
+                });
+            }
+            Goal::Write | Goal::Zero { .. } if !cached.flies() => {
+                let _ = parts.writeback.with(|cache| cache.look(geometry, *at, *len, cached));
+            }
+            _ => {}
+        }
+    }
+
+    /// Finds how to do without the members that failed a read of this part and without those that are lost by now, and,
+    /// where that can be, without those that are `slow`, too. `base` does without those that are lost.
+    fn find_detour(&mut self, base: &Repair, lost: MemberSet, slow: MemberSet) -> Result<(), EngineError> {
+        (self.detour, self.slow) = (None, slow);
+        let members = &self.parts.members;
+        let needed = self.unreadable.union(lost);
+        let wanted = needed.union(slow);
+        if wanted != lost {
+            self.detour = members.find_detour(wanted);
+        }
+        if self.detour.is_none() && needed != lost {
+            self.detour = members.find_detour(needed);
+        }
+        if self.detour.is_none() && (needed != lost || !base.is_total()) {
+            if matches!(self.goal, Goal::Scrub { .. }) || self.goal.is_write() && planted!(WriteNeedsAll) {
+                return Err(self.unreadable_error());
+            }
+            // What is enough for this part is not for another's: a mirror's copy may be on a member that is there, and
+            // a write may not need what can't be had. The planner finds out.
+            self.detour = Some(Rc::new(Repair::partial(&members.geometry, needed)));
+        }
+        Ok(())
+    }
+
+    /// Has the part planned again, in other memory where an operation that was given up may still fill what it has.
+    pub(super) fn renew_memory(&mut self) {
+        let is_filled = |buf: &mut Buf| buf.is_being_filled() && !planted!(LateMemoryKept);
+        let Some(old) = self.content.request.take_if(is_filled) else { return };
+        let mut new = Buf::zeroed(uraid_layout::Bytes(old.len() as u64));
+        let mut keep = |from: u64, to: u64| {
+            let range = content::bytes(Sectors(from))..content::bytes(Sectors(to));
+            new.bytes_mut(range.clone()).copy_from_slice(old.bytes(range));
+        };
+        // What is before the part was read; of the part, what was in the cache. What was not is read again.
+        let base = self.content.base.0;
+        keep(0, base);
+        let mut from = base;
+        for extent in self.wanted.iter().filter_map(|extent| clip(extent, self.at.0..self.looked_up.end)) {
+            keep(from, base + extent.content.start.0);
+            from = base + extent.content.start.0 + extent.content.len.0;
+        }
+        if !self.looked_up.is_empty() {
+            keep(from, base + self.looked_up.end - self.at.0);
+        }
+        self.content.request = Some(new);
+        old.disown();
+    }
+
+    /// Lets go of the working memory and the checksums that the plan needed.
+    pub(super) fn let_go(&mut self) {
+        self.content.scratch = None;
+        self.pins = Pins::default();
+    }
+
+    /// Makes a part that spans parity stripes end with its first, one that spans units with its first, and at last one
+    /// within a unit with its first block; false: it is none of them. So: what failed together need not fail there.
+    pub(super) fn narrow(&mut self) -> bool {
+        if matches!(self.goal, Goal::Destage | Goal::Heal { .. }) {
+            // It fails, and is tried again in smaller pieces.
+            return false;
+        }
+        let shorter = self.shorter();
+        if let Some(len) = shorter {
+            self.len = len;
+            self.unreadable = MemberSet::EMPTY;
+            self.damage.clear();
+        }
+        shorter.is_some()
+    }
+
+    /// The next smaller length of the part: its first parity stripe, its first unit, its first block.
+    fn shorter(&self) -> Option<Sectors> {
+        let geometry = self.parts.geometry();
+        let sizes = [geometry.stripe_sectors(), geometry.chunk(), BLOCK];
+        sizes.into_iter().map(|size| Sectors(size.0 - self.at.0 % size.0)).find(|&len| len < self.len)
+    }
+
+    /// Whether a block that has lost its checksum is taken for what was written there, as nothing else says what that
+    /// is. It is not as long as the block could be had if what can't be read elsewhere in the part were not in the way:
+    /// the part is made smaller, or tried again as a smaller one.
+    pub(super) fn has_to_believe(&self, at: Location) -> bool {
+        let (geometry, lost) = (self.parts.geometry(), self.lost());
+        let (without, needed) = (lost.with(at.member), self.unreadable.union(lost).with(at.member));
+        let gives_all = |without| Repair::new(geometry, without).is_ok();
+        if gives_all(needed) || self.can_read_without(needed) {
+            return false;
+        }
+        let gives_block = |(stripe, cell, _)| Repair::partial(geometry, without).has(geometry, stripe, cell);
+        let is_smaller_tried = match self.goal {
+            Goal::Ahead => true,
+            Goal::Read | Goal::Write | Goal::Zero { .. } => self.shorter().is_some(),
+            Goal::Destage => self.span().0 != self.span().1,
+            _ => false,
+        };
+        let is_read = matches!(self.goal, Goal::Read | Goal::Ahead);
+        !(is_smaller_tried && (gives_all(without) || is_read && geometry.cell_at(at).is_some_and(gives_block)))
+    }
+
+    /// Whether the part can be read though others are lost with these members.
+    fn can_read_without(&self, without: MemberSet) -> bool {
+        let geometry = self.parts.geometry();
+        let detour = Repair::partial(geometry, without);
+        match self.goal {
+            Goal::Read => (self.at.0..self.at.0 + self.len.0).all(|lba| {
+                let (stripe, unit, _) = geometry.split(Lba(lba));
+                detour.has(geometry, stripe, geometry.map(stripe).cell(unit))
+            }),
+            Goal::Heal { stripe, cell, .. } => detour.has(geometry, stripe, cell),
+            Goal::Copy { stripe, member } => {
+                cells_of(geometry, stripe, MemberSet::EMPTY.with(member)).all(|cell| detour.has(geometry, stripe, cell))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a member gave a block with this checksum, which was not the one that is known.
+    pub(super) fn has_found(&self, at: Location, sum: Sum) -> bool {
+        let is_same = |damage: &Damage| {
+            (damage.member, damage.sector, damage.len) == (at.member, at.sector, BLOCK) && damage.found == Some(sum)
+        };
+        let is_heal = matches!(self.goal, Goal::Heal { cell, found, .. } if self.len == BLOCK
+            && self.parts.geometry().member(cell) == at.member && found == Some(sum));
+        is_heal || self.damage.iter().any(is_same)
+    }
+
+    /// The error of a part that can't be read.
+    pub(super) fn unreadable_error(&self) -> EngineError {
+        EngineError::Unreadable { lba: self.at, len: self.len, members: self.unreadable }
+    }
+
+    /// Ends what flies of the cache for the transfer, with this error or none. False: nothing flew.
+    pub(super) fn settle(&mut self, error: Option<&EngineError>) -> bool {
+        self.parts.writeback.settle(self.parts.geometry(), self.content.cached, error)
+    }
+
+    /// Counts what the transfer found and could not do without.
+    pub(super) fn give_up_on_damage(&mut self) {
+        for Damage { member, .. } in self.damage.drain(..) {
+            self.parts.members.counters.borrow_mut().unrepairable(member);
+            // What could not be written out is told of by itself for as long as that lasts: it is still in memory.
+            if self.goal != Goal::Destage {
+                self.parts.members.troubled.borrow_mut().note_lost(MemberSet::EMPTY.with(member));
+            }
+        }
     }
 }
 
-/// Does a XOR of slices that are each in one piece.
-fn xor_part<T>(job: &mut Job<T>, contents: &Contents, target: Slice, operands: impl Iterator<Item = Slice> + Clone) {
-    let request = job.base(Buffer::Request);
-    let base = move |buffer| if buffer == Buffer::Request { request } else { Sectors(0) };
-    let of = |buffer| {
-        let slices = operands.clone().filter(move |slice| slice.buffer == buffer);
-        slices.map(move |slice| range(&slice, base(buffer)))
-    };
-    let (here, own, other, foreign) = match target.buffer {
-        Buffer::Scratch => (job.scratch.as_mut(), Buffer::Scratch, job.buf.as_ref(), Buffer::Request),
-        _ => (job.buf.as_mut(), Buffer::Request, job.scratch.as_ref(), Buffer::Scratch),
-    };
-    let here = here.expect("a plan's target has memory");
-    let (sum, mut sources) = here.disjoint(range(&target, base(own)), of(own));
-    sources.extend(of(foreign).map(|range| other.expect("a plan's operand has memory").bytes(range)));
-    let cached = operands.filter(|slice| slice.buffer == Buffer::Cache);
-    sources.extend(cached.flat_map(|slice| contents.pieces(slice)).map(|(page, range)| &page.bytes()[range]));
-    xor_into(sum, &sources);
-}
+impl Goal {
+    /// Whether it changes the members.
+    pub(super) fn is_write(self) -> bool {
+        !matches!(self, Self::Read | Self::Ahead | Self::Scrub { .. })
+    }
 
-/// The bytes of a slice in a buffer of which the part's own begin at `base`.
-pub(super) fn range(slice: &Slice, base: Sectors) -> Range<usize> {
-    let start = base.0 + slice.start.0;
-    bytes(Sectors(start))..bytes(Sectors(start + slice.len.0))
-}
+    /// Whether it writes only what nobody on record relies on.
+    pub(super) fn is_sweep(self) -> bool {
+        matches!(self, Self::Rebuild { .. } | Self::Copy { .. })
+    }
 
-fn bytes(sectors: Sectors) -> usize {
-    usize::try_from(sectors.bytes().0).expect("a buffer fits the address space")
-}
-
-fn lease_to_fill<T>(job: &mut Job<T>, slice: &Slice) -> Lease {
-    let (buf, range) = place_to_fill(job, slice);
-    buf.lease_write(range)
-}
-
-/// The memory of a slice that was read.
-pub(super) fn bytes_to_fill<'a, T>(job: &'a mut Job<T>, slice: &Slice) -> &'a mut [u8] {
-    let (buf, range) = place_to_fill(job, slice);
-    buf.bytes_mut(range)
-}
-
-fn place_to_fill<'a, T>(job: &'a mut Job<T>, slice: &Slice) -> (&'a mut Buf, Range<usize>) {
-    let base = job.base(slice.buffer);
-    let buf = match slice.buffer {
-        Buffer::Request => &mut job.buf,
-        Buffer::Scratch => &mut job.scratch,
-        Buffer::Cache | Buffer::Zeroes => unreachable!("a read fills the request's memory or the plan's"),
-    };
-    (buf.as_mut().expect("a plan's slice has memory"), range(slice, base))
-}
-
-/// The memory of a slice that is written, in order.
-pub(super) fn for_each_lease<T>(
-    job: &Job<T>,
-    contents: &Contents,
-    zeroes: &Buf,
-    slice: Slice,
-    mut each: impl FnMut(Lease),
-) {
-    let (buf, piece) = match slice.buffer {
-        Buffer::Cache => return contents.pieces(slice).for_each(|(page, range)| each(page.part(range))),
-        Buffer::Request => (job.buf.as_ref(), slice.len),
-        Buffer::Scratch => (job.scratch.as_ref(), slice.len),
-        Buffer::Zeroes => (Some(zeroes), ZEROES_BYTES.whole_sectors()),
-    };
-    let buf = buf.expect("a plan's slice has memory");
-    let base = job.base(slice.buffer);
-    for at in (0..slice.len.0).step_by(usize::try_from(piece.0).expect("a length fits the address space")) {
-        let mut part = slice.part(at, piece.0.min(slice.len.0 - at));
-        if slice.buffer == Buffer::Zeroes {
-            part.start = Sectors(0);
+    /// Whose share of the members its operations count to.
+    pub(super) fn class(self) -> Class {
+        match self {
+            Self::Read | Self::Ahead => Class::Read,
+            Self::Write | Self::Zero { .. } => Class::Write,
+            Self::Destage | Self::Heal { .. } => Class::Background,
+            Self::Scrub { .. } => Class::Scrub,
+            Self::Rebuild { .. } | Self::Copy { .. } => Class::Rebuild,
         }
-        each(buf.lease_read(range(&part, base)));
     }
 }
 
 /// Where an operation ends on its member.
-fn end(io: &DiskIo) -> DiskSector {
+pub(super) fn end(io: &DiskIo) -> DiskSector {
     DiskSector(io.sector.0 + io.len.0)
+}
+
+/// The cells of a stripe that members have.
+fn cells_of(geometry: &Geometry, stripe: StripeId, members: MemberSet) -> impl Iterator<Item = Cell> + '_ {
+    let cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
+    cells.filter(move |&cell| members.contains(geometry.member(cell)))
+}
+
+/// What of an extent is within a part, from whose start its content counts.
+fn clip(extent: &Extent, part: Range<u64>) -> Option<Extent> {
+    let (start, end) = (extent.lba.0.max(part.start), (extent.lba.0 + extent.content.len.0).min(part.end));
+    let (from, len) = (Sectors(start.saturating_sub(part.start)), Sectors(end.saturating_sub(start)));
+    let content = Slice { buffer: extent.content.buffer, start: from, len };
+    (start < end).then_some(Extent { lba: Lba(start), content })
 }

@@ -1,15 +1,9 @@
 //! What is wrong with members, beside that they are missing: who keeps somebody waiting, who failed what nobody could
 //! make good, whose failure has frozen the array.
 //!
-//! Facts alone: what they are called, and what is to be done, somebody else says. Time is [`Engine::tick`].
-
-use std::time::Duration;
+//! Facts alone: what they are called, and what is to be done, somebody else says.
 
 use uraid_layout::{MemberIndex, MemberSet};
-
-use super::Engine;
-use crate::cache::TICK;
-use crate::disk::Disk;
 
 /// Members that need somebody's attention; one may need it for several reasons.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,36 +74,22 @@ impl Troubled {
     pub(super) fn wants_ticks(&self) -> bool {
         !self.stalled.is_empty()
     }
-}
 
-impl<D: Disk, T> Engine<D, T> {
-    /// What is wrong with members that are there.
-    pub fn troubles(&self) -> Troubles {
-        let &Troubled { stalled, failed, failed_before, frozen_by, is_partial } = &self.troubled;
-        let present = |members: MemberSet| members.minus(self.record.missing());
-        let roomless = present(self.disk.roomless());
+    /// Notes who keeps somebody waiting, as of now.
+    pub(super) fn set_stalled(&mut self, members: MemberSet) {
+        self.stalled = members;
+    }
+
+    /// What is wrong with members that are `present`, of which `roomless` wait for room, and `kept` make many errors.
+    pub(super) fn among(&self, present: MemberSet, roomless: MemberSet, kept: MemberSet) -> Troubles {
+        let there = |members: MemberSet| members.minus(members.minus(present));
+        let roomless = there(roomless);
         Troubles {
-            stalled: present(stalled).minus(roomless),
+            stalled: there(self.stalled).minus(roomless),
             roomless,
-            failing: present(failed.union(failed_before).union(self.errors.kept())),
-            frozen_by,
-            is_partial,
+            failing: there(self.failed.union(self.failed_before).union(kept)),
+            frozen_by: self.frozen_by,
+            is_partial: self.is_partial,
         }
-    }
-
-    /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it
-    /// has none.
-    pub fn waits_for(&self, member: MemberIndex) -> Option<Duration> {
-        let awaited = self.disk.pending().filter(|op| op.member == member && !op.is_abandoned);
-        awaited.map(|op| op.age).max().map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
-    }
-
-    /// Notes who has had something for longer than `most` ticks, after whoever can be given up was.
-    pub(super) fn note_stalled(&mut self, most: Option<u64>) {
-        // What waits for room has its reason, and does not stall when there is some.
-        let excused = self.record.missing().union(self.disk.roomless());
-        let is_late = |age: u64| most.is_some_and(|most| age >= most) && !planted!(StallUnseen);
-        let late = self.disk.pending().filter(|op| is_late(op.age) && !op.is_abandoned && !self.is_seat(op.member));
-        self.troubled.stalled = late.map(|op| op.member).collect::<MemberSet>().minus(excused);
     }
 }

@@ -10,7 +10,7 @@ use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement};
 
 use crate::content::Storm;
 use crate::faults::assert_recorded;
-use crate::support::{CHUNK, RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, run_all, write};
+use crate::support::{CHUNK, RAID5, Random, Shape, TestEngine, buf, noise, rm2, run, write};
 
 /// Sectors of a region of a mirror of small chunks: a mebibyte.
 pub(crate) const REGION: u64 = 2048;
@@ -93,16 +93,26 @@ fn an_array_without_a_bitmap_pays_nothing() {
     }
 }
 
-/// Whoever comes while the bitmap is being written goes into the next write of it, all together.
+/// Whoever comes together is in one write of the bitmap; whoever comes while it is being written goes into the next
+/// one, all together.
 #[test]
 fn those_who_wait_share_a_round() {
     let mut engine = mirrors().engine(MemberSet::EMPTY, Order::Fifo);
     write(&mut engine, 0, &noise(1, 8)).expect("written");
     metadata(&mut engine);
     let at = |region: u64| Command::Write { lba: Lba(region * REGION), buf: buf(&noise(region, 8)), fua: false };
-    let results = run_all(&mut engine, (1..8).chain(1..8).map(at).collect());
-    assert!(results.iter().all(Result::is_ok), "{results:?}");
-    assert_eq!(metadata(&mut engine), (4, 4), "the first's, and everybody else's");
+    let mut replies = Vec::new();
+    engine.disk_mut().allow_reaps(0);
+    for regions in [1..3, 3..8, 1..8] {
+        regions.for_each(|region| engine.submit(region, at(region)));
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    assert_eq!((replies.len(), engine.in_flight()), (0, 14), "the first round is under way");
+    engine.disk_mut().allow_reaps(usize::MAX);
+    engine.turn(&mut replies).expect("memory does not break");
+    assert_eq!((replies.len(), engine.in_flight()), (14, 0));
+    assert!(replies.iter().all(|reply| reply.result.is_ok()), "{replies:?}");
+    assert_eq!(metadata(&mut engine), (4, 4), "the first ones', and everybody else's");
     assert_eq!(set(&engine), (0..8).collect::<Vec<_>>());
 }
 

@@ -112,7 +112,7 @@ fn every_lost_set_is_rebuilt_in_one_pass() {
             assert_encoded(&engine, &content, &context);
             let used = engine.geometry().used_sectors().bytes().0;
             for member in engine.geometry().all_members().iter() {
-                let (now, then) = (engine.counters().member(member), before.member(member));
+                let (now, then) = (*engine.counters().member(member), *before.member(member));
                 let (read, written) = (now.read_bytes - then.read_bytes, now.written_bytes - then.written_bytes);
                 if lost.contains(member) {
                     assert_eq!(
@@ -750,7 +750,7 @@ fn a_new_member_does_not_inherit_what_is_counted_of_the_old_one() {
     drop(run(&mut engine, fail(slot)).expect("given up"));
     let new = new_member(&mut engine, &shape, slot, 1);
     drop(run(&mut engine, new).expect("it joins"));
-    let counters = engine.counters().member(slot);
+    let counters = *engine.counters().member(slot);
     assert_eq!((counters.errors, counters.repaired), (0, 0), "it is another one");
     assert!(counters.written_bytes > 0);
 }

@@ -75,11 +75,11 @@ fn each_unit_of_the_old_member_is_read_once_and_nothing_of_the_others() {
                 .count() as u64
                 * 512;
             for member in engine.geometry().all_members().iter() {
-                let (now, then) = (engine.counters().member(member), before.member(member));
+                let (now, then) = (*engine.counters().member(member), *before.member(member));
                 // The new member begins with nothing, and is not asked for anything yet.
-                let then = if member == slot { &MemberCounters::default() } else { then };
+                let then = if member == slot { MemberCounters::default() } else { then };
                 let moved = |counters: &MemberCounters| (counters.read_bytes, counters.written_bytes);
-                assert_eq!(moved(now), moved(then), "{context}: member {member}");
+                assert_eq!(moved(&now), moved(&then), "{context}: member {member}");
             }
             // The old member is at the seat now.
             let (old, new) = (engine.disk().inner.counters(seat), engine.disk().inner.counters(slot));

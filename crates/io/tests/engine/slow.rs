@@ -485,7 +485,7 @@ fn a_scrub_goes_around_a_slow_member() {
             turn(&mut engine);
             engine.tick();
         }
-        let status = engine.scrub().expect("started");
+        let status = engine.scrub().expect("started").clone();
         assert!(!status.is_running && status.mismatched == Sectors(0), "{shape:?}: {status:?}");
         assert!(status.unchecked > Sectors(0), "{shape:?}: what could not be read was not checked");
         engine.disk_mut().let_go(member(2), OpName::Read);

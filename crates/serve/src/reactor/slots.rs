@@ -10,7 +10,8 @@ use crate::disk::LiveDisk;
 
 /// The members in the slots.
 pub(super) fn members<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<Member> {
-    let slots = engine.superblock().slots.iter().zip(engine.disk().members());
+    let superblock = engine.superblock();
+    let slots = superblock.slots.iter().zip(engine.disk().members());
     slots.map(|(slot, member)| Member::new(slot.member, member.as_ref().map(|member| member.path()))).collect()
 }
 

@@ -90,7 +90,7 @@ impl Snapshot {
             cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
             log: engine.log_fill(),
             logs: engine.geometry().all_members().iter().map(|member| engine.log_fill_of(member)).collect(),
-            scrub: engine.scrub().cloned(),
+            scrub: engine.scrub().as_deref().cloned(),
             scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
             replacement: slots::replacement(&engine),

@@ -333,7 +333,8 @@ impl Client<'_> {
         if self.disk.is_busy(slot) {
             return;
         }
-        if let Ok(joining) = returning(Path::new("returning"), &own, self.engine.superblock()) {
+        let joining = returning(Path::new("returning"), &own, &self.engine.superblock());
+        if let Ok(joining) = joining {
             self.is_changing = true;
             let submitted = Submitted::Join { slot, before: own.member, lingers: Lingers::Yes };
             self.submit(submitted, Command::Join(Box::new(joining)));

@@ -1,0 +1,784 @@
+//! The engine: commands in, disk operations out, completions in, replies out.
+//!
+//! Each operation is one straight line of waits and decisions in [`ops`] or [`background`], over parts that own their
+//! state. Operations run as tasks of the engine's own executor, on one thread. It knows no clock, socket, thread or
+//! file, so that simulated members can run it step by step.
+//!
+//! Invariants:
+//! - What changes parity holds the locks of its stripes ([`locks`]).
+//! - No member is written before all of them are durably marked dirty, but what nobody relies on yet of one that is
+//!   being rebuilt ([`members`]).
+//! - Where there is a log, nothing is written in place before the log durably has it ([`log`]).
+//! - Where there is a write-intent bitmap, nothing is written before all members durably have the bits of what is
+//!   ([`intent`]).
+//! - No write is acknowledged before every member that missed it is durably recorded as failed.
+//! - Memory that a disk operation was given is touched by nobody until the operation completes ([`operations`]).
+//! - At steady state a command allocates nothing.
+
+mod admission;
+mod background;
+mod change;
+mod command;
+mod core;
+mod counters;
+mod damage;
+mod error;
+mod executor;
+mod flusher;
+mod inspect;
+mod intent;
+mod leniency;
+mod locks;
+mod log;
+mod members;
+mod memory;
+mod operations;
+mod ops;
+mod parts;
+mod patience;
+mod rate;
+mod record;
+mod replies;
+mod shares;
+mod stuck;
+mod sums;
+mod sweeper;
+mod tasks;
+mod transfer;
+mod troubles;
+mod work;
+mod writeback;
+
+use std::cell::Ref;
+use std::fmt;
+use std::rc::Rc;
+use std::time::Duration;
+
+use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, StripeId};
+
+pub use background::copy::Replacement;
+pub use background::rebuild::Progress;
+pub use background::scrub::{Blame, Mismatch, ScrubStatus};
+pub use change::Joining;
+pub use command::{CacheMode, Command, Reply};
+pub use counters::{Counters, Fill, MemberCounters, ScrubCounters};
+pub use error::EngineError;
+pub(crate) use error::named;
+pub use inspect::survives;
+pub use patience::Deadlines;
+pub use record::Record;
+pub use stuck::Stuck;
+pub use troubles::Troubles;
+
+pub use crate::format::superblock::ScrubMode;
+
+use crate::array::Overlay;
+use crate::buf::Pool;
+use crate::cache::{Cache, TICK, Unwritten};
+use crate::disk::{Completion, Disk, DiskError};
+use crate::format::bitmap::Bitmap;
+use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
+use background::rebuild::{Rebuild, quantum};
+use change::Change;
+use core::Core;
+use executor::{Desk, Executor};
+use operations::Caller;
+use ops::write::Request;
+use parts::Parts;
+use patience::Patience;
+use replies::Ticket;
+use sweeper::Sweeper;
+use tasks::Tasks;
+use transfer::{Goal, Workspace};
+use work::{Work, perform};
+
+/// Runs commands on the members behind `D`; `T` is what the caller wants back with a reply.
+pub struct Engine<D, T> {
+    disk: D,
+    core: Rc<Core>,
+    executor: Executor<Work>,
+    patience: Patience,
+    tokens: Tokens<T>,
+    completions: Vec<Completion>,
+}
+
+/// The callers' tokens, by ticket.
+#[derive(Debug)]
+struct Tokens<T> {
+    slots: Vec<Option<T>>,
+    free: Vec<Ticket>,
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// An engine for the members that `record` describes, at least as many of them present as the level needs. One that
+    /// is read-only gives what can be had where fewer are.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
+    pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
+        let tasks = Rc::new(Tasks::default());
+        let core = Rc::new(Core::new(Parts::new(&tasks, geometry, record, is_read_only)?));
+        core.rebuild.restart(&core.parts);
+        let worker = Rc::clone(&core);
+        let executor = Executor::new(tasks, move |desk| serve(Rc::clone(&worker), desk));
+        let tokens = Tokens { slots: Vec::new(), free: Vec::new() };
+        Ok(Self { disk, core, executor, patience: Patience::default(), tokens, completions: Vec::new() })
+    }
+
+    /// The engine with a cache of up to `size`, which takes in the memory of writes; their buffers should be of `pool`.
+    ///
+    /// # Panics
+    /// When commands were submitted already.
+    #[must_use]
+    pub fn with_cache(self, mode: CacheMode, pool: Pool, size: Bytes) -> Self {
+        assert_eq!(self.in_flight(), 0, "a cache is there from the start");
+        let parts = &self.core.parts;
+        let mut cache = Cache::new(parts.geometry(), pool, size);
+        if let Some(log) = &parts.log {
+            cache.limit_runs(log.stripes_max());
+        }
+        parts.writeback.install(cache, mode == CacheMode::WriteBack);
+        self
+    }
+
+    /// The engine of an array that is only read, with what its log has over what its members hold.
+    #[must_use]
+    pub(crate) fn with_overlay(self, overlay: Overlay) -> Self {
+        *self.core.parts.overlay.borrow_mut() = overlay;
+        self
+    }
+
+    /// The engine, with the bits that have to be taken to be set where the array has a write-intent bitmap or a log:
+    /// what was found on the members. Without them those of a clean and whole array are none, and those of another all.
+    ///
+    /// # Panics
+    /// When there are bits and the array has no bitmap, or one of other regions.
+    #[must_use]
+    pub fn with_intent(self, set: Option<Bitmap>) -> Self {
+        if let Some(set) = set {
+            self.core.parts.intent.restart(set);
+            self.core.rebuild.restart(&self.core.parts);
+        }
+        self
+    }
+
+    /// The engine, which rebuilds by itself what is to be rebuilt.
+    #[must_use]
+    pub fn with_rebuild(self) -> Self {
+        if !self.core.parts.members.is_read_only() {
+            self.core.rebuild.turn_on();
+        }
+        self
+    }
+
+    /// The engine with read-ahead into its cache, of up to `largest` for each stream of reads and a share of the cache.
+    /// It pays where members are slower than memory: what was read ahead is copied once more.
+    ///
+    /// # Panics
+    /// When the engine has no cache.
+    #[must_use]
+    pub fn with_read_ahead(self, largest: Bytes) -> Self {
+        self.core.ahead.install(&self.core.parts, largest);
+        self
+    }
+
+    /// Takes the engine apart when it has nothing left to do.
+    ///
+    /// # Panics
+    /// When commands are in flight.
+    pub fn into_parts(self) -> (D, Geometry, Record) {
+        assert_eq!(self.in_flight(), 0, "an engine that is taken apart is idle");
+        let Self { disk, core, executor, .. } = self;
+        // Its workers use the core.
+        drop(executor);
+        let core = Rc::into_inner(core).expect("workers are all that shares the core");
+        let (geometry, record) = core.parts.members.into_parts();
+        (disk, geometry, record)
+    }
+
+    /// Commands that have no reply yet, and destaging, read-ahead, healing and parts of a scrub under way.
+    pub fn in_flight(&self) -> usize {
+        self.core.in_flight()
+    }
+
+    /// Whether replies wait for the next turn.
+    pub fn has_replies(&self) -> bool {
+        self.core.parts.replies.has_any()
+    }
+
+    /// Starts a command; its reply comes from this or a later [`Engine::turn`]. Disk operations are queued, and go out
+    /// with the next turn.
+    pub fn submit(&mut self, token: T, command: Command) {
+        let ticket = self.tokens.issue(token);
+        self.begin(ticket, command);
+        self.send();
+    }
+
+    /// Sends what is queued to the members, takes in what they completed, goes on with the commands that waited for it,
+    /// and appends the replies. Returns when the members have nothing more to say for now.
+    ///
+    /// # Errors
+    /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.
+    pub fn turn(&mut self, replies: &mut Vec<Reply<T>>) -> Result<(), EngineError> {
+        self.begin_turn();
+        loop {
+            self.run();
+            self.begin_background();
+            self.begin_rounds();
+            self.send();
+            self.disk.kick().map_err(EngineError::Device)?;
+            let is_idle = !self.take_in_completions();
+            self.patience.note_slow(&self.core.parts);
+            if is_idle && self.executor.is_idle() && !self.wants_rounds() {
+                let Self { core, tokens, .. } = self;
+                core.parts.replies.drain(|(ticket, result)| {
+                    replies.push(Reply { token: tokens.redeem(ticket), result });
+                });
+                return Ok(());
+            }
+        }
+    }
+
+    /// Notes that [`TICK`] has passed: what is old, or not disturbed by clients, is written out by the next turns, and
+    /// what nobody writes any more is taken out of the write-intent bitmap; a scrub may read on, and what is overdue is
+    /// given up.
+    pub fn tick(&mut self) {
+        let core = Rc::clone(&self.core);
+        let parts = &core.parts;
+        let _ = parts.writeback.with(Cache::tick);
+        if parts.intent.tick(&parts.members, &parts.flusher) {
+            self.executor.start(Work::Sync);
+        }
+        core.scrubber.with_sweep(Sweeper::tick);
+        parts.repairs.rebuild.borrow_mut().tick();
+        parts.repairs.copy.borrow_mut().tick();
+        self.disk.tick();
+        self.patience.tick(parts, self.disk.roomless(), |member| self.disk.kin(member));
+        self.send();
+    }
+
+    /// Checks a command and begins it, unless a change of who is there holds it back.
+    fn begin(&mut self, ticket: Ticket, command: Command) {
+        let core = Rc::clone(&self.core);
+        let parts = &core.parts;
+        let Some(command) = core.hold_back(ticket, command) else { return };
+        let is_close = matches!(command, Command::Close);
+        if !is_close {
+            parts.repairs.rebuild.borrow_mut().note_activity();
+            parts.repairs.copy.borrow_mut().note_activity();
+        }
+        let command = match admission::admit(parts, command) {
+            Ok(Some(command)) => command,
+            Ok(None) => return parts.replies.give(ticket, Ok(None)),
+            Err(error) => return parts.replies.give(ticket, Err(error)),
+        };
+        if !matches!(command, Command::Join(_) | Command::Replace(_)) {
+            core.scrubber.with_sweep(Sweeper::note_activity);
+            let _ = parts.writeback.with(Cache::note_activity);
+        }
+        let write = |goal, start: Lba, range, buf, fua| Request { ticket, goal, start, range, buf, fua };
+        match command {
+            Command::Join(joining) => self.begin_change(Some(ticket), Change::Join(*joining)),
+            Command::Replace(joining) => self.begin_change(Some(ticket), Change::Replace(*joining)),
+            Command::Read { lba, buf } => {
+                let len = Bytes(buf.len() as u64).whole_sectors();
+                self.executor.start(Work::Read(ticket, lba, buf));
+                if let Some(prefetch) = core.ahead.note_read(parts, lba, len) {
+                    self.executor.start(Work::Prefetch(prefetch));
+                }
+            }
+            Command::Write { lba, buf, fua } => {
+                let len = Bytes(buf.len() as u64).whole_sectors();
+                let through = if fua {
+                    lba..Lba(lba.0 + len.0)
+                } else {
+                    parts.writeback.take_in(parts.geometry(), lba, len, &buf)
+                };
+                if through.is_empty() {
+                    return parts.replies.give(ticket, Ok(None));
+                }
+                self.executor.start(Work::Write(write(Goal::Write, lba, through, Some(buf), fua)));
+            }
+            Command::WriteZeroes { lba, len, fua, may_punch } => {
+                let range = lba..Lba(lba.0 + len.0);
+                self.executor.start(Work::Write(write(Goal::Zero { may_punch }, lba, range, None, fua)));
+            }
+            Command::Trim { lba, len, fua } => {
+                let (goal, range) = (Goal::Zero { may_punch: true }, lba..Lba(lba.0 + len.0));
+                self.executor.start(Work::Write(write(goal, lba, range, None, fua)));
+            }
+            Command::Flush => self.executor.start(Work::Flush(ticket)),
+            Command::Close => {
+                self.stop_scrub();
+                self.executor.start(Work::Close(ticket));
+            }
+            Command::Fail { member } => self.executor.start(Work::Fail(ticket, member)),
+        }
+    }
+
+    /// Begins a change of who is there: from now on commands wait.
+    fn begin_change(&mut self, ticket: Option<Ticket>, change: Change) {
+        self.core.begin_change(&change);
+        self.executor.start(Work::Change(ticket, Box::new(change)));
+    }
+
+    /// Goes on with every task that can, and with commands that were held back.
+    fn run(&mut self) {
+        loop {
+            self.executor.run();
+            let released = self.core.take_released();
+            if released.is_empty() {
+                return;
+            }
+            released.into_iter().for_each(|(ticket, command)| self.begin(ticket, command));
+        }
+    }
+
+    fn begin_turn(&mut self) {
+        let Core { parts, scrubber, .. } = &*self.core;
+        parts.writeback.begin_turn();
+        scrubber.begin_turn();
+        for sweep in [&parts.repairs.rebuild, &parts.repairs.copy] {
+            let most = quantum(parts, &sweep.borrow());
+            sweep.borrow_mut().begin_turn(most);
+        }
+    }
+
+    /// Begins what is to go on in the background, as far as there is room for it.
+    fn begin_background(&mut self) {
+        let core = Rc::clone(&self.core);
+        let parts = &core.parts;
+        if parts.repairs.is_held.get() {
+            return;
+        }
+        while let Some(stripes) = parts.writeback.next_run() {
+            self.executor.start(Work::Destage(stripes));
+        }
+        while let Some(piece) = parts.repairs.heals.next() {
+            self.executor.start(Work::Heal(piece));
+        }
+        while let Some(part) = core.scrubber.next(parts) {
+            self.executor.start(Work::Scrub(part));
+        }
+        while let Some(stripe) = core.rebuild.next(parts) {
+            self.executor.start(Work::Rebuild(stripe));
+        }
+        if core.rebuild.wants_step(parts) {
+            self.executor.start(Work::SaveRebuild);
+        }
+        if core.rebuild.may_go_on(parts, &parts.repairs.copy.borrow()) {
+            while let Some(stripe) = core.copies.next(parts) {
+                self.executor.start(Work::Copy(stripe));
+            }
+            if let Some(change) = core.copies.next_change(parts) {
+                self.begin_change(None, change);
+            }
+        }
+    }
+
+    /// Begins the rounds of superblocks, bitmap and log that somebody waits for, and writes checksums.
+    fn begin_rounds(&mut self) {
+        let core = Rc::clone(&self.core);
+        let parts = &core.parts;
+        if parts.log.as_ref().is_some_and(log::Log::wants_commit) {
+            self.executor.start(Work::Commit);
+        }
+        if parts.members.wants_record_round() {
+            self.executor.start(Work::KeepRecord);
+        }
+        if parts.intent.wants_round() {
+            self.executor.start(Work::KeepIntent);
+        }
+        if parts.sums.as_ref().is_some_and(|sums| sums.write_dirty(&parts.members)) {
+            parts.wake_repairs();
+        }
+    }
+
+    /// Whether rounds of superblocks or of the bitmap have been asked for since.
+    fn wants_rounds(&self) -> bool {
+        let Parts { members, intent, .. } = &self.core.parts;
+        members.wants_record_round() || intent.wants_round()
+    }
+
+    /// Hands what is to be done to the members.
+    fn send(&mut self) {
+        let Self { disk, core, .. } = self;
+        core.parts.members.operations.drain_orders(|order| operations::carry_out(order, disk));
+    }
+
+    /// Takes in what the members have completed, and what was given up; whether there was any.
+    fn take_in_completions(&mut self) -> bool {
+        let operations = &self.core.parts.members.operations;
+        self.disk.reap(&mut self.completions);
+        let mut has_any = !self.completions.is_empty();
+        for completion in self.completions.drain(..) {
+            if let Some((caller, member, result)) = operations.ended(completion) {
+                ended(&self.core.parts, caller, member, &result);
+            }
+        }
+        while let Some((caller, member, result)) = operations.next_given_up() {
+            has_any = true;
+            ended(&self.core.parts, caller, member, &result);
+        }
+        has_any
+    }
+
+    /// The array's geometry.
+    pub fn geometry(&self) -> &Geometry {
+        self.core.parts.geometry()
+    }
+
+    /// The members that are not there.
+    pub fn missing(&self) -> MemberSet {
+        self.core.parts.members.missing()
+    }
+
+    /// What was done so far.
+    pub fn counters(&self) -> Ref<'_, Counters> {
+        self.core.parts.members.counters.borrow()
+    }
+
+    /// The members, for waiting on them.
+    pub fn disk(&self) -> &D {
+        &self.disk
+    }
+
+    /// The members, for what only their kind knows.
+    pub fn disk_mut(&mut self) -> &mut D {
+        &mut self.disk
+    }
+
+    /// Whether every member can zero a range without being sent zeros, as far as is known.
+    pub fn can_zero(&self) -> bool {
+        self.core.parts.members.cannot_zero().is_empty()
+    }
+
+    /// Notes that parity has been brought into agreement since the members were opened: closing them may mark them
+    /// clean.
+    pub fn trust_parity(&mut self) {
+        self.core.parts.members.trust_parity();
+    }
+
+    /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
+    pub fn wants_turn(&self) -> bool {
+        let Core { parts, scrubber, rebuild, .. } = &*self.core;
+        let is_sweeping = parts.repairs.rebuild.borrow().wants_turn() && rebuild.is_waiting(parts)
+            || parts.repairs.copy.borrow().wants_turn() && self.is_copying();
+        parts.writeback.wants_turn() || scrubber.wants_turn(parts.geometry()) || is_sweeping
+    }
+
+    fn is_copying(&self) -> bool {
+        let Core { parts, rebuild, .. } = &*self.core;
+        rebuild.may_go_on(parts, &parts.repairs.copy.borrow()) && parts.members.twin().is_some()
+    }
+
+    /// Whether something is to be done as time passes: call [`Engine::tick`] then.
+    pub fn wants_ticks(&self) -> bool {
+        let Core { parts, scrubber, rebuild, .. } = &*self.core;
+        let is_background = scrubber.is_running() || rebuild.is_waiting(parts) || self.is_copying();
+        let is_late = !self.slow().is_empty() || parts.members.troubled.borrow().wants_ticks();
+        let is_patient = parts.members.operations.wants_ticks() || self.disk.wants_ticks() || is_late;
+        self.is_dirty() || parts.intent.is_settling(&parts.members) || is_background || is_patient
+    }
+
+    /// Whether replied-to content waits in memory.
+    pub fn is_dirty(&self) -> bool {
+        self.cache().is_some_and(|cache| cache.is_dirty())
+    }
+
+    /// Forgets clean content, so that its pool can lend `need` more to a request.
+    pub fn reclaim(&mut self, need: Bytes) {
+        let _ = self.core.parts.writeback.with(|cache| cache.reclaim(need));
+    }
+
+    /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something.
+    /// What is under way still ends.
+    pub fn wind_down(&mut self) {
+        self.stop_scrub();
+        self.core.parts.repairs.rebuild.borrow_mut().close();
+        self.core.parts.repairs.copy.borrow_mut().close();
+    }
+
+    /// Limits how long operations on members may take, from now on; at first there are no limits. Time is
+    /// [`Engine::tick`].
+    pub fn set_deadlines(&mut self, deadlines: Deadlines) {
+        self.patience.set(deadlines, &self.core.parts);
+    }
+
+    /// How long operations on members may take.
+    pub fn deadlines(&self) -> Deadlines {
+        self.patience.deadlines()
+    }
+
+    /// Members whose reads are overdue: they are written, and read only where that can't be helped.
+    pub fn slow(&self) -> MemberSet {
+        self.core.parts.members.slow()
+    }
+
+    /// How many operations on a slot's member were given up and have not ended. Until they have, nobody knows what it
+    /// is going to hold.
+    pub fn lingering(&self, member: MemberIndex) -> u32 {
+        self.core.parts.members.operations.abandoned(member)
+    }
+
+    /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it
+    /// has none.
+    pub fn waits_for(&self, member: MemberIndex) -> Option<Duration> {
+        let mut pending = Vec::new();
+        self.core.parts.members.operations.pending(self.disk.roomless(), &mut pending);
+        let awaited = pending.iter().filter(|op| op.member == member && !op.is_abandoned);
+        awaited.map(|op| op.age).max().map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
+    }
+
+    /// Whether more members failed than the level survives: nothing is answered any more.
+    pub fn is_frozen(&self) -> bool {
+        self.core.parts.members.is_frozen()
+    }
+
+    /// How many more members may fail, whichever they are; a lower bound where that is more than one.
+    pub fn survives(&self) -> usize {
+        let members = &self.core.parts.members;
+        if members.is_frozen() { 0 } else { survives(&members.geometry, members.record().lost()) }
+    }
+
+    /// What is wrong with members that are there.
+    pub fn troubles(&self) -> Troubles {
+        let Parts { members, repairs, .. } = &self.core.parts;
+        members.troubled.borrow().among(members.present(), self.disk.roomless(), repairs.leniency.kept())
+    }
+
+    /// Gives up members of which more than `most` errors were corrected: what could not be read, or was not what was
+    /// written there. None, as at first: any number is forgiven. Members that the array needs are kept, and so is one
+    /// that is being copied to another; all are while any is being rebuilt.
+    pub fn set_max_errors(&mut self, most: Option<u32>) {
+        self.core.parts.repairs.leniency.set_most(most);
+    }
+
+    /// How many corrected errors of a member are forgiven.
+    pub fn max_errors(&self) -> Option<u32> {
+        self.core.parts.repairs.leniency.most()
+    }
+
+    /// Forgives each member half of its errors, and what could not be made good before the last time: for each hour.
+    pub fn forgive_errors(&mut self) {
+        self.core.parts.repairs.leniency.forgive();
+        self.core.parts.members.troubled.borrow_mut().forgive();
+    }
+
+    /// Content that was replied to and could not be written when that was tried last: flushes fail until it is. The
+    /// next one tries again.
+    pub fn unwritten(&self) -> Option<Unwritten> {
+        self.cache().and_then(|cache| cache.unwritten())
+    }
+
+    /// When a write is replied to; none without a cache.
+    pub fn cache_mode(&self) -> Option<CacheMode> {
+        let is_on = self.core.parts.writeback.is_on();
+        let mode = if is_on { CacheMode::WriteBack } else { CacheMode::WriteThrough };
+        self.cache().map(|_| mode)
+    }
+
+    /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and
+    /// nothing changes: there is no cache.
+    pub fn set_cache_mode(&mut self, mode: CacheMode) -> bool {
+        let has_cache = self.cache().is_some();
+        self.core.parts.writeback.set_on(has_cache && mode == CacheMode::WriteBack);
+        has_cache
+    }
+
+    /// What the cache holds that the members don't have yet, of all that it may hold.
+    pub fn cache_fill(&self) -> Option<Fill> {
+        self.cache().map(|cache| Fill { used: cache.pinned(), limit: cache.limit() })
+    }
+
+    /// The cache, if there is one.
+    pub fn cache(&self) -> Option<Ref<'_, Cache>> {
+        self.core.parts.writeback.cache()
+    }
+
+    /// One member's log; none without a log, or where the member was missing from the start.
+    pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
+        self.core.parts.log.as_ref()?.fill_of(member)
+    }
+
+    /// The fullest member's log.
+    pub fn log_fill(&self) -> Option<Fill> {
+        let present = self.core.parts.members.present();
+        present.iter().filter_map(|member| self.log_fill_of(member)).max_by_key(|fill| fill.used)
+    }
+
+    /// The bits that have to be taken to be set on the members, where the array has a write-intent bitmap or a log.
+    pub fn intent(&self) -> Option<Ref<'_, Bitmap>> {
+        self.core.parts.intent.wanted()
+    }
+
+    /// What the members that are there have on record, as one of them says it.
+    pub fn superblock(&self) -> Ref<'_, Superblock> {
+        Ref::map(self.core.parts.members.record(), Record::any)
+    }
+
+    /// How far rebuilding has come, where something is to be rebuilt.
+    pub fn rebuilding(&self) -> Option<Progress> {
+        Rebuild::progress(&self.core.parts)
+    }
+
+    /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave
+    /// room for.
+    pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
+        let repairs = &self.core.parts.repairs;
+        [&repairs.rebuild, &repairs.copy].into_iter().for_each(|sweep| sweep.borrow_mut().set_limit(limit));
+    }
+
+    /// Whether it can be changed who is there.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`]; [`EngineError::ReadOnly`].
+    pub fn check_changes(&self) -> Result<(), EngineError> {
+        self.core.parts.members.check_changes()
+    }
+
+    /// Whether the member in a slot can be copied to another one now.
+    ///
+    /// # Errors
+    /// Why it can't.
+    pub fn check_replaceable(&self, slot: MemberIndex) -> Result<(), EngineError> {
+        change::check_replaceable(&self.core.parts, slot)
+    }
+
+    /// The copy under way, if there is one.
+    pub fn replacement(&self) -> Option<Replacement> {
+        self.core.copies.current(&self.core.parts)
+    }
+
+    /// The seat of the [`Disk`] for a member that is to take another one's place; none where the array has as many
+    /// members as there can be.
+    pub fn seat(&self) -> Option<MemberIndex> {
+        self.core.parts.members.seat()
+    }
+
+    /// Whether the member at the seat may not be taken out: it is being copied to, or about to join in the place of the
+    /// old one, which has failed.
+    pub fn needs_seat(&self) -> bool {
+        self.core.needs_seat()
+    }
+
+    /// Gives a copy up; the old member stays. False: there is none.
+    pub fn stop_replacing(&mut self) -> bool {
+        self.core.stop_copy()
+    }
+
+    /// The slot whose member has failed while it was being copied, and in whose place the other one is about to join,
+    /// to be rebuilt.
+    pub fn promoting(&self) -> Option<MemberIndex> {
+        self.core.promoting()
+    }
+
+    /// The slot of the last member whose place was taken by a copy, and how many were.
+    pub fn replaced(&self) -> Option<(MemberIndex, u32)> {
+        self.core.copies.replaced()
+    }
+
+    /// Starts a scrub of the parity stripes from `from` on. It goes on in the turns that follow.
+    ///
+    /// # Errors
+    /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`]
+    /// when it is to repair and nothing can be written; [`EngineError::OutOfRange`]; [`EngineError::Frozen`].
+    pub fn start_scrub(&mut self, mode: ScrubMode, from: StripeId) -> Result<(), EngineError> {
+        self.core.scrubber.start(&self.core.parts, mode, from)
+    }
+
+    /// Goes on with a scrub that is on record.
+    ///
+    /// # Errors
+    /// As [`Engine::start_scrub`].
+    pub fn resume_scrub(&mut self, run: ScrubRun) -> Result<(), EngineError> {
+        self.core.scrubber.resume(&self.core.parts, run)
+    }
+
+    /// Begins no more parts; those under way still end. [`ScrubStatus::position`] says where to go on.
+    pub fn stop_scrub(&mut self) {
+        self.core.scrubber.stop();
+    }
+
+    /// How far the last scrub is; none was started: none.
+    pub fn scrub(&self) -> Option<Ref<'_, ScrubStatus>> {
+        self.core.scrubber.status()
+    }
+
+    /// Limits what scrubs read of each member, in bytes a second; none: what there is room for beside the clients.
+    pub fn set_scrub_limit(&mut self, limit: Option<Bytes>) {
+        self.core.scrubber.with_sweep(|sweep| sweep.set_limit(limit));
+    }
+
+    /// How scrubs are, as it is on record or about to be.
+    pub fn scrub_record(&self) -> ScrubHistory {
+        self.core.parts.members.record().scrub()
+    }
+
+    /// Has the members' superblocks say how scrubs are: at once, or when they are written next. Nothing is written to
+    /// an array that is read only.
+    ///
+    /// # Panics
+    /// When a scrub's position is beyond the last parity stripe.
+    pub fn keep_scrub(&mut self, record: ScrubHistory, at_once: bool) {
+        let members = &self.core.parts.members;
+        let is_within = record.run.is_none_or(|run| run.position.0 <= members.geometry.stripes().0);
+        assert!(is_within, "a scrub is within the array");
+        if !members.is_read_only() && !members.is_frozen() {
+            members.change_record(|kept| kept.keep_scrub(record, at_once));
+            members.demand_record();
+        }
+    }
+}
+
+impl<T> Tokens<T> {
+    fn issue(&mut self, token: T) -> Ticket {
+        if let Some(ticket) = self.free.pop() {
+            self.slots[ticket.index()] = Some(token);
+            return ticket;
+        }
+        self.slots.push(Some(token));
+        Ticket(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 commands at once"))
+    }
+
+    fn redeem(&mut self, ticket: Ticket) -> T {
+        self.free.push(ticket);
+        self.slots[ticket.index()].take().expect("a command has one reply")
+    }
+}
+
+impl<D: fmt::Debug, T> fmt::Debug for Engine<D, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("disk", &self.disk).field("core", &self.core).finish_non_exhaustive()
+    }
+}
+
+/// A worker: does one piece of work after another.
+async fn serve(core: Rc<Core>, desk: Rc<Desk<Work>>) {
+    let mut space = Workspace::default();
+    loop {
+        let work = desk.next().await;
+        perform(&core, &mut space, work).await;
+        // A worker without work holds no pages.
+        space.clear();
+    }
+}
+
+/// Tells whoever submitted an operation how it has ended.
+fn ended(parts: &Parts, caller: Caller, member: MemberIndex, result: &Result<(), DiskError>) {
+    let members = &parts.members;
+    members.note_result(member, result);
+    match caller {
+        Caller::Task(task) => {
+            if members.operations.call_ended(task, member, result, members.geometry.members()) {
+                members.note_written(member);
+            }
+        }
+        Caller::Flusher => parts.flusher.ended(members, member, result.is_err()),
+        Caller::Page(number) => {
+            let sums = parts.sums.as_ref().expect("pages are of checksums");
+            sums.ended(members, member, number, result.is_err());
+            parts.wake_repairs();
+        }
+    }
+}

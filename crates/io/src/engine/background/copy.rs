@@ -1,0 +1,133 @@
+//! A member that is copied to another one, which takes its place then, while clients go on. Redundancy is never less
+//! meanwhile.
+//!
+//! The new member has a *seat* of the disk beyond the slots, and nothing is on record about it. From the beginning on
+//! every write to the slot goes to both members; what the old one held before is copied in the order of the parity
+//! stripes, each under its lock, as rebuilding does and within its bounds. What the old member can't read is computed
+//! from the others. It alone is read, and remains the array's member whatever becomes of the new one, until the switch
+//! ([`join`](crate::engine::ops::join)).
+//!
+//! When the old member fails the new one joins in its place, and is rebuilt.
+
+use std::cell::{Cell, RefCell};
+
+use uraid_layout::{MemberIndex, MemberSet, StripeId};
+use uuid::Uuid;
+
+use super::rebuild::{Progress, cost, make_columns, progress};
+use crate::engine::change::{Change, Joining};
+use crate::engine::members::Twin;
+use crate::engine::parts::Parts;
+use crate::engine::transfer::{Goal, Workspace};
+use crate::format::superblock::Superblock;
+
+/// A copy under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Replacement {
+    /// Whose place is taken.
+    pub slot: MemberIndex,
+    /// By whom.
+    pub member: Uuid,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+/// What is known of copying beside its sweep.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Copies {
+    /// Who is being copied to, as long as the members have a twin.
+    joining: RefCell<Option<Joining>>,
+    /// The last slot in which one has taken a member's place, and how many have.
+    replaced: Cell<Option<(MemberIndex, u32)>>,
+}
+
+impl Copies {
+    /// The copy under way, if there is one.
+    pub(in crate::engine) fn current(&self, parts: &Parts) -> Option<Replacement> {
+        let Twin { slot, .. } = parts.members.twin()?;
+        let member = self.joining.borrow().as_ref()?.superblock.member;
+        let progress = progress(parts, MemberSet::EMPTY.with(slot), &parts.repairs.copy.borrow());
+        Some(Replacement { slot, member, progress })
+    }
+
+    /// The slot of the last member whose place was taken by a copy, and how many were.
+    pub(in crate::engine) fn replaced(&self) -> Option<(MemberIndex, u32)> {
+        self.replaced.get()
+    }
+
+    /// Notes that a member's place was taken.
+    pub(in crate::engine) fn note_replaced(&self, slot: MemberIndex) {
+        self.replaced.set(Some((slot, self.replaced.get().map_or(1, |(_, count)| count + 1))));
+    }
+
+    /// Who is being copied to.
+    pub(in crate::engine) fn joining(&self) -> Joining {
+        self.joining.borrow().clone().expect("a member is being copied")
+    }
+
+    /// Begins a copy; nothing is under way.
+    pub(in crate::engine) fn begin(&self, parts: &Parts, joining: Joining) {
+        let Superblock { member, slot, areas, .. } = joining.superblock;
+        let members = &parts.members;
+        let seat = members.seat().expect("that was checked when it was asked for");
+        tracing::info!(member = %slot, uuid = %member, "a member is being copied to another one, which then takes over \
+            its slot");
+        members.note_can_zero(seat);
+        if let Some(sums) = &parts.sums {
+            sums.replace(&Superblock { slot: seat, ..joining.superblock.clone() });
+        }
+        parts.repairs.copy.borrow_mut().restart(0);
+        let data = areas.data.offset;
+        members.set_twin(Some(Twin { slot, seat, data, has_failed: false, is_sealing: false }));
+        *self.joining.borrow_mut() = Some(joining);
+    }
+
+    /// The next stripe to copy, if there is room for one.
+    pub(in crate::engine) fn next(&self, parts: &Parts) -> Option<StripeId> {
+        let twin = parts.members.twin()?;
+        let sweep = &mut *parts.repairs.copy.borrow_mut();
+        let is_idle = parts.members.missing().contains(twin.slot) || !parts.members.rebuilding().is_empty();
+        if is_idle || sweep.wants_turn() || !sweep.has_room(cost(parts)) {
+            return None;
+        }
+        sweep.begin(parts.geometry().stripes().0, cost(parts), |from| from).map(StripeId)
+    }
+
+    /// Copies a stripe.
+    pub(in crate::engine) async fn copy(&self, parts: &Parts, space: &mut Workspace, stripe: StripeId) {
+        let Some(Twin { slot: member, .. }) = parts.members.twin() else {
+            return parts.repairs.copy.borrow_mut().drop_unit();
+        };
+        let result = make_columns(parts, space, Goal::Copy { stripe, member }).await;
+        let sweep = &mut *parts.repairs.copy.borrow_mut();
+        let is_over = parts.members.twin().is_none() || parts.members.missing().contains(member);
+        match result {
+            _ if is_over => sweep.drop_unit(),
+            Ok(()) => sweep.finish(stripe.0, |from| from),
+            Err((error, stuck)) => {
+                if sweep.fail(stuck) {
+                    tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, \
+                        and the others can't compute it");
+                }
+            }
+        }
+        parts.wake_repairs();
+    }
+
+    /// What has to change now: the new member has everything, or the old one has failed.
+    pub(in crate::engine) fn next_change(&self, parts: &Parts) -> Option<Change> {
+        let Twin { slot, .. } = parts.members.twin()?;
+        if !parts.members.rebuilding().is_empty() {
+            return None;
+        }
+        if parts.members.missing().contains(slot) {
+            tracing::warn!(member = %slot, "the copied member failed: the new one takes over its slot now and is \
+                rebuilt");
+            parts.members.set_twin(None);
+            return (!planted!(CopyKeepsPlace)).then(|| Change::Promote(self.joining()));
+        }
+        let (done, last) = (parts.repairs.copy.borrow().done(), parts.geometry().stripes().0);
+        let has_everything = done == last || planted!(CopyEndsEarly) && done + 1 == last;
+        has_everything.then_some(Change::Switch { slot })
+    }
+}

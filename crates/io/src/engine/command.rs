@@ -1,0 +1,84 @@
+//! What clients and administrators ask for, and what they are told.
+
+use uraid_layout::{Lba, MemberIndex, Sectors};
+
+use super::change::Joining;
+use super::error::EngineError;
+use crate::buf::Buf;
+
+/// What a client asks for.
+#[derive(Debug)]
+pub enum Command {
+    /// Fill the buffer from `lba` on.
+    Read {
+        /// The first sector.
+        lba: Lba,
+        /// Where to; its length is the request's.
+        buf: Buf,
+    },
+    /// Write the buffer at `lba`.
+    Write {
+        /// The first sector.
+        lba: Lba,
+        /// What; its length is the request's.
+        buf: Buf,
+        /// Reply when it is durable.
+        fua: bool,
+    },
+    /// Write zeros.
+    WriteZeroes {
+        /// The first sector.
+        lba: Lba,
+        /// How many.
+        len: Sectors,
+        /// Reply when it is durable.
+        fua: bool,
+        /// Whether the members' space may be given back.
+        may_punch: bool,
+    },
+    /// Give back the space of the parity stripes that lie wholly within the range; they read as zeros then.
+    Trim {
+        /// The first sector.
+        lba: Lba,
+        /// How many.
+        len: Sectors,
+        /// Reply when it is durable.
+        fua: bool,
+    },
+    /// Reply when everything that was replied to before is durable.
+    Flush,
+    /// Give a member up, as if it had failed; replied to when that is on record on the others. Refused where the level
+    /// would not survive it.
+    Fail {
+        /// The member.
+        member: MemberIndex,
+    },
+    /// Take in a member that the caller has put at its slot of the disk, which was missing: it is written from now on,
+    /// and rebuilt. Replied to when that is on record. What comes meanwhile waits.
+    Join(Box<Joining>),
+    /// Copy the member in a slot to one that the caller has put at the engine's seat, and which takes its place when it
+    /// has everything. Replied to when that has begun. At the end the members have changed places on the disk: who is
+    /// at the seat then can be taken out.
+    Replace(Box<Joining>),
+    /// Stop a scrub, flush, then mark the members clean, unless they were opened dirty and parity was not computed
+    /// again since. A later write marks them dirty again.
+    Close,
+}
+
+/// A command's end.
+#[derive(Debug)]
+pub struct Reply<T> {
+    /// As given with the command.
+    pub token: T,
+    /// The buffer of a read comes back.
+    pub result: Result<Option<Buf>, EngineError>,
+}
+
+/// What the cache is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CacheMode {
+    /// A write is replied to when it is in memory; a flush makes it durable.
+    WriteBack,
+    /// A write is replied to when the members have it. What is in memory saves later writes their reads.
+    WriteThrough,
+}

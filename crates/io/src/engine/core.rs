@@ -1,0 +1,167 @@
+//! What all operations share: the parts, what goes on in the background, and whether who is there is being changed.
+
+use std::cell::{Cell, RefCell};
+
+use uraid_layout::MemberIndex;
+
+use super::background::ahead::Ahead;
+use super::background::copy::Copies;
+use super::background::rebuild::Rebuild;
+use super::background::scrub::Scrubber;
+use super::change::Change;
+use super::command::Command;
+use super::parts::Parts;
+use super::replies::Ticket;
+use super::sums::Sums;
+use super::tasks::Waiters;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) parts: Parts,
+    pub(super) rebuild: Rebuild,
+    pub(super) copies: Copies,
+    pub(super) scrubber: Scrubber,
+    pub(super) ahead: Ahead,
+    /// A change of who is there.
+    barrier: RefCell<Option<Barrier>>,
+    /// Commands that go on after one.
+    released: RefCell<Vec<(Ticket, Command)>>,
+    /// Work under way, all of it and what reads or writes parity stripes or relies on who is there to do so.
+    under_way: Cell<usize>,
+    transfers: Cell<usize>,
+    /// Nothing of the latter is under way.
+    quiet: Waiters,
+}
+
+/// A change of who is there, and what it holds back. It changes what every plan relies on: who is written, where
+/// checksums are, which run of the log counts. So it waits until nothing is under way.
+#[derive(Debug)]
+struct Barrier {
+    /// It is about the member at the seat.
+    needs_seat: bool,
+    /// A copy is taking a member's place.
+    is_switch: bool,
+    /// The slot whose member has failed while it was being copied, and in which the other one joins.
+    promotes: Option<MemberIndex>,
+    held: Vec<(Ticket, Command)>,
+}
+
+/// Work under way, until this is dropped.
+#[derive(Debug)]
+pub(super) struct UnderWay<'a> {
+    core: &'a Core,
+    is_transfer: bool,
+}
+
+impl Core {
+    pub(super) fn new(parts: Parts) -> Self {
+        Self {
+            parts,
+            rebuild: Rebuild::default(),
+            copies: Copies::default(),
+            scrubber: Scrubber::default(),
+            ahead: Ahead::default(),
+            barrier: RefCell::default(),
+            released: RefCell::default(),
+            under_way: Cell::new(0),
+            transfers: Cell::new(0),
+            quiet: Waiters::default(),
+        }
+    }
+
+    /// Begins work that the engine is not idle without; a transfer reads or writes parity stripes, or relies on who is
+    /// there to do so.
+    pub(super) fn begin(&self, is_transfer: bool) -> UnderWay<'_> {
+        self.under_way.set(self.under_way.get() + 1);
+        self.transfers.set(self.transfers.get() + usize::from(is_transfer));
+        UnderWay { core: self, is_transfer }
+    }
+
+    /// Work under way, and commands that wait for a change of who is there.
+    pub(super) fn in_flight(&self) -> usize {
+        self.under_way.get() + self.barrier.borrow().as_ref().map_or(0, |barrier| barrier.held.len())
+    }
+
+    /// Whether transfers are under way.
+    pub(super) fn has_transfers(&self) -> bool {
+        self.transfers.get() > 0
+    }
+
+    /// Waits until none are.
+    pub(super) async fn wait_quiet(&self) {
+        self.quiet.wait(self.parts.tasks()).await;
+    }
+
+    /// Whether anything goes on in the background that has to end before the array is closed, or who is there changes.
+    pub(super) fn is_busy(&self) -> bool {
+        let is_sweeping = self.scrubber.is_busy() || self.rebuild.is_busy(&self.parts);
+        self.parts.repairs.heals.is_busy() || is_sweeping || self.parts.sums.as_ref().is_some_and(Sums::is_busy)
+    }
+
+    /// Begins a change of who is there: from now on commands wait.
+    pub(super) fn begin_change(&self, change: &Change) {
+        let promotes = matches!(change, Change::Promote(_)).then(|| change.slot());
+        let (needs_seat, is_switch) = (!matches!(change, Change::Join(_)), matches!(change, Change::Switch { .. }));
+        *self.barrier.borrow_mut() = Some(Barrier { needs_seat, is_switch, promotes, held: Vec::new() });
+        self.parts.repairs.is_held.set(true);
+        self.parts.repairs.heals.forget();
+    }
+
+    /// Ends it: what was held back goes on.
+    pub(super) fn end_change(&self) {
+        let Some(barrier) = self.barrier.borrow_mut().take() else { return };
+        self.parts.repairs.is_held.set(false);
+        self.released.borrow_mut().extend(barrier.held);
+    }
+
+    /// Holds a command back; gives it back when nothing has to wait.
+    pub(super) fn hold_back(&self, ticket: Ticket, command: Command) -> Option<Command> {
+        match &mut *self.barrier.borrow_mut() {
+            Some(barrier) => {
+                barrier.held.push((ticket, command));
+                None
+            }
+            None => Some(command),
+        }
+    }
+
+    /// The commands that were held back by a change that has ended.
+    pub(super) fn take_released(&self) -> Vec<(Ticket, Command)> {
+        std::mem::take(&mut self.released.borrow_mut())
+    }
+
+    /// Gives a copy up; the old member stays. False: there is none, or it is taking the member's place already.
+    pub(super) fn stop_copy(&self) -> bool {
+        let is_switching = self.barrier.borrow().as_ref().is_some_and(|barrier| barrier.is_switch);
+        let is_stopped = !is_switching && self.parts.members.twin().is_some();
+        if is_stopped {
+            self.parts.members.set_twin(None);
+        }
+        is_stopped
+    }
+
+    /// Whether the member at the seat may not be taken out.
+    pub(super) fn needs_seat(&self) -> bool {
+        let is_changing = self.barrier.borrow().as_ref().is_some_and(|barrier| barrier.needs_seat);
+        self.parts.members.twin().is_some() || is_changing
+    }
+
+    /// The slot whose member has failed while it was being copied, and in whose place the other one is about to join.
+    pub(super) fn promoting(&self) -> Option<MemberIndex> {
+        let promotes = self.barrier.borrow().as_ref().and_then(|barrier| barrier.promotes);
+        let is_failed = |slot: &MemberIndex| self.parts.members.missing().contains(*slot);
+        promotes.or_else(|| self.parts.members.twin().map(|twin| twin.slot).filter(is_failed))
+    }
+}
+
+impl Drop for UnderWay<'_> {
+    fn drop(&mut self) {
+        let Core { under_way, transfers, quiet, parts, .. } = self.core;
+        under_way.set(under_way.get() - 1);
+        transfers.set(transfers.get() - usize::from(self.is_transfer));
+        if transfers.get() == 0 {
+            quiet.wake(parts.tasks());
+        }
+    }
+}

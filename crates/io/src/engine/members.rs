@@ -1,0 +1,548 @@
+//! The members: who is there, what can be read of them, to whom a write goes, and what becomes of those that fail.
+//!
+//! Nobody else knows. Whoever plans asks here what it has to do without; whoever writes asks where a write of a slot
+//! goes; whoever finds that a member failed says so here. What the members have on record about each other is kept up
+//! in rounds of superblock writes ([`Members::keep_record`]), which a task asks for and waits for.
+//!
+//! Invariants:
+//! - A member that is missing is neither read nor written.
+//! - A member that is being rebuilt is written by every write, and read only before the watermark.
+//! - While a member is copied, every write to its slot goes to both.
+//! - More failures than the level survives freeze the array: nothing is answered from then on.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::rc::Rc;
+
+use smallvec::SmallVec;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
+
+use super::counters::Counters;
+use super::error::EngineError;
+use super::operations::{Operations, Purpose};
+use super::record::{Record, Writes};
+use super::tasks::{Tasks, Waiters};
+use super::troubles::Troubled;
+use crate::disk::{DiskError, OpKind, Segments};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) tasks: Rc<Tasks>,
+    pub(super) geometry: Geometry,
+    pub(super) operations: Operations,
+    pub(super) counters: RefCell<Counters>,
+    pub(super) troubled: RefCell<Troubled>,
+    record: RefCell<Record>,
+    /// Somebody wants what is wanted on record.
+    is_record_demanded: Cell<bool>,
+    /// A round of the record has ended.
+    recorded: Waiters,
+    detours: RefCell<Detours>,
+    /// Up to where members that are being rebuilt can be read.
+    watermark: Cell<StripeId>,
+    twin: Cell<Option<Twin>>,
+    /// Members whose file system or device has no operation for zeroing.
+    cannot_zero: Cell<MemberSet>,
+    /// Members written since their last flush began.
+    unflushed: Cell<MemberSet>,
+    standing: Cell<Standing>,
+}
+
+/// How to do without members.
+#[derive(Debug)]
+struct Detours {
+    /// Without those that are missing.
+    missing: Rc<Repair>,
+    /// Without those that are being rebuilt, too, where any are.
+    lost: Option<Rc<Repair>>,
+    /// The last one that was made for a single request, which is often the next.
+    last: Option<Rc<Repair>>,
+}
+
+/// A member at the seat, beyond the slots, that takes every write of a slot and is to take its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Twin {
+    pub(super) slot: MemberIndex,
+    pub(super) seat: MemberIndex,
+    pub(super) data: Bytes,
+    pub(super) has_failed: bool,
+    /// It is saying that the slot is its: it stays until that has ended.
+    pub(super) is_sealing: bool,
+}
+
+/// What may be done with the array.
+#[derive(Clone, Copy, Debug)]
+struct Standing {
+    /// More members failed than the level survives: nothing is answered from now on.
+    is_frozen: bool,
+    is_read_only: bool,
+    /// The members were found dirty, and redundancy is left in which that may show: they are not marked clean.
+    is_suspect: bool,
+}
+
+/// A task between its demand for the dirty mark and the end of its writes.
+#[derive(Debug)]
+pub(super) struct Writer<'a>(&'a Members);
+
+impl Drop for Writer<'_> {
+    fn drop(&mut self) {
+        self.0.record.borrow_mut().writer_done();
+    }
+}
+
+impl Members {
+    /// The members that `record` describes. Where fewer are there than the level needs, what can be had of an array
+    /// that is only read.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyMissing`] where something is to be written.
+    pub(super) fn new(
+        tasks: Rc<Tasks>,
+        geometry: Geometry,
+        record: Record,
+        is_read_only: bool,
+    ) -> Result<Self, EngineError> {
+        let without = |missing| match Repair::new(&geometry, missing) {
+            Err(_) if is_read_only => Ok(Rc::new(Repair::partial(&geometry, missing))),
+            repair => repair.map(Rc::new).map_err(|source| EngineError::TooManyMissing { missing, source }),
+        };
+        let missing = without(record.missing())?;
+        let is_whole = record.rebuilding().is_empty();
+        let lost = (!is_whole).then(|| without(record.lost())).transpose()?;
+        let is_partial = Repair::new(&geometry, record.missing()).is_err();
+        let is_suspect = !record.is_clean() && record.lost().len() < geometry.tolerance();
+        Ok(Self {
+            operations: Operations::new(Rc::clone(&tasks), geometry.members()),
+            tasks,
+            counters: RefCell::new(Counters::new(geometry.members())),
+            troubled: RefCell::new(Troubled::new(is_partial)),
+            record: RefCell::new(record),
+            is_record_demanded: Cell::new(false),
+            recorded: Waiters::default(),
+            detours: RefCell::new(Detours { missing, lost, last: None }),
+            watermark: Cell::new(StripeId(0)),
+            twin: Cell::new(None),
+            cannot_zero: Cell::new(MemberSet::EMPTY),
+            unflushed: Cell::new(MemberSet::EMPTY),
+            standing: Cell::new(Standing { is_frozen: false, is_read_only, is_suspect }),
+            geometry,
+        })
+    }
+
+    /// Takes the record out at the end.
+    pub(super) fn into_parts(self) -> (Geometry, Record) {
+        (self.geometry, self.record.into_inner())
+    }
+
+    /// What the members have on record, or are to have.
+    pub(super) fn record(&self) -> Ref<'_, Record> {
+        self.record.borrow()
+    }
+
+    /// Has something put on record.
+    pub(super) fn change_record<R>(&self, change: impl FnOnce(&mut Record) -> R) -> R {
+        change(&mut self.record.borrow_mut())
+    }
+
+    /// The members that are not there.
+    pub(super) fn missing(&self) -> MemberSet {
+        self.record.borrow().missing()
+    }
+
+    /// Those that are.
+    pub(super) fn present(&self) -> MemberSet {
+        self.geometry.all_members().minus(self.missing())
+    }
+
+    /// The members that are written and do not have all of their content yet.
+    pub(super) fn rebuilding(&self) -> MemberSet {
+        self.record.borrow().rebuilding()
+    }
+
+    /// Those of them that can't be read in all parity stripes.
+    pub(super) fn unready(&self) -> MemberSet {
+        if self.watermark.get().0 < self.geometry.stripes().0 { self.rebuilding() } else { MemberSet::EMPTY }
+    }
+
+    /// The members that can't be read in the stripes up to `last`.
+    pub(super) fn lost(&self, last: StripeId) -> MemberSet {
+        let is_readable = self.detours.borrow().lost.is_none() || last < self.watermark.get();
+        let record = self.record.borrow();
+        if is_readable || planted!(RebuildingRead) { record.missing() } else { record.lost() }
+    }
+
+    /// How to do without what is lost in the stripes up to `last`.
+    pub(super) fn detour(&self, last: StripeId) -> Rc<Repair> {
+        let is_missing = self.lost(last) == self.missing();
+        let detours = self.detours.borrow();
+        Rc::clone(detours.lost.as_ref().filter(|_| !is_missing).unwrap_or(&detours.missing))
+    }
+
+    /// How to do without more members, for one request; none where that can't be.
+    pub(super) fn find_detour(&self, without: MemberSet) -> Option<Rc<Repair>> {
+        let last = &mut self.detours.borrow_mut().last;
+        if last.as_ref().is_none_or(|last| last.failed() != without) {
+            *last = Some(Rc::new(Repair::new(&self.geometry, without).ok()?));
+        }
+        last.clone()
+    }
+
+    /// Members whose reads are overdue: they are written, and read only where that can't be helped.
+    pub(super) fn slow(&self) -> MemberSet {
+        self.operations.slow().minus(self.missing())
+    }
+
+    /// Notes up to where members that are being rebuilt have everything.
+    pub(super) fn set_watermark(&self, watermark: StripeId) {
+        self.watermark.set(watermark);
+    }
+
+    /// Nothing is being rebuilt any more.
+    pub(super) fn end_rebuild(&self) {
+        self.detours.borrow_mut().lost = None;
+    }
+
+    pub(super) fn is_frozen(&self) -> bool {
+        self.standing.get().is_frozen
+    }
+
+    pub(super) fn is_read_only(&self) -> bool {
+        self.standing.get().is_read_only
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.standing.get().is_suspect
+    }
+
+    /// Notes that parity has been brought into agreement since the members were opened.
+    pub(super) fn trust_parity(&self) {
+        self.standing.set(Standing { is_suspect: false, ..self.standing.get() });
+    }
+
+    /// From now on nothing is answered.
+    pub(super) fn freeze(&self) {
+        self.standing.set(Standing { is_frozen: true, ..self.standing.get() });
+    }
+
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) fn check_frozen(&self) -> Result<(), EngineError> {
+        if self.is_frozen() { Err(EngineError::Frozen) } else { Ok(()) }
+    }
+
+    /// Whether it can be changed who is there.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`]; [`EngineError::ReadOnly`].
+    pub(super) fn check_changes(&self) -> Result<(), EngineError> {
+        self.check_frozen()?;
+        if self.is_read_only() { Err(EngineError::ReadOnly) } else { Ok(()) }
+    }
+
+    /// Whether a member can be given up.
+    ///
+    /// # Errors
+    /// [`EngineError::NotThere`]; [`EngineError::Needed`]; as [`Members::check_changes`].
+    pub(super) fn check_fail(&self, member: MemberIndex) -> Result<(), EngineError> {
+        if member.index() >= self.geometry.members() || self.missing().contains(member) {
+            return Err(EngineError::NotThere { member });
+        }
+        let lost = self.missing().union(self.unready()).with(member);
+        if self.geometry.tolerance() == 0 || Repair::new(&self.geometry, lost).is_err() {
+            return Err(EngineError::Needed { member });
+        }
+        self.check_changes()
+    }
+
+    /// Whether what these members hold, beside those that are missing, can be computed from the others.
+    pub(super) fn can_do_without(&self, members: MemberSet) -> bool {
+        Repair::new(&self.geometry, self.missing().union(members)).is_ok()
+    }
+
+    /// Whether the array would survive giving these members up, with those that are being rebuilt as they are.
+    pub(super) fn survives(&self, without: MemberSet) -> bool {
+        self.without(self.missing().union(without)).is_ok()
+    }
+
+    /// How to do without these members, and without those that are being rebuilt, too.
+    fn without(&self, missing: MemberSet) -> Result<(Rc<Repair>, Option<Rc<Repair>>), EngineError> {
+        let rebuilding = self.unready().minus(missing);
+        let repair = |without| {
+            let repair = Repair::new(&self.geometry, without).map(Rc::new);
+            repair.map_err(|source| EngineError::TooManyMissing { missing, source })
+        };
+        let lost = (!rebuilding.is_empty()).then(|| repair(missing.union(rebuilding)));
+        Ok((repair(missing)?, lost.transpose()?))
+    }
+
+    /// Takes note of members that missed a write or a flush: the array goes on without them.
+    ///
+    /// # Errors
+    /// [`EngineError::WriteFailed`] where there is no redundancy, and so nothing is gained by giving them up;
+    /// [`EngineError::Frozen`] where the level does not survive it.
+    pub(super) fn fail(&self, failed: MemberSet) -> Result<(), EngineError> {
+        let failed = failed.minus(self.missing());
+        if failed.is_empty() {
+            return Ok(());
+        }
+        if self.geometry.tolerance() == 0 {
+            // What they have is nowhere else.
+            self.troubled.borrow_mut().note_lost(failed);
+            return Err(EngineError::WriteFailed { members: failed });
+        }
+        match self.without(self.missing().union(failed)) {
+            Ok((missing, lost)) => {
+                tracing::error!(members = %failed, "members failed; the array continues without them");
+                let mut detours = self.detours.borrow_mut();
+                (detours.missing, detours.lost) = (missing, lost);
+                self.record.borrow_mut().fail(failed);
+                Ok(())
+            }
+            Err(_) if planted!(FreezeIgnored) => Ok(()),
+            Err(_) => {
+                let before = self.record.borrow().lost();
+                tracing::error!(members = %failed, %before, "more members failed than the level survives: the array is \
+                    frozen");
+                self.troubled.borrow_mut().note_frozen(failed);
+                self.freeze();
+                Err(EngineError::Frozen)
+            }
+        }
+    }
+
+    /// Takes in a member at a slot that was missing, to be rebuilt, in what plans rest on.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`] where the others can't be read without it.
+    pub(super) fn take_in(&self, slot: MemberIndex) -> Result<(), EngineError> {
+        let lost = self.record.borrow().lost().with(slot);
+        let repair = |without| Repair::new(&self.geometry, without).map(Rc::new).map_err(|_| EngineError::Frozen);
+        let (missing, lost) = (repair(self.missing().without(slot))?, repair(lost)?);
+        *self.detours.borrow_mut() = Detours { missing, lost: Some(lost), last: None };
+        self.operations.forget(slot);
+        self.troubled.borrow_mut().forget(slot);
+        self.note_can_zero(slot);
+        Ok(())
+    }
+
+    /// The member at the seat that takes a slot's writes, too.
+    pub(super) fn twin(&self) -> Option<Twin> {
+        self.twin.get()
+    }
+
+    /// Begins or ends that, or notes how it is.
+    pub(super) fn set_twin(&self, twin: Option<Twin>) {
+        self.twin.set(twin);
+    }
+
+    /// The member at the seat failed: the old one stays, and nobody's work fails.
+    fn give_up_twin(&self, error: &DiskError) {
+        let Some(twin) = self.twin.get() else { return };
+        tracing::error!(member = %twin.slot, %error, "the new member failed; the old one keeps its slot");
+        self.twin.set(twin.is_sealing.then_some(Twin { has_failed: true, ..twin }));
+    }
+
+    /// Who takes the place of the member in a slot: the twin does.
+    pub(super) fn exchange(&self, slot: MemberIndex, seat: MemberIndex) {
+        self.operations.exchange(slot, seat);
+        self.troubled.borrow_mut().forget(slot);
+        if self.cannot_zero.get().contains(seat) {
+            self.cannot_zero.set(self.cannot_zero.get().with(slot).without(seat));
+        }
+    }
+
+    /// To whom a write of a slot goes, and where it begins there: the member in the slot, and its twin. A copy is for
+    /// the twin alone. Nobody gets what is for a missing member; the others hold what it misses.
+    pub(super) fn targets(
+        &self,
+        slot: MemberIndex,
+        sector: DiskSector,
+        is_copy: bool,
+    ) -> SmallVec<[(MemberIndex, Bytes); 2]> {
+        let record = self.record.borrow();
+        if record.missing().contains(slot) {
+            return SmallVec::new();
+        }
+        let own = (!is_copy).then(|| (slot, record.offset(slot, sector)));
+        let is_forgotten = planted!(CopyUnwritten) && !is_copy;
+        let twin = self.twin.get().filter(|twin| twin.slot == slot && !is_forgotten);
+        let twin = twin.map(|twin| (twin.seat, Bytes(twin.data.0 + Sectors(sector.0).bytes().0)));
+        own.into_iter().chain(twin).collect()
+    }
+
+    /// The seat of the disk for a member that is to take another one's place; none where the array has as many members
+    /// as there can be.
+    pub(super) fn seat(&self) -> Option<MemberIndex> {
+        let seat = u8::try_from(self.geometry.members()).expect("members are at most 64");
+        (seat < 64).then_some(MemberIndex(seat))
+    }
+
+    /// Whether a place of the disk is the seat.
+    pub(super) fn is_seat(&self, member: MemberIndex) -> bool {
+        member.index() >= self.geometry.members()
+    }
+
+    /// Members that have no operation for zeroing, as far as is known.
+    pub(super) fn cannot_zero(&self) -> MemberSet {
+        self.cannot_zero.get()
+    }
+
+    /// Notes members that have none.
+    pub(super) fn note_cannot_zero(&self, members: MemberSet) {
+        self.cannot_zero.set(self.cannot_zero.get().union(members));
+    }
+
+    /// Notes that a place has a member of which that is not known.
+    pub(super) fn note_can_zero(&self, member: MemberIndex) {
+        self.cannot_zero.set(self.cannot_zero.get().without(member));
+    }
+
+    /// Members written since their last flush began.
+    pub(super) fn unflushed(&self) -> MemberSet {
+        self.unflushed.get()
+    }
+
+    /// Notes that a write to a member has completed.
+    pub(super) fn note_written(&self, member: MemberIndex) {
+        self.unflushed.set(self.unflushed.get().with(member));
+    }
+
+    /// Notes of which members a flush is to come.
+    pub(super) fn set_unflushed(&self, members: MemberSet) {
+        self.unflushed.set(members);
+    }
+
+    /// Where a sector of a present member's data area is in the member.
+    pub(super) fn offset(&self, member: MemberIndex, sector: DiskSector) -> Bytes {
+        self.record.borrow().offset(member, sector)
+    }
+
+    /// The inverse of [`Members::offset`].
+    pub(super) fn sector(&self, member: MemberIndex, offset: Bytes) -> DiskSector {
+        self.record.borrow().sector(member, offset)
+    }
+
+    /// Looks at the end of an operation: what it says of its member.
+    pub(super) fn note_result(&self, member: MemberIndex, result: &Result<(), DiskError>) {
+        match result {
+            Ok(()) => {}
+            Err(error @ DiskError::Unsupported { .. }) => tracing::debug!(%member, %error, "zeros are written"),
+            Err(error) if self.is_seat(member) => self.give_up_twin(error),
+            Err(error @ DiskError::TimedOut { .. }) => tracing::debug!(%member, %error, "the others go on"),
+            Err(error) => {
+                self.counters.borrow_mut().error(member);
+                tracing::warn!(%member, %error, "disk operation failed");
+                if matches!(error, DiskError::ShortIo { .. } | DiskError::BeyondEnd { .. })
+                    && self.fail(MemberSet::EMPTY.with(member)).is_err()
+                {
+                    tracing::error!(%member, "the member was truncated while in use");
+                }
+            }
+        }
+    }
+
+    /// Has what is wanted put on record, though nobody waits for it.
+    pub(super) fn demand_record(&self) {
+        // Where a round is under way, another follows it by itself.
+        if self.record.borrow().wants_round() {
+            self.is_record_demanded.set(true);
+        }
+    }
+
+    /// Whether a round of the record is to begin.
+    pub(super) fn wants_record_round(&self) -> bool {
+        self.is_record_demanded.get() && self.record.borrow().wants_round()
+    }
+
+    /// Waits for the end of a round of the record, which it demands.
+    pub(super) async fn wait_record(&self) {
+        self.demand_record();
+        self.recorded.wait(&self.tasks).await;
+    }
+
+    /// Waits until the members are durably marked dirty with every failure on record, and keeps them so.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn begin_writing(&self) -> Result<Writer<'_>, EngineError> {
+        self.check_frozen()?;
+        // Counted before the first demand: while it waits nobody may ask for the opposite.
+        self.record.borrow_mut().writer_begun();
+        let writer = Writer(self);
+        while !self.record.borrow_mut().demand_dirty() && !planted!(DirtyMarkSkipped) {
+            self.wait_record().await;
+            self.check_frozen()?;
+        }
+        Ok(writer)
+    }
+
+    /// Waits until every member that may have missed a write is durably recorded as failed.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn failures_recorded(&self) -> Result<(), EngineError> {
+        self.check_frozen()?;
+        while !self.record.borrow().has_failures_on_record() && !planted!(FailureUnrecorded) {
+            self.wait_record().await;
+            self.check_frozen()?;
+        }
+        Ok(())
+    }
+
+    /// Waits until all that is wanted is on record.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn settled(&self) -> Result<(), EngineError> {
+        self.check_frozen()?;
+        while !self.record.borrow().is_settled() {
+            self.wait_record().await;
+            self.check_frozen()?;
+        }
+        Ok(())
+    }
+
+    /// Puts on record what is wanted, round by round, and lets those go on who wait for it.
+    pub(super) async fn keep_record(&self) {
+        self.is_record_demanded.set(false);
+        loop {
+            let Some(writes) = self.change_record(Record::next_step) else { break };
+            self.round(writes, || self.record.borrow().step_members(), !planted!(RoundUnflushed)).await;
+            if self.is_frozen() {
+                self.record.borrow_mut().give_up();
+            }
+        }
+        self.recorded.wake(&self.tasks);
+    }
+
+    /// A round: writes to many, and then a flush of those of `whom` that are still there. Whoever fails either is given
+    /// up; where the array can't do without it, it is frozen.
+    pub(super) async fn round(&self, writes: Writes, whom: impl Fn() -> MemberSet, flushes: bool) {
+        self.operations.begin_call(Purpose::Other);
+        for (member, offset, lease) in writes {
+            self.operations.call(member, OpKind::Write, offset, smallvec::smallvec![lease]);
+        }
+        self.end_step().await;
+        if flushes {
+            self.operations.begin_call(Purpose::Other);
+            for member in whom().iter() {
+                self.operations.call(member, OpKind::Flush, Bytes(0), Segments::new());
+            }
+            self.end_step().await;
+        }
+    }
+
+    async fn end_step(&self) {
+        let failed = self.operations.end_call().await.failed;
+        if self.fail(failed).is_err() {
+            self.freeze();
+        }
+    }
+
+    /// The first and the last parity stripe of a range that is not empty.
+    pub(super) fn stripes_of(&self, at: Lba, len: Sectors) -> (StripeId, StripeId) {
+        let stripe_of = |lba| self.geometry.split(Lba(lba)).0;
+        (stripe_of(at.0), stripe_of(at.0 + len.0 - 1))
+    }
+}

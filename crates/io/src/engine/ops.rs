@@ -1,0 +1,11 @@
+//! Operations: what the engine does, each as one straight line over its parts.
+
+pub(super) mod close;
+pub(super) mod destage;
+pub(super) mod fail;
+pub(super) mod flush;
+pub(super) mod heal;
+pub(super) mod held;
+pub(super) mod join;
+pub(super) mod read;
+pub(super) mod write;

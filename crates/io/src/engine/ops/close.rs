@@ -1,0 +1,69 @@
+//! Closing the array: all is written out and durable, then the members are marked clean.
+
+use super::flush::{Covers, drain, durable};
+use crate::engine::core::Core;
+use crate::engine::error::EngineError;
+use crate::engine::record::Record;
+
+/// Closes the array. Members that were opened dirty, and whose parity was not computed again since, stay marked so. A
+/// later write marks them dirty again.
+///
+/// # Errors
+/// [`EngineError::Busy`] while writes are under way; as [`flush`](super::flush::flush).
+pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    loop {
+        for sweep in [&parts.repairs.rebuild, &parts.repairs.copy] {
+            sweep.borrow_mut().close();
+        }
+        if core.is_busy() {
+            parts.wait_repairs().await;
+        } else if parts.replies.is_placing() && !planted!(CleanDuringWrites) {
+            parts.replies.wait_placed().await;
+        } else {
+            break;
+        }
+    }
+    drain(parts, true).await?;
+    loop {
+        if let Some(sums) = &parts.sums {
+            sums.try_again();
+        }
+        if !planted!(CleanUnflushed) {
+            durable(parts, Covers::InPlace).await?;
+        }
+        members.check_frozen()?;
+        if members.is_read_only() || members.is_suspect() {
+            return Ok(());
+        }
+        if mark_clean(core).await? {
+            return Ok(());
+        }
+    }
+}
+
+/// Marks the members clean; false: something was written since the last flush.
+async fn mark_clean(core: &Core) -> Result<bool, EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    loop {
+        members.check_frozen()?;
+        if core.is_busy() {
+            parts.wait_repairs().await;
+            continue;
+        }
+        if members.record().has_writers() {
+            return Err(EngineError::Busy);
+        }
+        if parts.flusher.is_needed(members) && !planted!(CleanUnflushed) {
+            return Ok(false);
+        }
+        if parts.intent.wait_idle(members).await {
+            continue;
+        }
+        core.rebuild.note_end(parts);
+        if members.change_record(Record::demand_clean) {
+            return Ok(true);
+        }
+        members.wait_record().await;
+    }
+}

@@ -1,0 +1,70 @@
+//! A flush: everything that was replied to before is written out, then made durable.
+
+use crate::cache::Cache;
+use crate::engine::error::EngineError;
+use crate::engine::parts::Parts;
+
+/// What a flush is to make durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) enum Covers {
+    /// What was replied to; the log may have it.
+    Replied,
+    /// What was written in place: clearing bits, moving a watermark and marking the members clean need that.
+    InPlace,
+}
+
+/// Makes everything durable that was replied to.
+///
+/// # Errors
+/// [`EngineError::NotDestaged`]; [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn flush(parts: &Parts) -> Result<(), EngineError> {
+    drain(parts, false).await?;
+    durable(parts, Covers::Replied).await
+}
+
+/// Waits until everything that was replied to is written out; to close the array, until nothing is being written out.
+///
+/// # Errors
+/// [`EngineError::NotDestaged`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn drain(parts: &Parts, is_close: bool) -> Result<(), EngineError> {
+    if planted!(FlushUndrained) {
+        return Ok(());
+    }
+    let Some(mark) = parts.writeback.with(Cache::drain) else { return Ok(()) };
+    loop {
+        parts.members.check_frozen()?;
+        // To mark the members clean, what is durable in the log has to be in place, too.
+        let is_under_way = parts.writeback.is_under_way() && is_close && !planted!(CleanDuringWrites);
+        let is_drained = parts.writeback.cache().is_some_and(|cache| cache.is_drained(mark));
+        if is_drained && !is_under_way {
+            break;
+        }
+        parts.writeback.wait_drained(mark).await;
+    }
+    let cache = parts.writeback.cache().expect("there was one before");
+    match cache.unwritten().filter(|_| cache.is_stuck()) {
+        Some(unwritten) => Err(EngineError::NotDestaged { unwritten: Box::new(unwritten) }),
+        None => Ok(()),
+    }
+}
+
+/// Makes durable what was written, and waits until every member that failed it is on record: it may have lost what the
+/// others hold.
+///
+/// # Errors
+/// [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn durable(parts: &Parts, covers: Covers) -> Result<(), EngineError> {
+    let members = &parts.members;
+    match &parts.log {
+        Some(log) if covers == Covers::Replied && parts.counts_logged() => {
+            log.wait_answered(members).await;
+        }
+        _ => parts.flusher.flush(members, members.geometry.all_members()).await,
+    }
+    members.check_frozen()?;
+    let failed = parts.flusher.failures();
+    if !failed.is_empty() {
+        return Err(EngineError::FlushFailed { members: failed });
+    }
+    members.failures_recorded().await
+}

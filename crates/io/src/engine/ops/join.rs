@@ -1,0 +1,222 @@
+//! Members that join, and copies that take a member's place, while clients go on.
+//!
+//! Nothing is under way meanwhile, and what comes is held back; that is as long as what the members are doing takes, a
+//! flush and a round of superblock writes. With a log a new run of it begins then: what is in the old one is in place
+//! and durable, and nothing that the member may hold of it, or lacks, matters.
+//!
+//! For a switch the members are marked clean first. Then the new member gets a superblock of the next epoch, which says
+//! that the slot is its, and when that is durable the others get theirs. So, whenever this is cut off: where any member
+//! has the next epoch, the new one has it, and all that the old one has; where none has, nothing was written since. An
+//! array that goes on with the old member instead marks its members as written first, in a later version of the same
+//! epoch, or a later one.
+
+use uraid_layout::{Bytes, MemberIndex};
+
+use crate::buf::Buf;
+use crate::disk::{OpKind, Segments};
+use crate::engine::change::{Change, Joining};
+use crate::engine::core::Core;
+use crate::engine::error::EngineError;
+use crate::engine::members::Twin;
+use crate::engine::operations::Purpose;
+use crate::engine::record::Record;
+use crate::format::Epoch;
+use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
+
+/// Changes who is there; a change that became impossible meanwhile is given up.
+///
+/// # Errors
+/// [`EngineError::JoinFailed`]; [`EngineError::Lingering`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(), EngineError> {
+    let members = &core.parts.members;
+    let slot = change.slot();
+    calm(core).await?;
+    match change {
+        Change::Join(joining) => take_in(core, &joining)?,
+        Change::Promote(joining) => promote(core, &joining).await?,
+        Change::Replace(joining) => {
+            core.copies.begin(&core.parts, joining);
+            return Ok(());
+        }
+        Change::Switch { slot } => {
+            if !switch(core, slot).await? {
+                return Ok(());
+            }
+        }
+    }
+    members.check_frozen()?;
+    if !planted!(JoinUnrecorded) {
+        members.settled().await?;
+    }
+    if members.missing().contains(slot) { Err(EngineError::JoinFailed { member: slot }) } else { Ok(()) }
+}
+
+/// Waits until nothing is under way, and has everything flushed.
+async fn calm(core: &Core) -> Result<(), EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    loop {
+        if core.has_transfers() && !planted!(BarrierSkipped) {
+            core.wait_quiet().await;
+        } else if core.is_busy() {
+            parts.wait_repairs().await;
+        } else {
+            parts.flusher.flush(members, members.geometry.all_members()).await;
+            if is_calm(core).await? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Whether nothing is under way and all is flushed, when neither the bitmap nor the log is being written.
+async fn is_calm(core: &Core) -> Result<bool, EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    loop {
+        members.check_frozen()?;
+        let is_busy = parts.flusher.is_needed(members) || core.has_transfers();
+        if is_busy && !planted!(BarrierSkipped) {
+            return Ok(false);
+        }
+        let has_waited = parts.intent.wait_idle(members).await
+            || match &parts.log {
+                Some(log) => log.wait_idle(members).await,
+                None => false,
+            };
+        if !has_waited {
+            return Ok(true);
+        }
+    }
+}
+
+/// Takes a member in.
+fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    let Joining { superblock, is_whole, generation } = joining;
+    let slot = superblock.slot;
+    if members.unready().is_empty() && !planted!(CompleteForgotten) {
+        // What was being rebuilt has everything, and was flushed with all else: that goes on record with the one that
+        // joins.
+        members.change_record(Record::complete);
+    }
+    members.take_in(slot)?;
+    tracing::info!(member = %slot, uuid = %superblock.member, is_whole, "a member joins, and is rebuilt");
+    parts.repairs.leniency.forget(slot);
+    if members.record().any().slots[slot.index()].member != superblock.member {
+        members.counters.borrow_mut().forget(slot);
+    }
+    let is_whole = *is_whole || parts.intent.wanted().is_none();
+    members.change_record(|record| record.join(superblock, is_whole, *generation));
+    renew_member(core, slot);
+    core.rebuild.restart(parts);
+    Ok(())
+}
+
+/// What rests on who is in a slot.
+fn renew_member(core: &Core, slot: MemberIndex) {
+    let (parts, record) = (&core.parts, core.parts.members.record());
+    if let Some(log) = &parts.log {
+        let restarted = log.restart(record.superblocks(), parts.geometry());
+        restarted.expect("every log has room: that was checked when it was asked for");
+        let _ = parts.writeback.with(|cache| cache.limit_runs(log.stripes_max()));
+    }
+    if let (Some(sums), Some(own)) = (&parts.sums, record.superblocks().nth(slot.index()).flatten()) {
+        sums.replace(own);
+    }
+    parts.intent.rewrite();
+}
+
+/// Takes the new member in at the place of the old one, which has failed, to be rebuilt.
+async fn promote(core: &Core, joining: &Joining) -> Result<(), EngineError> {
+    let members = &core.parts.members;
+    while !members.record().is_settled() {
+        // The last of what was to be done with the old member.
+        members.wait_record().await;
+        calm(core).await?;
+    }
+    let slot = joining.superblock.slot;
+    let seat = members.seat().expect("the new member has one");
+    // What was given up on the new member could land after it was rebuilt.
+    let lingers = members.operations.abandoned(seat) > 0 && !planted!(LingeringPromoted);
+    if members.operations.is_awaited(slot) || members.operations.is_awaited(seat) || lingers {
+        return Err(EngineError::Lingering { member: slot });
+    }
+    members.operations.exchange(slot, seat);
+    take_in(core, joining)
+}
+
+/// Puts the new member in the old one's place, when it has said durably that it is there. False: the old one keeps its
+/// place, or has failed, and then the new one joins when this is over.
+async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    let mut sealed = None;
+    loop {
+        let Some(twin) = members.twin() else { return Ok(false) };
+        if members.missing().contains(slot) {
+            members.set_twin(Some(Twin { is_sealing: false, ..twin }).filter(|twin| !twin.has_failed));
+            return Ok(false);
+        }
+        let failures = parts.flusher.failures();
+        if twin.has_failed || !failures.is_empty() {
+            tracing::error!(member = %slot, %failures, "the member keeps its place: members failed a flush, or the new \
+                one failed");
+            members.set_twin(None);
+            return Ok(false);
+        }
+        let is_recorded = members.change_record(|record| record.demand_clean() && record.is_settled());
+        let next = Epoch(members.record().any().epoch.0 + 1);
+        if !is_recorded {
+            members.wait_record().await;
+        } else if sealed == Some(next) || planted!(CopySwitchedUnsealed) {
+            take_place(core, twin);
+            return Ok(true);
+        } else {
+            // Another round may come meanwhile; then this is done again.
+            sealed = Some(seal(core, twin).await);
+        }
+        calm(core).await?;
+    }
+}
+
+/// Has the new member say durably that the slot is its: the epoch of which it says so.
+async fn seal(core: &Core, twin: Twin) -> Epoch {
+    let (members, Joining { superblock, generation, .. }) = (&core.parts.members, core.copies.joining());
+    members.set_twin(Some(Twin { is_sealing: true, ..twin }));
+    let flush = async || {
+        members.operations.begin_call(Purpose::Other);
+        members.operations.call(twin.seat, OpKind::Flush, Bytes(0), Segments::new());
+        members.operations.end_call().await;
+    };
+    if !planted!(CopySealedUnflushed) {
+        flush().await;
+    }
+    let sealed = members.record().sealed(&superblock, generation);
+    let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
+    block.as_mut().copy_from_slice(&encode(&sealed));
+    members.operations.begin_call(Purpose::Other);
+    for offset in sealed.write_positions() {
+        let segments = smallvec::smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
+        members.operations.call(twin.seat, OpKind::Write, offset, segments);
+    }
+    members.operations.end_call().await;
+    flush().await;
+    // What it failed meanwhile is noted with it.
+    members.set_twin(members.twin().map(|twin| Twin { is_sealing: false, ..twin }));
+    sealed.epoch
+}
+
+/// The new member is in the slot from now on.
+fn take_place(core: &Core, twin: Twin) {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    let (slot, Joining { superblock, generation, .. }) = (twin.slot, core.copies.joining());
+    members.set_twin(None);
+    tracing::info!(member = %slot, uuid = %superblock.member, "a member has taken over a slot from another one");
+    members.change_record(|record| {
+        let sealed = record.sealed(&superblock, generation);
+        record.replace(sealed);
+    });
+    members.exchange(slot, twin.seat);
+    parts.repairs.leniency.forget(slot);
+    members.counters.borrow_mut().forget(slot);
+    renew_member(core, slot);
+    core.copies.note_replaced(slot);
+}

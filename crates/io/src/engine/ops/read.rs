@@ -1,0 +1,77 @@
+//! The life of a read: what is in memory is copied, and the rest comes from the members.
+//!
+//! A read looks into the cache once for each part, and plans it once where nothing goes wrong. A plan that computes
+//! takes the stripes' locks and is carried out under them as it is: what it reads is looked at again only if who is
+//! there has changed meanwhile.
+
+use uraid_layout::{Lba, Sectors};
+
+use super::write::part_len;
+use crate::buf::Buf;
+use crate::engine::core::Core;
+use crate::engine::error::EngineError;
+use crate::engine::replies::{Outcome, Ticket};
+use crate::engine::transfer::reading::{Attempt, attempt};
+use crate::engine::transfer::{Goal, Transfer, Workspace};
+
+/// Fills a buffer from `start` on, and replies.
+pub(in crate::engine) async fn read(core: &Core, space: &mut Workspace, ticket: Ticket, start: Lba, buf: Buf) {
+    let outcome = fill(core, space, start, buf).await;
+    core.parts.replies.give(ticket, outcome);
+}
+
+async fn fill(core: &Core, space: &mut Workspace, start: Lba, buf: Buf) -> Outcome {
+    let parts = &core.parts;
+    let (mut at, end) = (start.0, start.0 + buf.len() as u64 / 512);
+    let mut transfer = Transfer::new(parts, space, Goal::Read, Some(buf));
+    while at < end {
+        let part = part_len(parts, Lba(at), Lba(end));
+        let part_end = at + part.0;
+        core.ahead.wait(parts, at..part_end).await;
+        transfer.look_up(Lba(at), part, Sectors(at - start.0));
+        // What can't be had together is had piece by piece.
+        while at < part_end {
+            transfer.begin(Lba(at), Sectors(part_end - at), Sectors(at - start.0));
+            let result = obtain(&mut transfer).await;
+            if result.is_err() {
+                transfer.give_up_on_damage();
+            }
+            transfer.let_go();
+            transfer.guard = None;
+            result?;
+            core.ahead.consume(parts, transfer.at, transfer.len);
+            at += transfer.len.0;
+        }
+    }
+    Ok(transfer.content.request.take())
+}
+
+/// Gets the part. What comes straight from members needs no lock; what is computed from several units does, and so does
+/// what may have been replied to and is not in place yet.
+async fn obtain(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {
+    loop {
+        transfer.plan()?;
+        if transfer.guard.is_none() && needs_lock(transfer) {
+            lock(transfer).await?;
+        }
+        match attempt(transfer).await? {
+            Attempt::Proven => return Ok(()),
+            Attempt::Again => {}
+            Attempt::Doubted => lock(transfer).await?,
+        }
+    }
+}
+
+fn needs_lock(transfer: &Transfer<'_>) -> bool {
+    let (parts, plan) = (transfer.parts, &*transfer.plan);
+    let computes = !plan.xors().is_empty() && !planted!(DegradedReadUnlocked);
+    let reads = !plan.reads().is_empty() && !planted!(UnplacedRead);
+    computes || reads && parts.replies.is_placing() && parts.locks.is_held(transfer.span())
+}
+
+/// Takes the part's stripes.
+async fn lock(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {
+    transfer.guard = Some(transfer.parts.locks.acquire(transfer.span()).await);
+    // A write may have changed parity and not data, or the other way round.
+    transfer.parts.members.check_frozen()
+}

@@ -1,0 +1,112 @@
+//! The life of a write that is written through: content, or zeros.
+//!
+//! With write-back most writes never come here: the cache takes them, and [`destage`](super::destage) writes them out.
+
+use std::ops::Range;
+
+use uraid_layout::{Lba, Sectors};
+
+use super::flush;
+use super::held::{self, Held};
+use crate::buf::Buf;
+use crate::engine::error::EngineError;
+use crate::engine::parts::Parts;
+use crate::engine::replies::{Answerable, Ticket};
+use crate::engine::transfer::{Goal, PART, Transfer, Workspace, reading, writing};
+
+/// A command that writes.
+#[derive(Debug)]
+pub(in crate::engine) struct Request {
+    pub(in crate::engine) ticket: Ticket,
+    /// [`Goal::Write`] or [`Goal::Zero`].
+    pub(in crate::engine) goal: Goal,
+    /// Where the command begins: its memory counts from here.
+    pub(in crate::engine) start: Lba,
+    /// What of it is to be written.
+    pub(in crate::engine) range: Range<Lba>,
+    pub(in crate::engine) buf: Option<Buf>,
+    /// Reply when it is durable.
+    pub(in crate::engine) fua: bool,
+}
+
+/// Writes, and replies: as soon as the log has all of it, or when it is in place.
+pub(in crate::engine) async fn write(parts: &Parts, space: &mut Workspace, request: Request) {
+    let (ticket, lba) = (request.ticket, request.start);
+    let mut answerable = None;
+    let result = write_parts(parts, space, request, &mut answerable).await;
+    match result {
+        Err(error) if answerable.as_ref().is_some_and(Answerable::is_answered) => {
+            tracing::error!(%lba, %error, "logged content could not be written in place");
+        }
+        Ok(()) if answerable.as_ref().is_some_and(Answerable::is_answered) => {}
+        result => parts.replies.give(ticket, result.map(|()| None)),
+    }
+}
+
+async fn write_parts<'a>(
+    parts: &'a Parts,
+    space: &'a mut Workspace,
+    request: Request,
+    answerable: &mut Option<Answerable<'a>>,
+) -> Result<(), EngineError> {
+    let Request { ticket, goal, start, range, buf, fua } = request;
+    let waits_for_flush = fua && !planted!(FuaAsPlain);
+    let size = Sectors(range.end.0 - start.0).bytes();
+    let mut transfer = Transfer::new(parts, space, goal, buf);
+    let mut at = range.start;
+    while at < range.end {
+        transfer.begin(at, part_len(parts, at, range.end), Sectors(at.0 - start.0));
+        let mut held = held::take(&mut transfer).await?;
+        let result = change(&mut transfer, &mut held, |transfer| {
+            // A command is answered when the log has the last of it.
+            let is_last = transfer.at.0 + transfer.len.0 == range.end.0;
+            if is_last && parts.counts_logged() {
+                *answerable = Some(parts.replies.promise(ticket, size, waits_for_flush));
+            }
+        })
+        .await;
+        held::release(&mut transfer, held, result.as_ref().err());
+        result?;
+        at.0 += transfer.len.0;
+    }
+    if waits_for_flush && !answerable.as_ref().is_some_and(Answerable::is_answered) {
+        flush::durable(parts, flush::Covers::Replied).await?;
+    }
+    Ok(())
+}
+
+/// Plans a change of parity stripes, reads and computes what the plan needs, has the log keep what is to be written,
+/// writes it in place, and waits until every member that missed it is on record.
+///
+/// # Errors
+/// [`EngineError::Unreadable`]; [`EngineError::LogFailed`]; [`EngineError::WriteFailed`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn change<'a>(
+    transfer: &mut Transfer<'a>,
+    held: &mut Held<'a>,
+    obtained: impl FnOnce(&Transfer<'a>),
+) -> Result<(), EngineError> {
+    reading::obtain(transfer).await?;
+    obtained(transfer);
+    let logged = writing::log(transfer).await?;
+    if planted!(BitEndsBeforeWrites) {
+        held.end_intent();
+    }
+    writing::write(transfer).await?;
+    transfer.parts.members.failures_recorded().await?;
+    drop(logged);
+    Ok(())
+}
+
+/// How much of a command from `at` to `end` is planned at once: what a plan and a record may have, up to the end of a
+/// parity stripe where it is not all.
+pub(in crate::engine) fn part_len(parts: &Parts, at: Lba, end: Lba) -> Sectors {
+    let stripe = parts.geometry().stripe_sectors().0;
+    let mut last = end.0.min(at.0 + PART.0);
+    if let Some(log) = &parts.log {
+        last = last.min((at.0 / stripe).saturating_add(log.stripes_max()).saturating_mul(stripe));
+    }
+    if last < end.0 && last / stripe * stripe > at.0 {
+        last = last / stripe * stripe;
+    }
+    Sectors(last - at.0)
+}

@@ -1,0 +1,156 @@
+//! The engine's parts, together: what operations are written in terms of.
+//!
+//! Each part owns its state and knows no operation; none is borrowed while a task waits. An operation takes what it
+//! needs of them as guards, which give it back when they are dropped.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use uraid_layout::plan::Planner;
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex};
+
+use super::damage::Heals;
+use super::error::EngineError;
+use super::flusher::Flusher;
+use super::intent::Intent;
+use super::leniency::Leniency;
+use super::locks::Locks;
+use super::log::Log;
+use super::members::Members;
+use super::memory::{Memory, ZEROES_BYTES};
+use super::record::Record;
+use super::replies::Replies;
+use super::shares::Shares;
+use super::sums::Sums;
+use super::sweeper::{REBUILD, Sweeper};
+use super::tasks::{Tasks, Waiters};
+use super::writeback::WriteBack;
+use crate::array::Overlay;
+use crate::buf::Buf;
+use crate::format::superblock::Consistency;
+
+/// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
+const LOCK_BUCKETS: usize = 1024;
+
+/// Working memory for all plans.
+const SCRATCH_BUDGET: Bytes = Bytes(16 << 20);
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) members: Members,
+    pub(super) locks: Locks,
+    pub(super) shares: Shares,
+    pub(super) memory: Memory,
+    pub(super) planner: RefCell<Planner>,
+    /// A stretch of zeros to write from.
+    pub(super) zeroes: Buf,
+    pub(super) flusher: Flusher,
+    pub(super) intent: Intent,
+    pub(super) log: Option<Log>,
+    /// What is in the log and not in place, of an array that is only read.
+    pub(super) overlay: RefCell<Overlay>,
+    pub(super) sums: Option<Sums>,
+    pub(super) writeback: WriteBack,
+    pub(super) replies: Replies,
+    pub(super) repairs: Repairs,
+}
+
+/// What is to be made good in the background.
+#[derive(Debug)]
+pub(super) struct Repairs {
+    /// What members failed to read.
+    pub(super) heals: Heals,
+    /// What members lack that joined.
+    pub(super) rebuild: RefCell<Sweeper>,
+    /// What a member lacks that is to take another one's place.
+    pub(super) copy: RefCell<Sweeper>,
+    pub(super) leniency: Leniency,
+    /// It is being changed who is there, or about to be: nothing is begun meanwhile that nobody waits for.
+    pub(super) is_held: Cell<bool>,
+    /// Something of this has ended, or been written: for those who wait until all has.
+    pub(super) changed: Waiters,
+}
+
+impl Parts {
+    /// The parts of an engine for the members that `record` describes.
+    ///
+    /// # Errors
+    /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
+    pub(super) fn new(
+        tasks: &Rc<Tasks>,
+        geometry: Geometry,
+        record: Record,
+        is_read_only: bool,
+    ) -> Result<Self, EngineError> {
+        let count = geometry.members();
+        let intent = Intent::of(&geometry, &record);
+        let sums = Sums::new(record.superblocks());
+        let has_log = record.consistency() == Consistency::Log && !is_read_only;
+        let log = has_log.then(|| Log::new(record.superblocks(), &geometry)).transpose()?;
+        let sweeper = || RefCell::new(Sweeper::new(REBUILD));
+        let repairs = Repairs {
+            heals: Heals::default(),
+            rebuild: sweeper(),
+            copy: sweeper(),
+            leniency: Leniency::new(count),
+            is_held: Cell::new(false),
+            changed: Waiters::default(),
+        };
+        Ok(Self {
+            members: Members::new(Rc::clone(tasks), geometry, record, is_read_only)?,
+            locks: Locks::new(Rc::clone(tasks), LOCK_BUCKETS),
+            shares: Shares::new(Rc::clone(tasks)),
+            memory: Memory::new(Rc::clone(tasks), SCRATCH_BUDGET),
+            planner: RefCell::new(Planner::new()),
+            zeroes: Buf::zeroed(ZEROES_BYTES),
+            flusher: Flusher::new(Rc::clone(tasks), count),
+            intent,
+            log,
+            overlay: RefCell::default(),
+            sums,
+            writeback: WriteBack::new(Rc::clone(tasks)),
+            replies: Replies::new(Rc::clone(tasks)),
+            repairs,
+        })
+    }
+
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.members.geometry
+    }
+
+    pub(super) fn tasks(&self) -> &Tasks {
+        &self.members.tasks
+    }
+
+    /// Whether content that is durable in the log counts as durable: see [`Log::counts`].
+    pub(super) fn counts_logged(&self) -> bool {
+        self.log.is_some() && Log::counts(&self.members)
+    }
+
+    /// Takes note of an error of a member that was corrected.
+    pub(super) fn note_corrected(&self, member: MemberIndex) {
+        self.repairs.leniency.note_corrected(&self.members, member);
+    }
+
+    /// Has what could not be read for a rebuild or a copy tried again at once, when somebody is about to write a piece
+    /// of a member, and holds its stripe's lock: what is tried again comes after it.
+    pub(super) fn note_mended(&self, member: MemberIndex, sectors: &std::ops::Range<DiskSector>) {
+        for sweep in [&self.repairs.rebuild, &self.repairs.copy] {
+            let mut sweep = sweep.borrow_mut();
+            if sweep.stuck().is_some() {
+                sweep.mend(|stuck| stuck.is_in(self.geometry(), member, sectors));
+            }
+        }
+    }
+
+    /// Waits until something that is made good in the background has ended.
+    pub(super) async fn wait_repairs(&self) {
+        self.repairs.changed.wait(self.tasks()).await;
+    }
+
+    /// Lets those look again who wait for that.
+    pub(super) fn wake_repairs(&self) {
+        self.repairs.changed.wake(self.tasks());
+    }
+}

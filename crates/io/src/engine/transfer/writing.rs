@@ -1,0 +1,174 @@
+//! Carrying out what a plan writes: through the log where there is one, in place, and its checksums.
+
+use uraid_layout::plan::Buffer;
+use uraid_layout::{DiskSector, Location, Owner, Sectors};
+
+use super::{Goal, Transfer, end, proof};
+use crate::cache::Source;
+use crate::disk::OpKind;
+use crate::engine::error::EngineError;
+use crate::engine::log::{Logged, Piece};
+use crate::engine::operations::{Call, Purpose};
+
+/// Shorter zeros are written: an operation of their own would only cut the member's extents up.
+const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
+
+/// Makes what is about to be written durable in the log, where there is one; until it is in place the log keeps it.
+///
+/// # Errors
+/// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
+pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Option<Logged<'a>>, EngineError> {
+    let parts = transfer.parts;
+    let Some(log) = &parts.log else { return Ok(None) };
+    take_over(transfer);
+    if planted!(SkipLog) {
+        return Ok(None);
+    }
+    let note_committed = |transfer: &mut Transfer<'_>| {
+        let _ = parts.writeback.with(|cache| cache.committed(transfer.content.cached));
+        parts.writeback.wake_drained();
+    };
+    if planted!(FlushBeforeCommit) {
+        note_committed(transfer);
+    }
+    let logged = log.put(|update| update_of(transfer, update), &parts.members, &parts.flusher).await?;
+    if !planted!(CommitDespiteFailure) {
+        parts.members.failures_recorded().await?;
+    }
+    if parts.counts_logged() {
+        note_committed(transfer);
+    }
+    if parts.flusher.failures().is_empty() {
+        parts.replies.answer(parts.tasks().current(), true);
+    }
+    Ok(Some(logged))
+}
+
+/// Appends the plan's writes as pieces for the log.
+fn update_of(transfer: &Transfer<'_>, update: &mut Vec<Piece>) {
+    let plan = &*transfer.plan;
+    let missing = transfer.parts.members.missing();
+    let count = plan.writes().len() - usize::from(planted!(LastWriteNotLogged) && !plan.writes().is_empty());
+    for io in plan.writes()[..count].iter().filter(|io| !missing.contains(io.member)) {
+        let (member, mut sector) = (io.member, io.sector);
+        for slice in plan.slices(io) {
+            if slice.buffer == Buffer::Zeroes {
+                if !planted!(ZeroesNotLogged) {
+                    update.push(Piece { member, sector, len: slice.len, content: None });
+                }
+                sector.0 += slice.len.0;
+                continue;
+            }
+            transfer.content.for_each_lease(*slice, |lease| {
+                let len = uraid_layout::Bytes(lease.len() as u64).whole_sectors();
+                update.push(Piece { member, sector, len, content: Some(lease) });
+                sector.0 += len.0;
+            });
+        }
+    }
+}
+
+/// Writes in place what the plan says, and its checksums. Members that fail are given up; that is still to be put on
+/// record.
+///
+/// # Errors
+/// [`EngineError::Frozen`]; [`EngineError::WriteFailed`] where there is no redundancy.
+pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {
+    let (parts, members) = (transfer.parts, &transfer.parts.members);
+    if planted!(UnlockAtCommit) {
+        transfer.guard = None;
+    }
+    let cost = transfer.plan.writes().iter().map(|io| io.len.0).sum();
+    let mut is_first = true;
+    let failed = loop {
+        members.check_frozen()?;
+        let _permit = parts.shares.enter(transfer.goal.class(), Sectors(cost)).await;
+        if std::mem::take(&mut is_first) && parts.log.is_none() {
+            take_over(transfer);
+        }
+        let call = issue(transfer).await;
+        if call.cannot_zero.is_empty() {
+            break call.failed;
+        }
+        // A member turned out to have no operation for zeroing.
+        members.note_cannot_zero(call.cannot_zero);
+    };
+    if let Err(error) = members.fail(failed)
+        && members.is_frozen()
+    {
+        proof::note_written(transfer, failed);
+        return Err(error);
+    }
+    members.check_frozen()?;
+    proof::note_written(transfer, failed);
+    let failed = failed.union(proof::wait_written(transfer).await);
+    // Without redundancy it fails only now, when what members hold has its checksums.
+    members.fail(failed)
+}
+
+/// Does the plan's writes: what has become of them.
+async fn issue(transfer: &Transfer<'_>) -> Call {
+    let (plan, members) = (&*transfer.plan, &transfer.parts.members);
+    let is_unlocked = [planted!(UnlockAtCommit), planted!(RebuildUnlocked), planted!(ScrubUnlocked)].contains(&true);
+    assert!(transfer.guard.is_some() || is_unlocked, "a stripe is written under its lock");
+    let is_copy = matches!(transfer.goal, Goal::Copy { .. });
+    let may_punch = matches!(transfer.goal, Goal::Zero { may_punch: true });
+    members.operations.begin_call(Purpose::Writes);
+    for io in plan.writes() {
+        let is_left_out = members.rebuilding().contains(io.member) && !matches!(transfer.goal, Goal::Rebuild { .. });
+        if planted!(RebuildingUnwritten) && is_left_out {
+            continue;
+        }
+        let is_zero = plan.slices(io).iter().all(|slice| slice.buffer == Buffer::Zeroes);
+        for (member, offset) in members.targets(io.member, io.sector, is_copy) {
+            let may_zero = io.len >= ZERO_OPERATION_MIN && !members.cannot_zero().contains(member);
+            if may_zero && is_zero {
+                let kind = OpKind::Zero { len: io.len.bytes(), may_punch };
+                members.operations.piecewise(member, kind, offset, end(io)).finish();
+                members.counters.borrow_mut().zero(member);
+                continue;
+            }
+            let mut operation = members.operations.piecewise(member, OpKind::Write, offset, end(io));
+            for slice in plan.slices(io) {
+                transfer.content.for_each_lease(*slice, |lease| operation.push(lease));
+            }
+            operation.finish();
+            members.counters.borrow_mut().write(member, io.len);
+        }
+    }
+    members.operations.end_call().await
+}
+
+/// Lets what is about to be written take the place of what the cache holds of it, and leaves the new parity there.
+fn take_over(transfer: &mut Transfer<'_>) {
+    let Transfer { parts, goal, at, len, plan, content, .. } = transfer;
+    let (parts, geometry) = (*parts, parts.geometry());
+    let _ = parts.writeback.with(|cache| {
+        if !content.cached.flies() {
+            let source = match (*goal, &content.request) {
+                (Goal::Write, Some(request)) => Source::Request(request, super::content::bytes(content.base)),
+                (Goal::Zero { .. }, _) => Source::Zeroes(content.zeroes),
+                _ => return,
+            };
+            let keeps = len.0 < geometry.stripe_sectors().0;
+            cache.take_over(geometry, (*at, *len), source, keeps, content.cached);
+        }
+        if !content.cached.flies() {
+            return;
+        }
+        for io in plan.writes() {
+            let mut sector = io.sector.0;
+            for slice in plan.slices(io) {
+                let mut done = 0;
+                while slice.buffer == Buffer::Scratch && done < slice.len.0 {
+                    let location = Location { member: io.member, sector: DiskSector(sector + done) };
+                    let Some(Owner::Parity { stripe, group, offset }) = geometry.owner(location) else { break };
+                    let part = slice.part(done, (geometry.chunk().0 - offset.0).min(slice.len.0 - done));
+                    cache.put_parity(content.cached, stripe, group, offset, content.computed(&part));
+                    done += part.len.0;
+                }
+                sector += slice.len.0;
+            }
+        }
+    });
+}

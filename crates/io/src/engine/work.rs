@@ -1,0 +1,97 @@
+//! Work: what a worker does from beginning to end, and who does it.
+
+use std::ops::Range;
+
+use uraid_layout::{Lba, MemberIndex, StripeId};
+
+use super::background::ahead::Prefetch;
+use super::change::Change;
+use super::core::Core;
+use super::damage::Piece;
+use super::ops::{close, destage, fail, flush, heal, join, read, write};
+use super::replies::Ticket;
+use super::transfer::Workspace;
+use crate::buf::Buf;
+
+/// A piece of work.
+#[derive(Debug)]
+pub(super) enum Work {
+    /// A client's read.
+    Read(Ticket, Lba, Buf),
+    /// A client's write, zeros among them.
+    Write(write::Request),
+    Flush(Ticket),
+    Close(Ticket),
+    /// An administrator gives a member up.
+    Fail(Ticket, MemberIndex),
+    /// Who is there changes; none: nobody waits for it.
+    Change(Option<Ticket>, Box<Change>),
+    /// Write out what is dirty of these parity stripes.
+    Destage(Range<u64>),
+    Heal(Piece),
+    Prefetch(Prefetch),
+    /// Compare a part of a parity stripe, by number.
+    Scrub(u64),
+    Rebuild(StripeId),
+    Copy(StripeId),
+    /// Put on record how far members are rebuilt.
+    SaveRebuild,
+    /// Make durable what was written, for the bits of the write-intent bitmap that are cleared then.
+    Sync,
+    /// Rounds of superblock writes, of the bitmap, of the log.
+    KeepRecord,
+    KeepIntent,
+    Commit,
+}
+
+impl Work {
+    /// Whether the engine is busy with it: rounds only serve what is.
+    fn counts(&self) -> bool {
+        !matches!(self, Self::KeepRecord | Self::KeepIntent | Self::Commit)
+    }
+
+    /// Whether it reads or writes parity stripes, or relies on who is there to do so.
+    fn is_transfer(&self) -> bool {
+        let waits = matches!(self, Self::Flush(_) | Self::Close(_) | Self::Sync);
+        self.counts() && !waits && !matches!(self, Self::Fail(..) | Self::Change(..))
+    }
+}
+
+/// Does a piece of work.
+pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
+    let parts = &core.parts;
+    let reply = |ticket, result: Result<(), _>| parts.replies.give(ticket, result.map(|()| None));
+    let _under_way = work.counts().then(|| core.begin(work.is_transfer()));
+    match work {
+        Work::Read(ticket, lba, buf) => read::read(core, space, ticket, lba, buf).await,
+        Work::Write(request) => write::write(parts, space, request).await,
+        Work::Flush(ticket) => reply(ticket, flush::flush(parts).await),
+        Work::Close(ticket) => reply(ticket, close::close(core).await),
+        Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
+        Work::Change(ticket, change) => {
+            let result = join::change(core, *change).await;
+            if let Some(ticket) = ticket {
+                reply(ticket, result);
+            }
+            core.end_change();
+        }
+        Work::Destage(stripes) => destage::destage(parts, space, stripes).await,
+        Work::Heal(piece) => heal::heal(parts, space, piece).await,
+        Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
+        Work::Scrub(part) => core.scrubber.scrub(parts, space, part).await,
+        Work::Rebuild(stripe) => core.rebuild.make(parts, space, stripe).await,
+        Work::Copy(stripe) => core.copies.copy(parts, space, stripe).await,
+        Work::SaveRebuild => core.rebuild.save(parts).await,
+        // Whoever relies on it finds out by itself whether it was.
+        Work::Sync => drop(flush::durable(parts, flush::Covers::InPlace).await),
+        Work::KeepRecord => {
+            parts.members.keep_record().await;
+            parts.intent.reseal(parts.members.record().any().seal(), &parts.members);
+        }
+        Work::KeepIntent => parts.intent.keep(&parts.members).await,
+        Work::Commit => {
+            let log = parts.log.as_ref().expect("what is committed waits for the log");
+            log.commit(&parts.members, &parts.flusher, &parts.replies, &parts.zeroes).await;
+        }
+    }
+}
