@@ -101,6 +101,9 @@ fn file_failures(file: &Path, text: &str) -> Vec<String> {
             fail(index + 1, "an ignored test proves nothing: make it run, or remove it");
         }
     }
+    if name.contains("/src/") && name.ends_with("/mod.rs") {
+        fail(1, "a module x is x.rs, with its own modules in x/");
+    }
     if name == NO_STD && !code.lines().any(|line| line.trim() == "#![no_std]") {
         fail(1, "the layout crate is `#![no_std]`");
     }
@@ -149,6 +152,14 @@ mod tests {
             assert_eq!(failures(allowed, text), Vec::<String>::new());
         }
         assert_eq!(failures("crates/cli/src/main.rs", "#![forbid(unsafe_code)]\n"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn there_is_one_module_style() {
+        assert_eq!(failures("crates/io/src/engine/mod.rs", "mod a;\n").len(), 1);
+        for allowed in ["crates/io/src/engine.rs", "crates/io/tests/engine/support/mod.rs"] {
+            assert_eq!(failures(allowed, "mod a;\n"), Vec::<String>::new());
+        }
     }
 
     #[test]

@@ -348,3 +348,20 @@ fn content_that_cannot_be_written_stays_until_it_can() {
     }
     assert!(!engine.is_dirty());
 }
+
+/// What a degraded read finds in memory is copied and counted once, although its plan takes a lock, and so is what it
+/// finds after members failed it.
+#[test]
+fn a_degraded_read_looks_into_the_cache_once() {
+    for missing in [MemberSet::EMPTY, MemberSet::EMPTY.with(MemberIndex(1))] {
+        let engine = small(RAID5, 5).engine(missing, Order::Fifo);
+        let (mut engine, _pool) = with_cache(engine, Some((CacheMode::WriteBack, 256)));
+        let (capacity, content) = (engine.geometry().capacity().0, noise(1, 8));
+        write(&mut engine, 8, &content).expect("written");
+        let back = read(&mut engine, 0, capacity).expect("read");
+        assert!(back[8 * SECTOR..][..8 * SECTOR] == content, "without {missing}");
+        let (hit, missed) = engine.counters().cache_reads();
+        let bytes = |sectors: u64| Sectors(sectors).bytes();
+        assert_eq!((hit, missed), (bytes(8), bytes(capacity - 8)), "without {missing}");
+    }
+}
