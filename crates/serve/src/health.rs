@@ -128,17 +128,25 @@ fn causes(health: &Health) -> Vec<String> {
         )),
     }
     causes.extend(health.held_up.iter().map(held_up));
-    causes.extend(health.unwritten.as_ref().map(unwritten));
+    let is_frozen = health.state == HealthState::Frozen;
+    causes.extend(health.unwritten.as_ref().map(|what| unwritten(what, is_frozen)));
     causes
 }
 
-/// Why flushes fail, and what helps, in one sentence.
-fn unwritten(unwritten: &Unwritten) -> String {
+/// Why flushes fail, and what helps, in one sentence. Nothing helps where the array is frozen.
+fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
     let Unwritten { bytes: all, blocks, stripe_blocks, unreadable, unwritable } = unwritten;
     let told: u64 = blocks.iter().map(|[start, end]| (end - start) * 512).sum();
     let more = if told < *all { " and more" } else { "" };
     let [blocks, stripe_blocks] =
         [blocks, stripe_blocks].map(|ranges| list(&ranges.iter().map(bytes).collect::<Vec<_>>()));
+    if is_frozen {
+        return format!(
+            "{} that clients have written can't be written out any more, bytes {blocks}{more} of the array: it is only \
+             in memory, and lost when the server ends",
+            size(*all)
+        );
+    }
     let members = |members: &[Named], what: &str| {
         let name = |Named { slot, path }: &Named| {
             path.as_ref().map_or_else(|| slot.to_string(), |path| format!("{slot} ({path})"))

@@ -69,7 +69,8 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Close(ticket) => reply(ticket, close::close(core).await),
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
         Work::Change(ticket, change) => {
-            let result = join::change(core, *change).await;
+            // Rare and large: its state is not part of every worker's.
+            let result = Box::pin(join::change(core, *change)).await;
             if let Some(ticket) = ticket {
                 reply(ticket, result);
             }

@@ -125,6 +125,12 @@ fn what_makes_flushes_fail_is_said_with_its_place_and_what_helps() {
          the array: members 0 (/srv/d0) and 3 (/srv/d3) can't be read there; reads give it from memory. Flushes \
          succeed again after a write of all of bytes 786432 to 983040, or when the members can be read there"
     );
+    let frozen = words(&Health { unwritten: Some(one), ..health(HealthState::Frozen, 0) });
+    assert!(
+        frozen.contains("can't be written out any more") && frozen.contains("lost when the server ends"),
+        "{frozen}"
+    );
+    assert!(!frozen.contains("again after a write") && !frozen.contains("reads give it"), "{frozen}");
     let many = Unwritten {
         bytes: 1 << 20,
         blocks: vec![[0, 8], [384, 392]],
