@@ -78,7 +78,8 @@ use crate::cache::{Cache, TICK, Unwritten};
 use crate::disk::{Completion, Disk, DiskError};
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
-use background::rebuild::{Rebuild, quantum};
+use background::Next;
+use background::rebuild::Rebuild;
 use change::Change;
 use core::Core;
 use executor::{Desk, Executor};
@@ -87,7 +88,7 @@ use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
 use replies::Ticket;
-use sweeper::Sweeper;
+use sweeper::Kind;
 use tasks::Tasks;
 use transfer::{Goal, Workspace};
 use work::{Work, perform};
@@ -118,7 +119,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
         let tasks = Rc::new(Tasks::default());
         let core = Rc::new(Core::new(Parts::new(&tasks, geometry, record, is_read_only)?));
-        core.rebuild.restart(&core.parts);
+        core.background.rebuild.restart(&core.parts);
         let worker = Rc::clone(&core);
         let executor = Executor::new(tasks, move |desk| serve(Rc::clone(&worker), desk));
         let tokens = Tokens { slots: Vec::new(), free: Vec::new() };
@@ -157,7 +158,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn with_intent(self, set: Option<Bitmap>) -> Self {
         if let Some(set) = set {
             self.core.parts.intent.restart(set);
-            self.core.rebuild.restart(&self.core.parts);
+            self.core.background.rebuild.restart(&self.core.parts);
         }
         self
     }
@@ -166,7 +167,7 @@ impl<D: Disk, T> Engine<D, T> {
     #[must_use]
     pub fn with_rebuild(self) -> Self {
         if !self.core.parts.members.is_read_only() {
-            self.core.rebuild.turn_on();
+            self.core.parts.sweeps.turn_on();
         }
         self
     }
@@ -249,9 +250,7 @@ impl<D: Disk, T> Engine<D, T> {
         if parts.intent.tick(&parts.members, &parts.flusher) {
             self.executor.start(Work::Sync);
         }
-        core.scrubber.with_sweep(Sweeper::tick);
-        parts.repairs.rebuild.borrow_mut().tick();
-        parts.repairs.copy.borrow_mut().tick();
+        parts.sweeps.each().for_each(|mut sweep| sweep.tick());
         self.disk.tick();
         self.patience.tick(parts, self.disk.roomless(), |member| self.disk.kin(member));
         self.send();
@@ -262,10 +261,8 @@ impl<D: Disk, T> Engine<D, T> {
         let core = Rc::clone(&self.core);
         let parts = &core.parts;
         let Some(command) = core.hold_back(ticket, command) else { return };
-        let is_close = matches!(command, Command::Close);
-        if !is_close {
-            parts.repairs.rebuild.borrow_mut().note_activity();
-            parts.repairs.copy.borrow_mut().note_activity();
+        if !matches!(command, Command::Close) {
+            parts.sweeps.each().for_each(|mut sweep| sweep.note_activity());
         }
         let command = match admission::admit(parts, command) {
             Ok(Some(command)) => command,
@@ -273,7 +270,6 @@ impl<D: Disk, T> Engine<D, T> {
             Err(error) => return parts.replies.give(ticket, Err(error)),
         };
         if !matches!(command, Command::Join(_) | Command::Replace(_)) {
-            core.scrubber.with_sweep(Sweeper::note_activity);
             let _ = parts.writeback.with(Cache::note_activity);
         }
         let write = |goal, start: Lba, range, buf, fua| Request { ticket, goal, start, range, buf, fua };
@@ -335,13 +331,9 @@ impl<D: Disk, T> Engine<D, T> {
     }
 
     fn begin_turn(&mut self) {
-        let Core { parts, scrubber, .. } = &*self.core;
+        let Core { parts, background, .. } = &*self.core;
         parts.writeback.begin_turn();
-        scrubber.begin_turn();
-        for sweep in [&parts.repairs.rebuild, &parts.repairs.copy] {
-            let most = quantum(parts, &sweep.borrow());
-            sweep.borrow_mut().begin_turn(most);
-        }
+        background.begin_turn(parts);
     }
 
     /// Begins what is to go on in the background, as far as there is room for it.
@@ -357,21 +349,11 @@ impl<D: Disk, T> Engine<D, T> {
         while let Some(piece) = parts.repairs.heals.next() {
             self.executor.start(Work::Heal(piece));
         }
-        while let Some(part) = core.scrubber.next(parts) {
-            self.executor.start(Work::Scrub(part));
-        }
-        while let Some(stripe) = core.rebuild.next(parts) {
-            self.executor.start(Work::Rebuild(stripe));
-        }
-        if core.rebuild.wants_step(parts) {
-            self.executor.start(Work::SaveRebuild);
-        }
-        if core.rebuild.may_go_on(parts, &parts.repairs.copy.borrow()) {
-            while let Some(stripe) = core.copies.next(parts) {
-                self.executor.start(Work::Copy(stripe));
-            }
-            if let Some(change) = core.copies.next_change(parts) {
-                self.begin_change(None, change);
+        while let Some(next) = core.background.next(parts) {
+            match next {
+                Next::Unit(unit) => self.executor.start(Work::Unit(unit)),
+                Next::Save(kind) => self.executor.start(Work::Save(kind)),
+                Next::Change(change) => return self.begin_change(None, *change),
             }
         }
     }
@@ -461,24 +443,16 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
     pub fn wants_turn(&self) -> bool {
-        let Core { parts, scrubber, rebuild, .. } = &*self.core;
-        let is_sweeping = parts.repairs.rebuild.borrow().wants_turn() && rebuild.is_waiting(parts)
-            || parts.repairs.copy.borrow().wants_turn() && self.is_copying();
-        parts.writeback.wants_turn() || scrubber.wants_turn(parts.geometry()) || is_sweeping
-    }
-
-    fn is_copying(&self) -> bool {
-        let Core { parts, rebuild, .. } = &*self.core;
-        rebuild.may_go_on(parts, &parts.repairs.copy.borrow()) && parts.members.twin().is_some()
+        let Core { parts, background, .. } = &*self.core;
+        parts.writeback.wants_turn() || background.wants_turn(parts)
     }
 
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
-        let Core { parts, scrubber, rebuild, .. } = &*self.core;
-        let is_background = scrubber.is_running() || rebuild.is_waiting(parts) || self.is_copying();
+        let Core { parts, background, .. } = &*self.core;
         let is_late = !self.slow().is_empty() || parts.members.troubled.borrow().wants_ticks();
         let is_patient = parts.members.operations.wants_ticks() || self.disk.wants_ticks() || is_late;
-        self.is_dirty() || parts.intent.is_settling(&parts.members) || is_background || is_patient
+        self.is_dirty() || parts.intent.is_settling(&parts.members) || background.wants_ticks(parts) || is_patient
     }
 
     /// Whether replied-to content waits in memory.
@@ -495,8 +469,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// What is under way still ends.
     pub fn wind_down(&mut self) {
         self.stop_scrub();
-        self.core.parts.repairs.rebuild.borrow_mut().close();
-        self.core.parts.repairs.copy.borrow_mut().close();
+        self.core.parts.sweeps.each().for_each(|mut sweep| sweep.close());
     }
 
     /// Limits how long operations on members may take, from now on; at first there are no limits. Time is
@@ -625,8 +598,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave
     /// room for.
     pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
-        let repairs = &self.core.parts.repairs;
-        [&repairs.rebuild, &repairs.copy].into_iter().for_each(|sweep| sweep.borrow_mut().set_limit(limit));
+        [Kind::Rebuild, Kind::Copy].into_iter().for_each(|kind| self.core.parts.sweeps.of(kind).set_limit(limit));
     }
 
     /// Whether it can be changed who is there.
@@ -647,7 +619,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// The copy under way, if there is one.
     pub fn replacement(&self) -> Option<Replacement> {
-        self.core.copies.current(&self.core.parts)
+        self.core.background.copies.current(&self.core.parts)
     }
 
     /// The seat of the [`Disk`] for a member that is to take another one's place; none where the array has as many
@@ -675,7 +647,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// The slot of the last member whose place was taken by a copy, and how many were.
     pub fn replaced(&self) -> Option<(MemberIndex, u32)> {
-        self.core.copies.replaced()
+        self.core.background.copies.replaced()
     }
 
     /// Starts a scrub of the parity stripes from `from` on. It goes on in the turns that follow.
@@ -684,7 +656,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`]
     /// when it is to repair and nothing can be written; [`EngineError::OutOfRange`]; [`EngineError::Frozen`].
     pub fn start_scrub(&mut self, mode: ScrubMode, from: StripeId) -> Result<(), EngineError> {
-        self.core.scrubber.start(&self.core.parts, mode, from)
+        self.core.background.scrubber.start(&self.core.parts, mode, from)
     }
 
     /// Goes on with a scrub that is on record.
@@ -692,22 +664,22 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// As [`Engine::start_scrub`].
     pub fn resume_scrub(&mut self, run: ScrubRun) -> Result<(), EngineError> {
-        self.core.scrubber.resume(&self.core.parts, run)
+        self.core.background.scrubber.resume(&self.core.parts, run)
     }
 
     /// Begins no more parts; those under way still end. [`ScrubStatus::position`] says where to go on.
     pub fn stop_scrub(&mut self) {
-        self.core.scrubber.stop();
+        self.core.background.scrubber.stop();
     }
 
     /// How far the last scrub is; none was started: none.
     pub fn scrub(&self) -> Option<Ref<'_, ScrubStatus>> {
-        self.core.scrubber.status()
+        self.core.background.scrubber.status()
     }
 
     /// Limits what scrubs read of each member, in bytes a second; none: what there is room for beside the clients.
     pub fn set_scrub_limit(&mut self, limit: Option<Bytes>) {
-        self.core.scrubber.with_sweep(|sweep| sweep.set_limit(limit));
+        self.core.parts.sweeps.of(Kind::Scrub).set_limit(limit);
     }
 
     /// How scrubs are, as it is on record or about to be.

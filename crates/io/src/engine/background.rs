@@ -1,6 +1,121 @@
-//! Background work: what goes on by itself, a file each.
+//! Background work: what goes on by itself.
+//!
+//! A *sweep* goes over the array unit by unit. It is a file here, which says what is wanted and does a unit, and a row
+//! in the [sweeper's](super::sweeper) table, which says at what pace. The engine asks for what to begin next.
 
 pub(super) mod ahead;
 pub(super) mod copy;
 pub(super) mod rebuild;
 pub(super) mod scrub;
+
+use uraid_layout::{Bytes, StripeId};
+
+use super::change::Change;
+use super::parts::Parts;
+use super::sweeper::{Kind, Sweeper};
+use super::transfer::Workspace;
+use copy::Copies;
+use rebuild::Rebuild;
+use scrub::Scrubber;
+
+/// The sweeps.
+#[derive(Debug, Default)]
+pub(super) struct Background {
+    pub(super) rebuild: Rebuild,
+    pub(super) copies: Copies,
+    pub(super) scrubber: Scrubber,
+}
+
+/// A unit of a sweep, by number.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unit {
+    kind: Kind,
+    number: u64,
+}
+
+/// What is to be begun.
+#[derive(Debug)]
+pub(super) enum Next {
+    Unit(Unit),
+    /// A sweep's watermark is to be put on record.
+    Save(Kind),
+    /// Who is there is to change.
+    Change(Box<Change>),
+}
+
+/// A sweep, as the engine drives it.
+trait Sweep {
+    /// Which it is.
+    fn kind(&self) -> Kind;
+
+    /// Whether anything is left to do, now or as time passes.
+    fn is_wanted(&self, parts: &Parts) -> bool;
+
+    /// What a unit moves.
+    fn size(&self, parts: &Parts) -> Bytes;
+
+    /// The next unit to begin, which there is room for.
+    fn next(&self, parts: &Parts, sweeper: &mut Sweeper) -> Option<u64>;
+
+    /// What is to be begun beside units.
+    fn step(&self, _: &Parts) -> Option<Next> {
+        None
+    }
+}
+
+impl Background {
+    fn sweeps(&self) -> [&dyn Sweep; 3] {
+        [&self.scrubber, &self.rebuild, &self.copies]
+    }
+
+    /// Begins a turn.
+    pub(super) fn begin_turn(&self, parts: &Parts) {
+        for sweep in self.sweeps() {
+            parts.sweeps.of(sweep.kind()).begin_turn(sweep.size(parts));
+        }
+    }
+
+    /// What is to be begun next, as far as there is room for it.
+    pub(super) fn next(&self, parts: &Parts) -> Option<Next> {
+        let wanted = self.sweeps().into_iter().filter(|sweep| sweep.is_wanted(parts));
+        wanted.into_iter().find_map(|sweep| next_unit(sweep, parts).map(Next::Unit).or_else(|| sweep.step(parts)))
+    }
+
+    /// Whether another turn has something to do though nothing completes.
+    pub(super) fn wants_turn(&self, parts: &Parts) -> bool {
+        self.sweeps().into_iter().filter(|sweep| sweep.is_wanted(parts)).any(|sweep| {
+            let sweeper = parts.sweeps.of(sweep.kind());
+            sweeper.is_turn_over() && sweeper.has_room(sweep.size(parts))
+        })
+    }
+
+    /// Whether anything is to be done as time passes.
+    pub(super) fn wants_ticks(&self, parts: &Parts) -> bool {
+        self.sweeps().into_iter().any(|sweep| sweep.is_wanted(parts))
+    }
+
+    /// Does a unit.
+    pub(super) async fn perform(&self, parts: &Parts, space: &mut Workspace, unit: Unit) {
+        let number = unit.number;
+        match unit.kind {
+            Kind::Scrub => self.scrubber.scrub(parts, space, number).await,
+            Kind::Rebuild => self.rebuild.make(parts, space, StripeId(number)).await,
+            Kind::Copy => self.copies.copy(parts, space, StripeId(number)).await,
+        }
+    }
+
+    /// Puts a sweep's watermark on record.
+    pub(super) async fn save(&self, parts: &Parts, kind: Kind) {
+        match kind {
+            Kind::Rebuild => self.rebuild.save(parts).await,
+            Kind::Scrub | Kind::Copy => {}
+        }
+    }
+}
+
+fn next_unit(sweep: &dyn Sweep, parts: &Parts) -> Option<Unit> {
+    let (kind, sweeper) = (sweep.kind(), &mut *parts.sweeps.of(sweep.kind()));
+    let may_begin = !sweeper.is_turn_over() && sweeper.has_room(sweep.size(parts));
+    let number = if may_begin { sweep.next(parts, sweeper) } else { None };
+    number.map(|number| Unit { kind, number })
+}

@@ -4,10 +4,8 @@ use std::cell::{Cell, RefCell};
 
 use uraid_layout::MemberIndex;
 
+use super::background::Background;
 use super::background::ahead::Ahead;
-use super::background::copy::Copies;
-use super::background::rebuild::Rebuild;
-use super::background::scrub::Scrubber;
 use super::change::Change;
 use super::command::Command;
 use super::parts::Parts;
@@ -19,9 +17,7 @@ use super::tasks::Waiters;
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) parts: Parts,
-    pub(super) rebuild: Rebuild,
-    pub(super) copies: Copies,
-    pub(super) scrubber: Scrubber,
+    pub(super) background: Background,
     pub(super) ahead: Ahead,
     /// A change of who is there.
     barrier: RefCell<Option<Barrier>>,
@@ -58,9 +54,7 @@ impl Core {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
             parts,
-            rebuild: Rebuild::default(),
-            copies: Copies::default(),
-            scrubber: Scrubber::default(),
+            background: Background::default(),
             ahead: Ahead::default(),
             barrier: RefCell::default(),
             released: RefCell::default(),
@@ -95,8 +89,9 @@ impl Core {
 
     /// Whether anything goes on in the background that has to end before the array is closed, or who is there changes.
     pub(super) fn is_busy(&self) -> bool {
-        let is_sweeping = self.scrubber.is_busy() || self.rebuild.is_busy(&self.parts);
-        self.parts.repairs.heals.is_busy() || is_sweeping || self.parts.sums.as_ref().is_some_and(Sums::is_busy)
+        let Parts { sweeps, repairs, sums, .. } = &self.parts;
+        let is_sweeping = sweeps.each().any(|sweep| sweep.is_busy());
+        repairs.heals.is_busy() || is_sweeping || sums.as_ref().is_some_and(Sums::is_busy)
     }
 
     /// Begins a change of who is there: from now on commands wait.

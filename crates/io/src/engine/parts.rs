@@ -22,7 +22,7 @@ use super::record::Record;
 use super::replies::Replies;
 use super::shares::Shares;
 use super::sums::Sums;
-use super::sweeper::{REBUILD, Sweeper};
+use super::sweeper::Sweeps;
 use super::tasks::{Tasks, Waiters};
 use super::writeback::WriteBack;
 use crate::array::Overlay;
@@ -53,6 +53,7 @@ pub(super) struct Parts {
     pub(super) sums: Option<Sums>,
     pub(super) writeback: WriteBack,
     pub(super) replies: Replies,
+    pub(super) sweeps: Sweeps,
     pub(super) repairs: Repairs,
 }
 
@@ -61,10 +62,6 @@ pub(super) struct Parts {
 pub(super) struct Repairs {
     /// What members failed to read.
     pub(super) heals: Heals,
-    /// What members lack that joined.
-    pub(super) rebuild: RefCell<Sweeper>,
-    /// What a member lacks that is to take another one's place.
-    pub(super) copy: RefCell<Sweeper>,
     pub(super) leniency: Leniency,
     /// It is being changed who is there, or about to be: nothing is begun meanwhile that nobody waits for.
     pub(super) is_held: Cell<bool>,
@@ -88,11 +85,8 @@ impl Parts {
         let sums = Sums::new(record.superblocks());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
         let log = has_log.then(|| Log::new(record.superblocks(), &geometry)).transpose()?;
-        let sweeper = || RefCell::new(Sweeper::new(REBUILD));
         let repairs = Repairs {
             heals: Heals::default(),
-            rebuild: sweeper(),
-            copy: sweeper(),
             leniency: Leniency::new(count),
             is_held: Cell::new(false),
             changed: Waiters::default(),
@@ -111,6 +105,7 @@ impl Parts {
             sums,
             writeback: WriteBack::new(Rc::clone(tasks)),
             replies: Replies::new(Rc::clone(tasks)),
+            sweeps: Sweeps::new(),
             repairs,
         })
     }
@@ -133,11 +128,10 @@ impl Parts {
         self.repairs.leniency.note_corrected(&self.members, member);
     }
 
-    /// Has what could not be read for a rebuild or a copy tried again at once, when somebody is about to write a piece
+    /// Has what could not be read for a sweep tried again at once, when somebody is about to write a piece
     /// of a member, and holds its stripe's lock: what is tried again comes after it.
     pub(super) fn note_mended(&self, member: MemberIndex, sectors: &std::ops::Range<DiskSector>) {
-        for sweep in [&self.repairs.rebuild, &self.repairs.copy] {
-            let mut sweep = sweep.borrow_mut();
+        for mut sweep in self.sweeps.each() {
             if sweep.stuck().is_some() {
                 sweep.mend(|stuck| stuck.is_in(self.geometry(), member, sectors));
             }

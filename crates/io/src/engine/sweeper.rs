@@ -4,8 +4,12 @@
 //! to the *watermark* all is done. What can't be done stops the sweep, and is tried again after a while, or as soon as
 //! what could not be read is written.
 //!
+//! A sweep that lasts over a stop has its watermark put on record in *steps*.
+//!
 //! It knows neither what is done nor by whom: a rebuild's unit is a parity stripe, a scrub's a part of one. Whoever
 //! says what is wanted never points back: the watermark only rises. Time is counted in the caller's ticks.
+
+use std::cell::{Cell, RefCell, RefMut};
 
 use uraid_layout::{Bytes, StripeId};
 
@@ -15,23 +19,48 @@ use super::stuck::Stuck;
 /// Ticks after which a unit that could not be done is tried again.
 const RETRY_TICKS: u32 = 100;
 
-/// How a kind of sweep shares the members with the clients.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Pace {
-    /// Ticks without a client's command after which nobody wants anything.
-    pub(super) quiet_ticks: u32,
-    /// Units under way while clients want something, and otherwise.
-    pub(super) beside_clients: usize,
-    pub(super) alone: usize,
-    /// What the units under way move together, unless one is more.
-    pub(super) bytes: Bytes,
+/// Steps in which a watermark goes on record: so many in all, but none that moved more on a member than this.
+const STEPS: u64 = 128;
+const STEP_MAX: Bytes = Bytes(1 << 30);
+
+/// What sweeps there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Comparing what members hold, by parts of parity stripes.
+    Scrub,
+    /// Making what members lack that joined, by parity stripes.
+    Rebuild,
+    /// Copying a member to one that is to take its place, by parity stripes.
+    Copy,
 }
 
-/// Rebuilding what members lack, and copying a member: parity stripes.
-pub(super) const REBUILD: Pace = Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX) };
+/// The policy of each, in their order. A part that is compared holds its working memory while it waits for the members.
+const PACES: [Pace; 3] = [
+    Pace { quiet_ticks: 3, beside_clients: 1, alone: 8, bytes: Bytes(4 << 20), turn: Bytes(8 << 20) },
+    Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(2 << 20) },
+    Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(2 << 20) },
+];
 
-/// Comparing what members hold: a part holds its working memory while it waits for the members.
-pub(super) const SCRUB: Pace = Pace { quiet_ticks: 3, beside_clients: 1, alone: 8, bytes: Bytes(4 << 20) };
+/// How a kind of sweep shares the members with the clients.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// Ticks without a client's command after which nobody wants anything.
+    quiet_ticks: u32,
+    /// Units under way while clients want something, and otherwise.
+    beside_clients: usize,
+    alone: usize,
+    /// What the units under way move together, unless one is more.
+    bytes: Bytes,
+    /// What one turn begins while nobody else wants anything; otherwise that is one unit, so that nobody waits for more.
+    turn: Bytes,
+}
+
+/// The sweeps of an engine, and whether those that repair go on by themselves.
+#[derive(Debug)]
+pub(super) struct Sweeps {
+    sweepers: [RefCell<Sweeper>; PACES.len()],
+    is_on: Cell<bool>,
+}
 
 /// A sweep; see the module.
 #[derive(Debug)]
@@ -41,6 +70,9 @@ pub(super) struct Sweeper {
     next: u64,
     /// The watermark.
     done: u64,
+    /// The watermark that is on record, and the one that is being put there.
+    saved: u64,
+    step: Option<u64>,
     /// What is done beyond it.
     finished: Vec<u64>,
     /// What could not be done, and the ticks until it is tried again; and what is being tried again.
@@ -60,13 +92,41 @@ pub(super) struct Sweeper {
     is_closed: bool,
 }
 
+impl Sweeps {
+    /// Sweeps that have not begun.
+    pub(super) fn new() -> Self {
+        Self { sweepers: PACES.map(|pace| RefCell::new(Sweeper::new(pace))), is_on: Cell::new(false) }
+    }
+
+    /// One of them.
+    pub(super) fn of(&self, kind: Kind) -> RefMut<'_, Sweeper> {
+        self.sweepers[kind as usize].borrow_mut()
+    }
+
+    /// All of them.
+    pub(super) fn each(&self) -> impl Iterator<Item = RefMut<'_, Sweeper>> {
+        self.sweepers.iter().map(RefCell::borrow_mut)
+    }
+
+    /// From now on what is to be repaired is.
+    pub(super) fn turn_on(&self) {
+        self.is_on.set(true);
+    }
+
+    /// Whether a sweep that repairs may go on.
+    pub(super) fn may_repair(&self, kind: Kind) -> bool {
+        self.is_on.get() && !self.of(kind).is_closed
+    }
+}
+
 impl Sweeper {
-    /// A sweep that has not begun.
-    pub(super) fn new(pace: Pace) -> Self {
+    fn new(pace: Pace) -> Self {
         Self {
             pace,
             next: 0,
             done: 0,
+            saved: 0,
+            step: None,
             finished: Vec::new(),
             stuck: Vec::new(),
             retry: 0,
@@ -86,7 +146,7 @@ impl Sweeper {
     /// When units are under way.
     pub(super) fn restart(&mut self, start: u64) {
         assert_eq!(self.under_way, 0, "a sweep that begins again is not under way");
-        (self.next, self.done) = (start, start);
+        (self.next, self.done, self.saved) = (start, start, start);
         self.finished.clear();
         self.forget_stuck();
         self.retry = 0;
@@ -94,6 +154,39 @@ impl Sweeper {
 
     /// The watermark.
     pub(super) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// The watermark that is to be put on record now, as it has come far enough since the last time, where a unit moves
+    /// `cost` on a member: true, and a step is under way.
+    pub(super) fn begin_step(&mut self, end: u64, cost: Bytes) -> bool {
+        let step = (end / STEPS).min(STEP_MAX.0 / cost.0).max(1);
+        let is_due = self.step.is_none() && (self.done == end || self.done - self.saved >= step);
+        if is_due {
+            self.step = Some(self.done);
+        }
+        is_due
+    }
+
+    /// The watermark of the step under way.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(super) fn step(&self) -> u64 {
+        self.step.expect("a step is under way")
+    }
+
+    /// Ends the step; whether it is on record.
+    pub(super) fn end_step(&mut self, is_saved: bool) {
+        let step = self.step.take();
+        if is_saved {
+            self.saved = step.expect("a step that ends has begun");
+        }
+    }
+
+    /// Notes that the watermark is going on record with something else, and returns it.
+    pub(super) fn save(&mut self) -> u64 {
+        self.saved = self.done;
         self.done
     }
 
@@ -144,29 +237,25 @@ impl Sweeper {
         self.is_closed = true;
     }
 
-    /// Whether it begins nothing until a client wants something again.
-    pub(super) fn is_closed(&self) -> bool {
-        self.is_closed
-    }
-
     /// Whether clients want something, too.
-    pub(super) fn is_disturbing(&self) -> bool {
+    fn is_disturbing(&self) -> bool {
         self.quiet < self.pace.quiet_ticks
     }
 
-    /// Begins a turn, in which so many units may begin.
-    pub(super) fn begin_turn(&mut self, quantum: usize) {
-        self.quantum = quantum;
+    /// Begins a turn; a unit moves `size`.
+    pub(super) fn begin_turn(&mut self, size: Bytes) {
+        let most = usize::try_from(self.pace.turn.0.div_ceil(size.0)).expect("a small number");
+        self.quantum = if self.is_disturbing() { 1 } else { most };
     }
 
-    /// Whether something is left to the next turn.
-    pub(super) fn wants_turn(&self) -> bool {
+    /// Whether no more units may begin in this turn.
+    pub(super) fn is_turn_over(&self) -> bool {
         self.quantum == 0
     }
 
-    /// Whether units are under way.
+    /// Whether units are under way, or the watermark is being put on record.
     pub(super) fn is_busy(&self) -> bool {
-        self.under_way > 0
+        self.under_way > 0 || self.step.is_some()
     }
 
     /// How many are.
@@ -258,10 +347,10 @@ fn ahead(from: u64, wanted: impl Fn(u64) -> u64) -> u64 {
 mod tests {
     use super::*;
 
-    const PACE: Pace = Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX) };
+    const PACE: Pace = Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(16) };
 
     fn begin(sweeper: &mut Sweeper, end: u64, wanted: impl Fn(u64) -> u64) -> Option<u64> {
-        sweeper.begin_turn(16);
+        sweeper.begin_turn(Bytes(1));
         sweeper.begin(end, Bytes(1), wanted)
     }
 

@@ -2,14 +2,16 @@
 
 use std::ops::Range;
 
-use uraid_layout::{Lba, MemberIndex, StripeId};
+use uraid_layout::{Lba, MemberIndex};
 
+use super::background::Unit;
 use super::background::ahead::Prefetch;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
 use super::ops::{close, destage, fail, flush, heal, join, read, write};
 use super::replies::Ticket;
+use super::sweeper::Kind;
 use super::transfer::Workspace;
 use crate::buf::Buf;
 
@@ -30,12 +32,10 @@ pub(super) enum Work {
     Destage(Range<u64>),
     Heal(Piece),
     Prefetch(Prefetch),
-    /// Compare a part of a parity stripe, by number.
-    Scrub(u64),
-    Rebuild(StripeId),
-    Copy(StripeId),
-    /// Put on record how far members are rebuilt.
-    SaveRebuild,
+    /// A unit of a sweep.
+    Unit(Unit),
+    /// Put on record how far a sweep has come.
+    Save(Kind),
     /// Make durable what was written, for the bits of the write-intent bitmap that are cleared then.
     Sync,
     /// Rounds of superblock writes, of the bitmap, of the log.
@@ -79,10 +79,8 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Destage(stripes) => destage::destage(parts, space, stripes).await,
         Work::Heal(piece) => heal::heal(parts, space, piece).await,
         Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
-        Work::Scrub(part) => core.scrubber.scrub(parts, space, part).await,
-        Work::Rebuild(stripe) => core.rebuild.make(parts, space, stripe).await,
-        Work::Copy(stripe) => core.copies.copy(parts, space, stripe).await,
-        Work::SaveRebuild => core.rebuild.save(parts).await,
+        Work::Unit(unit) => core.background.perform(parts, space, unit).await,
+        Work::Save(kind) => core.background.save(parts, kind).await,
         // Whoever relies on it finds out by itself whether it was.
         Work::Sync => drop(flush::durable(parts, flush::Covers::InPlace).await),
         Work::KeepRecord => {

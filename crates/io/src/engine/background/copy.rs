@@ -11,13 +11,15 @@
 
 use std::cell::{Cell, RefCell};
 
-use uraid_layout::{MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::rebuild::{Progress, cost, make_columns, progress};
+use super::{Next, Sweep};
 use crate::engine::change::{Change, Joining};
 use crate::engine::members::Twin;
 use crate::engine::parts::Parts;
+use crate::engine::sweeper::{Kind, Sweeper};
 use crate::engine::transfer::{Goal, Workspace};
 use crate::format::superblock::Superblock;
 
@@ -46,7 +48,7 @@ impl Copies {
     pub(in crate::engine) fn current(&self, parts: &Parts) -> Option<Replacement> {
         let Twin { slot, .. } = parts.members.twin()?;
         let member = self.joining.borrow().as_ref()?.superblock.member;
-        let progress = progress(parts, MemberSet::EMPTY.with(slot), &parts.repairs.copy.borrow());
+        let progress = progress(parts, MemberSet::EMPTY.with(slot), &parts.sweeps.of(Kind::Copy));
         Some(Replacement { slot, member, progress })
     }
 
@@ -76,30 +78,19 @@ impl Copies {
         if let Some(sums) = &parts.sums {
             sums.replace(&Superblock { slot: seat, ..joining.superblock.clone() });
         }
-        parts.repairs.copy.borrow_mut().restart(0);
+        parts.sweeps.of(Kind::Copy).restart(0);
         let data = areas.data.offset;
         members.set_twin(Some(Twin { slot, seat, data, has_failed: false, is_sealing: false }));
         *self.joining.borrow_mut() = Some(joining);
     }
 
-    /// The next stripe to copy, if there is room for one.
-    pub(in crate::engine) fn next(&self, parts: &Parts) -> Option<StripeId> {
-        let twin = parts.members.twin()?;
-        let sweep = &mut *parts.repairs.copy.borrow_mut();
-        let is_idle = parts.members.missing().contains(twin.slot) || !parts.members.rebuilding().is_empty();
-        if is_idle || sweep.wants_turn() || !sweep.has_room(cost(parts)) {
-            return None;
-        }
-        sweep.begin(parts.geometry().stripes().0, cost(parts), |from| from).map(StripeId)
-    }
-
     /// Copies a stripe.
     pub(in crate::engine) async fn copy(&self, parts: &Parts, space: &mut Workspace, stripe: StripeId) {
         let Some(Twin { slot: member, .. }) = parts.members.twin() else {
-            return parts.repairs.copy.borrow_mut().drop_unit();
+            return parts.sweeps.of(Kind::Copy).drop_unit();
         };
         let result = make_columns(parts, space, Goal::Copy { stripe, member }).await;
-        let sweep = &mut *parts.repairs.copy.borrow_mut();
+        let sweep = &mut *parts.sweeps.of(Kind::Copy);
         let is_over = parts.members.twin().is_none() || parts.members.missing().contains(member);
         match result {
             _ if is_over => sweep.drop_unit(),
@@ -115,7 +106,7 @@ impl Copies {
     }
 
     /// What has to change now: the new member has everything, or the old one has failed.
-    pub(in crate::engine) fn next_change(&self, parts: &Parts) -> Option<Change> {
+    fn next_change(&self, parts: &Parts) -> Option<Change> {
         let Twin { slot, .. } = parts.members.twin()?;
         if !parts.members.rebuilding().is_empty() {
             return None;
@@ -126,8 +117,34 @@ impl Copies {
             parts.members.set_twin(None);
             return (!planted!(CopyKeepsPlace)).then(|| Change::Promote(self.joining()));
         }
-        let (done, last) = (parts.repairs.copy.borrow().done(), parts.geometry().stripes().0);
+        let (done, last) = (parts.sweeps.of(Kind::Copy).done(), parts.geometry().stripes().0);
         let has_everything = done == last || planted!(CopyEndsEarly) && done + 1 == last;
         has_everything.then_some(Change::Switch { slot })
+    }
+}
+
+impl Sweep for Copies {
+    fn kind(&self) -> Kind {
+        Kind::Copy
+    }
+
+    fn is_wanted(&self, parts: &Parts) -> bool {
+        let Parts { members, sweeps, .. } = parts;
+        sweeps.may_repair(Kind::Copy) && !members.is_frozen() && members.twin().is_some()
+    }
+
+    fn size(&self, parts: &Parts) -> Bytes {
+        cost(parts)
+    }
+
+    fn next(&self, parts: &Parts, sweeper: &mut Sweeper) -> Option<u64> {
+        let twin = parts.members.twin()?;
+        // A member that has failed is not copied, and what members lack that joined comes first.
+        let is_idle = parts.members.missing().contains(twin.slot) || !parts.members.rebuilding().is_empty();
+        if is_idle { None } else { sweeper.begin(parts.geometry().stripes().0, cost(parts), |from| from) }
+    }
+
+    fn step(&self, parts: &Parts) -> Option<Next> {
+        self.next_change(parts).map(|change| Next::Change(Box::new(change)))
     }
 }

@@ -12,27 +12,20 @@
 //! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. A stripe that can't be
 //! computed, as the others can't be read there, stops it; it is tried again when that is written, and after a while.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors, StripeId};
 
+use super::{Next, Sweep};
 use crate::bounds::COLUMNS;
 use crate::engine::error::EngineError;
 use crate::engine::ops::flush::{Covers, durable};
 use crate::engine::parts::Parts;
 use crate::engine::record::Rebuilding;
 use crate::engine::stuck::Stuck;
-use crate::engine::sweeper::Sweeper;
+use crate::engine::sweeper::{Kind, Sweeper};
 use crate::engine::transfer::{Goal, Transfer, Workspace, reading, writing};
 use crate::format::bitmap::Bitmap;
-
-/// What is begun in one turn, of each member, while nobody else wants anything; otherwise that is one stripe, so that
-/// nobody waits for more.
-const QUANTUM: Bytes = Bytes(2 << 20);
-
-/// Steps in which the watermark goes on record: so many in all, but none larger than this on a member.
-const STEPS: u64 = 128;
-const STEP_MAX: Bytes = Bytes(1 << 30);
 
 /// How far rebuilding or copying has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,69 +43,27 @@ pub struct Progress {
 /// What is known of rebuilding beside its sweep: see the module.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Rebuild {
-    is_on: Cell<bool>,
     /// Where members lack something that are not rebuilt whole.
     regions: RefCell<Option<Bitmap>>,
-    /// Up to where the members durably have everything.
-    saved: Cell<StripeId>,
-    /// The step under way.
-    step: Cell<Option<StripeId>>,
 }
 
 impl Rebuild {
-    /// From now on what is to be rebuilt is, and what is to be copied.
-    pub(in crate::engine) fn turn_on(&self) {
-        self.is_on.set(true);
-    }
-
     /// Begins where the least of the members is.
     pub(in crate::engine) fn restart(&self, parts: &Parts) {
         let mut start = parts.members.record().progress().iter().map(|one| one.upto).min().unwrap_or_default();
         start.0 += u64::from(start.0 > 0 && planted!(ResumeLater));
-        let mut sweep = parts.repairs.rebuild.borrow_mut();
+        let mut sweep = parts.sweeps.of(Kind::Rebuild);
         start = if planted!(WatermarkKept) { start.max(StripeId(sweep.done())) } else { start };
         sweep.restart(start.0);
         sweep.note_quiet();
         parts.members.set_watermark(start);
-        self.saved.set(start);
         *self.regions.borrow_mut() = parts.intent.wanted().as_deref().cloned();
-    }
-
-    /// Whether a stripe is being computed, or the watermark being recorded.
-    pub(in crate::engine) fn is_busy(&self, parts: &Parts) -> bool {
-        let is_sweeping = parts.repairs.rebuild.borrow().is_busy() || parts.repairs.copy.borrow().is_busy();
-        is_sweeping || self.step.get().is_some()
-    }
-
-    /// Whether rebuilding or copying may go on.
-    pub(in crate::engine) fn may_go_on(&self, parts: &Parts, sweep: &Sweeper) -> bool {
-        self.is_on.get() && !sweep.is_closed() && !parts.members.is_frozen()
-    }
-
-    /// Whether rebuilding goes on when time passes.
-    pub(in crate::engine) fn is_waiting(&self, parts: &Parts) -> bool {
-        self.may_go_on(parts, &parts.repairs.rebuild.borrow()) && !parts.members.rebuilding().is_empty()
     }
 
     /// How far it has come, where something is to be rebuilt.
     pub(in crate::engine) fn progress(parts: &Parts) -> Option<Progress> {
         let members = parts.members.rebuilding();
-        (!members.is_empty()).then(|| progress(parts, members, &parts.repairs.rebuild.borrow()))
-    }
-
-    /// The next stripe to make, if there is room for one.
-    pub(in crate::engine) fn next(&self, parts: &Parts) -> Option<StripeId> {
-        if !self.is_waiting(parts) || parts.repairs.is_held.get() {
-            return None;
-        }
-        let sweep = &mut *parts.repairs.rebuild.borrow_mut();
-        let cost = cost(parts);
-        if sweep.wants_turn() || !sweep.has_room(cost) {
-            return None;
-        }
-        let stripe = sweep.begin(parts.geometry().stripes().0, cost, |from| self.first_lacking(parts, from));
-        parts.members.set_watermark(StripeId(sweep.done()));
-        stripe.map(StripeId)
+        (!members.is_empty()).then(|| progress(parts, members, &parts.sweeps.of(Kind::Rebuild)))
     }
 
     /// The first stripe from one on that some member lacks; what is beyond the last where there is none.
@@ -132,7 +83,7 @@ impl Rebuild {
     pub(in crate::engine) async fn make(&self, parts: &Parts, space: &mut Workspace, stripe: StripeId) {
         let goal = Goal::Rebuild { stripe, lacking: self.lacking(parts, stripe) };
         let result = make_columns(parts, space, goal).await;
-        let sweep = &mut *parts.repairs.rebuild.borrow_mut();
+        let sweep = &mut *parts.sweeps.of(Kind::Rebuild);
         match result {
             Ok(()) => {
                 parts.members.counters.borrow_mut().rebuilt(parts.geometry().stripe_sectors());
@@ -153,28 +104,11 @@ impl Rebuild {
         parts.wake_repairs();
     }
 
-    /// Whether the watermark is to be put on record, as it has come far enough since the last time.
-    pub(in crate::engine) fn wants_step(&self, parts: &Parts) -> bool {
-        if !self.is_waiting(parts) || parts.repairs.is_held.get() || self.step.get().is_some() {
-            return false;
-        }
-        let (end, done) = (parts.geometry().stripes().0, parts.repairs.rebuild.borrow().done());
-        let step = (end / STEPS).min(STEP_MAX.0 / cost(parts).0).max(1);
-        let is_due = done == end || done - self.saved.get().0 >= step;
-        if is_due {
-            self.step.set(Some(StripeId(done)));
-        }
-        is_due
-    }
-
     /// Puts the watermark on record; after the last step the members are as good as any.
     pub(in crate::engine) async fn save(&self, parts: &Parts) {
-        let upto = self.step.get().expect("a step is under way");
+        let upto = StripeId(parts.sweeps.of(Kind::Rebuild).step());
         let result = self.put_on_record(parts, upto).await;
-        self.step.set(None);
-        if result.is_ok() {
-            self.saved.set(upto);
-        }
+        parts.sweeps.of(Kind::Rebuild).end_step(result.is_ok());
         if parts.members.rebuilding().is_empty() {
             parts.members.end_rebuild();
         }
@@ -197,9 +131,35 @@ impl Rebuild {
 
     /// Has recorded with the next round how far it has come; everything is flushed.
     pub(in crate::engine) fn note_end(&self, parts: &Parts) {
-        let done = StripeId(parts.repairs.rebuild.borrow().done());
+        let done = StripeId(parts.sweeps.of(Kind::Rebuild).save());
         parts.members.change_record(|record| record.advance(done));
-        self.saved.set(done);
+    }
+}
+
+impl Sweep for Rebuild {
+    fn kind(&self) -> Kind {
+        Kind::Rebuild
+    }
+
+    fn is_wanted(&self, parts: &Parts) -> bool {
+        let Parts { members, sweeps, .. } = parts;
+        sweeps.may_repair(Kind::Rebuild) && !members.is_frozen() && !members.rebuilding().is_empty()
+    }
+
+    fn size(&self, parts: &Parts) -> Bytes {
+        cost(parts)
+    }
+
+    fn next(&self, parts: &Parts, sweeper: &mut Sweeper) -> Option<u64> {
+        let (end, cost) = (parts.geometry().stripes().0, cost(parts));
+        let stripe = sweeper.begin(end, cost, |from| self.first_lacking(parts, from));
+        parts.members.set_watermark(StripeId(sweeper.done()));
+        stripe
+    }
+
+    fn step(&self, parts: &Parts) -> Option<Next> {
+        let is_due = parts.sweeps.of(Kind::Rebuild).begin_step(parts.geometry().stripes().0, cost(parts));
+        is_due.then_some(Next::Save(Kind::Rebuild))
     }
 }
 
@@ -250,12 +210,6 @@ pub(in crate::engine) fn progress(parts: &Parts, members: MemberSet, sweep: &Swe
 /// What a stripe is on one member.
 pub(in crate::engine) fn cost(parts: &Parts) -> Bytes {
     Bytes(parts.geometry().chunk().bytes().0 * parts.geometry().rows() as u64)
-}
-
-/// How many stripes one turn may begin.
-pub(in crate::engine) fn quantum(parts: &Parts, sweep: &Sweeper) -> usize {
-    let most = usize::try_from(QUANTUM.0.div_ceil(cost(parts).0)).expect("a small number");
-    if sweep.is_disturbing() { 1 } else { most }
 }
 
 /// Whether a member lacks a stripe; `set` are the regions where one that is not rebuilt whole may.

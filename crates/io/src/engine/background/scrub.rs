@@ -26,20 +26,18 @@ use uraid_layout::stripe::Role;
 use uraid_layout::verdict::{Verdict, copied_unit, is_zero, judge};
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, GroupId, Lba, Location, MemberSet, Owner, Sectors, StripeId};
 
+use super::Sweep;
 use crate::engine::damage::{Damage, Piece};
 use crate::engine::error::EngineError;
 use crate::engine::locks::Guard;
 use crate::engine::ops::heal::heal_judged;
 use crate::engine::parts::Parts;
 use crate::engine::stuck::location;
-use crate::engine::sweeper::{SCRUB, Sweeper};
+use crate::engine::sweeper::{Kind, Sweeper};
 use crate::engine::transfer::{Goal, Transfer, Workspace, proof, reading};
 use crate::format::BLOCK;
 use crate::format::sums::Sum;
 use crate::format::superblock::{ScrubFound, ScrubMode, ScrubRun};
-
-/// Parts that one turn may begin.
-const QUANTUM: usize = 8;
 
 /// What one part reads, unless a block of each unit is more.
 const PART_BYTES: Bytes = Bytes(1 << 20);
@@ -119,10 +117,9 @@ pub struct ScrubStatus {
 }
 
 /// Scrubbing: see the module.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(in crate::engine) struct Scrubber {
     status: RefCell<Option<ScrubStatus>>,
-    sweep: RefCell<Sweeper>,
 }
 
 /// Part of a parity stripe that is compared, in columns of each chunk, and what of it was repaired already.
@@ -150,12 +147,6 @@ enum Fault {
     /// The member can't read it, or it is not what its checksum is of.
     Unread(Cell, Option<Sum>),
     Judged(Verdict),
-}
-
-impl Default for Scrubber {
-    fn default() -> Self {
-        Self { status: RefCell::default(), sweep: RefCell::new(Sweeper::new(SCRUB)) }
-    }
 }
 
 impl Mismatch {
@@ -189,7 +180,7 @@ impl Scrubber {
     /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`]
     /// when it is to repair and nothing can be written; [`EngineError::OutOfRange`]; [`EngineError::Frozen`].
     pub(in crate::engine) fn start(&self, parts: &Parts, mode: ScrubMode, from: StripeId) -> Result<(), EngineError> {
-        let (geometry, sweep) = (parts.geometry(), &mut *self.sweep.borrow_mut());
+        let (geometry, sweep) = (parts.geometry(), &mut *parts.sweeps.of(Kind::Scrub));
         if self.is_running() || sweep.is_busy() {
             return Err(EngineError::Scrubbing);
         }
@@ -245,51 +236,9 @@ impl Scrubber {
         Ref::filter_map(self.status.borrow(), Option::as_ref).ok()
     }
 
-    /// Does something to the pace.
-    pub(in crate::engine) fn with_sweep<R>(&self, with: impl FnOnce(&mut Sweeper) -> R) -> R {
-        with(&mut self.sweep.borrow_mut())
-    }
-
     /// Whether it goes on.
-    pub(in crate::engine) fn is_running(&self) -> bool {
+    fn is_running(&self) -> bool {
         self.status.borrow().as_ref().is_some_and(|status| status.is_running)
-    }
-
-    /// Whether parts are under way.
-    pub(in crate::engine) fn is_busy(&self) -> bool {
-        self.sweep.borrow().is_busy()
-    }
-
-    /// Begins a turn.
-    pub(in crate::engine) fn begin_turn(&self) {
-        self.sweep.borrow_mut().begin_turn(QUANTUM);
-    }
-
-    /// Whether a part is left to the next turn.
-    pub(in crate::engine) fn wants_turn(&self, geometry: &Geometry) -> bool {
-        let sweep = self.sweep.borrow();
-        self.is_running() && sweep.wants_turn() && sweep.has_room(part_bytes(geometry))
-    }
-
-    /// The next part to compare, by number, if there is room for one.
-    pub(in crate::engine) fn next(&self, parts: &Parts) -> Option<u64> {
-        let (geometry, sweep) = (parts.geometry(), &mut *self.sweep.borrow_mut());
-        if parts.repairs.is_held.get()
-            || !self.is_running()
-            || sweep.wants_turn()
-            || !sweep.has_room(part_bytes(geometry))
-        {
-            return None;
-        }
-        if parts.members.is_frozen() {
-            self.stop();
-            return None;
-        }
-        let cost = Bytes(part_columns(geometry).bytes().0 * geometry.rows() as u64);
-        let end = geometry.stripes().0 * parts_of_stripe(geometry);
-        let part = sweep.begin(end, cost, |from| from);
-        self.change(|status| status.parts = sweep.under_way());
-        part
     }
 
     /// Compares a part, and makes good what it finds wrong as far as the scrub's mode allows.
@@ -407,7 +356,7 @@ impl Scrubber {
 
     /// Ends a part.
     fn end_part(&self, parts: &Parts, number: u64, stripe: StripeId, result: Result<(), EngineError>) {
-        let (geometry, sweep) = (parts.geometry(), &mut *self.sweep.borrow_mut());
+        let (geometry, sweep) = (parts.geometry(), &mut *parts.sweeps.of(Kind::Scrub));
         let done_of = || self.status.borrow().as_ref().map_or(0, |status| status.done.0);
         let before = done_of();
         match result {
@@ -473,6 +422,34 @@ impl Scrubber {
         if let Some(status) = &mut *self.status.borrow_mut() {
             change(status);
         }
+    }
+}
+
+impl Sweep for Scrubber {
+    fn kind(&self) -> Kind {
+        Kind::Scrub
+    }
+
+    fn is_wanted(&self, _: &Parts) -> bool {
+        self.is_running()
+    }
+
+    fn size(&self, parts: &Parts) -> Bytes {
+        let geometry = parts.geometry();
+        Sectors(part_columns(geometry).0 * geometry.maps()[0].cells() as u64).bytes()
+    }
+
+    fn next(&self, parts: &Parts, sweeper: &mut Sweeper) -> Option<u64> {
+        if parts.members.is_frozen() {
+            self.stop();
+            return None;
+        }
+        let geometry = parts.geometry();
+        let cost = Bytes(part_columns(geometry).bytes().0 * geometry.rows() as u64);
+        let end = geometry.stripes().0 * parts_of_stripe(geometry);
+        let part = sweeper.begin(end, cost, |from| from);
+        self.change(|status| status.parts = sweeper.under_way());
+        part
     }
 }
 
@@ -609,9 +586,4 @@ fn part_columns(geometry: &Geometry) -> Sectors {
     let cells = geometry.maps()[0].cells() as u64;
     let columns = PART_BYTES.whole_sectors().0 / cells / BLOCK.0 * BLOCK.0;
     Sectors(columns.clamp(BLOCK.0, geometry.chunk().0))
-}
-
-/// What a part reads at most.
-fn part_bytes(geometry: &Geometry) -> Bytes {
-    Sectors(part_columns(geometry).0 * geometry.maps()[0].cells() as u64).bytes()
 }

@@ -13,9 +13,7 @@ use crate::engine::record::Record;
 pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
     let (parts, members) = (&core.parts, &core.parts.members);
     loop {
-        for sweep in [&parts.repairs.rebuild, &parts.repairs.copy] {
-            sweep.borrow_mut().close();
-        }
+        parts.sweeps.each().for_each(|mut sweep| sweep.close());
         if core.is_busy() {
             parts.wait_repairs().await;
         } else if parts.replies.is_placing() && !planted!(CleanDuringWrites) {
@@ -60,7 +58,7 @@ async fn mark_clean(core: &Core) -> Result<bool, EngineError> {
         if parts.intent.wait_idle(members).await {
             continue;
         }
-        core.rebuild.note_end(parts);
+        core.background.rebuild.note_end(parts);
         if members.change_record(Record::demand_clean) {
             return Ok(true);
         }

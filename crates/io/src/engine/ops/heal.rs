@@ -7,6 +7,7 @@
 use uraid_layout::{Lba, MemberSet, Sectors};
 
 use super::held;
+use super::write::change;
 use crate::buf::Buf;
 use crate::disk::OpKind;
 use crate::engine::damage::Piece;
@@ -14,7 +15,7 @@ use crate::engine::error::EngineError;
 use crate::engine::locks::Guard;
 use crate::engine::operations::Purpose;
 use crate::engine::parts::Parts;
-use crate::engine::transfer::{Goal, Transfer, Workspace, end, reading, writing};
+use crate::engine::transfer::{Goal, Transfer, Workspace, end};
 
 /// Heals a piece that somebody did without.
 pub(in crate::engine) async fn heal(parts: &Parts, space: &mut Workspace, piece: Piece) {
@@ -84,28 +85,22 @@ async fn make_good<'a>(
     (is_healed, result)
 }
 
+/// Writes the piece as any change of parity stripes, and whether the member gives it back then.
 async fn write_back<'a>(
     transfer: &mut Transfer<'a>,
     held: &mut held::Held<'a>,
     is_judged: bool,
     is_healed: &mut bool,
 ) -> Result<(), EngineError> {
-    let parts = transfer.parts;
-    reading::obtain(transfer).await?;
-    if is_judged {
-        // What was read of a unit that is wrong without anybody knowing may be in memory.
-        let stripe = transfer.span().0;
-        let _ = parts.writeback.with(|cache| cache.forget_clean(stripe));
-    }
-    let logged = writing::log(transfer).await?;
-    if planted!(BitEndsBeforeWrites) {
-        held.end_intent();
-    }
-    writing::write(transfer).await?;
+    change(transfer, held, |transfer| {
+        if is_judged {
+            // What was read of a unit that is wrong without anybody knowing may be in memory.
+            let _ = transfer.parts.writeback.with(|cache| cache.forget_clean(transfer.span().0));
+        }
+    })
+    .await?;
     *is_healed = read_back(transfer).await?;
-    parts.members.failures_recorded().await?;
-    drop(logged);
-    Ok(())
+    transfer.parts.members.failures_recorded().await
 }
 
 /// Reads back what was written, and compares it; a member that does not give it back has failed.

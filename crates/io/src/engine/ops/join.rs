@@ -35,7 +35,7 @@ pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(),
         Change::Join(joining) => take_in(core, &joining)?,
         Change::Promote(joining) => promote(core, &joining).await?,
         Change::Replace(joining) => {
-            core.copies.begin(&core.parts, joining);
+            core.background.copies.begin(&core.parts, joining);
             return Ok(());
         }
         Change::Switch { slot } => {
@@ -107,7 +107,7 @@ fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
     let is_whole = *is_whole || parts.intent.wanted().is_none();
     members.change_record(|record| record.join(superblock, is_whole, *generation));
     renew_member(core, slot);
-    core.rebuild.restart(parts);
+    core.background.rebuild.restart(parts);
     Ok(())
 }
 
@@ -179,7 +179,7 @@ async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
 
 /// Has the new member say durably that the slot is its: the epoch of which it says so.
 async fn seal(core: &Core, twin: Twin) -> Epoch {
-    let (members, Joining { superblock, generation, .. }) = (&core.parts.members, core.copies.joining());
+    let (members, Joining { superblock, generation, .. }) = (&core.parts.members, core.background.copies.joining());
     members.set_twin(Some(Twin { is_sealing: true, ..twin }));
     let flush = async || {
         members.operations.begin_call(Purpose::Other);
@@ -207,7 +207,7 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
 /// The new member is in the slot from now on.
 fn take_place(core: &Core, twin: Twin) {
     let (parts, members) = (&core.parts, &core.parts.members);
-    let (slot, Joining { superblock, generation, .. }) = (twin.slot, core.copies.joining());
+    let (slot, Joining { superblock, generation, .. }) = (twin.slot, core.background.copies.joining());
     members.set_twin(None);
     tracing::info!(member = %slot, uuid = %superblock.member, "a member has taken over a slot from another one");
     members.change_record(|record| {
@@ -218,5 +218,5 @@ fn take_place(core: &Core, twin: Twin) {
     parts.repairs.leniency.forget(slot);
     members.counters.borrow_mut().forget(slot);
     renew_member(core, slot);
-    core.copies.note_replaced(slot);
+    core.background.copies.note_replaced(slot);
 }
