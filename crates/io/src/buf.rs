@@ -23,7 +23,7 @@ use std::rc::Rc;
 use smallvec::SmallVec;
 use uraid_layout::Bytes;
 
-use block::{Access, Block, PAGE_BYTES};
+use block::{Access, PAGE_BYTES};
 
 /// The most operands of one XOR that need no allocation. A degraded read-modify-write can have about twice as many
 /// operands as the array has members.
@@ -32,6 +32,9 @@ const INLINE_SOURCES: usize = 64;
 /// Blocks of up to this size are mapped many at a time, as many as fit this.
 const SMALL_BYTES: usize = 64 << 10;
 const REGION_BYTES: usize = 2 << 20;
+
+/// A block whose home is a pool.
+type Block = block::Block<Shared>;
 
 /// The operands of one XOR.
 pub type Sources<'a> = SmallVec<[&'a [u8]; INLINE_SOURCES]>;

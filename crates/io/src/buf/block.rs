@@ -1,6 +1,8 @@
 //! Mapped memory, blocks of it, and the record of which of a block's ranges are on loan. It hands out raw memory;
 //! [`super::Buf`] and [`super::Lease`] uphold who may touch it.
 //!
+//! A block knows its home, to which it goes back, but not what a home is: that is the type parameter.
+//!
 //! The memory of pools is mapped, not allocated: blocks are whole pages, of which an allocator would lose one to every
 //! page that it aligns.
 //!
@@ -15,8 +17,6 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-
-use super::Shared;
 
 /// The alignment of every block and the unit of its size: enough for direct I/O on every device in use.
 pub(super) const PAGE_BYTES: usize = 4096;
@@ -40,9 +40,9 @@ pub(super) enum Access {
     Write,
 }
 
-pub(super) struct Block {
-    /// The pool that it goes back to.
-    home: Weak<Shared>,
+pub(super) struct Block<Home> {
+    /// Where it goes back to.
+    home: Weak<Home>,
     /// It does not go back.
     is_disowned: Cell<bool>,
     region: Arc<Region>,
@@ -75,7 +75,7 @@ enum Loan {
     Vacant(Option<usize>),
 }
 
-impl Block {
+impl<Home> Block<Home> {
     /// A block of zeros; `bytes` is a positive multiple of a page.
     pub(super) fn zeroed(bytes: usize) -> Self {
         Self::of(if bytes <= ALLOCATED_MAX { Region::allocate(bytes) } else { Region::map(bytes) })
@@ -95,7 +95,7 @@ impl Block {
 
     /// `count` blocks of zeros that are neighbours in one mapping, or `None` where memory is short; `bytes`, of each,
     /// is a positive multiple of a page.
-    pub(super) fn many(bytes: usize, count: usize, home: &Weak<Shared>) -> Option<impl Iterator<Item = Self>> {
+    pub(super) fn many(bytes: usize, count: usize, home: &Weak<Home>) -> Option<impl Iterator<Item = Self>> {
         let (region, home) = (Arc::new(Region::try_map(bytes * count, HEADROOM_BYTES)?), Weak::clone(home));
         let block = move |index| Self {
             home: Weak::clone(&home),
@@ -108,27 +108,27 @@ impl Block {
         Some((0..count).map(block))
     }
 
-    /// The pool that it goes back to, if that is still there.
-    pub(super) fn home(&self) -> Option<Rc<Shared>> {
+    /// Where it goes back to, if that is still there.
+    pub(super) fn home(&self) -> Option<Rc<Home>> {
         if self.is_disowned.get() { None } else { self.home.upgrade() }
     }
 
-    /// Takes the block away from its pool, which is returned.
-    pub(super) fn disown(&self) -> Option<Rc<Shared>> {
+    /// Takes the block away from its home, which is returned.
+    pub(super) fn disown(&self) -> Option<Rc<Home>> {
         let home = self.home();
         self.is_disowned.set(true);
         home
     }
 
-    /// Makes the block belong to no pool; returns the one that it belonged to.
-    pub(super) fn leave(&mut self) -> Option<Rc<Shared>> {
+    /// Leaves the block without a home; returns the one that it had.
+    pub(super) fn leave(&mut self) -> Option<Rc<Home>> {
         let home = self.home();
         self.home = Weak::new();
         home
     }
 
-    /// Makes the block belong to a pool.
-    pub(super) fn join(&mut self, home: &Rc<Shared>) {
+    /// Gives the block a home.
+    pub(super) fn join(&mut self, home: &Rc<Home>) {
         self.home = Rc::downgrade(home);
         self.is_disowned.set(false);
     }
@@ -264,8 +264,8 @@ unsafe impl Send for Region {}
 // SAFETY: as above; nothing in it changes.
 unsafe impl Sync for Region {}
 
-impl Drop for Block {
-    /// Gives the pages back, where other blocks keep the mapping alive. Of a pool that is gone they go with the region,
+impl<Home> Drop for Block<Home> {
+    /// Gives the pages back, where other blocks keep the mapping alive. Of a home that is gone they go with the region,
     /// which those of its blocks that are still used keep: one system call for all blocks of a region, not for each.
     fn drop(&mut self) {
         if Arc::strong_count(&self.region) > 1 && self.home.strong_count() > 0 {
