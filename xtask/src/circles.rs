@@ -18,6 +18,7 @@ pub(crate) const WITHOUT_CIRCLES: &[&str] = &[
     "crates/cli/src",
     "crates/io/src/array",
     "crates/io/src/buf",
+    "crates/io/src/cache",
     "crates/io/src/disk",
     "crates/io/src/engine",
     "crates/io/src/format",

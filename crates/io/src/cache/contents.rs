@@ -7,7 +7,7 @@
 use uraid_layout::plan::{Buffer, Cached, Extent, Slice};
 use uraid_layout::{Cell, Lba, Sectors, StripeId};
 
-use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS};
+use super::page::{Layer, PAGE_BYTES, PAGE_SECTORS, bytes_of};
 use crate::buf::Lease;
 
 /// See the module.
@@ -79,7 +79,7 @@ impl Contents {
             let len = (PAGE_SECTORS - start).min(end - at);
             (at < end).then(|| {
                 at += len;
-                (&self.pages[page], super::bytes_of(&(start..start + len)))
+                (&self.pages[page], bytes_of(&(start..start + len)))
             })
         })
     }

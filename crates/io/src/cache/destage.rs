@@ -10,6 +10,7 @@
 //!   another stripe of its run may have been the reason, or members that failed in different columns, of which each
 //!   can be done without. Columns that fail wait for the next flush, which tries again and tells the failure.
 //!
+//! It is decided from the list of dirty stripes and from what is noted in them: [`Policy`] knows no page and no memory.
 //! Time is counted in ticks that the caller makes; see [`TICK`].
 
 use std::collections::VecDeque;
@@ -18,10 +19,9 @@ use std::time::Duration;
 
 use uraid_layout::{Sectors, StripeId};
 
-use super::page::PAGE_BYTES;
+use super::shape::Shape;
 use super::stripes::{Alone, Slot, Stripes};
 use super::unwritten::{Cause, Parts};
-use super::{Cache, Shape};
 
 /// The time between two ticks.
 pub const TICK: Duration = Duration::from_millis(100);
@@ -110,10 +110,25 @@ impl Policy {
         }
     }
 
+    /// Notes that other content is about to be written in place of some or all of what was dirty of a stripe.
+    pub(super) fn replaced(&mut self, stripes: &mut Stripes, slot: Slot) {
+        let stripe = stripes.at(slot);
+        if stripe.is_stuck {
+            self.unwritten.resize(stripe.id, stripe.dirty);
+        }
+        if stripe.dirty == 0 {
+            stripes.delist(slot);
+            let stripe = stripes.get(slot);
+            (stripe.is_stuck, stripe.alone) = (false, None);
+        }
+    }
+
+    /// Notes that what is dirty since then flies.
     pub(super) fn took_off(&mut self, since: Option<u64>) {
         self.flights.extend(since);
     }
 
+    /// Notes that it flies no more, or that flushes need not wait for it.
     pub(super) fn landed(&mut self, since: Option<u64>) {
         if let Some(since) = since {
             let index = self.flights.iter().position(|&flight| flight == since).expect("what lands took off");
@@ -152,102 +167,105 @@ impl Policy {
         }
     }
 
-    fn is_wanted(&self, since: u64, tick: u64) -> bool {
-        let is_old = self.ticks - tick >= OLD_TICKS;
-        self.is_above_low || self.is_idle || is_old || self.drain.is_some_and(|mark| since < mark.0)
+    /// Notes that a stripe was written: what could not be is forgotten, unless some of it is still to be.
+    pub(super) fn written(&mut self, stripes: &Stripes, id: StripeId) {
+        match stripes.find(id).map(|slot| stripes.at(slot)) {
+            Some(left) if left.is_stuck => self.unwritten.resize(id, left.dirty),
+            // Others of its columns are still to be tried.
+            Some(left) if left.alone.is_some() => {}
+            _ => self.unwritten.forget(id),
+        }
     }
-}
 
-impl Cache {
     /// Whether there is content that the members are still to be written, other than what can't be.
-    #[must_use]
-    pub fn is_dirty(&self) -> bool {
-        self.stripes.dirty().next().is_some() || !self.policy.flights.is_empty()
+    pub(super) fn is_dirty(&self, stripes: &Stripes) -> bool {
+        stripes.dirty().next().is_some() || !self.flights.is_empty()
     }
 
     /// Sets how many parity stripes one run may have.
-    pub fn limit_runs(&mut self, stripes: u64) {
-        self.policy.run_max = stripes;
+    pub(super) fn limit_runs(&mut self, stripes: u64) {
+        self.run_max = stripes;
     }
 
     /// Notes that a client wants something.
-    pub fn note_activity(&mut self) {
-        self.policy.was_busy = true;
-        self.policy.is_idle = false;
+    pub(super) fn note_activity(&mut self) {
+        self.was_busy = true;
+        self.is_idle = false;
     }
 
     /// Notes that [`TICK`] has passed.
-    pub fn tick(&mut self) {
-        self.policy.ticks += 1;
-        self.policy.is_idle = !std::mem::take(&mut self.policy.was_busy);
+    pub(super) fn tick(&mut self) {
+        self.ticks += 1;
+        self.is_idle = !std::mem::take(&mut self.was_busy);
     }
 
-    /// Asks that everything that is dirty now be written out, and stripes that failed be tried again.
-    pub fn drain(&mut self) -> Mark {
+    /// Wants everything that is dirty now, and stripes that failed once more.
+    pub(super) fn drain(&mut self, stripes: &mut Stripes) -> Mark {
         // What has failed of a stripe that goes out by columns, too: such stripes are the first.
-        let first = self.stripes.dirty().take_while(|stripe| stripe.since == Some(UNLISTED));
+        let first = stripes.dirty().take_while(|stripe| stripe.since == Some(UNLISTED));
         let failed = first.filter(|stripe| stripe.alone.is_some_and(|alone| alone.has_failed));
         for id in failed.map(|stripe| stripe.id).collect::<Vec<_>>() {
-            let slot = self.stripes.find(id).expect("it is in the list");
-            (self.stripes.get(slot).alone, self.stripes.get(slot).cause) = (Some(Alone::default()), Cause::default());
+            let slot = stripes.find(id).expect("it is in the list");
+            (stripes.get(slot).alone, stripes.get(slot).cause) = (Some(Alone::default()), Cause::default());
         }
-        for id in std::mem::take(&mut self.policy.stuck) {
-            let Some(slot) = self.stripes.find(id).filter(|&slot| self.stripes.at(slot).is_stuck) else { continue };
-            (self.stripes.get(slot).is_stuck, self.stripes.get(slot).cause) = (false, Cause::default());
-            if self.stripes.at(slot).dirty > 0 && self.stripes.at(slot).since.is_none() {
-                self.stripes.enlist_first(slot, UNLISTED, self.policy.ticks);
-                self.stripes.get(slot).alone = Some(Alone::default());
+        for id in std::mem::take(&mut self.stuck) {
+            let Some(slot) = stripes.find(id).filter(|&slot| stripes.at(slot).is_stuck) else { continue };
+            (stripes.get(slot).is_stuck, stripes.get(slot).cause) = (false, Cause::default());
+            if stripes.at(slot).dirty > 0 && stripes.at(slot).since.is_none() {
+                stripes.enlist_first(slot, UNLISTED, self.ticks);
+                stripes.get(slot).alone = Some(Alone::default());
             }
         }
-        let mark = Mark(self.policy.sequence);
-        self.policy.drain = Some(mark);
+        let mark = Mark(self.sequence);
+        self.drain = Some(mark);
         mark
     }
 
-    /// Whether everything that was dirty before the mark is written, or [stuck](Cache::is_stuck).
-    #[must_use]
-    pub fn is_drained(&self, mark: Mark) -> bool {
-        let oldest = self.stripes.dirty().next().and_then(|stripe| stripe.since);
-        oldest.into_iter().chain(self.policy.flights.iter().copied()).all(|since| since >= mark.0)
+    /// Whether everything that was dirty before the mark is written, or stuck.
+    pub(super) fn is_drained(&self, stripes: &Stripes, mark: Mark) -> bool {
+        let oldest = stripes.dirty().next().and_then(|stripe| stripe.since);
+        oldest.into_iter().chain(self.flights.iter().copied()).all(|since| since >= mark.0)
     }
 
     /// Whether there is content that could not be written.
-    #[must_use]
-    pub fn is_stuck(&self) -> bool {
-        let is_stuck = |&id: &StripeId| self.stripes.find(id).is_some_and(|slot| self.stripes.at(slot).is_stuck);
-        self.policy.stuck.iter().any(is_stuck)
+    pub(super) fn is_stuck(&self, stripes: &Stripes) -> bool {
+        let is_stuck = |&id: &StripeId| stripes.find(id).is_some_and(|slot| stripes.at(slot).is_stuck);
+        self.stuck.iter().any(is_stuck)
     }
 
-    /// The next run of adjacent parity stripes to write out: lock them, then [`Cache::take`] what is dirty of them,
-    /// which is the second value by now. None when nothing is to be written for now.
-    pub fn next_run(&mut self) -> Option<(Range<u64>, Sectors)> {
-        self.next_whole().or_else(|| self.next_partial())
+    /// The next run of adjacent parity stripes to write out, and how much it is; `pinned` pages can't be forgotten.
+    pub(super) fn next_run(
+        &mut self,
+        stripes: &mut Stripes,
+        shape: &Shape,
+        pinned: usize,
+    ) -> Option<(Range<u64>, Sectors)> {
+        self.next_whole(stripes, shape).or_else(|| self.next_partial(stripes, pinned))
     }
 
-    /// Gives a run back that was not taken and will not be, as one that failed.
-    pub fn abandon(&mut self, stripes: Range<u64>) {
-        for id in stripes {
-            if let Some(slot) = self.stripes.find(StripeId(id)).filter(|&slot| self.stripes.at(slot).is_scheduled) {
-                self.stripes.get(slot).is_scheduled = false;
-                if self.stripes.at(slot).alone.is_some() {
-                    self.policy.stick(&mut self.stripes, slot);
+    /// Takes a run back that was not taken and will not be, as one that failed.
+    pub(super) fn abandon(&mut self, stripes: &mut Stripes, run: Range<u64>) {
+        for id in run {
+            if let Some(slot) = stripes.find(StripeId(id)).filter(|&slot| stripes.at(slot).is_scheduled) {
+                stripes.get(slot).is_scheduled = false;
+                if stripes.at(slot).alone.is_some() {
+                    self.stick(stripes, slot);
                 } else {
-                    self.policy.failed(&mut self.stripes, slot, false);
+                    self.failed(stripes, slot, false);
                 }
             }
         }
     }
 
-    fn next_whole(&mut self) -> Option<(Range<u64>, Sectors)> {
+    fn next_whole(&mut self, stripes: &mut Stripes, shape: &Shape) -> Option<(Range<u64>, Sectors)> {
         loop {
-            let StripeId(first) = self.policy.whole.pop_front()?;
+            let StripeId(first) = self.whole.pop_front()?;
             let mut end = first;
-            let is_short =
-                |stripes: u64| stripes * self.shape.stripe_sectors < RUN_SECTORS_MAX && stripes < self.policy.run_max;
+            let is_short = |count: u64| count * shape.stripe_sectors < RUN_SECTORS_MAX && count < self.run_max;
             while end == first || is_short(end - first) {
-                let Some(slot) = self.stripes.find(StripeId(end)) else { break };
-                let whole = self.shape.sectors_of(StripeId(end));
-                let stripe = self.stripes.get(slot);
+                let Some(slot) = stripes.find(StripeId(end)) else { break };
+                let whole = shape.sectors_of(StripeId(end));
+                let stripe = stripes.get(slot);
                 if stripe.dirty < whole
                     || stripe.is_scheduled
                     || stripe.is_stuck
@@ -262,31 +280,24 @@ impl Cache {
                 }
             }
             if end > first {
-                return Some((first..end, Sectors((end - first) * self.shape.stripe_sectors)));
+                return Some((first..end, Sectors((end - first) * shape.stripe_sectors)));
             }
         }
     }
 
-    fn next_partial(&mut self) -> Option<(Range<u64>, Sectors)> {
-        let pages = self.policy.pages;
-        // Without clean pages everything in use is dirty or pinned by what is: large requests of which little is left,
-        // too.
-        let in_use = usize::try_from(self.pool.in_use().0).unwrap_or(usize::MAX) / PAGE_BYTES;
-        let pinned = if self.clean == 0 { in_use.max(self.pinned) } else { self.pinned };
-        self.policy.is_above_low = pinned > pages / 16 * if self.policy.is_above_low { LOW } else { HIGH };
+    fn next_partial(&mut self, stripes: &mut Stripes, pinned: usize) -> Option<(Range<u64>, Sectors)> {
+        self.is_above_low = pinned > self.pages / 16 * if self.is_above_low { LOW } else { HIGH };
         loop {
-            if self.policy.batch.is_empty() && !self.refill() {
+            if self.batch.is_empty() && !self.refill(stripes) {
                 return None;
             }
-            let first = self.policy.batch.pop().expect("the batch was filled").0;
-            let Some(dirty) = self.schedule(first, 0) else { continue };
+            let first = self.batch.pop().expect("the batch was filled").0;
+            let Some(dirty) = self.schedule(stripes, first, 0) else { continue };
             let (mut end, mut sectors) = (first + 1, dirty);
-            while self.policy.batch.last() == Some(&StripeId(end))
-                && !self.is_alone(first)
-                && end - first < self.policy.run_max
-            {
-                let Some(dirty) = self.schedule(end, sectors) else { break };
-                self.policy.batch.pop();
+            let is_alone = stripes.find(StripeId(first)).is_some_and(|slot| stripes.at(slot).alone.is_some());
+            while self.batch.last() == Some(&StripeId(end)) && !is_alone && end - first < self.run_max {
+                let Some(dirty) = self.schedule(stripes, end, sectors) else { break };
+                self.batch.pop();
                 sectors += dirty;
                 end += 1;
             }
@@ -294,18 +305,14 @@ impl Cache {
         }
     }
 
-    fn is_alone(&self, id: u64) -> bool {
-        self.stripes.find(StripeId(id)).is_some_and(|slot| self.stripes.at(slot).alone.is_some())
-    }
-
     /// Marks a stripe as picked, if it is still to be, and if it fits a run that has `sectors`: how much of it is
     /// dirty.
-    fn schedule(&mut self, id: u64, sectors: u64) -> Option<u64> {
-        let slot = self.stripes.find(StripeId(id))?;
-        let stripe = self.stripes.get(slot);
+    fn schedule(&self, stripes: &mut Stripes, id: u64, sectors: u64) -> Option<u64> {
+        let slot = stripes.find(StripeId(id))?;
+        let stripe = stripes.get(slot);
         let since = stripe.since.filter(|_| !stripe.is_scheduled)?;
         let fits = sectors == 0 || (sectors + stripe.dirty <= RUN_SECTORS_MAX && stripe.alone.is_none());
-        if !fits || !self.policy.is_wanted(since, stripe.tick) {
+        if !fits || !self.is_wanted(since, stripe.tick) {
             return None;
         }
         stripe.is_scheduled = true;
@@ -313,18 +320,22 @@ impl Cache {
     }
 
     /// Takes the oldest stripes that are wanted, in descending order; whether there are any.
-    fn refill(&mut self) -> bool {
-        let policy = &mut self.policy;
-        let mut batch = std::mem::take(&mut policy.batch);
-        let oldest = self.stripes.dirty().take_while(|stripe| {
+    fn refill(&mut self, stripes: &Stripes) -> bool {
+        let mut batch = std::mem::take(&mut self.batch);
+        let oldest = stripes.dirty().take_while(|stripe| {
             let since = stripe.since.expect("a stripe in the list is dirty");
-            policy.is_wanted(since, stripe.tick)
+            self.is_wanted(since, stripe.tick)
         });
         // Those that were picked already and wait for their lock stay at the front for a while.
         batch.extend(oldest.filter(|stripe| !stripe.is_scheduled).map(|stripe| stripe.id).take(BATCH_MAX));
         batch.sort_unstable_by_key(|&id| std::cmp::Reverse(id));
-        policy.batch = batch;
-        !policy.batch.is_empty()
+        self.batch = batch;
+        !self.batch.is_empty()
+    }
+
+    fn is_wanted(&self, since: u64, tick: u64) -> bool {
+        let is_old = self.ticks - tick >= OLD_TICKS;
+        self.is_above_low || self.is_idle || is_old || self.drain.is_some_and(|mark| since < mark.0)
     }
 }
 

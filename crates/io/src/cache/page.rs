@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use crate::buf::Lease;
+use uraid_layout::Bytes;
+
+use crate::buf::{Buf, Lease};
 
 /// Sectors in a page, the cache's unit of memory. Chunks are whole pages.
 pub(super) const PAGE_SECTORS: u64 = 8;
@@ -86,6 +88,17 @@ pub(super) fn bytes_of(sectors: &Range<u64>) -> Range<usize> {
 }
 
 impl Layer {
+    /// What was `before`, and `bytes` over it as the sectors of a range. `memory` is a page.
+    pub(super) fn merge(before: Option<&Self>, sectors: &Range<u64>, bytes: &[u8], mut memory: Buf) -> Self {
+        let mut mask = Mask::of(sectors);
+        if let Some(before) = before {
+            before.copy_to(before.mask, memory.as_mut());
+            mask = mask.or(before.mask);
+        }
+        memory.bytes_mut(bytes_of(sectors)).copy_from_slice(bytes);
+        Self { memory: memory.lease_read(0..PAGE_BYTES), mask }
+    }
+
     /// Copies the sectors in `wanted` to their places in a page's bytes.
     pub(super) fn copy_to(&self, wanted: Mask, page: &mut [u8]) {
         for run in wanted.runs() {
@@ -111,6 +124,29 @@ impl Page {
 
     pub(super) fn dirty_mask(&self) -> Mask {
         self.dirty.as_ref().map_or(Mask::default(), |layer| layer.mask)
+    }
+
+    /// Ends the flight: what flew is clean, if it is kept, or dirty again where the members could not be written.
+    pub(super) fn land(&mut self, is_written: bool, is_kept: bool) {
+        let Some(flying) = self.flying.take() else { return };
+        self.is_ahead = false;
+        if is_written {
+            self.clean = Some(flying).filter(|_| is_kept);
+            return;
+        }
+        // Any part of it may be on the members.
+        self.clean = None;
+        if let Some(dirty) = &mut self.dirty {
+            let older = flying.mask.minus(dirty.mask);
+            if !older.is_empty() {
+                let mut both = Buf::zeroed(Bytes(PAGE_BYTES as u64));
+                flying.copy_to(older, both.as_mut());
+                dirty.copy_to(dirty.mask, both.as_mut());
+                *dirty = Layer { memory: both.lease_read(0..PAGE_BYTES), mask: dirty.mask.or(older) };
+            }
+        } else {
+            self.dirty = Some(flying);
+        }
     }
 }
 

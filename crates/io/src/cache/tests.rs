@@ -5,50 +5,40 @@
 
 use std::collections::HashMap;
 
+use uraid_layout::plan::Slice;
 use uraid_layout::stripe::Role;
-use uraid_layout::{Cell, Level, Placement, Rotation, Spec};
+use uraid_layout::{Cell, DataUnit, Level, Placement, Rotation, Spec};
 
+use super::page::PAGE_SECTORS;
 use super::*;
 
-/// Recounts everything from the pages.
+/// Recounts everything from the pages, and holds it against what is to be written out.
 fn assert_consistent(cache: &Cache) {
-    let (mut pinned, mut clean, mut used) = (0, 0, Vec::new());
-    for slot in cache.stripes.checked() {
-        let stripe = cache.stripes.at(slot);
+    let Cache { store, policy, .. } = cache;
+    for slot in store.checked() {
+        let stripe = store.stripes.at(slot);
         let context = format!("{stripe:?}");
-        assert!(!stripe.entries.is_empty(), "a stripe without pages is forgotten: {context}");
-        assert!(stripe.entries.windows(2).all(|pair| pair[0].place() < pair[1].place()), "{context}");
-        let pages = || stripe.entries.iter().map(|entry| (entry.place(), &cache.pages.slots[entry.page()]));
-        for (place, page) in pages() {
-            assert!(!page.is_empty(), "an empty page is forgotten: {context}");
+        let is_data = |place: u64| place < store.shape.data_pages;
+        for (place, page) in store.pages_of(slot) {
             let layers = [&page.dirty, &page.flying, &page.clean];
             assert!(layers.into_iter().flatten().all(|layer| !layer.mask.is_empty()), "{context}");
             assert!(layers.into_iter().flatten().all(|layer| layer.memory.len() == PAGE_BYTES), "{context}");
-            assert!(place < cache.shape.data_pages || page.dirty.is_none(), "parity is never dirty: {context}");
+            assert!(is_data(place) || page.dirty.is_none(), "parity is never dirty: {context}");
         }
-        let data_flies = pages().any(|(place, page)| place < cache.shape.data_pages && page.flying.is_some());
-        assert!(data_flies || pages().all(|(_, page)| page.flying.is_none()), "parity flies alone: {context}");
+        let data_flies = store.pages_of(slot).any(|(place, page)| is_data(place) && page.flying.is_some());
+        let nothing_flies = store.pages_of(slot).all(|(_, page)| page.flying.is_none());
+        assert!(data_flies || nothing_flies, "parity flies alone: {context}");
         assert!(data_flies || !stripe.is_whole, "{context}");
-        assert_eq!(stripe.dirty, pages().map(|(_, page)| page.dirty_mask().count()).sum::<u64>(), "{context}");
-        assert_eq!(stripe.clean_pages, pages().filter(|(_, page)| page.clean.is_some()).count(), "{context}");
         assert_eq!(stripe.since.is_some(), stripe.dirty > 0 && !stripe.is_stuck, "listed or stuck: {context}");
         assert!(stripe.dirty > 0 || !(stripe.is_stuck || stripe.alone.is_some()), "nothing is left to fail: {context}");
-        pinned += pages().filter(|(_, page)| page.is_pinned()).count();
-        clean += stripe.clean_pages;
-        used.extend(stripe.entries.iter().map(|entry| entry.page()));
-        cache.policy.assert_known(stripe, cache.shape.sectors_of(stripe.id));
+        policy.assert_known(stripe, store.shape.sectors_of(stripe.id));
     }
-    for stripe in cache.policy.unwritten.stripes() {
-        let slot = cache.stripes.find(stripe).expect("what could not be written is in memory");
-        let mut pages = cache.stripes.at(slot).entries.iter().map(|entry| &cache.pages.slots[entry.page()]);
-        assert!(pages.any(Page::is_pinned), "it was written, or something else in its place: {stripe:?}");
+    for stripe in policy.unwritten.stripes() {
+        let slot = store.stripes.find(stripe).expect("what could not be written is in memory");
+        let is_left = store.pages_of(slot).any(|(_, page)| page.is_pinned());
+        assert!(is_left, "it was written, or something else in its place: {stripe:?}");
     }
-    assert_eq!(cache.unwritten().is_some(), cache.policy.unwritten.stripes().next().is_some());
-    assert_eq!((cache.pinned, cache.clean), (pinned, clean), "pinned and clean pages");
-    assert!(cache.pages.free.iter().all(|&page| cache.pages.slots[page].is_empty()));
-    used.extend(&cache.pages.free);
-    used.sort_unstable();
-    assert!(used.iter().copied().eq(0..cache.pages.slots.len()), "every page is in one stripe or free: {used:?}");
+    assert_eq!(cache.unwritten().is_some(), policy.unwritten.stripes().next().is_some());
 }
 
 /// A generator of numbers (splitmix64).
@@ -308,8 +298,8 @@ impl Drill {
 
     fn pick(&mut self) {
         if let Some((stripes, dirty)) = self.cache.next_run() {
-            let is_dirty =
-                |stripe| self.cache.stripes.find(StripeId(stripe)).map_or(0, |slot| self.cache.stripes.at(slot).dirty);
+            let table = &self.cache.store.stripes;
+            let is_dirty = |stripe| table.find(StripeId(stripe)).map_or(0, |slot| table.at(slot).dirty);
             assert!(dirty.0 > 0 && stripes.clone().all(|stripe| is_dirty(stripe) > 0), "a run is dirty");
             let has_failed = stripes.clone().any(|stripe| self.is_alone(stripe));
             assert!(stripes.end - stripes.start == 1 || !has_failed, "what failed goes alone");
@@ -331,8 +321,8 @@ impl Drill {
     }
 
     fn is_alone(&self, stripe: u64) -> bool {
-        let slot = self.cache.stripes.find(StripeId(stripe));
-        slot.is_some_and(|slot| self.cache.stripes.at(slot).alone.is_some())
+        let slot = self.cache.store.stripes.find(StripeId(stripe));
+        slot.is_some_and(|slot| self.cache.store.stripes.at(slot).alone.is_some())
     }
 
     /// Takes what is dirty, all of it and nothing else; of a stripe that failed before it is a column, or all.
@@ -526,24 +516,20 @@ impl Drill {
 
     /// Every clean page that nothing hides is what the members hold.
     fn assert_true(&self) {
-        for slot in self.cache.stripes.checked() {
-            let stripe = self.cache.stripes.at(slot);
+        for slot in self.cache.store.stripes.checked() {
+            let stripe = self.cache.store.stripes.at(slot);
             let map = self.geometry.map(stripe.id);
-            for entry in &stripe.entries {
-                let page = &self.cache.pages.slots[entry.page()];
+            for (place, page) in self.cache.store.pages_of(slot) {
                 let Some(clean) = page.clean.as_ref().filter(|_| page.flying.is_none()) else { continue };
                 let chunk_pages = self.geometry.chunk().0 / PAGE_SECTORS;
-                let (row, first) = (entry.place() / chunk_pages, entry.place() % chunk_pages * PAGE_SECTORS);
+                let (row, first) = (place / chunk_pages, place % chunk_pages * PAGE_SECTORS);
                 let row = u16::try_from(row).expect("small");
                 let units = u16::try_from(map.data().len()).expect("small");
                 let cell = if row < units { map.cell(DataUnit(row)) } else { map.group(GroupId(row - units)).parity };
                 for sector in clean.mask.runs().flatten() {
                     let bits = bits_of(&clean.memory.bytes()[bytes_of(&(sector..sector + 1))]);
-                    assert_eq!(
-                        self.on_members(stripe.id, cell, first + sector),
-                        Some(bits),
-                        "{stripe:?} {entry:?} {sector}"
-                    );
+                    let members = self.on_members(stripe.id, cell, first + sector);
+                    assert_eq!(members, Some(bits), "{stripe:?}, place {place}, sector {sector}");
                 }
             }
         }

@@ -10,9 +10,6 @@ use std::ops::Range;
 
 use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
 
-use super::Cache;
-use super::page::PAGE_SECTORS;
-use super::stripes::Slot;
 use crate::engine::named;
 
 /// Ranges that are told.
@@ -150,70 +147,16 @@ impl Parts {
             self.sectors -= part.sectors;
         }
     }
-}
 
-impl Cache {
-    /// What could not be written out, for all that is known; none: there is no such thing.
-    #[must_use]
-    pub fn unwritten(&self) -> Option<Unwritten> {
-        let Parts { parts, sectors } = &self.policy.unwritten;
+    /// All of it; none where there is none. `ranges` are those of a parity stripe, ascending.
+    pub(super) fn told<R: Iterator<Item = Range<Lba>>>(&self, ranges: impl Fn(StripeId) -> R) -> Option<Unwritten> {
+        let Self { parts, sectors } = self;
         if parts.is_empty() {
             return None;
         }
         let first = || parts.iter().take(STRIPES_MAX);
         let cause = first().map(|(_, part)| part.cause).fold(Cause::default(), Cause::union);
-        let slots = first().filter_map(|(&stripe, _)| self.stripes.find(stripe));
-        Some(Unwritten::new(Sectors(*sectors), cause, slots.flat_map(|slot| self.unwritten_of(slot))))
-    }
-
-    /// Notes why what is about to be settled could not be written.
-    pub fn blame(&mut self, contents: &super::Contents, cause: Cause) {
-        // A run is tried again stripe by stripe; only then is it known whose fault it is.
-        if !contents.is_second() {
-            return;
-        }
-        for extent in contents.extents() {
-            let stripe_of = |lba: u64| lba / self.shape.stripe_sectors;
-            for stripe in stripe_of(extent.lba.0)..=stripe_of(extent.lba.0 + extent.content.len.0 - 1) {
-                if let Some(slot) = self.stripes.find(StripeId(stripe)) {
-                    let stripe = self.stripes.get(slot);
-                    stripe.cause = stripe.cause.union(cause);
-                }
-            }
-        }
-    }
-
-    /// Forgets what could not be written of parity stripes that were, unless some of them is still to be.
-    pub(super) fn note_written(&mut self, contents: &super::Contents) {
-        if self.policy.unwritten.is_empty() {
-            return;
-        }
-        for extent in contents.extents() {
-            let stripe_of = |lba: u64| lba / self.shape.stripe_sectors;
-            for stripe in stripe_of(extent.lba.0)..=stripe_of(extent.lba.0 + extent.content.len.0 - 1) {
-                let stripe = StripeId(stripe);
-                match self.stripes.find(stripe).map(|slot| self.stripes.at(slot)) {
-                    Some(left) if left.is_stuck => self.policy.unwritten.resize(stripe, left.dirty),
-                    // Others of its columns are still to be tried.
-                    Some(left) if left.alone.is_some() => {}
-                    _ => self.policy.unwritten.forget(stripe),
-                }
-            }
-        }
-    }
-
-    /// What is dirty of a parity stripe, or tried again.
-    fn unwritten_of(&self, slot: Slot) -> impl Iterator<Item = Range<Lba>> {
-        let stripe = self.stripes.at(slot);
-        let start = stripe.id.0 * self.shape.stripe_sectors;
-        let data = stripe.entries.iter().filter(|entry| entry.place() < self.shape.data_pages);
-        data.flat_map(move |entry| {
-            let page = &self.pages.slots[entry.page()];
-            let flying = page.flying.as_ref().map(|layer| layer.mask).filter(|_| !stripe.is_stuck);
-            let at = start + entry.place() * PAGE_SECTORS;
-            let runs = page.dirty_mask().or(flying.unwrap_or_default()).runs();
-            runs.map(move |run| Lba(at + run.start)..Lba(at + run.end))
-        })
+        Some(Unwritten::new(Sectors(*sectors), cause, first().flat_map(|(&stripe, _)| ranges(stripe))))
     }
 }
 
