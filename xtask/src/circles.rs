@@ -32,6 +32,7 @@ pub(crate) const WITHOUT_CIRCLES: &[&str] = &[
     "crates/random/src",
     "crates/serve/src",
     "crates/sim/src/crash",
+    "crates/sim/src/dst",
     "crates/sim/src/sweep",
     "xtask/src",
 ];

@@ -10,49 +10,55 @@
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
 //!
-//! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs ([`Silent`]). A command may
-//! then fail where more members hold something else in one place than the level survives, and only there ([`doubts`]);
-//! the array is read before members are looked at.
+//! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs
+//! ([`Silent`](crate::disk::Silent)). A command may then fail where more members hold something else in one place than
+//! the level survives, and only there ([`doubts`]); the array is read before members are looked at.
 
 mod administer;
+mod array;
 pub(crate) mod audit;
 mod client;
 mod copying;
 pub(crate) mod doubts;
 mod extras;
+mod faults;
 mod finding;
+mod found;
 pub(crate) mod model;
-mod open;
 mod report;
+mod roster;
 mod rot;
 mod scenario;
+mod session;
 mod shelf;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use uraid_io::array::{Assembled, judge};
-use uraid_io::engine::{Deadlines, Engine};
+use uraid_io::engine::Engine;
 use uraid_io::format::bitmap::Regions;
-use uraid_io::format::superblock::{Area, Areas, Consistency, Integrity};
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, MemberIndex, MemberSet};
+use uraid_layout::{MemberIndex, MemberSet};
 
+pub(crate) use array::look_after;
+pub(crate) use faults::areas_in_use;
 pub use finding::{Failure, Finding};
-pub(crate) use open::look_after;
 pub use report::{Changes, Counts, Report, Rotten};
 pub use scenario::Scenario;
 
-use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
+use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
 use crate::members::Members;
 use crate::trace::{KEPT, Trace};
 use administer::Administrator;
+use array::{Array, Opened, Seen};
 use audit::tolerated;
 use client::{Client, End};
 use extras::Extras;
-use model::Model;
-use open::{Opened, Seen};
-use shelf::{Found, Shelf};
+use found::Found;
+use session::given_up_late;
+use shelf::Shelf;
 use uraid_random::Random;
 
 /// What a run is to be made of.
@@ -98,6 +104,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own);
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => {
+            run.report.counts = run.report.counts.plus(run.array.counts);
             run.report.hash = trace.hash();
             run.report.counts.events = trace.count();
             return Ok(run.report);
@@ -114,25 +121,19 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
 
 /// A run under way.
 struct Run {
-    scenario: Scenario,
+    array: Array,
     shelf: Shelf,
-    model: Model,
     random: Random,
     /// Chance of its own for what only some arrays meet, so that the others' runs stay what they are.
     aside: Random,
     trace: Trace,
     corrupts: bool,
     is_harsh: bool,
-    /// Which members corrupt what, where there are checksums.
-    silent: Option<Silent>,
     /// Who changes the array while it runs, in some of the runs.
     administrator: Option<Administrator>,
     extras: Extras,
     /// Chance for these.
     own: Random,
-    /// Whose log has rotted since it was begun anew, and whether that has kept the array from being opened.
-    rotten_log: Option<MemberIndex>,
-    is_refused: bool,
     /// With deadlines: members that the array did without at the end of the last life.
     given_up: MemberSet,
     report: Report,
@@ -150,31 +151,26 @@ impl Run {
     fn new(scenario: Scenario, random: Random, trace: Trace, options: &Options) -> Self {
         let Options { corrupts, is_harsh, .. } = *options;
         let shelf = Shelf::new(&scenario.superblocks);
-        let model = Model::new(scenario.geometry.capacity());
         let mut aside = random.clone().fork().fork();
         let has_sums = scenario.superblocks[0].integrity == Integrity::Crc32;
-        let silent = (has_sums && !corrupts && aside.chance(3, 4)).then(|| draw_silent(&scenario, &mut aside));
+        let is_silent = has_sums && !corrupts && aside.chance(3, 4);
+        let silent = is_silent.then(|| faults::draw_silent(&scenario, &mut aside));
         let mut other = random.clone().fork().fork().fork();
         let is_administered = scenario.geometry.tolerance() > 0 && !corrupts && other.chance(1, 2);
         let administrator = is_administered.then(|| Administrator::new(other));
-        let report = Report::default();
         Self {
-            scenario,
+            array: Array::new(scenario, silent, trace.clone()),
             shelf,
-            model,
             random,
             aside,
             trace,
             corrupts,
             is_harsh,
-            silent,
             administrator,
             extras: Extras::default(),
             own: Random::new(0),
-            rotten_log: None,
-            is_refused: false,
             given_up: MemberSet::EMPTY,
-            report,
+            report: Report::default(),
         }
     }
 
@@ -182,16 +178,16 @@ impl Run {
         if extras.copies && !self.corrupts {
             let other = own.fork();
             let administrator = self.administrator.get_or_insert_with(|| Administrator::new(other));
-            administrator.copies_members = true;
+            administrator.copy_members();
         }
         Self { extras, own, ..self }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
-        let regions = Regions::new(&self.scenario.geometry).count();
+        let regions = Regions::new(&self.array.scenario.geometry).count();
         self.report.counts.several_regions +=
-            u64::from(regions > 1 && self.scenario.consistency() != Consistency::None);
-        if self.silent.is_some() {
+            u64::from(regions > 1 && self.array.scenario.consistency() != Consistency::None);
+        if self.array.silent.is_some() {
             self.zero()?;
         }
         for _ in 0..self.random.within(1, 6) {
@@ -205,18 +201,19 @@ impl Run {
     /// Writes the whole of the new array: a block has a checksum from when it is written.
     fn zero(&mut self) -> Result<(), Finding> {
         let refused = |error: &dyn std::error::Error| Finding::Refused { error: error.to_string() };
-        let members = Members::new(&self.scenario.superblocks);
+        let members = Members::new(&self.array.scenario.superblocks);
         let candidates = members.candidates();
         let verdict = judge(&candidates).map_err(|error| refused(&error))?;
         let disk = SimDisk::new(members, self.aside.fork(), Trace::default());
         let generation = scenario::uuid(&mut self.aside);
         let array = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, generation);
         let engine = array.map_err(|error| refused(&error))?.into_engine().map_err(|error| refused(&error))?;
-        let scenario = Scenario { cache: None, ..self.scenario.clone() };
+        let scenario = Scenario { cache: None, ..self.array.scenario.clone() };
         let random = self.aside.fork();
-        let end = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, Trace::default()).zero()?;
+        let end =
+            Client::new(engine, disk.clone(), &scenario, &mut self.array.model, random, Trace::default()).zero()?;
         assert_eq!(end, End::Closed, "nothing fails without a fault");
-        self.model.stopped();
+        self.array.model.stopped();
         let left = disk.leave(Ending::PowerCut, &mut self.aside);
         self.shelf.put(&left, MemberSet::EMPTY, true, &mut self.aside);
         Ok(())
@@ -224,26 +221,27 @@ impl Run {
 
     /// One life; false when the array can't be used any more.
     fn live(&mut self, weather: Weather) -> Result<bool, Finding> {
-        let Self { shelf, scenario, administrator, random, trace, .. } = self;
+        let Self { array, shelf, administrator, random, trace, .. } = self;
         let rots = self.extras.rots && weather == Weather::Rough;
         if rots {
             self.report.rotten = self.report.rotten.plus(shelf.rot(&mut self.own, trace)?);
         }
-        let Some(mut found) = shelf.find(&scenario.geometry, administrator.as_mut(), random, trace)? else {
+        let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
+        let Some(mut found) = shelf.find(&array.scenario.geometry, roster, random, trace)? else {
             return Ok(false);
         };
         // Damage stays until the log begins anew: of a record that several members have lost nobody can say that it was
         // there.
-        if rots && self.rotten_log.is_none() {
-            self.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
-            self.report.rotten.logs += u64::from(self.rotten_log.is_some());
+        if rots && self.array.rotten_log.is_none() {
+            self.array.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
+            self.report.rotten.logs += u64::from(self.array.rotten_log.is_some());
         }
         self.report.counts.lives += 1;
         let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
         let missing = found.verdict.lost();
         if let Some(administrator) = &mut self.administrator {
             administrator.begin();
-            self.shelf.hand_out(found.verdict.missing(), administrator);
+            self.shelf.hand_out(found.verdict.missing(), &mut administrator.roster);
         }
         self.report.counts.degraded += u64::from(!missing.is_empty());
         if weather == Weather::Rough && self.random.chance(2, 3) {
@@ -255,17 +253,17 @@ impl Run {
             let exponent = self.random.below(if self.is_harsh { 5 } else { 8 });
             disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
         }
-        let mut faults = if weather == Weather::Rough { self.draw_all_faults(missing) } else { Faults::default() };
+        let mut faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
         if self.extras.deadlines.is_some() && weather == Weather::Rough && self.own.chance(2, 3) {
-            if faults.members.is_empty() && self.silent.is_none() {
-                faults.members = *self.own.pick(&tolerated(&self.scenario.geometry, missing));
+            if faults.members.is_empty() && self.array.silent.is_none() {
+                faults.members = *self.own.pick(&tolerated(&self.array.scenario.geometry, missing));
             }
             let mut rate = || Rate(u32::try_from(self.own.within(1, 300)).expect("small"));
             (faults.hang, faults.slow) = (rate(), rate());
         }
         if self.extras.copies && self.own.chance(1, 3) {
             // Whoever is at the seat may fail beside whatever else does.
-            let seat = u8::try_from(self.scenario.geometry.members()).expect("few members");
+            let seat = u8::try_from(self.array.scenario.geometry.members()).expect("few members");
             faults.members = faults.members.with(MemberIndex(seat));
         }
         if self.random.chance(1, 4) && found.verdict.superblock.consistency == Consistency::Log {
@@ -273,15 +271,15 @@ impl Run {
             disk.set_faults(faults);
         }
         let seen = if !found.verdict.superblock.is_clean && self.aside.chance(1, 3) {
-            self.read_unwritten(&found)?
+            self.array.read_unwritten(&found, &mut self.aside)?
         } else {
             Seen::new()
         };
-        let opened = self.open(&disk, &found, &seen)?;
+        let opened = self.array.open(&disk, &found, &seen, &mut self.random, &mut self.aside)?;
         let was_open = matches!(opened, Opened::Engine(_));
         let end = match opened {
             Opened::Broken => {
-                self.report.counts.cuts_in_recovery += u64::from(!self.is_refused);
+                self.report.counts.cuts_in_recovery += u64::from(!self.array.is_refused);
                 End::Dark
             }
             Opened::Engine(engine) => {
@@ -291,9 +289,9 @@ impl Run {
         };
         self.report.counts.lies += disk.lies();
         self.end(&disk, &found, end, was_open);
-        if let Some(member) = self.rotten_log.take_if(|_| std::mem::take(&mut self.is_refused)) {
+        if let Some(member) = self.array.rotten_log.take_if(|_| std::mem::take(&mut self.array.is_refused)) {
             self.report.rotten.refused += 1;
-            if Repair::new(&self.scenario.geometry, missing.with(member)).is_err() {
+            if Repair::new(&self.array.scenario.geometry, missing.with(member)).is_err() {
                 // Nobody else has what its log has lost.
                 return Ok(false);
             }
@@ -306,23 +304,23 @@ impl Run {
     /// it is looked at.
     fn serve(&mut self, engine: Engine<SimDisk, u64>, disk: &SimDisk, weather: Weather) -> Result<End, Finding> {
         let (random, trace) = (self.random.fork(), self.trace.clone());
-        let client = Client::new(engine, disk.clone(), &self.scenario, &mut self.model, random, trace);
+        let client = Client::new(engine, disk.clone(), &self.array.scenario, &mut self.array.model, random, trace);
+        let mends = self.administrator.is_some() && weather == Weather::Calm;
         let mut client = client.administered_by(self.administrator.as_mut());
         if let Some(deadlines) = self.extras.deadlines {
-            client.engine.set_deadlines(deadlines);
+            client.session.engine.set_deadlines(deadlines);
         }
         let exponent = self.random.within(2, 8);
         let (commands, closes) = (self.random.below(1 << exponent), self.random.chance(1, 2));
-        let mends = client.administrator.is_some() && weather == Weather::Calm;
         let mut end = client.run(commands, closes && !mends)?;
         if mends && end != End::Dark {
             end = if client.mend()? { client.run(0, true)? } else { End::Dark };
         }
         let has_rebuilt = end != End::Dark && client.has_rebuilt();
-        let superblocks = client.superblocks.clone();
-        self.report.counts.sectors_read += client.reads;
-        self.report.counts.unreadable += client.unreadable;
-        let engine = client.into_engine();
+        let superblocks = client.session.superblocks.clone();
+        self.report.counts.sectors_read += client.session.reads;
+        self.report.counts.unreadable += client.session.unreadable;
+        let engine = client.session.engine;
         if self.extras.deadlines.is_some() {
             // One that hangs, or is slow, is given up though it has failed nothing.
             self.given_up = engine.missing();
@@ -330,11 +328,11 @@ impl Run {
             self.report.counts.overdue += engine.counters().total().overdue;
         }
         self.report.counts.repaired += engine.counters().total().repaired;
-        self.scenario.superblocks = superblocks;
+        self.array.scenario.superblocks = superblocks;
         self.report.changes.rebuilds += u64::from(has_rebuilt);
         if has_rebuilt && end == End::Closed {
-            self.model.stopped();
-            self.look(&disk.members(), &engine, &Seen::new())?;
+            self.array.model.stopped();
+            self.array.look(&disk.members(), &engine, &Seen::new())?;
         }
         Ok(end)
     }
@@ -344,99 +342,35 @@ impl Run {
         let ending = if end != End::Closed && self.random.chance(1, 4) { Ending::Kill } else { Ending::PowerCut };
         self.trace.note(format_args!("the life ends: {end:?}, {ending:?}"));
         self.report.counts.cuts += u64::from(end != End::Closed);
-        self.model.stopped();
+        self.array.model.stopped();
         let mut left = disk.leave(ending, &mut self.random);
         let struck = disk.struck().union(disk.lied());
-        let others = left.split_off(self.scenario.geometry.members());
+        let others = left.split_off(self.array.scenario.geometry.members());
         if let Some(administrator) = &mut self.administrator {
-            administrator.end(ending);
             let failed = struck.union(given_up_late(disk, self.extras.deadlines));
-            for slot in administrator.end_copy(&left, others, failed).iter() {
+            for slot in administrator.end(ending, &left, others, failed).iter() {
                 left.replace(slot, None);
             }
-            self.shelf.administered(administrator, struck, found.members.present(), left.present(), was_open);
+            let roster = &administrator.roster;
+            self.shelf.administered(roster, struck, found.members.present(), left.present(), was_open);
             self.report.changes =
-                administrator.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
+                roster.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
         }
         let struck = struck.union(std::mem::take(&mut self.given_up)).iter();
-        let struck = struck.filter(|slot| slot.index() < self.scenario.geometry.members()).collect();
+        let struck = struck.filter(|slot| slot.index() < self.array.scenario.geometry.members()).collect();
         self.shelf.put(&left, struck, end == End::Closed, &mut self.random);
     }
 
-    /// Who may fail in this life, and how; now and then more members than the level survives.
+    /// What goes wrong in a life with members beside those that are missing.
     fn draw_faults(&mut self, missing: MemberSet) -> Faults {
-        let is_harsh = self.is_harsh;
-        let random = &mut self.random;
-        let geometry = &self.scenario.geometry;
-        let mut faults = Faults::default();
-        if random.chance(1, 4) {
-            faults.cannot_zero = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
-        }
+        let geometry = &self.array.scenario.geometry;
         if self.corrupts {
-            let rate = Rate(200);
-            return Faults { members: geometry.all_members(), lost: rate, misdirected: rate, flipped: rate, ..faults };
+            return faults::draw_corrupt(geometry, &mut self.random);
         }
-        if !is_harsh && random.chance(1, 2) {
-            return faults;
-        }
-        faults.members = *random.pick(&tolerated(geometry, missing));
-        if random.chance(1, 20) {
-            faults.members = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
-        }
-        let mut rate =
-            || Rate(if random.chance(1, 3) { u32::try_from(random.within(1, 500)).expect("small") } else { 0 });
-        (faults.read_eio, faults.write_eio, faults.flush_eio) = (rate(), rate(), rate());
-        (faults.no_space, faults.short, faults.slow) = (rate(), rate(), rate());
-        (faults.vanish, faults.hang) = (rate(), Rate(rate().0 / 20));
-        faults
+        let faults = faults::draw(geometry, missing, self.is_harsh, &mut self.random);
+        let silent = self.array.silent;
+        silent.map_or(faults, |silent| faults::with_silent(faults, silent, geometry, &mut self.aside))
     }
-
-    /// Those of these members that may fail visibly. A member that corrupts silently does not: a block whose checksum
-    /// can't be read is not checked.
-    fn may_fail(&self, members: MemberSet) -> MemberSet {
-        self.silent.map_or(members, |silent| members.minus(silent.content).minus(silent.tables))
-    }
-
-    /// Adds silent corruption to [`Run::draw_faults`], if the run has any. Without redundancy no member fails visibly
-    /// then: a failed write leaves a block whose checksum is not known.
-    fn draw_all_faults(&mut self, missing: MemberSet) -> Faults {
-        let mut faults = self.draw_faults(missing);
-        if let Some(silent) = self.silent {
-            let random = &mut self.aside;
-            let mut rate =
-                || Rate(if random.chance(1, 2) { u32::try_from(random.within(1, 3000)).expect("small") } else { 0 });
-            faults.silent = Some(Silent { lost: rate(), misdirected: rate(), flipped: rate(), ..silent });
-            faults.members = self.may_fail(faults.members);
-            if self.scenario.geometry.tolerance() == 0 {
-                faults.members = MemberSet::EMPTY;
-            }
-        }
-        faults
-    }
-}
-
-/// Which members of an array corrupt what; mostly as many as the level survives.
-fn draw_silent(scenario: &Scenario, random: &mut Random) -> Silent {
-    let Scenario { geometry, superblocks, .. } = scenario;
-    let any = |random: &mut Random| geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
-    let sets: Vec<MemberSet> =
-        tolerated(geometry, MemberSet::EMPTY).into_iter().filter(|set| !set.is_empty()).collect();
-    let all = if sets.is_empty() || random.chance(1, 3) { any(random) } else { *random.pick(&sets) };
-    let tables: MemberSet = all.iter().filter(|_| random.chance(1, 4)).collect();
-    let areas = areas_in_use(&superblocks[0].areas, geometry);
-    Silent { content: all.minus(tables), tables, areas, lost: Rate(0), misdirected: Rate(0), flipped: Rate(0) }
-}
-
-/// The areas as far as the array uses them: a stray write is to hit something.
-pub(crate) fn areas_in_use(areas: &Areas, geometry: &Geometry) -> Areas {
-    let used = geometry.used_sectors().bytes();
-    Areas { data: Area { size: used, ..areas.data }, ..*areas }
-}
-
-/// Who may have been given up because it took too long.
-fn given_up_late(disk: &SimDisk, deadlines: Option<Deadlines>) -> MemberSet {
-    let has_deadline = deadlines.is_some_and(|deadlines| deadlines.write.is_some());
-    if has_deadline { disk.late() } else { MemberSet::EMPTY }
 }
 
 #[cfg(test)]

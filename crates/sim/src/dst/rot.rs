@@ -12,8 +12,9 @@ use uraid_io::format::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblo
 use uraid_io::format::{BLOCK, BLOCK_BYTES};
 use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
 
-use super::shelf::Found;
-use super::{Finding, Rotten};
+use super::finding::Finding;
+use super::found::Found;
+use super::report::Rotten;
 use crate::image::Image;
 use crate::member::Member;
 use crate::members::Members;

@@ -8,11 +8,13 @@ use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
-use super::administer::Administrator;
 use super::audit::tolerated;
+use super::finding::Finding;
+use super::found::Found;
+use super::report::Rotten;
+use super::roster::Roster;
 use super::rot::rot_heads;
 use super::scenario::uuid;
-use super::{Finding, Rotten};
 use crate::member::Member;
 use crate::members::Members;
 use crate::trace::Trace;
@@ -37,15 +39,6 @@ struct Gathered {
     found: Found,
     /// By slot: which of the administrator's was accepted.
     loose: Vec<(MemberIndex, usize)>,
-}
-
-/// An array that may be opened.
-#[derive(Debug)]
-pub(super) struct Found {
-    pub(super) candidates: Vec<Candidate>,
-    pub(super) verdict: Verdict,
-    /// The accepted members in their slots.
-    pub(super) members: Members,
 }
 
 impl Shelf {
@@ -90,7 +83,7 @@ impl Shelf {
     /// then.
     pub(super) fn administered(
         &mut self,
-        by: &Administrator,
+        by: &Roster,
         struck: MemberSet,
         found: MemberSet,
         left: MemberSet,
@@ -105,18 +98,18 @@ impl Shelf {
     }
 
     /// Hands the administrator the members that are not part of the array now.
-    pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Administrator) {
+    pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Roster) {
         missing.iter().for_each(|slot| to.keep(self.members.replace(slot, None)));
         to.copies = self.old.iter().map(|(_, copy)| copy.clone()).collect();
     }
 
     /// Decides who of two has a slot, of which one was being copied to the other: whom the members accept. Either may
     /// be lost for a while where the other will do.
-    fn decide(&mut self, administrator: &mut Administrator, trace: &Trace) {
-        let Some(contender) = administrator.contender.take() else { return };
+    fn decide(&mut self, roster: &mut Roster, trace: &Trace) {
+        let Some(contender) = roster.contender.take() else { return };
         let own = contender.superblock().expect("only such contend");
         let mut candidates = self.members.candidates();
-        let is_lost = administrator.random.chance(1, 4);
+        let is_lost = roster.random.chance(1, 4);
         let alone = judge(&candidates);
         let will_do = alone.is_ok_and(|verdict| !verdict.missing().contains(own.slot));
         candidates.push(Candidate { path: PathBuf::from("contender"), superblock: own.clone() });
@@ -124,18 +117,18 @@ impl Shelf {
         let is_accepted = judge(&candidates).is_ok_and(accepts);
         trace.note(format_args!("the copy contends for slot {}: accepted {is_accepted}, lost {is_lost}", own.slot));
         match is_accepted {
-            _ if will_do && is_lost => administrator.withheld = Some(contender),
+            _ if will_do && is_lost => roster.withheld = Some(contender),
             true => {
                 // As in `admit`: after a kill the superblock with which it was accepted may not be durable.
                 self.unwritten = self.unwritten.with(own.slot);
-                administrator.keep(self.members.replace(own.slot, Some(contender)));
+                roster.keep(self.members.replace(own.slot, Some(contender)));
             }
-            false => administrator.keep(Some(contender)),
+            false => roster.keep(Some(contender)),
         }
     }
 
     /// Takes back members that are in no slot, unless the array is known to do without them.
-    fn take_back(&mut self, from: &mut Administrator) {
+    fn take_back(&mut self, from: &mut Roster) {
         for slot in self.unwritten.iter() {
             if self.members.get(slot).is_some_and(|member| member.superblock().is_err()) {
                 self.members.replace(slot, None);
@@ -157,13 +150,13 @@ impl Shelf {
     pub(super) fn find(
         &mut self,
         geometry: &Geometry,
-        mut administrator: Option<&mut Administrator>,
+        mut roster: Option<&mut Roster>,
         random: &mut Random,
         trace: &Trace,
     ) -> Result<Option<Found>, Finding> {
-        if let Some(administrator) = administrator.as_deref_mut() {
-            self.decide(administrator, trace);
-            self.take_back(administrator);
+        if let Some(roster) = roster.as_deref_mut() {
+            self.decide(roster, trace);
+            self.take_back(roster);
         }
         let mut verdict = self.judge_all()?;
         // A member that was left out may know of a round that the others never heard of.
@@ -193,7 +186,7 @@ impl Shelf {
             replaced = self.replace_by_old(out, &verdict, geometry, random, trace);
         }
         self.excused = self.excused.union(out).union(replaced);
-        let loose = administrator.as_ref().map_or(&[][..], |administrator| &administrator.loose);
+        let loose = roster.as_ref().map_or(&[][..], |roster| &roster.loose);
         let Gathered { found, loose } = match self.gather(out, loose, random) {
             Ok(gathered) if gathered.found.verdict.is_readable() => gathered,
             Ok(_) | Err(Finding::Refused { .. }) => {
@@ -216,8 +209,8 @@ impl Shelf {
         if !wrong.is_empty() {
             return Err(Finding::Accepted { members: wrong });
         }
-        if let Some(administrator) = administrator {
-            self.admit(&found, &loose, administrator)?;
+        if let Some(roster) = roster {
+            self.admit(&found, &loose, roster)?;
         }
         self.expect_strangers_refused(&found.candidates, random)?;
         expect_split_brain_refused(&found.candidates, &verdict, random)?;
@@ -235,14 +228,9 @@ impl Shelf {
     }
 
     /// Puts members that were accepted into their slots; none of them may be one that the array is known to do without.
-    fn admit(
-        &mut self,
-        found: &Found,
-        loose: &[(MemberIndex, usize)],
-        administrator: &mut Administrator,
-    ) -> Result<(), Finding> {
+    fn admit(&mut self, found: &Found, loose: &[(MemberIndex, usize)], roster: &mut Roster) -> Result<(), Finding> {
         let accepted = found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock);
-        let is_barred = |own: &&Superblock| administrator.barred.contains(&own.member);
+        let is_barred = |own: &&Superblock| roster.barred.contains(&own.member);
         let wrong: MemberSet = accepted.filter(is_barred).map(|own| own.slot).collect();
         if !wrong.is_empty() {
             return Err(Finding::Accepted { members: wrong });
@@ -250,9 +238,9 @@ impl Shelf {
         let mut loose = loose.to_vec();
         loose.sort_by_key(|&(_, index)| std::cmp::Reverse(index));
         for (slot, index) in loose {
-            let member = administrator.loose.swap_remove(index);
+            let member = roster.loose.swap_remove(index);
             let other = self.members.replace(slot, Some(member));
-            administrator.keep(other);
+            roster.keep(other);
             // After a kill its superblock may be one that is not durable: a power cut before the array is open takes
             // it.
             self.unwritten = self.unwritten.with(slot);

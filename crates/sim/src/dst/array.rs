@@ -1,4 +1,7 @@
-//! Opening an array from what its members hold: recovery, and a look at all of it.
+//! The array of a run: what it is, what its sectors may hold, and how it is opened from what its members hold, with
+//! recovery and a look at all of it.
+//!
+//! It knows nothing of what becomes of the members between two lives, or of who changes them.
 
 use std::collections::BTreeMap;
 
@@ -15,17 +18,33 @@ use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
 use super::audit::{Audit, tolerated};
 use super::client::Client;
 use super::doubts::Doubts;
+use super::faults::{draw_silent, may_fail};
+use super::finding::Finding;
+use super::found::Found;
 use super::model::Model;
+use super::report::Counts;
 use super::scenario::{self, Scenario};
-use super::shelf::Found;
-use super::{Finding, Options, Run, draw_silent};
-use crate::disk::{Faults, Rate, SimDisk};
+use crate::disk::{Faults, Rate, Silent, SimDisk};
 use crate::members::Members;
 use crate::trace::Trace;
 use uraid_random::Random;
 
 /// What was read of an array before it was recovered.
 pub(super) type Seen = BTreeMap<Lba, Buf>;
+
+/// See the module.
+pub(super) struct Array {
+    pub(super) scenario: Scenario,
+    pub(super) model: Model,
+    /// Which members corrupt what, where there are checksums.
+    pub(super) silent: Option<Silent>,
+    /// Whose log has rotted since it was begun anew, and whether that has kept the array from being opened.
+    pub(super) rotten_log: Option<MemberIndex>,
+    pub(super) is_refused: bool,
+    /// What has happened on opening it: recoveries, reads before one, and commands that rightly failed.
+    pub(super) counts: Counts,
+    trace: Trace,
+}
 
 /// An array that is open, or what stands in the way.
 pub(super) enum Opened {
@@ -55,21 +74,37 @@ pub(crate) fn look_after(
     let accepted = members.only(scenario.geometry.all_members().minus(verdict.missing()));
     let found = Found { candidates, verdict, members: accepted.clone() };
     let disk = SimDisk::new(accepted, Random::new(1), Trace::default());
-    let mut run = Run::new(scenario.clone(), Random::new(1), Trace::default(), &Options::default());
-    run.silent = Some(draw_silent(scenario, &mut Random::new(1)));
-    run.model = model.clone();
-    match run.open(&disk, &found, &Seen::new())? {
-        Opened::Engine(_) => Ok(run.report.counts.recoveries > 0),
+    let silent = Some(draw_silent(scenario, &mut Random::new(1)));
+    let mut array = Array { model: model.clone(), ..Array::new(scenario.clone(), silent, Trace::default()) };
+    let mut random = Random::new(1);
+    let mut aside = random.clone().fork();
+    match array.open(&disk, &found, &Seen::new(), &mut random, &mut aside)? {
+        Opened::Engine(_) => Ok(array.counts.recoveries > 0),
         Opened::Broken => Err(Finding::Refused { error: "it breaks though nothing fails".into() }),
     }
 }
 
-impl Run {
-    /// Assembles the array, recovers it, and looks at all of it.
-    pub(super) fn open(&mut self, disk: &SimDisk, found: &Found, seen: &Seen) -> Result<Opened, Finding> {
+impl Array {
+    /// A new array.
+    pub(super) fn new(scenario: Scenario, silent: Option<Silent>, trace: Trace) -> Self {
+        let model = Model::new(scenario.geometry.capacity());
+        let counts = Counts::default();
+        Self { scenario, model, silent, rotten_log: None, is_refused: false, counts, trace }
+    }
+
+    /// Assembles the array, recovers it, and looks at all of it. What only arrays with checksums meet is drawn from
+    /// `aside`.
+    pub(super) fn open(
+        &mut self,
+        disk: &SimDisk,
+        found: &Found,
+        seen: &Seen,
+        random: &mut Random,
+        aside: &mut Random,
+    ) -> Result<Opened, Finding> {
         let accepted = found.verdict.slots.iter().flatten().map(|&index| &found.candidates[index].superblock);
         accepted.for_each(|own| self.scenario.superblocks[own.slot.index()] = own.clone());
-        let generation = scenario::uuid(&mut self.random);
+        let generation = scenario::uuid(random);
         let assembled = Assembled::new(disk.clone(), &found.verdict, &found.candidates, Access::ReadWrite, generation);
         let mut assembled = match assembled {
             Ok(assembled) => assembled,
@@ -80,47 +115,52 @@ impl Run {
                 Ok(assembled) => assembled,
                 Err(error) => return self.broken(disk, &found.verdict, &error),
             };
-            self.report.counts.recoveries += 1;
+            self.counts.recoveries += 1;
             self.trace.note(format_args!("recovered"));
         }
         self.rotten_log = None;
         let mut engine = assembled.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         if self.silent.is_some() {
-            let Some(healed) = self.heal(disk, engine)? else { return Ok(Opened::Broken) };
+            let Some(healed) = self.heal(disk, engine, aside)? else { return Ok(Opened::Broken) };
             engine = healed;
         }
         // Who is given up while the log is replayed takes part no more in what was not committed: it counts then.
         let nothing = Seen::new();
         let seen = if engine.missing() == found.verdict.missing() { seen } else { &nothing };
         self.look(&disk.members(), &engine, seen)?;
-        if self.random.chance(1, 4) {
-            self.read_without(&disk.members(), &engine)?;
+        if random.chance(1, 4) {
+            self.read_without(&disk.members(), &engine, random)?;
         }
         Ok(Opened::Engine(Box::new(engine)))
     }
 
     /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
     /// What was read stays.
-    fn heal(&mut self, disk: &SimDisk, engine: Engine<SimDisk, u64>) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
+    fn heal(
+        &mut self,
+        disk: &SimDisk,
+        engine: Engine<SimDisk, u64>,
+        aside: &mut Random,
+    ) -> Result<Option<Engine<SimDisk, u64>>, Finding> {
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        let (random, trace) = (self.aside.fork(), self.trace.clone());
+        let (random, trace) = (aside.fork(), self.trace.clone());
         let lost = lost(&engine);
         let mut client = Client::new(engine, disk.clone(), &scenario, &mut self.model, random, trace);
-        let repaired = |client: &Client<'_>| client.engine.counters().total().repaired;
+        let repaired = |client: &Client<'_>| client.session.engine.counters().total().repaired;
         let (mut before, mut last) = ((0, 0), u64::MAX);
         let is_done = loop {
             let is_done = client.look()?;
             // What can't be had, or written back, may be there when what was read after it is healed.
-            let (failed, healed) = (client.unreadable - before.0, repaired(&client) - before.1);
+            let (failed, healed) = (client.session.unreadable - before.0, repaired(&client) - before.1);
             let is_better = failed > 0 && failed < last || failed == 0 && healed > 0 && disk.lied().is_empty();
             if !is_done || !is_better {
                 break is_done;
             }
-            (before, last) = ((client.unreadable, repaired(&client)), failed);
+            (before, last) = ((client.session.unreadable, repaired(&client)), failed);
         };
-        self.report.counts.unreadable += client.unreadable;
-        let seen = std::mem::take(&mut client.seen);
-        let engine = client.into_engine();
+        self.counts.unreadable += client.session.unreadable;
+        let seen = std::mem::take(&mut client.session.seen);
+        let engine = client.session.engine;
         if !is_done {
             return Ok(None);
         }
@@ -142,17 +182,17 @@ impl Run {
     }
 
     /// Has the engine read the whole array as the power cut has left it, without writing; what was seen.
-    pub(super) fn read_unwritten(&mut self, found: &Found) -> Result<Seen, Finding> {
+    pub(super) fn read_unwritten(&mut self, found: &Found, aside: &mut Random) -> Result<Seen, Finding> {
         let Found { candidates, verdict, members } = found;
-        let disk = SimDisk::new(members.clone(), self.aside.fork(), self.trace.clone());
+        let disk = SimDisk::new(members.clone(), aside.fork(), self.trace.clone());
         let is_logged = self.scenario.consistency() == Consistency::Log;
-        if is_logged && self.aside.chance(1, 4) {
+        if is_logged && aside.chance(1, 4) {
             // Parity can be relied on, so that members may fail meanwhile.
-            let members = *self.aside.pick(&tolerated(&self.scenario.geometry, verdict.lost()));
-            let members = self.may_fail(members);
+            let members = *aside.pick(&tolerated(&self.scenario.geometry, verdict.lost()));
+            let members = may_fail(self.silent, members);
             disk.set_faults(Faults { members, read_eio: Rate(1000), ..Faults::default() });
         }
-        let generation = scenario::uuid(&mut self.aside);
+        let generation = scenario::uuid(aside);
         let array = match Assembled::new(disk.clone(), verdict, candidates, Access::ReadOnly, generation) {
             Ok(array) => array,
             Err(error) => return self.broken(&disk, verdict, &error).map(|_| Seen::new()),
@@ -163,12 +203,11 @@ impl Run {
         let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         let mut model = self.model.clone();
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        let mut client =
-            Client::new(engine, disk.clone(), &scenario, &mut model, self.aside.fork(), self.trace.clone());
+        let mut client = Client::new(engine, disk.clone(), &scenario, &mut model, aside.fork(), self.trace.clone());
         client.look()?;
-        self.report.counts.only_read += 1;
-        self.report.counts.unreadable += client.unreadable;
-        let seen = std::mem::take(&mut client.seen);
+        self.counts.only_read += 1;
+        self.counts.unreadable += client.session.unreadable;
+        let seen = std::mem::take(&mut client.session.seen);
         let after = disk.members();
         let is_same =
             |slot| after.get(slot).map(|member| member.current()) == members.get(slot).map(|member| member.current());
@@ -233,9 +272,14 @@ impl Run {
     }
 
     /// Has the engine read the whole array from copies of the members, of which some more are missing.
-    fn read_without(&mut self, members: &Members, engine: &Engine<SimDisk, u64>) -> Result<(), Finding> {
+    fn read_without(
+        &self,
+        members: &Members,
+        engine: &Engine<SimDisk, u64>,
+        random: &mut Random,
+    ) -> Result<(), Finding> {
         let (geometry, lost) = (&self.scenario.geometry, lost(engine));
-        let out = *self.random.pick(&tolerated(geometry, lost));
+        let out = *random.pick(&tolerated(geometry, lost));
         let members = members.only(geometry.all_members().minus(engine.missing()).minus(out));
         if Repair::new(geometry, lost.union(out)).is_err() {
             return Ok(());
@@ -244,14 +288,14 @@ impl Run {
         let refused = |error: String| Finding::Refused { error };
         let verdict = judge(&candidates).map_err(|error| refused(error.to_string()))?;
         let trace = Trace::default();
-        let disk = SimDisk::new(members, self.random.fork(), trace.clone());
-        let generation = scenario::uuid(&mut self.random);
+        let disk = SimDisk::new(members, random.fork(), trace.clone());
+        let generation = scenario::uuid(random);
         let array = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadOnly, generation);
         let engine = array.map_err(|error| refused(error.to_string()))?.into_engine();
         let engine = engine.map_err(|error| refused(error.to_string()))?;
         let mut model = self.model.clone();
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
-        Client::new(engine, disk, &scenario, &mut model, self.random.fork(), trace).look()?;
+        Client::new(engine, disk, &scenario, &mut model, random.fork(), trace).look()?;
         Ok(())
     }
 }

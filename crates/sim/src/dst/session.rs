@@ -1,0 +1,391 @@
+//! A running engine over simulated members: commands, and every reply held against the model; time, and how long it may
+//! take.
+//!
+//! It knows who the members in the slots are, but not who sends commands, and why. Whoever changes members is told how
+//! that ended: see [`Answer`].
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use uraid_io::buf::{Buf, Pool};
+use uraid_io::cache::TICK;
+use uraid_io::disk::Disk as _;
+use uraid_io::engine::{Command, Deadlines, Engine, EngineError, Reply};
+use uraid_io::format::superblock::Superblock;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
+
+use super::doubts::Doubts;
+use super::finding::Finding;
+use super::model::{Model, Moment, Pending};
+use super::scenario::Scenario;
+use crate::disk::{Nanos, SimDisk, Steps};
+use crate::trace::Trace;
+
+/// Longer than any operation takes that ends.
+const SLOWEST: Duration = Duration::from_secs(40);
+
+/// What a command's reply will mean.
+#[derive(Debug)]
+pub(super) enum Submitted {
+    Read {
+        lba: Lba,
+        len: Sectors,
+        begun: Moment,
+    },
+    /// A read of what a power cut has left.
+    Look {
+        lba: Lba,
+        len: Sectors,
+    },
+    Write {
+        lba: Lba,
+        len: Sectors,
+        pending: Option<Pending>,
+        fua: bool,
+    },
+    Flush {
+        begun: Moment,
+    },
+    Close {
+        begun: Moment,
+    },
+    Change(Change),
+}
+
+/// A change of the array's members.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// That a member is given up.
+    Fail {
+        slot: MemberIndex,
+        /// It is right to refuse it.
+        may_refuse: bool,
+    },
+    /// That a member is copied to another.
+    Copy { slot: MemberIndex },
+    /// That a member is taken in, in the place of another.
+    Join { slot: MemberIndex, before: Uuid, lingers: Lingers },
+}
+
+/// Whether operations are under way on a member that were given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lingers {
+    No,
+    /// They have ended; the engine may not know yet.
+    NoMore,
+    /// They may still end before the engine decides.
+    Yes,
+}
+
+/// How a change ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Answer {
+    pub(super) change: Change,
+    /// It was done; otherwise it was rightly not.
+    pub(super) is_done: bool,
+}
+
+/// See the module.
+pub(super) struct Session<'a> {
+    pub(super) engine: Engine<SimDisk, u64>,
+    pub(super) disk: SimDisk,
+    /// Who the members in the slots are, and where things are on them.
+    pub(super) superblocks: Vec<Superblock>,
+    pub(super) model: &'a mut Model,
+    /// Whether a command to close the array has succeeded.
+    pub(super) is_closed: bool,
+    /// Sectors that were read.
+    pub(super) reads: u64,
+    /// Commands that failed as members hold something else than was written there.
+    pub(super) unreadable: u64,
+    /// What looks have shown.
+    pub(super) seen: BTreeMap<Lba, Buf>,
+    /// Looks that failed.
+    pub(super) blind: Vec<(Lba, Sectors)>,
+    pool: Pool,
+    trace: Trace,
+    submitted: BTreeMap<u64, Submitted>,
+    next: u64,
+    /// Corruptions so far, and whether something could not be written meanwhile as too much was corrupted in one place.
+    lies: Option<u64>,
+    was_lost: bool,
+    /// With deadlines: when the engine's clock goes on.
+    next_tick: Nanos,
+    /// When something was last done on a member, and how much had been by then.
+    last_change: Nanos,
+    last_steps: Steps,
+}
+
+impl<'a> Session<'a> {
+    pub(super) fn new(
+        mut engine: Engine<SimDisk, u64>,
+        disk: SimDisk,
+        scenario: &Scenario,
+        model: &'a mut Model,
+        trace: Trace,
+    ) -> Self {
+        let size = scenario.cache.map_or(Bytes(0), |(_, size)| size);
+        let pool = Pool::new(Bytes(size.0 + (4 << 20)));
+        if let Some((mode, size)) = scenario.cache {
+            engine = engine.with_cache(mode, pool.clone(), size);
+            if scenario.reads_ahead {
+                engine = engine.with_read_ahead(Bytes(64 << 10));
+            }
+        }
+        let now = disk.now();
+        Self {
+            engine,
+            disk,
+            superblocks: scenario.superblocks.clone(),
+            model,
+            is_closed: false,
+            reads: 0,
+            unreadable: 0,
+            seen: BTreeMap::new(),
+            blind: Vec::new(),
+            pool,
+            trace,
+            submitted: BTreeMap::new(),
+            next: 0,
+            lies: None,
+            was_lost: false,
+            next_tick: now,
+            last_change: now,
+            last_steps: Steps(0),
+        }
+    }
+
+    /// Commands without a reply.
+    pub(super) fn pending(&self) -> usize {
+        self.submitted.len()
+    }
+
+    /// Whether every command was replied to, and nothing is under way.
+    pub(super) fn is_over(&self) -> bool {
+        self.submitted.is_empty() && self.engine.in_flight() == 0
+    }
+
+    pub(super) fn disk_is_idle(&self) -> bool {
+        self.disk.in_flight() == 0
+    }
+
+    /// Waits for the members, if the engine has nothing to do before they end something; false when the power goes.
+    pub(super) fn wait(&mut self) -> Result<bool, Finding> {
+        if self.engine.wants_turn() || self.disk_is_idle() {
+            return Ok(true);
+        }
+        let waited = if self.engine.deadlines() == Deadlines::default() {
+            self.disk.wait()
+        } else {
+            let time = self.next_tick.0.saturating_sub(self.disk.now().0);
+            let waited = self.disk.wait_at_most(Duration::from_nanos(time));
+            if self.disk.now() >= self.next_tick {
+                self.tick();
+            }
+            if !self.is_patient()? {
+                return Ok(false);
+            }
+            waited
+        };
+        self.goes_on(waited)
+    }
+
+    /// Lets the engine's clock go on: with deadlines when as much time has passed for the members.
+    pub(super) fn tick(&mut self) {
+        if self.engine.deadlines() != Deadlines::default() {
+            self.disk.sleep_until(self.next_tick);
+            self.next_tick.0 += u64::try_from(TICK.as_nanos()).expect("a short time");
+        }
+        self.engine.tick();
+    }
+
+    /// Looks whether anything still ends where members hang; false when the array rightly waits for them.
+    fn is_patient(&mut self) -> Result<bool, Finding> {
+        let steps = self.disk.steps();
+        if std::mem::replace(&mut self.last_steps, steps) != steps {
+            self.last_change = self.disk.now();
+        }
+        let deadlines = self.engine.deadlines();
+        let longest = deadlines.read.into_iter().chain(deadlines.write).max().unwrap_or_default();
+        let most = u64::try_from((4 * longest + SLOWEST).as_nanos()).expect("minutes");
+        if self.disk.now().0 - self.last_change.0 < most || self.is_over() {
+            return Ok(true);
+        }
+        let slots = self.engine.geometry().members();
+        let hung: MemberSet = self.disk.hung().iter().filter(|slot| slot.index() < slots).collect();
+        let survives = Repair::new(self.engine.geometry(), self.failed().union(hung)).is_ok();
+        if deadlines.write.is_some() && survives && self.engine.geometry().tolerance() > 0 {
+            return Err(Finding::Waits { members: hung });
+        }
+        self.disk.cut();
+        Ok(false)
+    }
+
+    /// The members that are not there, have failed something, or do not have all of their content.
+    pub(super) fn failed(&self) -> MemberSet {
+        let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
+        let struck = self.disk.struck().iter().filter(|slot| slot.index() < self.engine.geometry().members());
+        self.engine.missing().union(rebuilding).union(struck.collect())
+    }
+
+    /// Notes whether too much is corrupted in one place.
+    fn note_lies(&mut self) {
+        if self.lies.replace(self.disk.lies()) != Some(self.disk.lies()) {
+            let (geometry, members) = (self.engine.geometry(), self.disk.members());
+            let doubts = Doubts::new(geometry, &self.superblocks, &members);
+            let failed = self.failed();
+            self.was_lost |= doubts.is_some_and(|doubts| doubts.excuse_write(failed, Lba(0), geometry.capacity()));
+        }
+    }
+
+    /// Begins a turn of the engine: the replies are to be [taken in](Self::replied), and the result ends the turn.
+    pub(super) fn begin_turn(&mut self) -> (Vec<Reply<u64>>, Result<(), EngineError>) {
+        self.note_lies();
+        let mut replies = Vec::new();
+        let turned = self.engine.turn(&mut replies);
+        (replies, turned)
+    }
+
+    /// Ends a turn of the engine; false when the power goes.
+    pub(super) fn end_turn(&mut self, turned: Result<(), EngineError>) -> Result<bool, Finding> {
+        if self.submitted.is_empty() {
+            self.model.settle();
+        }
+        self.goes_on(turned)
+    }
+
+    /// Whether the power is on; what else is wrong must not be.
+    fn goes_on(&self, result: Result<(), impl ToString>) -> Result<bool, Finding> {
+        match result {
+            Ok(()) => Ok(true),
+            Err(_) if self.disk.is_dark() => Ok(false),
+            Err(error) => Err(Finding::Refused { error: error.to_string() }),
+        }
+    }
+
+    pub(super) fn submit(&mut self, submitted: Submitted, command: Command) {
+        let token = self.next;
+        self.next += 1;
+        let name = match &command {
+            Command::Read { lba, buf } => format!("read {lba}+{}", buf.len() / 512),
+            Command::Write { lba, buf, fua } => format!("write {lba}+{} fua {fua}", buf.len() / 512),
+            Command::WriteZeroes { lba, len, fua, .. } => format!("zeroes {lba}+{len} fua {fua}"),
+            Command::Trim { lba, len, fua } => format!("trim {lba}+{len} fua {fua}"),
+            Command::Join(joining) => format!("join {}, whole {}", joining.superblock.slot, joining.is_whole),
+            Command::Replace(joining) => format!("replace {}", joining.superblock.slot),
+            other => format!("{other:?}"),
+        };
+        let number =
+            if let Submitted::Write { pending: Some(pending), .. } = &submitted { pending.number.0 } else { 0 };
+        self.trace.note(format_args!("command {token}: {name} (write {number})"));
+        self.submitted.insert(token, submitted);
+        self.engine.submit(token, command);
+    }
+
+    /// Takes a reply in. One to a change of members is an answer to whoever wanted it.
+    pub(super) fn replied(&mut self, Reply { token, result }: Reply<u64>) -> Result<Option<Answer>, Finding> {
+        let submitted = self.submitted.remove(&token).ok_or(Finding::RepliedTwice { token })?;
+        let buf = match result {
+            Ok(buf) => buf,
+            Err(error) => {
+                self.trace.note(format_args!("command {token} failed: {error}"));
+                self.excuse(token, &submitted, &error)?;
+                return Ok(match submitted {
+                    Submitted::Change(change) => Some(Answer { change, is_done: false }),
+                    _ => None,
+                });
+            }
+        };
+        self.trace.note(format_args!("command {token} done"));
+        match submitted {
+            Submitted::Look { lba, .. } => {
+                let buf = buf.ok_or(Finding::RepliedTwice { token })?;
+                self.reads += buf.len() as u64 / 512;
+                self.model.check_left(lba, buf.as_ref()).map_err(Finding::WrongRead)?;
+                self.seen.insert(lba, buf);
+            }
+            Submitted::Read { lba, begun, .. } => {
+                let buf = buf.ok_or(Finding::RepliedTwice { token })?;
+                self.reads += buf.len() as u64 / 512;
+                self.model.check(lba, buf.as_ref(), begun).map_err(Finding::WrongRead)?;
+            }
+            Submitted::Write { pending: Some(pending), fua, .. } => self.model.replied(pending, fua),
+            Submitted::Write { pending: None, .. } => {}
+            Submitted::Flush { begun } => self.model.flushed(begun),
+            Submitted::Close { begun } => {
+                self.model.flushed(begun);
+                self.is_closed = true;
+            }
+            Submitted::Change(Change::Join { slot, lingers: Lingers::Yes, .. }) if self.disk.has_abandoned(slot) => {
+                return Err(Finding::Lingering { slot });
+            }
+            Submitted::Change(change) => return Ok(Some(Answer { change, is_done: true })),
+        }
+        Ok(None)
+    }
+
+    /// A command may fail only when more members failed than the level survives, or hold something else than was
+    /// written in one place.
+    fn excuse(&mut self, token: u64, submitted: &Submitted, error: &EngineError) -> Result<(), Finding> {
+        let failed = self.failed();
+        if let Submitted::Look { lba, len } = *submitted {
+            self.blind.push((lba, len));
+        }
+        let geometry = self.engine.geometry();
+        let is_too_much = |failed| Repair::new(geometry, failed).is_err();
+        // A member that does not give back what is written to heal it fails, which may be one more than the level
+        // survives.
+        let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
+        let is_refused = matches!(submitted, Submitted::Change(change) if self.may_refuse(change, failed, error));
+        if is_too_much(failed) || is_frozen || is_refused {
+            return Ok(());
+        }
+        let members = self.disk.members();
+        let doubts = Doubts::new(geometry, &self.superblocks, &members);
+        let is_excused = doubts.is_some_and(|doubts| match *submitted {
+            Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
+            Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
+            // What it is about may have been lost for a while only.
+            Submitted::Flush { .. } | Submitted::Close { .. } => {
+                self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
+            }
+            Submitted::Change(_) => false,
+        });
+        self.unreadable += u64::from(is_excused);
+        if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }
+    }
+
+    /// Whether the array may refuse a change that it was asked for.
+    fn may_refuse(&self, change: &Change, failed: MemberSet, error: &EngineError) -> bool {
+        match *change {
+            Change::Fail { may_refuse, .. } => {
+                may_refuse && matches!(error, EngineError::Needed { .. } | EngineError::NotThere { .. })
+            }
+            Change::Join { lingers: Lingers::Yes | Lingers::NoMore, .. }
+                if matches!(error, EngineError::Lingering { .. }) =>
+            {
+                true
+            }
+            // It has failed, too, or was too late.
+            Change::Join { slot, .. } => {
+                let late = given_up_late(&self.disk, Some(self.engine.deadlines()));
+                self.disk.struck().union(self.disk.lied()).union(late).contains(slot)
+            }
+            Change::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
+        }
+    }
+
+    /// Memory for a command.
+    pub(super) fn buf(&mut self, len: Sectors) -> Buf {
+        self.engine.reclaim(len.bytes());
+        self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()))
+    }
+}
+
+/// Who may have been given up because it took too long.
+pub(super) fn given_up_late(disk: &SimDisk, deadlines: Option<Deadlines>) -> MemberSet {
+    let has_deadline = deadlines.is_some_and(|deadlines| deadlines.write.is_some());
+    if has_deadline { disk.late() } else { MemberSet::EMPTY }
+}
