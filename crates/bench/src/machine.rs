@@ -1,7 +1,27 @@
 //! What measurements are made on.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::Args;
+
+/// Where to measure.
+#[derive(Args)]
+pub(crate) struct Place {
+    /// Where the members and files are: `tmpfs` (/dev/shm), `disk` (/var/tmp) or a directory
+    #[arg(long, default_value = "tmpfs")]
+    medium: PathBuf,
+}
+
+impl Place {
+    /// The directory, and how to call its medium.
+    pub(crate) fn find(&self) -> anyhow::Result<(PathBuf, String)> {
+        let (directory, medium) = medium(&self.medium);
+        let directory = directory.canonicalize().with_context(|| format!("looking for {}", directory.display()))?;
+        Ok((directory, medium))
+    }
+}
 
 /// Processor, cores and kernel.
 pub(crate) fn machine() -> String {
@@ -14,7 +34,7 @@ pub(crate) fn machine() -> String {
 }
 
 /// The directory that `--medium` means, and how to call it.
-pub(crate) fn medium(option: &Path) -> (&Path, String) {
+fn medium(option: &Path) -> (&Path, String) {
     match option.to_str() {
         Some("tmpfs") => (Path::new("/dev/shm"), "tmpfs".to_owned()),
         Some("disk") => (Path::new("/var/tmp"), "disk".to_owned()),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
-use super::machine::{machine, medium};
+use super::machine::{Place, machine};
 use super::progress::say;
 use super::report::{Report, Row, Served};
 use super::scratch::Scratch;
@@ -21,9 +21,8 @@ use super::workload::{Setting, WORKLOADS, Workload};
 /// What to compare, and how long.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the members and files are: `tmpfs` (/dev/shm), `disk` (/var/tmp) or a directory
-    #[arg(long, default_value = "tmpfs")]
-    medium: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// How often every workload is run against every server
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -47,8 +46,7 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let (workloads, servers) = selected(&options.only)?;
     let programs = Programs::find()?;
-    let (directory, medium) = medium(&options.medium);
-    let directory = directory.canonicalize().with_context(|| format!("looking for {}", directory.display()))?;
+    let (directory, medium) = options.place.find()?;
     let scratch = Scratch::create(&directory)?;
     let capacity = options.mebibytes << 20;
     let (running, left_out) = start(&servers, &scratch, capacity, &programs)?;

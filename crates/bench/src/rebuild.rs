@@ -19,7 +19,7 @@ use uraid_tests::process::Process;
 
 use super::fio::{self, Load};
 use super::generator;
-use super::machine::{machine, medium};
+use super::machine::{Place, machine};
 use super::progress::say;
 use super::raw::{self, Movers};
 use super::scratch::Scratch;
@@ -28,9 +28,8 @@ use super::server::{self, EXPORT, Programs, RAID5, RM2, Shape};
 /// What to measure, and how long.
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Where the members are: `tmpfs` (/dev/shm), `disk` (/var/tmp) or a directory
-    #[arg(long, default_value = "tmpfs")]
-    medium: PathBuf,
+    #[command(flatten)]
+    place: Place,
     /// How often everything is measured
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -89,8 +88,7 @@ struct Tail {
 #[expect(clippy::print_stdout, reason = "the tables are what was asked for")]
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let programs = Programs::find()?;
-    let (directory, medium) = medium(&options.medium);
-    let directory = directory.canonicalize().with_context(|| format!("looking for {}", directory.display()))?;
+    let (directory, medium) = options.place.find()?;
     println!(
         "{}; {medium}; {} MiB a member; medians of {} rounds, {} s a client",
         machine(),

@@ -14,6 +14,7 @@ use uraid_model::input::{TRACE_MAX, read_text};
 use uraid_model::mech::trace::{self, Format};
 use uraid_model::mech::{DiskSpec, presets};
 use uraid_model::workloads::{Demand, UnknownWorkload};
+use uraid_serve::names::level_name;
 use uraid_serve::text::size;
 
 use crate::level::{LevelName, check as check_level};
@@ -193,14 +194,13 @@ struct Described {
 /// Runs the command.
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     let AdviseArgs { members, rm2_m, copies, .. } = *args;
-    let levels: Vec<(LevelName, Level)> =
-        args.levels.iter().map(|name| (*name, name.level(members, rm2_m, copies))).collect();
-    for (_, level) in &levels {
-        if let [(_, level)] = levels[..] {
+    let levels: Vec<Level> = args.levels.iter().map(|name| name.level(members, rm2_m, copies)).collect();
+    for &level in &levels {
+        if levels.len() == 1 {
             check_level(level, rm2_m, copies)?;
         }
         // Refuse an impossible array before measuring anything.
-        let _ = stripe(*level, members, Bytes(4 << 10))?;
+        let _ = stripe(level, members, Bytes(4 << 10))?;
     }
     let load = Load {
         reads: args.reads.map(|per_cent| f64::from(per_cent) / 100.0),
@@ -213,20 +213,20 @@ pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
         Misuse("--calibrate measures a load: name it with --workload or --trace".into())
     );
     let disk = args.disk.described()?;
-    let advice = advise::advise(levels[0].1, members, &disk.drive, &load).map_err(|error| Misuse(error.to_string()))?;
+    let advice = advise::advise(levels[0], members, &disk.drive, &load).map_err(|error| Misuse(error.to_string()))?;
     let (simulated, trials) =
         if demands.is_empty() { (Vec::new(), Vec::new()) } else { simulated(args, &levels, &disk, &demands)? };
     let calibration = if args.calibrate.is_empty() {
         None
     } else {
-        let (level, cache) = (level_name(levels[0].0), args.caches[0].name());
+        let (level, cache) = (level_name(levels[0]), args.caches[0].name());
         Some(calibrate::calibrate(&args.calibrate, level, cache, members, &args.loads()?, &trials)?)
     };
     let (name, chosen) = match simulated.first() {
         Some(best) => (best.level, Bytes(best.chunk)),
-        None => (level_name(levels[0].0), advice.answers[0].chunk),
+        None => (level_name(levels[0]), advice.answers[0].chunk),
     };
-    let level = levels.iter().find(|(it, _)| level_name(*it) == name).map_or(levels[0].1, |(_, level)| *level);
+    let level = levels.iter().copied().find(|level| level_name(*level) == name).unwrap_or(levels[0]);
     let Drive { positioning_ms, transfer_mb_s, track } = disk.drive;
     let advised = Advised {
         level: name,
@@ -293,7 +293,7 @@ impl AdviseArgs {
 /// Simulates every chunk on such disks, with each level and cache mode. Also gives the trials of the first of them.
 fn simulated(
     args: &AdviseArgs,
-    levels: &[(LevelName, Level)],
+    levels: &[Level],
     disk: &Described,
     demands: &[(String, Demand)],
 ) -> Result<(Vec<Simulated>, Vec<Trial>)> {
@@ -304,11 +304,10 @@ fn simulated(
     let mut found = Vec::new();
     let mut usual: Option<Vec<f64>> = None;
     let mut first = Vec::new();
-    for (name, level) in levels {
+    for &level in levels {
         for cache in &args.caches {
             let is_cached = *cache == CacheChoice::Writeback;
-            let setting =
-                Setting { level: *level, members: args.members, disk: &spec, is_cached, demands, seeds: &SEEDS };
+            let setting = Setting { level, members: args.members, disk: &spec, is_cached, demands, seeds: &SEEDS };
             let trials = trial::simulate(&setting)?;
             let of_usual = trials.iter().find(|trial| trial.chunk == USUAL_CHUNK);
             let usual = usual.get_or_insert_with(|| of_usual.map_or(Vec::new(), |trial| trial.mb_s.clone()));
@@ -320,7 +319,7 @@ fn simulated(
                 SimulatedChunk { chunk: trial.chunk.0, percent, low, high, worst: trial.worst.clone() }
             });
             found.push(Simulated {
-                level: level_name(*name),
+                level: level_name(level),
                 cache: cache.name(),
                 chunk: best.chunk.0,
                 gain,
@@ -333,17 +332,6 @@ fn simulated(
     }
     found.sort_by(|left, right| right.gain.total_cmp(&left.gain));
     Ok((found, first))
-}
-
-/// A level as the command line says it.
-fn level_name(level: LevelName) -> &'static str {
-    match level {
-        LevelName::Raid0 => "0",
-        LevelName::Raid1 => "1",
-        LevelName::Raid10 => "10",
-        LevelName::Raid5 => "5",
-        LevelName::Rm2 => "rm2",
-    }
 }
 
 fn show(advised: &Advised) -> Result<()> {

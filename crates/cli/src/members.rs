@@ -25,6 +25,17 @@ pub(crate) struct MemberArgs {
     member: String,
 }
 
+/// How a file or block device is taken in.
+#[derive(Debug, Args)]
+struct TakeArgs {
+    /// Size of a file that does not exist yet
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    size: Option<Bytes>,
+    /// Overwrite what the file or device holds
+    #[arg(long)]
+    force: bool,
+}
+
 /// Arguments of `uraid add`.
 #[derive(Debug, Args)]
 #[command(after_help = "A former member gets only what it missed. Anything else is added as a new member, or as a
@@ -37,12 +48,8 @@ Examples:
 pub(crate) struct AddArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Size of a file that does not exist yet
-    #[arg(long, value_parser = bytes, value_name = "SIZE")]
-    size: Option<Bytes>,
-    /// Overwrite what PATH holds
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    taken: TakeArgs,
     /// File or block device
     #[arg(value_name = "PATH")]
     path: PathBuf,
@@ -59,12 +66,8 @@ Examples:
 pub(crate) struct ReplaceArgs {
     #[command(flatten)]
     server: ServerArgs,
-    /// Size of a file that does not exist yet
-    #[arg(long, value_parser = bytes, value_name = "SIZE")]
-    size: Option<Bytes>,
-    /// Overwrite what NEW holds
-    #[arg(long)]
-    force: bool,
+    #[command(flatten)]
+    taken: TakeArgs,
     /// Slot, path or UUID of the member to replace
     #[arg(value_name = "OLD", add = ArgValueCompleter::new(candidates::members))]
     old: String,
@@ -89,7 +92,7 @@ pub(crate) fn remove(args: &MemberArgs) -> Result<()> {
 
 /// `uraid add`: waits until the member has joined or is a spare, but not until it is rebuilt.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
-    let AddArgs { server, force, size, path } = args;
+    let AddArgs { server, taken: TakeArgs { size, force }, path } = args;
     let mut client = server.connect()?;
     // A new member's areas are zeroed first.
     client.be_patient()?;
@@ -109,7 +112,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 
 /// `uraid replace`: waits until the copy has begun.
 pub(crate) fn replace(args: &ReplaceArgs) -> Result<()> {
-    let ReplaceArgs { server, force, size, old, new } = args;
+    let ReplaceArgs { server, taken: TakeArgs { size, force }, old, new } = args;
     let mut client = server.connect()?;
     // A new member's areas are zeroed first.
     client.be_patient()?;

@@ -79,7 +79,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         on_event: args.watch.on_event.clone(),
         smart,
     };
-    server::run(array, options, &signals, notifier, || sockets(args, addresses.as_deref()), announce)
+    let open = || sockets(args, addresses.as_deref());
+    server::run(server::serve(array, options, &signals, notifier, open, announce))
 }
 
 /// Refuses a limit of open files that is too low for the members and one client, before it makes anything else fail.

@@ -1,7 +1,7 @@
 //! A running server of an array: the thread that runs the engine, the threads that serve clients beside it, the
 //! administrators' socket, events, metrics and spares.
 //!
-//! [`server::run`] serves an array that is open. The crate knows neither the command line nor how an array was found
+//! [`server::serve`] serves an array that is open. The crate knows neither the command line nor how an array was found
 //! and opened. What it shares with commands is [`client`] and [`protocol`], which ask a running server, and words for
 //! people ([`text`], [`health`], [`names`]).
 

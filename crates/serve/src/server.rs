@@ -83,27 +83,24 @@ pub struct Reachable<'a> {
     pub metrics: Option<String>,
 }
 
-/// Serves an array until a signal or an administrator stops it. `open` opens the sockets, within an event loop;
-/// `announce` is called when clients can connect.
+/// Runs what [`serve`] does, or something that includes it, in an event loop of this thread.
 ///
 /// # Errors
-/// If the array can't be served, or its members could not be marked clean.
-pub fn run<D: LiveDisk>(
-    array: Array<D>,
-    options: Options,
-    signals: &Signals,
-    notifier: Rc<Notifier>,
-    open: impl FnOnce() -> Result<Sockets>,
-    announce: impl FnOnce(&Reachable<'_>) -> Result<()>,
-) -> Result<()> {
+/// As `served`, and if there can be no event loop.
+pub fn run(served: impl Future<Output = Result<()>>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let served = LocalSet::new().block_on(&runtime, serve(array, options, signals, notifier, open, announce));
+    let served = LocalSet::new().block_on(&runtime, served);
     // A hanging file system must not delay the exit.
     runtime.shutdown_background();
     served
 }
 
-async fn serve<D: LiveDisk>(
+/// Serves an array until a signal or an administrator stops it. `open` opens the sockets; `announce` is called when
+/// clients can connect. To be [run](run()) in an event loop.
+///
+/// # Errors
+/// If the array can't be served, or its members could not be marked clean.
+pub async fn serve<D: LiveDisk>(
     array: Array<D>,
     options: Options,
     signals: &Signals,

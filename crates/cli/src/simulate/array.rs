@@ -184,9 +184,11 @@ impl DiskArgs {
 impl ArrayArgs {
     fn array(&self) -> Result<ArraySpec> {
         let (disk, chunk) = (self.disk.disk()?, self.placement.chunk);
-        let array = match self.level.real() {
-            Some(name) => ArraySpec::new(disk, self.members, self.placement.level(name, self.members)?, chunk),
-            None => {
+        let array = match self.level {
+            ModelledLevel::Real(name) => {
+                ArraySpec::new(disk, self.members, self.placement.level(name, self.members)?, chunk)
+            }
+            ModelledLevel::Raid6 => {
                 self.placement.ensure_default("RAID 6")?;
                 ArraySpec::raid6(disk, self.members, chunk, SecondParity::Rotated)
             }

@@ -10,6 +10,7 @@ use uraid_serve::text::{duration, size};
 
 use super::array::{DiskArgs, REBUILT_AT_ONCE, rebuild_s, under};
 use super::level::ModelledLevel;
+use crate::level::LevelName;
 use crate::misuse::Misuse;
 use crate::terminal::{print, print_json};
 use crate::values::{bytes, period};
@@ -106,17 +107,19 @@ impl ReliabilityArgs {
     /// The array, of which the first member is being rebuilt if the level has redundancy.
     fn array(&self, level: ModelledLevel, disk: &DiskSpec) -> Result<ArraySpec> {
         ensure!(
-            level != ModelledLevel::Raid10 || self.members.is_multiple_of(2),
+            level != ModelledLevel::Real(LevelName::Raid10) || self.members.is_multiple_of(2),
             Misuse("RAID 10 is estimated as pairs: an even number of members".into())
         );
-        let array = match level.real() {
-            Some(name) => ArraySpec::new(disk.clone(), self.members, name.level(self.members, None, None), self.chunk),
-            None => ArraySpec::raid6(disk.clone(), self.members, self.chunk, SecondParity::Rotated),
+        let array = match level {
+            ModelledLevel::Real(name) => {
+                ArraySpec::new(disk.clone(), self.members, name.level(self.members, None, None), self.chunk)
+            }
+            ModelledLevel::Raid6 => ArraySpec::raid6(disk.clone(), self.members, self.chunk, SecondParity::Rotated),
         };
         let _ = array.geometry()?;
         let members = MemberSet::EMPTY.with(MemberIndex(0));
         let state = match level {
-            ModelledLevel::Raid0 => State::Healthy,
+            ModelledLevel::Real(LevelName::Raid0) => State::Healthy,
             _ => State::Rebuilding { members, at_once: REBUILT_AT_ONCE },
         };
         Ok(ArraySpec { state, spindles: Spindles::Apart, ..array })
@@ -126,7 +129,7 @@ impl ReliabilityArgs {
         let geometry = array.geometry()?;
         let rebuild_s = match (self.rebuild, &self.workload) {
             // Nothing can be rebuilt.
-            _ if level == ModelledLevel::Raid0 => 0.0,
+            _ if level == ModelledLevel::Real(LevelName::Raid0) => 0.0,
             (Some(time), _) => time.as_secs_f64(),
             (None, Some(name)) => {
                 let mut system = System::new(std::slice::from_ref(array))?;
@@ -139,11 +142,11 @@ impl ReliabilityArgs {
         let bytes = Disk::new(array.disk.clone())?.capacity().bytes().0 as f64;
         let members = u32::from(self.members);
         let (tolerance, sets) = match level {
-            ModelledLevel::Raid0 => (0, 1),
-            ModelledLevel::Raid1 => (members - 1, 1),
-            ModelledLevel::Raid10 => (1, members / 2),
-            ModelledLevel::Raid5 => (1, 1),
-            ModelledLevel::Raid6 | ModelledLevel::Rm2 => (2, 1),
+            ModelledLevel::Real(LevelName::Raid0) => (0, 1),
+            ModelledLevel::Real(LevelName::Raid1) => (members - 1, 1),
+            ModelledLevel::Real(LevelName::Raid10) => (1, members / 2),
+            ModelledLevel::Real(LevelName::Raid5) => (1, 1),
+            ModelledLevel::Raid6 | ModelledLevel::Real(LevelName::Rm2) => (2, 1),
         };
         let model = reliability::Array { members, tolerance, sets, rebuild_h: (rebuild_s / 3600.0).max(1e-9) };
         let loss = model.loss(&reliability::Disk { mttf_h: self.mttf, unreadable: self.ure, bytes });
@@ -151,7 +154,7 @@ impl ReliabilityArgs {
             level: array.level_name(),
             capacity: geometry.capacity().bytes().0 as f64 / (bytes * f64::from(self.members)),
             rebuild_s,
-            unreadable: if level == ModelledLevel::Raid0 { 0.0 } else { loss.unreadable },
+            unreadable: if level == ModelledLevel::Real(LevelName::Raid0) { 0.0 } else { loss.unreadable },
             mttdl_failures_years: loss.mttdl_failures_years(),
             mttdl_years: loss.mttdl_years(),
             loss: loss.within(self.years),
