@@ -7,6 +7,7 @@
 //! for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
+mod badblocks;
 mod bitmap;
 mod blocking;
 mod configure;
@@ -31,6 +32,7 @@ mod tables;
 mod wait;
 
 pub use assemble::Assembled;
+pub use badblocks::load_bad_blocks;
 pub use configure::{ConfigureError, Setting, configure};
 pub use create::{CreateError, CreateOptions, create};
 pub use disown::disown;

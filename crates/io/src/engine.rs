@@ -17,6 +17,7 @@
 
 mod admission;
 mod background;
+mod badblocks;
 mod change;
 mod command;
 mod core;
@@ -51,6 +52,7 @@ mod writeback;
 
 use std::cell::Ref;
 use std::fmt;
+use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -76,10 +78,11 @@ use crate::array::Overlay;
 use crate::buf::Pool;
 use crate::cache::{Cache, TICK, Unwritten};
 use crate::disk::{Completion, Disk, DiskError};
+use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
-use background::Next;
 use background::rebuild::Rebuild;
+use background::sweep::Next;
 use change::Change;
 use core::Core;
 use executor::{Desk, Executor};
@@ -160,6 +163,13 @@ impl<D: Disk, T> Engine<D, T> {
             self.core.parts.intent.restart(set);
             self.core.background.rebuild.restart(&self.core.parts);
         }
+        self
+    }
+
+    /// The engine, with what its members lack, by slot; without this they have everything.
+    #[must_use]
+    pub fn with_bad_blocks(self, lists: Vec<BadBlocks>) -> Self {
+        self.core.parts.bad.restart(lists);
         self
     }
 
@@ -588,6 +598,17 @@ impl<D: Disk, T> Engine<D, T> {
     /// What the members that are there have on record, as one of them says it.
     pub fn superblock(&self) -> Ref<'_, Superblock> {
         Ref::map(self.core.parts.members.record(), Record::any)
+    }
+
+    /// What a slot's member lacks of what it should have; none where it was missing from the start.
+    pub fn bad_blocks(&self, member: MemberIndex) -> Option<Ref<'_, BadBlocks>> {
+        self.core.parts.bad.of(member)
+    }
+
+    /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
+    pub fn lost(&self) -> Rc<[Range<Lba>]> {
+        let Parts { bad, members, .. } = &self.core.parts;
+        bad.lost(&members.geometry, members.record().lost())
     }
 
     /// How far rebuilding has come, where something is to be rebuilt.

@@ -1,9 +1,10 @@
-//! What is on members, as bytes: superblocks, the log, the write-intent bitmap, checksums.
+//! What is on members, as bytes: superblocks, the log, the write-intent bitmap, checksums, lists of bad blocks.
 //!
 //! Values in, bytes out, and back, whatever the bytes are; all of it is described in `docs/on-disk-format.md`, and the
 //! fuzz targets are for this module. Nothing here knows a disk, a file or the engine: when and in which order bytes are
 //! written is others' affair.
 
+pub mod badblocks;
 pub mod bitmap;
 pub mod log;
 pub mod sums;

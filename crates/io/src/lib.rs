@@ -23,6 +23,7 @@ pub mod engine;
 mod error;
 pub mod format;
 pub mod histogram;
+mod lost;
 pub mod member;
 #[cfg(feature = "mutants")]
 pub mod mutant;
@@ -31,3 +32,4 @@ pub mod superblock;
 pub mod xor;
 
 pub use error::Error;
+pub use lost::lost;

@@ -36,6 +36,21 @@ macro_rules! mutants {
 }
 
 mutants! {
+    BadBlocksUnread: "the lists of bad blocks are not read when the array is opened",
+    BadBlocksRead: "what is in a list of bad blocks as absent is read",
+    BadBlocksKept: "what is written stays in the list of bad blocks",
+    BadBlocksUnsaved: "a list of bad blocks from which something was taken out is not written",
+    BadBlocksEarly: "a list is written before the content is durable that was taken out of it",
+    BadBlocksUnflushed: "a copy of a list is overwritten before the other is durable",
+    BadBlocksStay: "members that change places leave their lists of bad blocks behind",
+    BadBlocksNotRedone: "what is done again from the log stays in the list of bad blocks",
+    BadBlocksResynced: "parity is computed from what is in a list of bad blocks as absent",
+    ResyncKeepsParity: "parity that can't be computed after an unclean stop is not taken into the list of bad blocks",
+    LossUnlisted: "what can't be rebuilt is not taken into the list of bad blocks",
+    WatermarkBeforeList: "a rebuild's watermark goes on record before the list of bad blocks is durable",
+    CopySealedWithoutList: "a copy takes its member's place before its list of bad blocks is durable",
+    ParityNeeded: "a write needs parity that is lost for good",
+    ParityLeft: "parity that a write leaves out of agreement counts when it can be read again",
     SkipLog: "nothing is logged",
     DropCommitFlush: "a commit does not flush its participants",
     FlushSomeParticipants: "a commit flushes all participants but one",

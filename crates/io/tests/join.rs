@@ -9,6 +9,7 @@ use uraid_io::array::{Array, CreateOptions, JoinError, JoinOptions, OpenOptions,
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Disk, UringDisk};
 use uraid_io::engine::{Command, Engine, EngineError, Joining};
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Allocation, Areas, Consistency, Integrity, SlotState, Superblock};
 use uraid_io::format::{Epoch, UnixSeconds};
 use uraid_io::member::{Access, Member, Wait};
@@ -181,7 +182,8 @@ fn a_member_returns_only_where_it_is_known_what_it_lacks() {
         truth
     };
     let own = |epoch| Superblock { epoch: Epoch(epoch), ..new[1].clone() };
-    let asked = |own: &Superblock, consistency| returning(Path::new("member1"), own, &truth(consistency));
+    let asked =
+        |own: &Superblock, consistency| returning(Path::new("member1"), own, BadBlocks::default(), &truth(consistency));
     let bitmap = |own: &Superblock| asked(own, Consistency::Bitmap);
     assert!(!bitmap(&own(8)).expect("it missed no round").is_whole);
     assert!(matches!(bitmap(&own(7)), Err(JoinError::Stale { epoch: Epoch(7), since: Epoch(9), .. })));

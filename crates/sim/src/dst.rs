@@ -288,6 +288,7 @@ impl Run {
             }
         };
         self.report.counts.lies += disk.lies();
+        self.array.note_faults(&disk);
         self.end(&disk, &found, end, was_open);
         if let Some(member) = self.array.rotten_log.take_if(|_| std::mem::take(&mut self.array.is_refused)) {
             self.report.rotten.refused += 1;
@@ -332,6 +333,7 @@ impl Run {
         self.report.changes.rebuilds += u64::from(has_rebuilt);
         if has_rebuilt && end == End::Closed {
             self.array.model.stopped();
+            self.array.note_faults(disk);
             self.array.look(&disk.members(), &engine, &Seen::new())?;
         }
         Ok(end)

@@ -11,6 +11,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
+use uraid_io::format::BLOCK;
+use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES};
 use uraid_io::format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, newest, positions};
 use uraid_layout::Bytes;
 
@@ -461,6 +463,20 @@ impl Member {
     /// When there is none; see [`newest`].
     pub fn superblock(&self) -> Result<Superblock, SuperblockError> {
         superblock_of(&self.current)
+    }
+
+    /// The list of bad blocks of a member with that superblock.
+    ///
+    /// # Panics
+    /// When it is damaged: nothing here damages both of its copies.
+    #[must_use]
+    pub fn bad_blocks(&self, own: &Superblock) -> BadBlocks {
+        let copy = |copy: u64| {
+            let mut bytes = vec![0; usize::try_from(COPY_BYTES.0).expect("a copy is small")];
+            self.read(Bytes(own.areas.bad_blocks.offset.0 + copy * COPY_BYTES.0), &mut bytes);
+            BadBlocks::decode(&bytes, own.member, own.areas.data_sectors().0 / BLOCK.0)
+        };
+        BadBlocks::newest([copy(0), copy(1)]).expect("nothing damages both copies")
     }
 
     /// The different contents of a sector: the durable one, then the versions'.

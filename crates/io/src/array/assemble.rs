@@ -8,6 +8,7 @@ use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
+use super::badblocks::read_lists;
 use super::bitmap::read_bitmap;
 use super::blocking::{flush, run, run_all, superblock_writes};
 use super::error::RecoverError;
@@ -19,6 +20,7 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskOp, OpKind};
 use crate::engine::{Engine, EngineError, Record};
+use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode};
 use crate::member::Access;
@@ -40,6 +42,8 @@ pub struct Assembled<D> {
     /// The regions in which redundancy may not agree, or a missing member's content is out of date; none without a
     /// write-intent bitmap or a log.
     pub(super) bitmap: Option<Bitmap>,
+    /// What the members lack, by slot.
+    pub(super) bad_blocks: Vec<BadBlocks>,
 }
 
 impl<D: Disk> Assembled<D> {
@@ -95,6 +99,15 @@ impl<D: Disk> Assembled<D> {
             }
         };
         let bitmap = read_bitmap(&mut disk, &geometry, truth.is_clean, &current);
+        // What an array that is initialising has for a list is anything.
+        let mut bad_blocks = match truth.initialising {
+            Some(_) => vec![BadBlocks::default(); superblocks.len()],
+            None => read_lists(&mut disk, &superblocks, &mut losses)?,
+        };
+        overlay.cover(&mut bad_blocks);
+        if !is_resynced {
+            losses.members().iter().for_each(|member| superblocks[member.index()] = None);
+        }
         let mut record = Record::new(superblocks);
         if !truth.is_clean && truth.consistency != Consistency::Log {
             // Where writes were under way nothing is as good as anything else; what is rebuilt is made anew from the
@@ -107,7 +120,7 @@ impl<D: Disk> Assembled<D> {
         let is_initialising = truth.initialising.is_some();
         let is_condemned = is_resynced && !losses.members().is_empty();
         let is_recovered = !is_initialising && (access != Access::ReadWrite || !(is_logged || is_condemned));
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks })
     }
 
     /// The members that failed while it was opened: the array goes on without them.
@@ -170,9 +183,21 @@ impl<D: Disk> Assembled<D> {
 
     /// The same with another disk in the place of this one; none where there is no other.
     pub(super) fn with_disk<E>(self, change: impl FnOnce(D) -> Option<E>) -> Option<Assembled<E>> {
-        let Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap } = self;
+        let Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks } =
+            self;
         let disk = change(disk)?;
-        Some(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+        Some(Assembled {
+            geometry,
+            record,
+            disk,
+            access,
+            generation,
+            overlay,
+            is_recovered,
+            losses,
+            bitmap,
+            bad_blocks,
+        })
     }
 
     /// Goes on without the member that an operation failed on.
@@ -201,7 +226,7 @@ impl<D: Disk> Assembled<D> {
             return Err(EngineError::NotRecovered);
         }
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
-        Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap).with_rebuild())
+        Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap).with_bad_blocks(self.bad_blocks).with_rebuild())
     }
 }
 

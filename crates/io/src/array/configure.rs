@@ -93,7 +93,8 @@ pub enum ConfigureError {
 /// When the array is open for reading only.
 pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<Assembled<D>, ConfigureError> {
     assert_eq!(assembled.access, Access::ReadWrite, "configuring writes superblocks");
-    let Assembled { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, .. } = assembled;
+    let Assembled { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, bad_blocks, .. } =
+        assembled;
     let level = geometry.spec().level;
     if let Setting::Name(name) = setting {
         check_name(name)?;
@@ -130,5 +131,5 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
     // Of an array that is clean and whole no bit has to be set.
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
     let record = Record::new(superblocks);
-    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap })
+    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks })
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use thiserror::Error;
-use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Refusal, SetAside};
@@ -11,6 +11,7 @@ use super::stale::StaleError;
 use crate::Error;
 use crate::disk::DiskError;
 use crate::engine::EngineError;
+use crate::format::badblocks::Full;
 use crate::format::log::record::LogSequence;
 use crate::format::log::replay::ReplayError;
 use crate::member::MemberError;
@@ -193,24 +194,17 @@ pub enum RecoverError {
         /// What failed.
         source: DiskError,
     },
-    /// Where writes were under way, data can't be read that only parity could give.
+    /// More can't be computed than a member's list of bad blocks has room for.
     #[error(
-        "{path}: {source}. The array was stopped during writes there, and without a log its parity may be wrong, so \
-         nothing can compute the array's bytes {from} to {to}. Either give these up (write zeros over {count} bytes \
-         at byte {at} of {path}, and start again), or start without this member, with --degraded --force: wherever \
-         writes were under way its content may then be wrong",
-        path = path.display(), from = Sectors(lba.0).bytes(), to = Sectors(lba.0 + len.0).bytes().0 - 1,
-            count = source.op().len, at = source.op().offset
+        "{path}: {source}. More of the array can't be computed than that: start without this member, with --degraded \
+         --force; wherever writes were under way its content may then be wrong",
+        path = path.display()
     )]
-    Unreadable {
+    BadBlocks {
         /// The member.
         path: PathBuf,
-        /// Where that is in the array.
-        lba: Lba,
-        /// How much it is.
-        len: Sectors,
-        /// What failed.
-        source: DiskError,
+        /// That it is full.
+        source: Full,
     },
     /// The engine failed.
     #[error(transparent)]

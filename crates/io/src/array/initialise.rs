@@ -17,7 +17,7 @@ use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::Record;
 use crate::format::Epoch;
-use crate::format::superblock::{Allocation, Area, Revision, Superblock, erased};
+use crate::format::superblock::{Allocation, Area, Areas, Revision, Superblock, erased};
 
 /// What is zeroed of each member at once, where nothing is sent for it.
 const STEP: u64 = 64 << 20;
@@ -90,7 +90,7 @@ pub(super) fn initialise<D: Disk>(
     assembled: Assembled<D>,
     mut progress: impl FnMut(Bytes),
 ) -> Result<Assembled<D>, RecoverError> {
-    let Assembled { geometry, record, mut disk, access, generation, overlay, losses, .. } = assembled;
+    let Assembled { geometry, record, mut disk, access, generation, overlay, losses, bad_blocks, .. } = assembled;
     let missing = record.missing();
     if !missing.is_empty() && !planted!(InitialisingDegraded) {
         return Err(RecoverError::InitialisingDegraded { missing });
@@ -102,7 +102,18 @@ pub(super) fn initialise<D: Disk>(
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
     let mut record = Record::new(superblocks);
     record.renew(generation);
-    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered: true, losses, bitmap })
+    Ok(Assembled {
+        geometry,
+        record,
+        disk,
+        access,
+        generation,
+        overlay,
+        is_recovered: true,
+        losses,
+        bitmap,
+        bad_blocks,
+    })
 }
 
 /// Zeros what has to be, and then says that the array is whole.
@@ -135,10 +146,14 @@ fn finish(
     Ok(superblocks)
 }
 
-/// What has to be zeros: checksums, so that they know nothing, and whatever is kept twice, so that it agrees.
+/// What has to be zeros: checksums, so that they know nothing, lists of bad blocks, so that they are empty, and whatever
+/// is kept twice, so that it agrees.
 fn areas(geometry: &Geometry, superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
     let used = if geometry.tolerance() > 0 { geometry.used_sectors().bytes() } else { Bytes(0) };
-    let of = |own: &Superblock| [own.areas.sums, Area { size: used, ..own.areas.data }].map(|area| (own.slot, area));
+    let of = |own: &Superblock| {
+        let Areas { sums, bad_blocks, data, .. } = own.areas;
+        [sums, bad_blocks, Area { size: used, ..data }].map(|area| (own.slot, area))
+    };
     superblocks.iter().flat_map(of).filter(|(_, area)| area.size.0 > 0).collect()
 }
 

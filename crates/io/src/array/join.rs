@@ -12,12 +12,14 @@ use thiserror::Error;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 use uuid::Uuid;
 
+use super::badblocks::load_bad_blocks;
 use super::sectors::too_large;
 use super::wait::Patience;
 use crate::Error;
 use crate::buf::Buf;
 use crate::engine::Joining;
 use crate::format::Epoch;
+use crate::format::badblocks::{BadBlocks, Damaged};
 use crate::format::superblock::{
     Allocation, Area, Areas, Consistency, Integrity, Revision, SlotState, Superblock, SuperblockError,
 };
@@ -148,6 +150,14 @@ pub enum JoinError {
         since: Epoch,
     },
     /// What it lacks is not known.
+    #[error("{path}: {source}; add it as a new member, with --force", path = path.display())]
+    BadBlocks {
+        /// The member.
+        path: PathBuf,
+        /// What is wrong.
+        source: Damaged,
+    },
+    /// What it lacks is not known.
     #[error(
         "{path}: its epoch is {}, and the array gave it up later, in epoch {}, so nobody knows all that it lacks. Add \
          it as a new member, with --force; that rebuilds it completely", epoch.0, since.0, path = path.display()
@@ -190,7 +200,8 @@ pub fn join(
         return Err(error);
     }
     let own = own(truth, Uuid::new_v4(), slot, areas, Revision(0));
-    Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4() }))
+    let bad_blocks = BadBlocks::default();
+    Ok((member, Joining { superblock: own, is_whole: true, generation: Uuid::new_v4(), bad_blocks }))
 }
 
 /// Makes a spare of a file or device that nobody uses: blank, and large enough to [`join`]. Holds nothing when it
@@ -256,7 +267,9 @@ pub fn rejoin(path: &Path, truth: &Superblock) -> Result<(Member, Joining), Join
     let member = Member::open(path, Access::ReadWrite)?;
     refuse_sectors(&member, truth)?;
     let own = superblock::load(&member)?;
-    let joining = returning(path, &own, truth)?;
+    let damaged = |source| JoinError::BadBlocks { path: path.into(), source };
+    let bad_blocks = load_bad_blocks(&member, &own).map_err(damaged)?;
+    let joining = returning(path, &own, bad_blocks, truth)?;
     if member.size() < own.areas.member_size {
         let (room, needed) = (member.size().whole_sectors(), truth.spec.member_size);
         return Err(JoinError::TooSmall { path: path.into(), room, needed });
@@ -269,11 +282,16 @@ pub fn rejoin(path: &Path, truth: &Superblock) -> Result<(Member, Joining), Join
     Ok((member, joining))
 }
 
-/// Whether a member with this superblock may return to the array, and what it lacks.
+/// Whether a member with this superblock, and this list of bad blocks, may return to the array, and what it lacks.
 ///
 /// # Errors
 /// See [`JoinError`].
-pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Joining, JoinError> {
+pub fn returning(
+    path: &Path,
+    own: &Superblock,
+    bad_blocks: BadBlocks,
+    truth: &Superblock,
+) -> Result<Joining, JoinError> {
     let path: PathBuf = path.into();
     if own.array != truth.array {
         return Err(JoinError::Foreign { path, found: own.array, array: truth.array });
@@ -302,7 +320,7 @@ pub fn returning(path: &Path, own: &Superblock, truth: &Superblock) -> Result<Jo
     // Its checksums are of what it held before.
     let is_known = truth.consistency != Consistency::None && truth.integrity == Integrity::None;
     let is_whole = was_made || is_stale || !is_known;
-    Ok(Joining { superblock, is_whole, generation: Uuid::new_v4() })
+    Ok(Joining { superblock, is_whole, generation: Uuid::new_v4(), bad_blocks })
 }
 
 /// The member at `path`, held, or the size of the file that is to be made there.
@@ -339,7 +357,7 @@ pub fn unmake(path: &Path) {
 fn clear(member: &Member, areas: &Areas) -> Result<(), JoinError> {
     // Its own former superblocks go first, durably: cut off here, it is no member of anything.
     superblock::erase(member)?;
-    for area in [areas.bitmap, areas.log, areas.sums] {
+    for area in [areas.bitmap, areas.bad_blocks, areas.log, areas.sums] {
         zero(member, area)?;
     }
     Ok(member.sync()?)

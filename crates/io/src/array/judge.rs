@@ -363,7 +363,8 @@ mod tests {
         let (log, data) = (Area { offset: Bytes(1 << 19), size: Bytes(1 << 19) }, area(1));
         let areas = Areas {
             member_size: Bytes(4 << 20),
-            bitmap: Area { size: Bytes(4096), ..area(3) },
+            bitmap: Area { offset: Bytes(64 << 10), size: Bytes(4096) },
+            bad_blocks: Area { offset: Bytes(256 << 10), size: Bytes(256 << 10) },
             sums: area(3),
             log,
             data,

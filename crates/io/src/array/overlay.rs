@@ -5,6 +5,8 @@ use std::rc::Rc;
 
 use uraid_layout::{DiskSector, MemberIndex, SECTOR_BYTES, Sectors};
 
+use crate::format::badblocks::BadBlocks;
+
 /// Content that is durable in the log and not in place.
 #[derive(Debug, Default)]
 pub(crate) struct Overlay {
@@ -53,6 +55,15 @@ impl Overlay {
     /// Whether it has anything of the `len` sectors of a member from `sector` on.
     pub(crate) fn touches(&self, member: MemberIndex, sector: DiskSector, len: Sectors) -> bool {
         self.meeting(member, sector, len).next().is_some()
+    }
+
+    /// Takes out of the members' lists of bad blocks what it has.
+    pub(super) fn cover(&self, lists: &mut [BadBlocks]) {
+        for (list, pieces) in lists.iter_mut().zip(&self.members) {
+            for (at, piece) in pieces {
+                list.remove(*at..DiskSector(at.0 + piece.len.0));
+            }
+        }
     }
 
     /// Whether it covers anything.

@@ -87,7 +87,11 @@ fn replay<D: Disk>(mut assembled: Assembled<D>, mut progress: impl FnMut(Bytes))
 /// Does it, and makes it durable; how many records that were.
 fn replay_all<D: Disk>(assembled: &mut Assembled<D>, progress: impl FnMut(Bytes)) -> Result<usize, RecoverError> {
     let superblocks = assembled.superblocks();
-    let records = redo::redo(&mut assembled.disk, &superblocks, &assembled.geometry, progress)?;
+    let Assembled { disk, geometry, bad_blocks, .. } = assembled;
+    // Where a member fails that, what was taken out of the lists is taken out again.
+    let mut lists = bad_blocks.clone();
+    let records = redo::redo(disk, &superblocks, geometry, &mut lists, progress)?;
+    *bad_blocks = lists;
     // The array begins a new run of the log when it is closed, and then nothing is left that could do this once more.
     if !planted!(ReplayUnflushed) {
         perform(&mut assembled.disk, superblocks.iter().flatten().map(|own| flush(own.slot)))?;
@@ -104,8 +108,8 @@ fn resync<D: Disk>(mut assembled: Assembled<D>, progress: impl FnMut(Bytes)) -> 
     let suspects = suspects(&assembled);
     let superblocks = assembled.superblocks();
     let absent = assembled.record.lost();
-    let Assembled { disk, geometry, losses, .. } = &mut assembled;
-    let mut resync = Resync { disk, geometry, superblocks: &superblocks, absent, losses };
+    let Assembled { disk, geometry, losses, bad_blocks, .. } = &mut assembled;
+    let mut resync = Resync { disk, geometry, superblocks: &superblocks, absent, losses, lists: bad_blocks };
     let stripes = suspects.into_iter().flat_map(|stripes| stripes.start.0..stripes.end.0);
     resync.run(stripes.map(StripeId), progress)?;
     // Now that all agree, the array goes on without those that fail.
@@ -116,7 +120,7 @@ fn resync<D: Disk>(mut assembled: Assembled<D>, progress: impl FnMut(Bytes)) -> 
 /// Closes the array, as its engine does it: the members say that it is clean, and no bit of the bitmap is left that
 /// nothing needs.
 fn close<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, EngineError> {
-    let Assembled { geometry, record, disk, access, generation, overlay, losses, bitmap, .. } = assembled;
+    let Assembled { geometry, record, disk, access, generation, overlay, losses, bitmap, bad_blocks, .. } = assembled;
     let engine: Engine<D, ()> = Engine::new(disk, geometry, record, false)?;
     let mut engine = engine.with_intent(match bitmap {
         Some(set) if planted!(BitsDroppedByRecovery) => Some(Bitmap::empty(set.regions())),
@@ -139,5 +143,6 @@ fn close<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, EngineError> 
     let (disk, geometry, record) = engine.into_parts();
     let is_whole = record.is_clean() && record.is_whole();
     let bitmap = set.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });
-    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered: true, losses, bitmap })
+    let is_recovered = true;
+    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks })
 }

@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
 
+use super::badblocks::write_list;
 use super::blocking::{flush, perform};
 use super::error::RecoverError;
 use super::overlay::Overlay;
@@ -15,6 +16,7 @@ use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
+use crate::format::badblocks::BadBlocks;
 use crate::format::log::RECORD_BYTES_MAX;
 use crate::format::log::record::{self, Extent, Header, LogSequence, RecordError};
 use crate::format::log::replay::{self, Held};
@@ -46,21 +48,32 @@ pub(super) fn redo(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     geometry: &Geometry,
+    lists: &mut [BadBlocks],
     mut progress: impl FnMut(Bytes),
 ) -> Result<usize, RecoverError> {
     let Pending { redo, held } = pending(disk, superblocks, geometry)?;
     renew(disk, superblocks, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
+    let mut mended = MemberSet::EMPTY;
     // Content is read once more, a record at a time: a log may be larger than memory.
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
         apply(disk, superblock, header, &buf, content.start)?;
         tables.note(disk, superblock, header, buf.bytes(content))?;
+        for &Extent { sector, len, .. } in &header.extents {
+            let sectors = sector..DiskSector(sector.0 + len.0);
+            if lists[header.slot.index()].remove(sectors) && !planted!(BadBlocksNotRedone) {
+                mended = mended.with(header.slot);
+            }
+        }
         done.0 += header.content().0;
         progress(done);
     }
     tables.write(disk, superblocks)?;
+    for own in superblocks.iter().flatten().filter(|own| mended.contains(own.slot)) {
+        write_list(disk, own, &mut lists[own.slot.index()])?;
+    }
     Ok(redo.len())
 }
 

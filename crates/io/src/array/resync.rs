@@ -3,19 +3,22 @@
 //! Parity is computed from the data, and of copies one is made the others' content: after a power cut each is as good
 //! as any. All of it is written, since what a member shows after a flush that failed may not be durable. A copy that
 //! can't be read is read from another one, written back and read again. Data that only parity could give is another
-//! thing: where writes were under way parity may be wrong, and what is computed from it would be made up. That is
-//! refused.
+//! thing: where writes were under way parity may be wrong, and what is computed from it would be made up. Such data goes
+//! into its member's list of bad blocks, and so does parity that can't be computed without it.
 //!
 //! A member that fails a write or a flush is given up, but only when all is done: until then parity that others hold
 //! may not cover what it has, and what it shows is needed. The array goes on without it then, and nothing of what it
 //! held is lost.
 
 use std::iter;
+use std::ops::Range;
 
+use rustix::io::Errno;
 use smallvec::smallvec;
 use uraid_layout::stripe::Group;
-use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
 
+use super::badblocks::write_list;
 use super::blocking::{flush, run, run_all};
 use super::error::RecoverError;
 use super::losses::Losses;
@@ -24,6 +27,7 @@ use crate::bounds::COLUMNS;
 use crate::buf::Buf;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
 use crate::format::BLOCK;
+use crate::format::badblocks::{BadBlocks, Lack};
 use crate::format::superblock::Superblock;
 use crate::xor::xor_into;
 
@@ -40,6 +44,8 @@ pub(super) struct Resync<'a, D> {
     /// agree.
     pub(super) absent: MemberSet,
     pub(super) losses: &'a mut Losses,
+    /// What the members lack, by slot.
+    pub(super) lists: &'a mut [BadBlocks],
 }
 
 /// The columns of a stripe, and what of them was read.
@@ -56,13 +62,13 @@ impl<D: Disk> Resync<'_, D> {
     /// Makes redundancy agree in these stripes, and that durable. `progress` gets the bytes of content done so far.
     ///
     /// # Errors
-    /// [`RecoverError::Unreadable`], [`RecoverError::Needed`].
+    /// [`RecoverError::BadBlocks`], [`RecoverError::Needed`].
     pub(super) fn run(
         &mut self,
         stripes: impl Iterator<Item = StripeId>,
         mut progress: impl FnMut(Bytes),
     ) -> Result<(), RecoverError> {
-        let chunk = self.geometry.chunk().0;
+        let (chunk, before) = (self.geometry.chunk().0, self.lists.to_vec());
         let step = usize::try_from(COLUMNS.0).expect("a small number");
         let columns = |stripe| {
             (0..chunk).step_by(step).map(move |start| (stripe, Sectors(start), Sectors(COLUMNS.0.min(chunk - start))))
@@ -83,7 +89,17 @@ impl<D: Disk> Resync<'_, D> {
         }
         let members = self.geometry.all_members().minus(self.out());
         let failed = run(self.disk, members.iter().map(flush))?;
-        failed.into_iter().try_for_each(|error| self.losses.give_up(error.into()))
+        failed.into_iter().try_for_each(|error| self.losses.give_up(error.into()))?;
+        for own in self.superblocks.iter().flatten() {
+            let (member, list) = (own.slot, &mut self.lists[own.slot.index()]);
+            if *list != before[member.index()]
+                && !self.losses.members().contains(member)
+                && let Err(error) = write_list(self.disk, own, list)
+            {
+                self.losses.give_up(error)?;
+            }
+        }
+        Ok(())
     }
 
     /// Reads the data of columns.
@@ -113,6 +129,15 @@ impl<D: Disk> Resync<'_, D> {
             let (piece, cell) = places[usize::try_from(tag).expect("an index")];
             pieces[piece].errors.extend(result.err().map(|error| (cell, error)));
         }
+        for piece in &mut pieces {
+            let is_read = |cell: &Cell| piece.errors.iter().all(|(failed, _)| failed != cell);
+            let read = piece.cells.iter().map(|(cell, _)| *cell).filter(is_read);
+            let absent: Vec<Cell> = read.filter(|&cell| self.is_bad(piece, self.source(piece.stripe, cell))).collect();
+            for cell in absent {
+                let op = self.op(piece.stripe, self.source(piece.stripe, cell), piece.start, OpKind::Read).info();
+                piece.errors.push((cell, DiskError::Io { op, errno: Errno::IO }));
+            }
+        }
         Ok(pieces)
     }
 
@@ -126,12 +151,13 @@ impl<D: Disk> Resync<'_, D> {
 
     /// Computes parity, and writes it; the data, too, which reads may show though it is not durable.
     fn write(&mut self, pieces: &[Piece]) -> Result<(), RecoverError> {
-        let mut ops = Vec::new();
+        let (mut ops, mut written, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
         for piece in pieces {
             let mut put = |cell, content: &Buf| {
                 let segments = smallvec![content.lease_read(0..size(piece.len))];
                 if !self.out().contains(self.geometry.member(cell)) {
                     ops.push(DiskOp { segments, ..self.op(piece.stripe, cell, piece.start, OpKind::Write) });
+                    written.push(self.place(piece, cell));
                 }
             };
             if !planted!(ResyncedInPart) {
@@ -139,14 +165,43 @@ impl<D: Disk> Resync<'_, D> {
             }
             for group in groups(self.geometry, piece.stripe) {
                 let sources: Option<Vec<&[u8]>> = group.data.iter().map(|&cell| piece.content(cell)).collect();
-                let Some(sources) = sources else { continue };
+                let Some(sources) = sources else {
+                    // Copies that nobody can read are what they were.
+                    unknown.extend((group.data.len() > 1).then(|| self.place(piece, group.parity)));
+                    continue;
+                };
                 let mut parity = Buf::zeroed(piece.len.bytes());
                 xor_into(parity.as_mut(), &sources);
                 put(group.parity, &parity);
             }
         }
         let failed = run(self.disk, ops)?;
-        failed.into_iter().try_for_each(|error| self.losses.give_up(error.into()))
+        failed.into_iter().try_for_each(|error| self.losses.give_up(error.into()))?;
+        for (member, sectors) in written {
+            self.lists[member.index()].remove(sectors);
+        }
+        unknown
+            .into_iter()
+            .filter(|_| !planted!(ResyncKeepsParity))
+            .try_for_each(|place| self.lose(place, Lack::Absent))
+    }
+
+    /// Where the columns of a piece are on a cell's member.
+    fn place(&self, piece: &Piece, cell: Cell) -> (MemberIndex, Range<DiskSector>) {
+        let start = self.geometry.sector(piece.stripe, cell).0 + piece.start.0;
+        (self.geometry.member(cell), DiskSector(start)..DiskSector(start + piece.len.0))
+    }
+
+    /// Whether a cell's member lacks some of a piece for good.
+    fn is_bad(&self, piece: &Piece, cell: Cell) -> bool {
+        let (member, sectors) = self.place(piece, cell);
+        self.lists[member.index()].within(sectors, Lack::Absent).next().is_some() && !planted!(BadBlocksResynced)
+    }
+
+    /// Takes sectors into a member's list.
+    fn lose(&mut self, (member, sectors): (MemberIndex, Range<DiskSector>), lack: Lack) -> Result<(), RecoverError> {
+        let path = || self.losses.path(member);
+        self.lists[member.index()].add(sectors, lack).map_err(|source| RecoverError::BadBlocks { path: path(), source })
     }
 
     /// Does columns of which something can't be read, in small parts.
@@ -170,11 +225,13 @@ impl<D: Disk> Resync<'_, D> {
         let copies = groups(self.geometry, piece.stripe).filter(is_copy).map(|group| group.parity);
         let all: Vec<Cell> = iter::once(cell).chain(copies).collect();
         if all.len() == 1 {
-            return Err(self.unreadable(piece, cell, error));
+            tracing::error!("{}: {error}; its content is lost", self.losses.path(error.op().member).display());
+            piece.forget(cell);
+            return self.lose(self.place(piece, cell), Lack::Unread);
         }
         let source = self.source(piece.stripe, cell);
         for copy in all {
-            if copy == source || self.is_absent(copy) {
+            if copy == source || self.is_absent(copy) || self.is_bad(piece, copy) {
                 continue;
             }
             let Some(content) = self.read_one(piece, copy)? else { continue };
@@ -212,13 +269,6 @@ impl<D: Disk> Resync<'_, D> {
         let segments = smallvec![buf.lease_write(0..size(piece.len))];
         let op = DiskOp { segments, ..self.op(piece.stripe, cell, piece.start, OpKind::Read) };
         Ok(run(self.disk, [op])?.is_empty().then_some(buf))
-    }
-
-    fn unreadable(&self, piece: &Piece, cell: Cell, source: DiskError) -> RecoverError {
-        let unit = self.geometry.map(piece.stripe).data().iter().position(|&data| data == cell).unwrap_or_default();
-        let stripe = piece.stripe.0 * self.geometry.stripe_sectors().0;
-        let lba = Lba(stripe + unit as u64 * self.geometry.chunk().0 + piece.start.0);
-        RecoverError::Unreadable { path: self.losses.path(source.op().member), lba, len: piece.len, source }
     }
 
     fn op(&self, stripe: StripeId, cell: Cell, start: Sectors, kind: OpKind) -> DiskOp {

@@ -7,16 +7,17 @@ pub(super) mod ahead;
 pub(super) mod copy;
 pub(super) mod rebuild;
 pub(super) mod scrub;
+pub(super) mod sweep;
 
-use uraid_layout::{Bytes, StripeId};
+use uraid_layout::StripeId;
 
-use super::change::Change;
 use super::parts::Parts;
-use super::sweeper::{Kind, Sweeper};
+use super::sweeper::Kind;
 use super::transfer::Workspace;
 use copy::Copies;
 use rebuild::Rebuild;
 use scrub::Scrubber;
+use sweep::{Next, Sweep, Unit};
 
 /// The sweeps.
 #[derive(Debug, Default)]
@@ -24,43 +25,6 @@ pub(super) struct Background {
     pub(super) rebuild: Rebuild,
     pub(super) copies: Copies,
     pub(super) scrubber: Scrubber,
-}
-
-/// A unit of a sweep, by number.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Unit {
-    kind: Kind,
-    number: u64,
-}
-
-/// What is to be begun.
-#[derive(Debug)]
-pub(super) enum Next {
-    Unit(Unit),
-    /// A sweep's watermark is to be put on record.
-    Save(Kind),
-    /// Who is there is to change.
-    Change(Box<Change>),
-}
-
-/// A sweep, as the engine drives it.
-trait Sweep {
-    /// Which it is.
-    fn kind(&self) -> Kind;
-
-    /// Whether anything is left to do, now or as time passes.
-    fn is_wanted(&self, parts: &Parts) -> bool;
-
-    /// What a unit moves.
-    fn size(&self, parts: &Parts) -> Bytes;
-
-    /// The next unit to begin, which there is room for.
-    fn next(&self, parts: &Parts, sweeper: &mut Sweeper) -> Option<u64>;
-
-    /// What is to be begun beside units.
-    fn step(&self, _: &Parts) -> Option<Next> {
-        None
-    }
 }
 
 impl Background {

@@ -6,6 +6,7 @@ use uuid::Uuid;
 use super::error::EngineError;
 use super::log::Log;
 use super::parts::Parts;
+use crate::format::badblocks::BadBlocks;
 use crate::format::superblock::{Consistency, Integrity, Superblock};
 
 /// A member that is to join.
@@ -19,6 +20,8 @@ pub struct Joining {
     pub is_whole: bool,
     /// The log's next run: a number that nobody can guess.
     pub generation: Uuid,
+    /// What it lacks of what it should have, as it is on it.
+    pub bad_blocks: BadBlocks,
 }
 
 /// What nothing may be under way for.

@@ -6,6 +6,7 @@ use uraid_layout::repair::Unrecoverable;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use crate::cache::Unwritten;
+use crate::format::badblocks::Full;
 
 /// Why a command failed, or why there is no engine.
 #[derive(Debug, Error)]
@@ -98,6 +99,16 @@ pub enum EngineError {
         size: Bytes,
         /// What it needs.
         needed: Bytes,
+    },
+    /// More of a member can't be made than its list of bad blocks has room for.
+    #[error(
+        "member {member}: {source}. Write what is lost anew, or give this member up and restore the array elsewhere"
+    )]
+    BadBlocks {
+        /// Its slot.
+        member: MemberIndex,
+        /// That it is full.
+        source: Full,
     },
     /// The array was not stopped cleanly, and its log is still to be done again.
     #[error("the array was not stopped cleanly: recover it first")]

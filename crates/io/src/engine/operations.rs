@@ -86,6 +86,13 @@ pub(super) struct Call {
     pub(super) errors: SmallVec<[OpInfo; 1]>,
 }
 
+impl Call {
+    /// The end of a call that was not made, as these members would fail it.
+    pub(super) fn failed_by(failed: MemberSet) -> Self {
+        Self { failed, ..Self::default() }
+    }
+}
+
 /// What a call is for.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) enum Purpose {

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use uraid_layout::plan::Planner;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex};
 
+use super::badblocks::BadLists;
 use super::damage::Heals;
 use super::error::EngineError;
 use super::flusher::Flusher;
@@ -51,6 +52,7 @@ pub(super) struct Parts {
     /// What is in the log and not in place, of an array that is only read.
     pub(super) overlay: RefCell<Overlay>,
     pub(super) sums: Option<Sums>,
+    pub(super) bad: BadLists,
     pub(super) writeback: WriteBack,
     pub(super) replies: Replies,
     pub(super) sweeps: Sweeps,
@@ -83,6 +85,7 @@ impl Parts {
         let count = geometry.members();
         let intent = Intent::of(&geometry, &record);
         let sums = Sums::new(record.superblocks());
+        let bad = BadLists::new(record.superblocks());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
         let log = has_log.then(|| Log::new(record.superblocks(), &geometry)).transpose()?;
         let repairs = Repairs {
@@ -103,6 +106,7 @@ impl Parts {
             log,
             overlay: RefCell::default(),
             sums,
+            bad,
             writeback: WriteBack::new(Rc::clone(tasks)),
             replies: Replies::new(Rc::clone(tasks)),
             sweeps: Sweeps::new(),
@@ -136,6 +140,18 @@ impl Parts {
                 sweep.mend(|stuck| stuck.is_in(self.geometry(), member, sectors));
             }
         }
+    }
+
+    /// Makes the lists of bad blocks durable; who can't take theirs is given up.
+    ///
+    /// # Errors
+    /// [`EngineError::WriteFailed`] without redundancy; [`EngineError::Frozen`].
+    pub(super) async fn keep_lists(&self) -> Result<(), EngineError> {
+        if self.members.is_read_only() {
+            return Ok(());
+        }
+        let failed = self.bad.keep(&self.members).await;
+        self.members.fail(failed)
     }
 
     /// Waits until something that is made good in the background has ended.

@@ -51,7 +51,7 @@ struct Pace {
     alone: usize,
     /// What the units under way move together, unless one is more.
     bytes: Bytes,
-    /// What one turn begins while nobody else wants anything; otherwise that is one unit, so that nobody waits for more.
+    /// What one turn begins while nobody else wants anything; else that is one unit, so that nobody waits for more.
     turn: Bytes,
 }
 

@@ -13,13 +13,15 @@ pub(super) mod writing;
 use std::ops::Range;
 use std::rc::Rc;
 
-use uraid_layout::plan::{DiskIo, Extent, Plan, PlanError, Slice, View};
+use uraid_layout::plan::{DiskIo, Extent, Plan, PlanError, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Sectors, StripeId};
 
+use super::badblocks::{BadLists, LostParity};
 use super::damage::Damage;
 use super::error::EngineError;
 use super::locks::Guard;
+use super::members::Members;
 use super::parts::Parts;
 use super::shares::Class;
 use super::sums::Pins;
@@ -57,15 +59,18 @@ pub(super) enum Goal {
         stripe: StripeId,
         start: Sectors,
     },
-    /// Compute what these members lack of a parity stripe; the range are the columns.
+    /// Compute what these members lack of a parity stripe, or one cell of it; the range are the columns.
     Rebuild {
         stripe: StripeId,
         lacking: MemberSet,
+        only: Option<Cell>,
     },
-    /// Copy what a member has of a parity stripe to the one that is to take its place; the range are the columns.
+    /// Copy what a member has of a parity stripe, or one cell of it, to the member that is to take its place; the range
+    /// are the columns.
     Copy {
         stripe: StripeId,
         member: MemberIndex,
+        only: Option<Cell>,
     },
 }
 
@@ -97,6 +102,8 @@ pub(super) struct Transfer<'a> {
     /// Members that failed a read of this part, and how to do without them and the lost ones.
     pub(super) unreadable: MemberSet,
     detour: Option<Rc<Repair>>,
+    /// Parity that the plan leaves out of agreement.
+    pub(super) without: LostParity,
     /// The members that were slow when it was planned.
     pub(super) slow: MemberSet,
     /// What exactly was failed, to be healed when the part has been done without it.
@@ -129,6 +136,7 @@ impl<'a> Transfer<'a> {
             looked_up: 0..0,
             unreadable: MemberSet::EMPTY,
             detour: None,
+            without: LostParity::default(),
             slow: MemberSet::EMPTY,
             damage,
         }
@@ -197,7 +205,7 @@ impl<'a> Transfer<'a> {
         let last = self.span().1;
         let base = members.detour(last);
         self.find_detour(&base, members.lost(last), members.slow())?;
-        let Self { parts, content, plan, at, len, .. } = self;
+        let Self { parts, content, plan, at, len, without, .. } = self;
         let geometry = parts.geometry();
         let repair = self.detour.as_deref().unwrap_or(&base);
         let (missing, queues) = (members.missing(), members.operations.queues());
@@ -211,21 +219,21 @@ impl<'a> Transfer<'a> {
                 Ok(())
             }
             Goal::Read | Goal::Ahead => planner.read(plan, &view, content.cached.extents()),
-            Goal::Destage => planner.write(plan, &view, content.cached.extents()).map(drop),
-            Goal::Write => planner.write(plan, &view, &[Extent::request(*at, *len)]).map(drop),
-            Goal::Zero { .. } => planner.write(plan, &view, &[Extent::zeroes(*at, *len)]).map(drop),
+            Goal::Destage => {
+                write(planner, plan, &parts.bad, &view, content.cached.extents()).map(|lost| *without = lost)
+            }
+            Goal::Write => {
+                write(planner, plan, &parts.bad, &view, &[Extent::request(*at, *len)]).map(|lost| *without = lost)
+            }
+            Goal::Zero { .. } => {
+                write(planner, plan, &parts.bad, &view, &[Extent::zeroes(*at, *len)]).map(|lost| *without = lost)
+            }
             Goal::Heal { cell, .. } if missing.contains(geometry.member(cell)) => return Err(unreadable),
             Goal::Heal { stripe, cell, start, .. } => planner.rebuild(plan, &view, stripe, [cell], (start, *len)),
             Goal::Scrub { stripe, start } => planner.scrub(plan, &view, stripe, (Sectors(start.0 + at.0), *len)),
-            Goal::Rebuild { stripe, lacking } => {
-                let cells = cells_of(geometry, stripe, lacking.minus(lacking.minus(members.rebuilding())));
-                planner.rebuild(plan, &view, stripe, cells, columns)
-            }
+            Goal::Rebuild { stripe, .. } => planner.rebuild(plan, &view, stripe, self.goal.cells(members), columns),
             Goal::Copy { member, .. } if missing.contains(member) => return Err(unreadable),
-            Goal::Copy { stripe, member } => {
-                let cells = cells_of(geometry, stripe, MemberSet::EMPTY.with(member));
-                planner.copy(plan, &view, stripe, cells, columns)
-            }
+            Goal::Copy { stripe, .. } => planner.copy(plan, &view, stripe, self.goal.cells(members), columns),
         };
         planned.map_err(|error| match error {
             PlanError::Unreadable { .. } => unreadable,
@@ -365,8 +373,8 @@ impl<'a> Transfer<'a> {
                 detour.has(geometry, stripe, geometry.map(stripe).cell(unit))
             }),
             Goal::Heal { stripe, cell, .. } => detour.has(geometry, stripe, cell),
-            Goal::Copy { stripe, member } => {
-                cells_of(geometry, stripe, MemberSet::EMPTY.with(member)).all(|cell| detour.has(geometry, stripe, cell))
+            Goal::Copy { stripe, .. } => {
+                self.goal.cells(&self.parts.members).all(|cell| detour.has(geometry, stripe, cell))
             }
             _ => false,
         }
@@ -394,10 +402,13 @@ impl<'a> Transfer<'a> {
 
     /// Counts what the transfer found and could not do without.
     pub(super) fn give_up_on_damage(&mut self) {
-        for Damage { member, .. } in self.damage.drain(..) {
+        for Damage { member, sector, len, .. } in self.damage.drain(..) {
             self.parts.members.counters.borrow_mut().unrepairable(member);
-            // What could not be written out is told of by itself for as long as that lasts: it is still in memory.
-            if self.goal != Goal::Destage {
+            // What could not be written out is told of by itself for as long as that lasts: it is still in memory. So is
+            // what is in the list of bad blocks.
+            let is_told =
+                self.goal == Goal::Destage || self.parts.bad.touches(member, &(sector..DiskSector(sector.0 + len.0)));
+            if !is_told {
                 self.parts.members.troubled.borrow_mut().note_lost(MemberSet::EMPTY.with(member));
             }
         }
@@ -405,6 +416,18 @@ impl<'a> Transfer<'a> {
 }
 
 impl Goal {
+    /// The cells of a rebuild or a copy; none of others.
+    pub(super) fn cells(self, members: &Members) -> impl Iterator<Item = Cell> + '_ {
+        let (stripe, of, only) = match self {
+            Self::Rebuild { stripe, lacking, only } => {
+                (stripe, lacking.minus(lacking.minus(members.rebuilding())), only)
+            }
+            Self::Copy { stripe, member, only } => (stripe, MemberSet::EMPTY.with(member), only),
+            _ => (StripeId(0), MemberSet::EMPTY, None),
+        };
+        cells_of(&members.geometry, stripe, of).filter(move |&cell| only.is_none_or(|only| only == cell))
+    }
+
     /// Whether it changes the members.
     pub(super) fn is_write(self) -> bool {
         !matches!(self, Self::Read | Self::Ahead | Self::Scrub { .. })
@@ -424,6 +447,25 @@ impl Goal {
             Self::Scrub { .. } => Class::Scrub,
             Self::Rebuild { .. } | Self::Copy { .. } => Class::Rebuild,
         }
+    }
+}
+
+/// Plans a write. Where that needs parity which its member does not have, and which can't be computed: without it.
+fn write(
+    planner: &mut Planner,
+    plan: &mut Plan,
+    bad: &BadLists,
+    view: &View<'_>,
+    extents: &[Extent],
+) -> Result<LostParity, PlanError> {
+    match planner.write(plan, view, extents) {
+        Err(error @ PlanError::Unreadable { .. }) => {
+            let without = bad.lost_parity(view.geometry, extents).ok_or(error)?;
+            let repair = Repair::partial(view.geometry, view.repair.failed().union(without.members));
+            let view = View { repair: &repair, missing: view.missing.union(without.members), ..*view };
+            planner.write(plan, &view, extents).map(|_| without)
+        }
+        planned => planned.map(|_| LostParity::default()),
     }
 }
 

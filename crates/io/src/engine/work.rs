@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use uraid_layout::{Lba, MemberIndex};
 
-use super::background::Unit;
 use super::background::ahead::Prefetch;
+use super::background::sweep::Unit;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;

@@ -2,6 +2,7 @@
 //! takes.
 
 mod ahead;
+mod badblocks;
 mod cache;
 mod content;
 mod counts;

@@ -5,9 +5,10 @@ use std::collections::HashMap;
 use rustix::io::Errno;
 use uraid_io::array::recover;
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, Joining, Progress, Stuck, Troubles};
+use uraid_io::engine::{Command, EngineError, Joining, Progress};
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Consistency, SlotState, Superblock, encode};
-use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, StripeId};
 use uuid::Uuid;
 
 use crate::content::Storm;
@@ -54,14 +55,24 @@ pub(crate) fn new_bytes(shape: &Shape, slot: MemberIndex) -> Vec<u8> {
 pub(crate) fn joining(shape: &Shape, slot: MemberIndex, number: u8) -> Joining {
     let superblock = shape.superblocks().swap_remove(slot.index());
     let superblock = Superblock { member: Uuid::from_bytes([100 + number; 16]), ..superblock };
-    Joining { superblock, is_whole: true, generation: Uuid::from_bytes([200 + number; 16]) }
+    Joining {
+        superblock,
+        is_whole: true,
+        generation: Uuid::from_bytes([200 + number; 16]),
+        bad_blocks: BadBlocks::default(),
+    }
 }
 
 /// As the array knew a member when it was given up: it comes back.
 fn returning(shape: &Shape, slot: MemberIndex, engine: &TestEngine) -> Command {
     let superblock = engine.disk().superblock(slot).expect("it has a superblock");
     assert_eq!(superblock.member, shape.superblocks()[slot.index()].member);
-    Command::Join(Box::new(Joining { superblock, is_whole: false, generation: Uuid::from_bytes([250; 16]) }))
+    Command::Join(Box::new(Joining {
+        superblock,
+        is_whole: false,
+        generation: Uuid::from_bytes([250; 16]),
+        bad_blocks: BadBlocks::default(),
+    }))
 }
 
 pub(crate) fn fail(member: MemberIndex) -> Command {
@@ -507,54 +518,6 @@ fn a_read_error_under_way_does_not_keep_a_member_from_joining() {
     assert!(engine.counters().total().repaired > 0, "it is found again, and healed then");
     assert_whole(&engine, "joined");
     assert_encoded(&engine, &content, "joined");
-}
-
-#[test]
-fn a_stripe_that_cannot_be_read_stops_it_until_it_can() {
-    let shape = small(RAID5, 4);
-    let (mut engine, content) = filled(shape, Order::Fifo);
-    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
-    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
-    let stripe = StripeId(4);
-    let offset = Bytes(shape.superblocks()[0].areas.data.offset.0 + stripe.0 * crate::support::CHUNK);
-    engine.disk_mut().inner.spoil(MemberIndex(3), offset, Bytes(512));
-    drop(run(&mut engine, join).expect("joined"));
-    let progress = engine.rebuilding().expect("it can't go on");
-    assert_eq!(progress.done.0, 4 * 3 * 8, "{progress:?}");
-    let stuck = progress.stuck.expect("it says where");
-    // One block of the chunk's one can't be read, of member 3 alone.
-    let unreadable = MemberSet::EMPTY.with(MemberIndex(3));
-    assert_eq!(stuck, Stuck { stripe, start: Sectors(0), len: Sectors(8), unreadable });
-    assert_eq!(stuck.sectors(engine.geometry()).collect::<Vec<_>>(), [(MemberIndex(3), DiskSector(4 * 8))]);
-    // Left-symmetric, of four: stripe 4 has its parity on member 3, its data on 0, 1 and 2. So only what member 1 is to
-    // have is lost.
-    let lost = MemberSet::EMPTY.with(MemberIndex(1));
-    assert_eq!(stuck.lbas(engine.geometry(), lost), [Lba(4 * 24 + 8)..Lba(4 * 24 + 16)]);
-    assert_eq!(stuck.stripe_lbas(engine.geometry()), Lba(4 * 24)..Lba(5 * 24));
-    assert_eq!(engine.troubles(), Troubles { failing: unreadable, ..Troubles::default() });
-    assert!(matches!(states(&engine)[1], SlotState::Rebuilding { upto, is_whole: true } if upto <= stripe));
-    // While it is tried again, in vain, it is as stuck as it was.
-    for _ in 0..3 {
-        (0..100).for_each(|_| engine.tick());
-        engine.disk_mut().allow_reaps(0);
-        engine.turn(&mut Vec::new()).expect("memory does not break");
-        assert_eq!(engine.rebuilding().expect("it can't go on").stuck, Some(stuck), "under way");
-        engine.disk_mut().allow_reaps(usize::MAX);
-        engine.turn(&mut Vec::new()).expect("memory does not break");
-        assert_eq!(engine.rebuilding().expect("it can't go on").stuck, Some(stuck));
-    }
-    // A write that covers it makes it readable, and it goes on at once. Another one changes nothing.
-    let other = size(Bytes(5 * 24 * 512));
-    write(&mut engine, 5 * 24, &content[other..other + 4096]).expect("written");
-    assert_eq!(engine.rebuilding().expect("it can't go on").stuck, Some(stuck));
-    let unit = 3 * 8 * 512;
-    let at = size(Bytes(stripe.0)) * unit;
-    write(&mut engine, stripe.0 * 24, &content[at..at + unit]).expect("written");
-    assert_eq!(engine.rebuilding().and_then(|progress| progress.stuck), None, "nothing holds it up");
-    drop(run(&mut engine, Command::Flush).expect("flushed"));
-    assert_whole(&engine, "it went on");
-    assert_eq!(engine.troubles(), Troubles::default(), "all of the others was read, or written anew");
-    assert_encoded(&engine, &content, "it went on");
 }
 
 #[test]

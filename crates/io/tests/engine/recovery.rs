@@ -321,8 +321,8 @@ fn recovery_can_be_cut_off_anywhere() {
             let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
             let watch = Rc::new(RefCell::new(watch));
             // What comes before the recovery itself: superblocks are read, written and flushed, copy by copy; bitmaps
-            // are read.
-            let free = 7 * usize::from(shape.members);
+            // and lists of bad blocks are read.
+            let free = 9 * usize::from(shape.members);
             let disk = Cut { watch: Rc::clone(&watch), left: free + cut };
             let ended = array::recover(assembled(disk, &left), |_| ());
             let is_over = ended.is_ok();

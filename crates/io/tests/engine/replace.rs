@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use uraid_io::array::{Candidate, SetAside, judge, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
-use uraid_io::engine::{Command, EngineError, MemberCounters, Stuck};
+use uraid_io::engine::{Command, EngineError, MemberCounters};
 use uraid_io::format::superblock::{Consistency, Integrity, Revision, decode, newest, positions};
-use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement};
 use uuid::Uuid;
 
 use crate::content::Storm;
@@ -22,7 +22,7 @@ use crate::support::{
 };
 
 /// Puts a new member in at the seat, whose data is anything, and says whose place it is to take.
-fn replacement(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
+pub(crate) fn replacement(engine: &mut TestEngine, shape: &Shape, slot: MemberIndex, number: u8) -> Command {
     let seat = engine.seat().expect("there is room");
     engine.disk_mut().put(seat, new_bytes(shape, slot));
     let mut joining = joining(shape, slot, number);
@@ -46,7 +46,7 @@ fn all() -> Vec<Shape> {
 }
 
 /// Asserts that a member has the slot, and nobody else says so.
-fn assert_replaced(engine: &TestEngine, slot: MemberIndex, number: u8, context: &str) {
+pub(crate) fn assert_replaced(engine: &TestEngine, slot: MemberIndex, number: u8, context: &str) {
     assert!(engine.replacement().is_none(), "{context}: {:?}", engine.replacement());
     assert_whole(engine, context);
     let newest = engine.disk().newest();
@@ -381,31 +381,6 @@ fn what_the_old_member_cannot_read_is_computed() {
         assert_replaced(&engine, slot, 1, &context);
         assert_encoded(&engine, &content, &context);
     }
-}
-
-#[test]
-fn what_nobody_has_stops_it_until_it_is_written() {
-    let shape = small(Level::Raid0, 3);
-    let slot = MemberIndex(1);
-    let (mut engine, content) = filled(shape, Order::Fifo);
-    let data = shape.superblocks()[0].areas.data.offset;
-    engine.disk_mut().inner.spoil(slot, Bytes(data.0 + 4 * shape.chunk), Bytes(512));
-    let replace = replacement(&mut engine, &shape, slot, 1);
-    drop(run(&mut engine, replace).expect("begun"));
-    let replacement = engine.replacement().expect("it can't go on");
-    assert_eq!((replacement.slot, replacement.member), (slot, uuid(1)));
-    assert_eq!(replacement.progress.done.0, 4 * 3 * 8);
-    let stuck = replacement.progress.stuck.expect("it says where");
-    let unreadable = MemberSet::EMPTY.with(slot);
-    assert_eq!(stuck, Stuck { stripe: StripeId(4), start: Sectors(0), len: Sectors(8), unreadable });
-    assert_eq!(stuck.sectors(engine.geometry()).collect::<Vec<_>>(), [(slot, DiskSector(4 * 8))]);
-    let lost: Vec<_> = stuck.lbas(engine.geometry(), MemberSet::EMPTY);
-    assert_eq!(lost, [Lba(4 * 24 + 8)..Lba(4 * 24 + 16)], "the second of three units");
-    let at = 4 * 3 * 8;
-    write(&mut engine, at, &content[size(Bytes(at)) * SECTOR..][..3 * 4096]).expect("written");
-    settle(&mut engine);
-    assert_replaced(&engine, slot, 1, "it went on");
-    assert_encoded(&engine, &content, "it went on");
 }
 
 #[test]

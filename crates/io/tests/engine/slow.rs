@@ -6,6 +6,7 @@ use std::time::Duration;
 use uraid_io::buf::Buf;
 use uraid_io::disk::{OpName, Order};
 use uraid_io::engine::{Command, Deadlines, EngineError, Joining, Reply};
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Consistency, Superblock};
 use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors, StripeId};
 use uuid::Uuid;
@@ -421,7 +422,12 @@ fn joining(engine: &mut TestEngine, shape: &Shape, slot: u8, uuid: Option<u8>) -
     let bytes = vec![0; size(superblock.areas.member_size)];
     engine.disk_mut().put(member(slot), bytes);
     let superblock = Superblock { member: uuid, ..superblock };
-    Command::Join(Box::new(Joining { superblock, is_whole: true, generation: Uuid::from_bytes([77; 16]) }))
+    Command::Join(Box::new(Joining {
+        superblock,
+        is_whole: true,
+        generation: Uuid::from_bytes([77; 16]),
+        bad_blocks: BadBlocks::default(),
+    }))
 }
 
 #[test]

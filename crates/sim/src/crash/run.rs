@@ -8,6 +8,7 @@ use uraid_io::array::{Assembled, judge, returning};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Engine, Joining, Reply};
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Area, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
@@ -173,7 +174,8 @@ impl Driver<'_> {
     fn change(&mut self, Change { kind, slot, steps }: Change) -> Result<(), Finding> {
         let truth = self.engine.superblock().clone();
         let generation = GENERATION_OF_CHANGE;
-        let new = || Joining { superblock: self.shape.new_superblock(&truth, slot), is_whole: true, generation };
+        let superblock = self.shape.new_superblock(&truth, slot);
+        let new = || Joining { superblock, is_whole: true, generation, bad_blocks: BadBlocks::default() };
         let (seat, member, command) = match kind {
             ChangeKind::Join => (slot, self.shape.newcomer.clone(), Command::Join(Box::new(new()))),
             ChangeKind::Copy => {
@@ -187,7 +189,7 @@ impl Driver<'_> {
                 let truth = self.engine.superblock().clone();
                 let mut member = self.shape.members.get(slot).expect("every slot has one").clone();
                 let own = member.superblock().map_err(|source| Finding::NoSuperblock { member: slot, source })?;
-                let joining = returning(Path::new("returning"), &own, &truth);
+                let joining = returning(Path::new("returning"), &own, member.bad_blocks(&own), &truth);
                 let joining = joining.map_err(|error| Finding::CommandFailed { error: error.to_string() })?;
                 if self.shape.integrity != Integrity::None {
                     // As the program does, for what is made anew.

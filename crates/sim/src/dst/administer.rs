@@ -260,11 +260,12 @@ impl Administrator {
     /// Asks for a member to be taken back on which operations are still under way: the array has to refuse that.
     fn take_back_lingering(&mut self, session: &mut Session<'_>, slot: MemberIndex) {
         let members = session.disk.members();
-        let Some(Ok(own)) = members.get(slot).map(Member::superblock) else { return };
+        let Some(member) = members.get(slot) else { return };
+        let Ok(own) = member.superblock() else { return };
         if session.disk.is_busy(slot) {
             return;
         }
-        let joining = returning(Path::new("returning"), &own, &session.engine.superblock());
+        let joining = returning(Path::new("returning"), &own, member.bad_blocks(&own), &session.engine.superblock());
         if let Ok(joining) = joining {
             let change = Change::Join { slot, before: own.member, lingers: Lingers::Yes };
             self.ask(session, change, Command::Join(Box::new(joining)));

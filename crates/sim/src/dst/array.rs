@@ -17,7 +17,7 @@ use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
 
 use super::audit::{Audit, tolerated};
 use super::client::Client;
-use super::doubts::Doubts;
+use super::doubts::{Doubts, lists};
 use super::faults::{draw_silent, may_fail};
 use super::finding::Finding;
 use super::found::Found;
@@ -41,6 +41,8 @@ pub(super) struct Array {
     /// Whose log has rotted since it was begun anew, and whether that has kept the array from being opened.
     pub(super) rotten_log: Option<MemberIndex>,
     pub(super) is_refused: bool,
+    /// Whether so much has gone wrong at once that members may lack something.
+    pub(super) may_lack: bool,
     /// What has happened on opening it: recoveries, reads before one, and commands that rightly failed.
     pub(super) counts: Counts,
     trace: Trace,
@@ -89,7 +91,7 @@ impl Array {
     pub(super) fn new(scenario: Scenario, silent: Option<Silent>, trace: Trace) -> Self {
         let model = Model::new(scenario.geometry.capacity());
         let counts = Counts::default();
-        Self { scenario, model, silent, rotten_log: None, is_refused: false, counts, trace }
+        Self { scenario, model, silent, rotten_log: None, is_refused: false, may_lack: false, counts, trace }
     }
 
     /// Assembles the array, recovers it, and looks at all of it. What only arrays with checksums meet is drawn from
@@ -127,11 +129,17 @@ impl Array {
         // Who is given up while the log is replayed takes part no more in what was not committed: it counts then.
         let nothing = Seen::new();
         let seen = if engine.missing() == found.verdict.missing() { seen } else { &nothing };
+        self.note_faults(disk);
         self.look(&disk.members(), &engine, seen)?;
         if random.chance(1, 4) {
             self.read_without(&disk.members(), &engine, random)?;
         }
         Ok(Opened::Engine(Box::new(engine)))
+    }
+
+    /// Takes note of what has gone wrong with members.
+    pub(super) fn note_faults(&mut self, disk: &SimDisk) {
+        self.may_lack |= disk.lies() > 0 || !disk.struck().is_empty();
     }
 
     /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
@@ -173,7 +181,7 @@ impl Array {
         // Of copies one is read.
         if !is_mirror
             && disk.lied().union(disk.struck()).is_empty()
-            && let Some(doubts) = Doubts::new(geometry, superblocks, &members)
+            && let Some(doubts) = Doubts::new(geometry, superblocks, &members, &lists(&engine))
             && let Some(lba) = doubts.unhealed(lost)
         {
             return Err(Finding::NotHealed { lba });
@@ -250,7 +258,11 @@ impl Array {
             SlotState::Active | SlotState::Failed => true,
         };
         let area = |slot: usize| superblocks[slot].areas.data.offset;
-        let doubts = self.silent.and_then(|_| Doubts::new(geometry, superblocks, &members));
+        let lists = lists(engine);
+        if !self.may_lack && lists.iter().any(|list| !list.is_empty()) {
+            return Err(Finding::LossUnfounded);
+        }
+        let doubts = Doubts::new(geometry, superblocks, &members, &lists);
         let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
         let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
         let audit = Audit::new(geometry, &members, area, piece, is_made, is_sound);

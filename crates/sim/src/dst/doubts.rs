@@ -1,41 +1,61 @@
-//! Which blocks members hold something else in than was written there, and what can't be had because of that: by the
-//! bytes of members, the format of checksums, and the layout's maps; nothing here asks the engine.
+//! Which blocks members hold something else in than was written there, or lack, and what can't be had because of that:
+//! by the bytes of members, the format of checksums, lists of bad blocks, and the layout's maps; nothing here asks the
+//! engine. That its lists have no more in them than they may is for others to find.
 //!
 //! A block is sound when no corruption of it is known and its checksum on the member agrees. What was written and has
 //! no checksum on the member yet counts as unsound, so that while writes are under way a little more is excused than
 //! there is to excuse.
 
+use uraid_io::engine::Engine;
 use uraid_io::format::BLOCK;
+use uraid_io::format::badblocks::{BadBlocks, Lack};
 use uraid_io::format::superblock::{Integrity, SUMS_IN_SECTOR, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
 use super::audit::{as_cell, exists};
+use crate::disk::SimDisk;
 use crate::member::Member;
 use crate::members::Members;
 
 /// The checksum of a block whose checksum was lost.
 const LOST: u32 = u32::MAX;
 
-/// Members of an array with checksums, and what they hold.
+/// Members of an array with checksums or bad blocks, and what they hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubts<'a> {
     geometry: &'a Geometry,
     /// By slot: the members' UUIDs and areas count.
     superblocks: &'a [Superblock],
     members: &'a Members,
+    /// What members lack, by slot.
+    lists: &'a [BadBlocks],
+}
+
+/// What an engine says that its members lack, by slot.
+pub(crate) fn lists<T>(engine: &Engine<SimDisk, T>) -> Vec<BadBlocks> {
+    let list = |slot| engine.bad_blocks(slot).map(|list| list.clone()).unwrap_or_default();
+    engine.geometry().all_members().iter().map(list).collect()
 }
 
 impl<'a> Doubts<'a> {
-    /// None where the array has no checksums.
-    pub(crate) fn new(geometry: &'a Geometry, superblocks: &'a [Superblock], members: &'a Members) -> Option<Self> {
-        (superblocks[0].integrity == Integrity::Crc32).then_some(Self { geometry, superblocks, members })
+    /// None where the array has no checksums, and its members lack nothing.
+    pub(crate) fn new(
+        geometry: &'a Geometry,
+        superblocks: &'a [Superblock],
+        members: &'a Members,
+        lists: &'a [BadBlocks],
+    ) -> Option<Self> {
+        let may_doubt = superblocks[0].integrity == Integrity::Crc32 || lists.iter().any(|list| !list.is_empty());
+        may_doubt.then_some(Self { geometry, superblocks, members, lists })
     }
 
     /// Whether a member holds what was written to the block that begins at `sector`.
     pub(crate) fn is_sound(&self, slot: MemberIndex, sector: DiskSector) -> bool {
         let own = &self.superblocks[slot.index()];
-        self.members.get(slot).is_some_and(|member| is_sound(member, own, sector.0 / BLOCK.0))
+        let block = sector..DiskSector(sector.0 + BLOCK.0);
+        let is_absent = self.lists[slot.index()].within(block, Lack::Absent).next().is_some();
+        !is_absent && self.members.get(slot).is_some_and(|member| is_sound(member, own, sector.0 / BLOCK.0))
     }
 
     /// Whether what a read of blocks was given an error for can't be had, of one of them at least, without `lost`
@@ -117,6 +137,9 @@ impl<'a> Doubts<'a> {
 /// Whether a block of a member's data area is what its checksum says, where it has one.
 fn is_sound(member: &Member, own: &Superblock, block: u64) -> bool {
     let at = Bytes(own.areas.data.offset.0 + block * BLOCK.bytes().0);
+    if own.integrity == Integrity::None {
+        return true;
+    }
     if member.is_rotten(at, BLOCK.bytes()) {
         return false;
     }

@@ -148,6 +148,9 @@ pub enum Finding {
         /// How many.
         sectors: Sectors,
     },
+    /// Members lack something though nothing has ever failed.
+    #[error("members lack something though no member has failed or corrupted anything")]
+    LossUnfounded,
     /// A foreign or cloned member was accepted, or one of another side.
     #[error("a foreign or cloned member was accepted, or one that went on without the others")]
     Stranger,

@@ -9,6 +9,7 @@ use std::path::Path;
 use uraid_io::array::returning;
 use uraid_io::engine::Joining;
 use uraid_io::format::Epoch;
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Area, Areas, Integrity, Revision, Superblock};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
@@ -177,7 +178,7 @@ impl Roster {
         let own = member.superblock().expect("only such are kept");
         let slot = own.slot;
         let is_sound = self.sound.get(&own.member).is_some_and(|given_up| own.epoch >= *given_up);
-        let joining = match returning(Path::new("returning"), &own, truth) {
+        let joining = match returning(Path::new("returning"), &own, member.bad_blocks(&own), truth) {
             Ok(joining) => joining,
             Err(error) if is_sound && truth.slots[slot.index()].member == own.member => {
                 return Err(Finding::NotJoined { slot, error: error.to_string() });
@@ -216,6 +217,6 @@ impl Roster {
         let new = uuid(&mut self.random);
         let mut superblock = Superblock { member: new, slot, areas, revision: Revision(0), ..truth.clone() };
         superblock.slots[slot.index()].member = new;
-        (member, Joining { superblock, is_whole: true, generation: new })
+        (member, Joining { superblock, is_whole: true, generation: new, bad_blocks: BadBlocks::default() })
     }
 }

@@ -16,7 +16,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
-use super::doubts::Doubts;
+use super::doubts::{Doubts, lists};
 use super::finding::Finding;
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
@@ -234,7 +234,8 @@ impl<'a> Session<'a> {
     fn note_lies(&mut self) {
         if self.lies.replace(self.disk.lies()) != Some(self.disk.lies()) {
             let (geometry, members) = (self.engine.geometry(), self.disk.members());
-            let doubts = Doubts::new(geometry, &self.superblocks, &members);
+            let lists = lists(&self.engine);
+            let doubts = Doubts::new(geometry, &self.superblocks, &members, &lists);
             let failed = self.failed();
             self.was_lost |= doubts.is_some_and(|doubts| doubts.excuse_write(failed, Lba(0), geometry.capacity()));
         }
@@ -343,7 +344,8 @@ impl<'a> Session<'a> {
             return Ok(());
         }
         let members = self.disk.members();
-        let doubts = Doubts::new(geometry, &self.superblocks, &members);
+        let lists = lists(&self.engine);
+        let doubts = Doubts::new(geometry, &self.superblocks, &members, &lists);
         let is_excused = doubts.is_some_and(|doubts| match *submitted {
             Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
             Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),

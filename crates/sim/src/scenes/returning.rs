@@ -7,6 +7,7 @@ use uraid_io::array::{
 };
 use uraid_io::engine::Command;
 use uraid_io::format::Epoch;
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::superblock::{Consistency, Integrity, SlotEntry, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::{Level, MemberIndex, MemberSet, StripeId};
@@ -33,11 +34,11 @@ fn given_up() -> Result<[Superblock; 3], String> {
 
 pub(super) fn a_member_returns_only_if_it_is_known_what_it_lacks() -> Result<(), String> {
     let [old, own, truth] = given_up()?;
-    match returning(Path::new("now"), &own, &truth) {
+    match returning(Path::new("now"), &own, BadBlocks::default(), &truth) {
         Ok(joining) if !joining.is_whole => {}
         other => return Err(format!("it lacks nothing but what is marked: {other:?}")),
     }
-    match returning(Path::new("then"), &old, &truth) {
+    match returning(Path::new("then"), &old, BadBlocks::default(), &truth) {
         Err(JoinError::Stale { .. }) => Ok(()),
         other => Err(format!("a copy from two lives ago lacks more than is marked: {other:?}")),
     }
@@ -46,7 +47,7 @@ pub(super) fn a_member_returns_only_if_it_is_known_what_it_lacks() -> Result<(),
 pub(super) fn a_member_that_was_being_made_is_made_anew() -> Result<(), String> {
     let [_, mut own, truth] = given_up()?;
     own.slots[SLOT.index()].state = SlotState::Rebuilding { upto: StripeId(1), is_whole: true };
-    match returning(Path::new("unfinished"), &own, &truth) {
+    match returning(Path::new("unfinished"), &own, BadBlocks::default(), &truth) {
         Ok(joining) if joining.is_whole => Ok(()),
         other => Err(format!("it may lack anything: {other:?}")),
     }
@@ -137,7 +138,8 @@ pub(super) fn a_member_gets_what_the_log_did_again_without_it() -> Result<(), St
     let back = array.members.get(SLOT).cloned();
     let own = back.as_ref().expect("it is there").superblock().map_err(|error| error.to_string())?;
     let mut life = array.without(MemberSet::EMPTY.with(SLOT)).open(Opening::Recovered)?;
-    let joining = returning(Path::new("back"), &own, &life.superblock()).map_err(|error| error.to_string())?;
+    let joining = returning(Path::new("back"), &own, BadBlocks::default(), &life.superblock())
+        .map_err(|error| error.to_string())?;
     if joining.is_whole {
         return Err("it lacks nothing but what is marked, and is made anew".into());
     }

@@ -16,7 +16,7 @@ use crate::crash::shape::Shape;
 use crate::crash::workload::Cache;
 use crate::disk::{Faults, Planned, Rate, Silent, SimDisk};
 use crate::dst::areas_in_use;
-use crate::dst::doubts::Doubts;
+use crate::dst::doubts::{Doubts, lists};
 use crate::dst::model::{Model, Moment, Pending};
 use crate::members::Members;
 use crate::trace::Trace;
@@ -214,7 +214,8 @@ impl<'a> Client<'a> {
         let superblocks: Vec<Superblock> =
             members.superblocks().filter_map(|(_, superblock)| superblock.ok()).collect();
         let now = self.disk.members();
-        let is_excused = Doubts::new(geometry, &superblocks, &now).is_some_and(|doubts| match *submitted {
+        let lists = lists(&self.engine);
+        let is_excused = Doubts::new(geometry, &superblocks, &now, &lists).is_some_and(|doubts| match *submitted {
             Submitted::Read(lba, len, _) => doubts.excuse_read(failed, lba, len),
             Submitted::Write(Pending { lba, len, .. }, _) => doubts.excuse_write(failed, lba, len),
             Submitted::Flush(_) => doubts.excuse_write(failed, Lba(0), geometry.capacity()),

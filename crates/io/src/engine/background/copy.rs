@@ -15,7 +15,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::rebuild::{Progress, cost, make_columns, progress};
-use super::{Next, Sweep};
+use super::sweep::{Next, Sweep};
 use crate::engine::change::{Change, Joining};
 use crate::engine::members::Twin;
 use crate::engine::parts::Parts;
@@ -78,6 +78,7 @@ impl Copies {
         if let Some(sums) = &parts.sums {
             sums.replace(&Superblock { slot: seat, ..joining.superblock.clone() });
         }
+        parts.bad.replace(&Superblock { slot: seat, ..joining.superblock.clone() }, joining.bad_blocks.clone());
         parts.sweeps.of(Kind::Copy).restart(0);
         let data = areas.data.offset;
         members.set_twin(Some(Twin { slot, seat, data, has_failed: false, is_sealing: false }));
@@ -89,7 +90,7 @@ impl Copies {
         let Some(Twin { slot: member, .. }) = parts.members.twin() else {
             return parts.sweeps.of(Kind::Copy).drop_unit();
         };
-        let result = make_columns(parts, space, Goal::Copy { stripe, member }).await;
+        let result = make_columns(parts, space, Goal::Copy { stripe, member, only: None }).await;
         let sweep = &mut *parts.sweeps.of(Kind::Copy);
         let is_over = parts.members.twin().is_none() || parts.members.missing().contains(member);
         match result {
@@ -97,8 +98,7 @@ impl Copies {
             Ok(()) => sweep.finish(stripe.0, |from| from),
             Err((error, stuck)) => {
                 if sweep.fail(stuck) {
-                    tracing::error!(%stripe, %error, "a parity stripe can't be copied: the member can't be read there, \
-                        and the others can't compute it");
+                    tracing::error!(%stripe, %error, "a parity stripe can't be copied");
                 }
             }
         }

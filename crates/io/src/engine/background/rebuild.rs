@@ -9,14 +9,16 @@
 //! needs neither log nor dirty mark nor write intent: after a crash it is written again, from the watermark on record.
 //! That follows in steps, each after a flush of what it covers. At the end the members are recorded as active.
 //!
-//! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. A stripe that can't be
-//! computed, as the others can't be read there, stops it; it is tried again when that is written, and after a while.
+//! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. What can't be computed, as
+//! the others can't be read there, goes into the member's [list of bad blocks](crate::engine::badblocks), and the rest is
+//! made. A list that is full stops it; that is tried again when something of the stripe is written, and after a while.
 
 use std::cell::RefCell;
 
-use uraid_layout::{Bytes, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Cell, DiskSector, Lba, MemberSet, Sectors, StripeId};
 
-use super::{Next, Sweep};
+use super::sweep::{Next, Sweep};
 use crate::bounds::COLUMNS;
 use crate::engine::error::EngineError;
 use crate::engine::ops::flush::{Covers, durable};
@@ -25,6 +27,7 @@ use crate::engine::record::Rebuilding;
 use crate::engine::stuck::Stuck;
 use crate::engine::sweeper::{Kind, Sweeper};
 use crate::engine::transfer::{Goal, Transfer, Workspace, reading, writing};
+use crate::format::badblocks::Lack;
 use crate::format::bitmap::Bitmap;
 
 /// How far rebuilding or copying has come.
@@ -81,7 +84,7 @@ impl Rebuild {
 
     /// Makes what members lack of a stripe.
     pub(in crate::engine) async fn make(&self, parts: &Parts, space: &mut Workspace, stripe: StripeId) {
-        let goal = Goal::Rebuild { stripe, lacking: self.lacking(parts, stripe) };
+        let goal = Goal::Rebuild { stripe, lacking: self.lacking(parts, stripe), only: None };
         let result = make_columns(parts, space, goal).await;
         let sweep = &mut *parts.sweeps.of(Kind::Rebuild);
         match result {
@@ -91,8 +94,7 @@ impl Rebuild {
             }
             Err((error, stuck)) => {
                 if sweep.fail(stuck) {
-                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt: the other members' parts of it \
-                        can't be read");
+                    tracing::error!(%stripe, %error, "a parity stripe can't be rebuilt");
                 }
             }
         }
@@ -116,6 +118,9 @@ impl Rebuild {
     }
 
     async fn put_on_record(&self, parts: &Parts, upto: StripeId) -> Result<(), EngineError> {
+        if !planted!(WatermarkBeforeList) {
+            parts.keep_lists().await?;
+        }
         if !planted!(WatermarkUnflushed) {
             durable(parts, Covers::InPlace).await?;
         }
@@ -174,13 +179,16 @@ pub(in crate::engine) async fn make_columns(
 ) -> Result<(), (EngineError, Stuck)> {
     let end = parts.geometry().chunk().0;
     let mut transfer = Transfer::new(parts, space, goal, None);
-    let mut at = 0;
+    let (mut at, mut lost) = (0, Sectors(0));
     while at < end {
         transfer.begin(Lba(at), Sectors(COLUMNS.0.min(end - at)), Sectors(0));
         if !planted!(RebuildUnlocked) {
             transfer.guard = Some(parts.locks.acquire(transfer.span()).await);
         }
-        let result = make_part(&mut transfer).await;
+        let mut result = make_part(&mut transfer).await;
+        if let Err(EngineError::Unreadable { .. }) = result {
+            result = make_cells(&mut transfer, &mut lost).await;
+        }
         if result.is_err() {
             transfer.give_up_on_damage();
         }
@@ -190,7 +198,71 @@ pub(in crate::engine) async fn make_columns(
         result.map_err(|error| (error, Stuck { stripe: transfer.span().0, start, len, unreadable }))?;
         at += transfer.len.0;
     }
+    if lost.0 > 0 {
+        tracing::error!(stripe = %transfer.span().0, sectors = %lost, "content can't be computed, as other members can't \
+            be read there: it is lost until it is written anew");
+    }
     Ok(())
+}
+
+/// Makes the cells of a part one by one that can't be made together. What can't be made at all goes into the list of bad
+/// blocks of the member that was to get it, and so does what could not be read for it.
+///
+/// # Errors
+/// [`EngineError::BadBlocks`] where a list is full; what ends the rebuild or copy.
+async fn make_cells(transfer: &mut Transfer<'_>, lost: &mut Sectors) -> Result<(), EngineError> {
+    let (goal, at, len) = (transfer.goal, transfer.at, transfer.len);
+    let cells: Vec<Cell> = goal.cells(&transfer.parts.members).collect();
+    for &cell in &cells {
+        if cells.len() > 1 {
+            // As if nothing had been tried yet.
+            transfer.damage.clear();
+            transfer.let_go();
+            transfer.goal = match goal {
+                Goal::Rebuild { stripe, lacking, .. } => Goal::Rebuild { stripe, lacking, only: Some(cell) },
+                Goal::Copy { stripe, member, .. } => Goal::Copy { stripe, member, only: Some(cell) },
+                goal => goal,
+            };
+            transfer.begin(at, len, Sectors(0));
+            match make_part(transfer).await {
+                Err(EngineError::Unreadable { .. }) => {}
+                made => {
+                    made?;
+                    continue;
+                }
+            }
+        }
+        lose(transfer, cell)?;
+        transfer.give_up_on_damage();
+        lost.0 += len.0;
+    }
+    transfer.goal = goal;
+    Ok(())
+}
+
+/// Takes into the lists of bad blocks what can't be made of a cell, and what it would be made of and nobody has.
+fn lose(transfer: &mut Transfer<'_>, cell: Cell) -> Result<(), EngineError> {
+    let (parts, stripe) = (transfer.parts, transfer.span().0);
+    let geometry = parts.geometry();
+    let repair = Repair::partial(geometry, transfer.unreadable.union(transfer.lost()));
+    for damage in transfer.damage.iter() {
+        for piece in damage.pieces(geometry).filter(|piece| !repair.has(geometry, stripe, piece.cell)) {
+            let start = DiskSector(geometry.sector(stripe, piece.cell).0 + piece.start.0);
+            let sectors = start..DiskSector(start.0 + piece.len.0);
+            // That the medium fails there shows by itself: it is kept for administrators, as far as there is room.
+            let _ = parts.bad.add(damage.member, sectors, Lack::Unread);
+        }
+    }
+    let member = geometry.member(cell);
+    let place = match transfer.goal {
+        Goal::Copy { .. } => parts.members.twin().map(|twin| twin.seat),
+        _ => Some(member),
+    };
+    let start = DiskSector(geometry.sector(stripe, cell).0 + transfer.at.0);
+    let sectors = start..DiskSector(start.0 + transfer.len.0);
+    // A copy whose end has come meanwhile has no place.
+    let Some(place) = place.filter(|_| !planted!(LossUnlisted)) else { return Ok(()) };
+    parts.bad.add(place, sectors, Lack::Absent).map_err(|source| EngineError::BadBlocks { member, source })
 }
 
 async fn make_part(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {

@@ -26,7 +26,7 @@ use uraid_layout::stripe::Role;
 use uraid_layout::verdict::{Verdict, copied_unit, is_zero, judge};
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, GroupId, Lba, Location, MemberSet, Owner, Sectors, StripeId};
 
-use super::Sweep;
+use super::sweep::Sweep;
 use crate::engine::damage::{Damage, Piece};
 use crate::engine::error::EngineError;
 use crate::engine::locks::Guard;

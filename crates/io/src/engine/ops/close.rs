@@ -27,6 +27,7 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
         if let Some(sums) = &parts.sums {
             sums.try_again();
         }
+        parts.keep_lists().await?;
         if !planted!(CleanUnflushed) {
             durable(parts, Covers::InPlace).await?;
         }

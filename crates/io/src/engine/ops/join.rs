@@ -32,7 +32,10 @@ pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(),
     let slot = change.slot();
     calm(core).await?;
     match change {
-        Change::Join(joining) => take_in(core, &joining)?,
+        Change::Join(joining) => {
+            core.parts.bad.replace(&joining.superblock, joining.bad_blocks.clone());
+            take_in(core, &joining)?;
+        }
         Change::Promote(joining) => promote(core, &joining).await?,
         Change::Replace(joining) => {
             core.background.copies.begin(&core.parts, joining);
@@ -91,7 +94,7 @@ async fn is_calm(core: &Core) -> Result<bool, EngineError> {
 /// Takes a member in.
 fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
     let (parts, members) = (&core.parts, &core.parts.members);
-    let Joining { superblock, is_whole, generation } = joining;
+    let Joining { superblock, is_whole, generation, .. } = joining;
     let slot = superblock.slot;
     if members.unready().is_empty() && !planted!(CompleteForgotten) {
         // What was being rebuilt has everything, and was flushed with all else: that goes on record with the one that
@@ -141,6 +144,7 @@ async fn promote(core: &Core, joining: &Joining) -> Result<(), EngineError> {
         return Err(EngineError::Lingering { member: slot });
     }
     members.operations.exchange(slot, seat);
+    core.parts.bad.exchange(slot, seat);
     take_in(core, joining)
 }
 
@@ -181,6 +185,10 @@ async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
 async fn seal(core: &Core, twin: Twin) -> Epoch {
     let (members, Joining { superblock, generation, .. }) = (&core.parts.members, core.background.copies.joining());
     members.set_twin(Some(Twin { is_sealing: true, ..twin }));
+    if !planted!(CopySealedWithoutList) {
+        // Who fails that is noted as for any of its writes.
+        let _ = core.parts.bad.keep(members).await;
+    }
     let flush = async || {
         members.operations.begin_call(Purpose::Other);
         members.operations.call(twin.seat, OpKind::Flush, Bytes(0), Segments::new());
@@ -215,6 +223,7 @@ fn take_place(core: &Core, twin: Twin) {
         record.replace(sealed);
     });
     members.exchange(slot, twin.seat);
+    parts.bad.exchange(slot, twin.seat);
     parts.repairs.leniency.forget(slot);
     members.counters.borrow_mut().forget(slot);
     renew_member(core, slot);

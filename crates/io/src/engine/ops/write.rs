@@ -87,6 +87,7 @@ pub(in crate::engine) async fn change<'a>(
 ) -> Result<(), EngineError> {
     reading::obtain(transfer).await?;
     obtained(transfer);
+    writing::give_up_parity(transfer).await?;
     let logged = writing::log(transfer).await?;
     if planted!(BitEndsBeforeWrites) {
         held.end_intent();

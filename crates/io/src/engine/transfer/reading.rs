@@ -3,15 +3,16 @@
 //! What comes straight from members needs no lock: a concurrent write replaces a sector in one piece. What is computed
 //! from several units does, and so does what does not match its checksum: a write may be under way.
 
-use uraid_layout::Sectors;
 use uraid_layout::plan::DiskIo;
 use uraid_layout::repair::Repair;
+use uraid_layout::{MemberSet, Sectors};
 
 use super::{Goal, Transfer, end, proof};
 use crate::disk::OpKind;
 use crate::engine::damage::Damage;
 use crate::engine::error::EngineError;
 use crate::engine::operations::{Call, Purpose, Reading};
+use crate::format::badblocks::Lack;
 
 /// How an attempt to get what a plan needs has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +66,9 @@ pub(in crate::engine) async fn attempt(transfer: &mut Transfer<'_>) -> Result<At
         // It may be had in smaller pieces.
         return if transfer.narrow() { Ok(again(transfer)) } else { Err(transfer.unreadable_error()) };
     }
+    for io in transfer.plan.reads() {
+        transfer.parts.bad.note_read(io.member, io.sector..end(io));
+    }
     heal_later(transfer);
     if transfer.goal.is_write() && !transfer.goal.is_sweep() {
         for io in transfer.plan.writes() {
@@ -91,6 +95,10 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     if is_replanned || !gone.is_empty() && transfer.plan.reads().iter().any(is_gone) {
         return None;
     }
+    let absent = note_absent(transfer);
+    if !absent.is_empty() && !matches!(transfer.goal, Goal::Scrub { .. }) {
+        return Some(Call::failed_by(absent));
+    }
     let reading = Reading { unreadable: transfer.unreadable, last: transfer.span().1 };
     members.operations.begin_call(Purpose::Reads(reading));
     for io in transfer.plan.reads() {
@@ -102,12 +110,30 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
         operation.finish();
         members.counters.borrow_mut().read(io.member, io.len);
     }
-    let call = members.operations.end_call().await;
+    let mut call = members.operations.end_call().await;
+    call.failed = call.failed.union(absent);
     for op in &call.errors {
         let sector = members.sector(op.member, op.offset);
         transfer.damage.push(Damage { member: op.member, sector, len: op.len.whole_sectors(), found: None });
     }
     Some(call)
+}
+
+/// The members that do not have what is to be read of them. That is damage, as if they failed to read it.
+fn note_absent(transfer: &mut Transfer<'_>) -> MemberSet {
+    let bad = &transfer.parts.bad;
+    let mut absent = MemberSet::EMPTY;
+    if bad.is_empty() || planted!(BadBlocksRead) {
+        return absent;
+    }
+    for io in transfer.plan.reads() {
+        for run in bad.within(io.member, io.sector..end(io), Lack::Absent) {
+            let len = Sectors(run.end.0 - run.start.0);
+            transfer.damage.push(Damage { member: io.member, sector: run.start, len, found: None });
+            absent = absent.with(io.member);
+        }
+    }
+    absent
 }
 
 /// Takes the pages of checksums of what the plan reads and writes into memory; true: one takes too long, and the plan

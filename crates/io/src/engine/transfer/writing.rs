@@ -1,7 +1,7 @@
 //! Carrying out what a plan writes: through the log where there is one, in place, and its checksums.
 
 use uraid_layout::plan::Buffer;
-use uraid_layout::{DiskSector, Location, Owner, Sectors};
+use uraid_layout::{DiskSector, Location, MemberSet, Owner, Sectors};
 
 use super::{Goal, Transfer, end, proof};
 use crate::cache::Source;
@@ -9,9 +9,24 @@ use crate::disk::OpKind;
 use crate::engine::error::EngineError;
 use crate::engine::log::{Logged, Piece};
 use crate::engine::operations::{Call, Purpose};
+use crate::engine::parts::Parts;
+use crate::format::badblocks::Lack;
 
 /// Shorter zeros are written: an operation of their own would only cut the member's extents up.
 const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
+
+/// Has it durable that parity which the plan leaves out of agreement counts for nothing from now on.
+///
+/// # Errors
+/// [`EngineError::BadBlocks`]; [`EngineError::WriteFailed`] without redundancy; [`EngineError::Frozen`].
+pub(in crate::engine) async fn give_up_parity(transfer: &Transfer<'_>) -> Result<(), EngineError> {
+    let parts = transfer.parts;
+    for (member, sectors) in transfer.without.sectors.iter().filter(|_| !planted!(ParityLeft)) {
+        let added = parts.bad.add(*member, sectors.clone(), Lack::Absent);
+        added.map_err(|source| EngineError::BadBlocks { member: *member, source })?;
+    }
+    if transfer.without.sectors.is_empty() { Ok(()) } else { parts.keep_lists().await }
+}
 
 /// Makes what is about to be written durable in the log, where there is one; until it is in place the log keeps it.
 ///
@@ -101,9 +116,26 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
     }
     members.check_frozen()?;
     proof::note_written(transfer, failed);
-    let failed = failed.union(proof::wait_written(transfer).await);
+    let failed = failed.union(proof::wait_written(transfer).await).union(mend_lists(transfer, failed).await);
     // Without redundancy it fails only now, when what members hold has its checksums.
     members.fail(failed)
+}
+
+/// Takes out of the lists of bad blocks what has its content now, durably: who failed to take that.
+async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
+    let Parts { members, bad, .. } = transfer.parts;
+    if bad.is_empty() || planted!(BadBlocksKept) {
+        return MemberSet::EMPTY;
+    }
+    let is_copy = matches!(transfer.goal, Goal::Copy { .. });
+    let mut has_changed = false;
+    for io in transfer.plan.writes() {
+        let targets = members.targets(io.member, io.sector, is_copy).into_iter().map(|(member, _)| member);
+        for member in targets.filter(|&member| !failed.contains(member)) {
+            has_changed |= bad.remove(member, io.sector..end(io));
+        }
+    }
+    if has_changed && !planted!(BadBlocksUnsaved) { bad.keep(members).await } else { MemberSet::EMPTY }
 }
 
 /// Does the plan's writes: what has become of them.

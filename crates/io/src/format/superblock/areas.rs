@@ -1,9 +1,10 @@
-//! Where things are on a member: superblocks, intent bitmap, log ring, data.
+//! Where things are on a member: superblocks, intent bitmap, list of bad blocks, log ring, data.
 
 use uraid_layout::{Bytes, Sectors};
 
 use super::settings::Integrity;
 use crate::format::BLOCK;
+use crate::format::badblocks::{self, BLOCKS_MAX};
 
 /// The size of an encoded superblock.
 pub const SUPERBLOCK_BYTES: usize = 4096;
@@ -26,6 +27,7 @@ const HEAD_SLOTS: [Bytes; 2] = [Bytes(16 * KIB), Bytes(48 * KIB)];
 const TAIL_BYTES: u64 = 64 * KIB;
 
 const BITMAP_START: u64 = 64 * KIB;
+const BAD_BLOCKS_START: u64 = 256 * KIB;
 const LOG_START: u64 = 512 * KIB;
 const LOG_EXTRA_MAX: u64 = 64 * MIB;
 
@@ -52,6 +54,8 @@ pub struct Areas {
     pub member_size: Bytes,
     /// The write-intent bitmap.
     pub bitmap: Area,
+    /// The two copies of the list of bad blocks.
+    pub bad_blocks: Area,
     /// The log ring.
     pub log: Area,
     /// The checksums of the data area's blocks; empty without [`Integrity::Crc32`].
@@ -85,7 +89,8 @@ impl Areas {
         let data = (log_end + sums).next_multiple_of(MIB);
         (data < tail.0).then(|| Self {
             member_size,
-            bitmap: between(BITMAP_START, LOG_START),
+            bitmap: between(BITMAP_START, BAD_BLOCKS_START),
+            bad_blocks: between(BAD_BLOCKS_START, LOG_START),
             log: between(LOG_START, log_end),
             sums: between(log_end, log_end + sums),
             data: between(data, tail.0),
@@ -119,6 +124,11 @@ impl Areas {
         }
     }
 
+    /// Where a copy of the list of bad blocks is: the first or the second.
+    pub(crate) fn bad_blocks_copy(&self, copy: usize) -> Bytes {
+        Bytes(self.bad_blocks.offset.0 + copy as u64 * badblocks::COPY_BYTES.0)
+    }
+
     /// How much data there can be checksums for.
     pub(crate) fn summed(&self) -> Bytes {
         Bytes(self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR).saturating_mul(BLOCK.bytes().0))
@@ -141,7 +151,7 @@ impl Areas {
         let Some([_, last_slot, tail]) = positions(self.member_size) else { return false };
         let page = SUPERBLOCK_BYTES as u64;
         let mut free_from = Bytes(last_slot.0 + page);
-        for area in [self.bitmap, self.log, self.sums, self.data] {
+        for area in [self.bitmap, self.bad_blocks, self.log, self.sums, self.data] {
             let is_aligned = area.offset.0.is_multiple_of(page) && area.size.0.is_multiple_of(page);
             let Some(end) = area.end() else { return false };
             if !is_aligned || area.offset < free_from || end > tail {
@@ -149,7 +159,8 @@ impl Areas {
             }
             free_from = end;
         }
-        self.data.offset.0.is_multiple_of(HEAD_STEP.0) && used.0 <= self.data_sectors().0
+        let is_listed = self.bad_blocks.size == Bytes(2 * badblocks::COPY_BYTES.0) && used.0 / BLOCK.0 < BLOCKS_MAX;
+        is_listed && self.data.offset.0.is_multiple_of(HEAD_STEP.0) && used.0 <= self.data_sectors().0
     }
 }
 

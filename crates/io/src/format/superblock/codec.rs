@@ -20,7 +20,8 @@ mod feature {
     pub(super) const CRC32: u64 = 4;
     pub(super) const INITIALISING: u64 = 8;
     pub(super) const SECTORS: u64 = 16;
-    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS;
+    pub(super) const BAD_BLOCKS: u64 = 32;
+    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS;
 }
 
 const FLAG_CLEAN: u8 = 1;
@@ -59,6 +60,7 @@ mod at {
     pub(super) const SCRUB_REPAIRED: usize = 288;
     pub(super) const SCRUB_UNCHECKED: usize = 296;
     pub(super) const SCRUB_FINISHED: usize = 304;
+    pub(super) const LIST: usize = 312;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -94,7 +96,13 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::USED, &spec.member_size.0.to_le_bytes());
     let areas = &superblock.areas;
     put(at::MEMBER_SIZE, &areas.member_size.0.to_le_bytes());
-    let places = [(at::DATA, areas.data), (at::BITMAP, areas.bitmap), (at::LOG, areas.log), (at::SUMS, areas.sums)];
+    let places = [
+        (at::DATA, areas.data),
+        (at::BITMAP, areas.bitmap),
+        (at::LOG, areas.log),
+        (at::SUMS, areas.sums),
+        (at::LIST, areas.bad_blocks),
+    ];
     for (at, area) in places {
         put(at, &area.offset.0.to_le_bytes());
         put(at + 8, &area.size.0.to_le_bytes());
@@ -147,7 +155,10 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
     if unknown != 0 {
         return Err(SuperblockError::UnknownFeatures { flags: unknown });
     }
-    // Programs of before the first release told there, and not as features, of the log and the checksums.
+    // Programs of before the first release had no list of bad blocks, and told here of the log and the checksums.
+    if features & feature::BAD_BLOCKS == 0 {
+        return Err(SuperblockError::Field { field: "list of features, which lacks bad blocks," });
+    }
     if array_at(bytes, at::ZERO) != [0; 2] {
         return Err(SuperblockError::Field { field: "bytes 142 and 143" });
     }
@@ -167,6 +178,7 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         areas: Areas {
             member_size: Bytes(u64_at(bytes, at::MEMBER_SIZE)),
             bitmap: area(bytes, at::BITMAP),
+            bad_blocks: area(bytes, at::LIST),
             log: area(bytes, at::LOG),
             sums: area(bytes, at::SUMS),
             data: area(bytes, at::DATA),
@@ -237,7 +249,7 @@ fn features(superblock: &Superblock) -> u64 {
     };
     let initialising = if superblock.initialising.is_some() { feature::INITIALISING } else { 0 };
     let sectors = if superblock.sector_size == SECTOR_SIZES[0] { 0 } else { feature::SECTORS };
-    consistency | integrity | initialising | sectors
+    consistency | integrity | initialising | sectors | feature::BAD_BLOCKS
 }
 
 fn flags(superblock: &Superblock) -> u8 {

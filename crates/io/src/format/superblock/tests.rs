@@ -58,8 +58,8 @@ pub(crate) fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x6d, 0xd0, 0x45, 0x15,   1, 0, 0, 0,
-        2, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,           // incompatible features: log
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x2f, 0x1e, 0x02, 0x00,   1, 0, 0, 0,
+        34, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,          // incompatible features: log, bad blocks
     ];
     bytes.extend([0xa0; 16]);
     bytes.extend(b"tank");
@@ -74,7 +74,7 @@ fn sample_head() -> Vec<u8> {
         0x00, 0x00, 0x10, 0x00, 0, 0, 0, 0,         // data from 1 MiB
         0x00, 0x00, 0xef, 0x00, 0, 0, 0, 0,         // 15 MiB - 64 KiB
         0x00, 0x00, 0x01, 0x00, 0, 0, 0, 0,         // bitmap from 64 KiB
-        0x00, 0x00, 0x07, 0x00, 0, 0, 0, 0,         // 448 KiB
+        0x00, 0x00, 0x03, 0x00, 0, 0, 0, 0,         // 192 KiB
         0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // log from 512 KiB
         0x00, 0x00, 0x08, 0x00, 0, 0, 0, 0,         // 512 KiB
         5, 0, 0, 0, 0, 0, 0, 0,                     // epoch
@@ -88,6 +88,8 @@ fn sample_head() -> Vec<u8> {
         0x82, 0, 0, 0, 0, 0, 0, 0,                  // and is at stripe 130
         24, 0, 0, 0, 0, 0, 0, 0,   16, 0, 0, 0, 0, 0, 0, 0,   9, 0, 0, 0, 0, 0, 0, 0,
         0x01, 0x21, 0x43, 0x65, 0, 0, 0, 0,         // the last one's end
+        0x00, 0x00, 0x04, 0x00, 0, 0, 0, 0,         // bad blocks from 256 KiB
+        0x00, 0x00, 0x04, 0x00, 0, 0, 0, 0,         // 256 KiB
     ]);
     bytes
 }
@@ -164,10 +166,10 @@ fn what_a_program_must_know_of_is_an_incompatible_feature() {
     let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::Crc32).unwrap();
     let spec = Spec { member_size: areas.data_sectors(), ..sample().spec };
     for (consistency, integrity, byte) in [
-        (Consistency::None, Integrity::None, 0),
-        (Consistency::Bitmap, Integrity::None, 1),
-        (Consistency::Log, Integrity::None, 2),
-        (Consistency::Log, Integrity::Crc32, 6),
+        (Consistency::None, Integrity::None, 32),
+        (Consistency::Bitmap, Integrity::None, 33),
+        (Consistency::Log, Integrity::None, 34),
+        (Consistency::Log, Integrity::Crc32, 38),
     ] {
         let superblock = Superblock { consistency, integrity, areas, spec, ..sample() };
         let bytes = encode(&superblock);
@@ -183,7 +185,7 @@ fn what_is_not_an_array_yet_is_an_incompatible_feature() {
         sample().slots.into_iter().map(|record| SlotEntry { state: SlotState::Active, ..record }).collect();
     let new = Superblock { is_clean: false, slots, ..sample() };
     for (initialising, features, flags) in
-        [(None, 2, 0), (Some(Allocation::Full), 10, 0), (Some(Allocation::Sparse), 10, 2)]
+        [(None, 34, 0), (Some(Allocation::Full), 42, 0), (Some(Allocation::Sparse), 42, 2)]
     {
         let superblock = Superblock { initialising, ..new.clone() };
         let bytes = encode(&superblock);
@@ -199,7 +201,7 @@ fn what_is_not_an_array_yet_is_an_incompatible_feature() {
 
 #[test]
 fn sectors_that_are_larger_than_the_smallest_are_an_incompatible_feature() {
-    for (size, features, code) in [(512, 2, 0), (1024, 18, 1), (2048, 18, 2), (4096, 18, 3)] {
+    for (size, features, code) in [(512, 34, 0), (1024, 50, 1), (2048, 50, 2), (4096, 50, 3)] {
         let superblock = Superblock { sector_size: Bytes(size), ..sample() };
         let bytes = encode(&superblock);
         assert_eq!((bytes[16], bytes[265]), (features, code), "{size} bytes");
@@ -252,7 +254,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[34]), Err(SuperblockError::UnknownFeatures { flags: 32 }));
+    assert_eq!(changed(16, &[98]), Err(SuperblockError::UnknownFeatures { flags: 64 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -265,9 +267,10 @@ fn what_is_wrong_is_told_apart() {
         (137, &[65], "number of members"),
         (138, &[6], "level"),
         (139, &[4], "level"),
-        (16, &[3], "features: a bitmap and a log"),
-        (16, &[4], "integrity without a log"),
-        (16, &[5], "integrity without a log"),
+        (16, &[2], "list of features, which lacks bad blocks,"),
+        (16, &[35], "features: a bitmap and a log"),
+        (16, &[36], "integrity without a log"),
+        (16, &[37], "integrity without a log"),
         (142, &[2], "bytes 142 and 143"),
         (143, &[1], "bytes 142 and 143"),
         (160, &[0; 8], "area table"),
@@ -277,11 +280,13 @@ fn what_is_wrong_is_told_apart() {
         (192, &[1], "area table"),
         (200, &[0; 8], "area table"),
         (232, &[0; 8], "area table"),
+        (312, &[0; 8], "area table"),
+        (322, &[2], "area table"),
         (216, &[0; 8], "epoch"),
         (216, &[0xff; 8], "epoch"),
         (224, &[0xff; 8], "revision"),
-        (16, &[10], "state of an array that is initialising"),
-        (16, &[18], "sector size"),
+        (16, &[42], "state of an array that is initialising"),
+        (16, &[50], "sector size"),
         (265, &[3], "sector size"),
         (264, &[0], "scrub"),
         (264, &[4], "scrub"),

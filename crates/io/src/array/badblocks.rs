@@ -1,0 +1,92 @@
+//! The members' lists of bad blocks while no engine has them: reading them when the array is opened, and writing those
+//! that change before there is one; blocking, over any [`Disk`].
+
+use rustix::io::Errno;
+use smallvec::smallvec;
+
+use super::blocking::{flush, perform, run};
+use super::error::RecoverError;
+use super::losses::Losses;
+use crate::Error;
+use crate::buf::Buf;
+use crate::disk::{Disk, DiskError, DiskOp, OpKind};
+use crate::format::BLOCK;
+use crate::format::badblocks::{BadBlocks, COPY_BYTES, Damaged, Found};
+use crate::format::superblock::Superblock;
+use crate::member::Member;
+
+/// The members' lists, by slot. A member whose list is damaged in both of its copies is given up: nobody knows what it
+/// lacks.
+///
+/// # Errors
+/// When the array can't do without such a member.
+pub(super) fn read_lists(
+    disk: &mut impl Disk,
+    superblocks: &[Option<Superblock>],
+    losses: &mut Losses,
+) -> Result<Vec<BadBlocks>, RecoverError> {
+    let mut lists = vec![BadBlocks::default(); superblocks.len()];
+    for own in superblocks.iter().flatten().filter(|_| !planted!(BadBlocksUnread)) {
+        let copies = [read_copy(disk, own, 0)?, read_copy(disk, own, 1)?];
+        match BadBlocks::newest(copies) {
+            Ok(list) => lists[own.slot.index()] = list,
+            Err(damaged) => {
+                let op = read(own, 0, &mut Buf::zeroed(BLOCK.bytes())).info();
+                tracing::error!("{}: {damaged}", losses.path(own.slot).display());
+                losses.give_up(DiskError::Io { op, errno: Errno::UCLEAN }.into())?;
+            }
+        }
+    }
+    Ok(lists)
+}
+
+/// Reads a copy: its first block, and then, if it is longer, all of it.
+fn read_copy(disk: &mut impl Disk, own: &Superblock, copy: usize) -> Result<Found, Error> {
+    let blocks = own.areas.data_sectors().0 / BLOCK.0;
+    let mut size = BLOCK.bytes();
+    loop {
+        let mut buf = Buf::zeroed(size);
+        let op = read(own, copy, &mut buf);
+        if let Some(error) = run(disk, [op])?.into_iter().next() {
+            return if matches!(error, DiskError::TimedOut { .. }) { Err(error.into()) } else { Ok(Found::Damaged) };
+        }
+        match BadBlocks::decode(buf.as_ref(), own.member, blocks) {
+            Found::Short(needed) => size = needed,
+            found => return Ok(found),
+        }
+    }
+}
+
+fn read(own: &Superblock, copy: usize, buf: &mut Buf) -> DiskOp {
+    let (offset, len) = (own.areas.bad_blocks_copy(copy), buf.len());
+    DiskOp { tag: 0, member: own.slot, kind: OpKind::Read, offset, segments: smallvec![buf.lease_write(0..len)] }
+}
+
+/// The list of a member that is open alone.
+///
+/// # Errors
+/// [`Damaged`].
+pub fn load_bad_blocks(member: &Member, own: &Superblock) -> Result<BadBlocks, Damaged> {
+    let blocks = own.areas.data_sectors().0 / BLOCK.0;
+    let copy = |copy| match member.peek(own.areas.bad_blocks_copy(copy), COPY_BYTES) {
+        Ok(bytes) => BadBlocks::decode(&bytes, own.member, blocks),
+        Err(_) => Found::Damaged,
+    };
+    BadBlocks::newest([copy(0), copy(1)])
+}
+
+/// Writes a member's list, durably, after all that was written to the member before.
+///
+/// # Errors
+/// When the member fails.
+pub(super) fn write_list(disk: &mut impl Disk, own: &Superblock, list: &mut BadBlocks) -> Result<(), Error> {
+    let bytes = list.encode_next(own.member);
+    // The other copy is durable before one is overwritten.
+    for copy in 0..2 {
+        perform(disk, [flush(own.slot)])?;
+        let offset = own.areas.bad_blocks_copy(copy);
+        let segments = smallvec![bytes.lease_read(0..bytes.len())];
+        perform(disk, [DiskOp { tag: 0, member: own.slot, kind: OpKind::Write, offset, segments }])?;
+    }
+    perform(disk, [flush(own.slot)])
+}

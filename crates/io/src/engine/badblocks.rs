@@ -1,0 +1,298 @@
+//! The members' lists of bad blocks: which of their sectors do not have their content.
+//!
+//! A sweep that can't compute what a member is to hold takes that into the member's list, and goes on. What is *absent*
+//! is never read: to whoever plans it is as if the member failed to read it. What is *unread* is read all the same, as
+//! a medium may change its mind; that it is in the list is for administrators. What is written leaves the list.
+//!
+//! Invariants:
+//! - A list that has more in it is durable before anything on record relies on what the sweep made.
+//! - A list from which something was taken out is durable only after the content that was written there, and before the
+//!   write counts as in place.
+//! - One copy of a list is durable before the other is overwritten.
+//!
+//! It does not know who writes or why.
+
+use std::cell::{Cell, Ref, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
+
+use uraid_layout::plan::Extent;
+use uraid_layout::{Bytes, Cell as Unit, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
+use uuid::Uuid;
+
+use super::members::Members;
+use super::operations::Purpose;
+use super::tasks::Waiters;
+use crate::buf::Buf;
+use crate::disk::{OpKind, Segments};
+use crate::format::badblocks::{BadBlocks, Full, Lack};
+use crate::format::superblock::Superblock;
+use crate::lost;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct BadLists {
+    /// By slot, and one more for the seat; none for members that are missing from the start.
+    places: RefCell<Vec<Option<Place>>>,
+    /// Whether any list has anything in it.
+    has_any: Cell<bool>,
+    /// What clients have lost, as long as neither the lists nor who is missing change.
+    lost: RefCell<Option<Known>>,
+    /// A task is writing lists.
+    is_writing: Cell<bool>,
+    written: Waiters,
+}
+
+/// What clients have lost without these members.
+type Known = (MemberSet, Rc<[Range<Lba>]>);
+
+/// Parity that a write can't keep in agreement, and does not have to.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LostParity {
+    pub(super) members: MemberSet,
+    pub(super) sectors: Vec<(MemberIndex, Range<DiskSector>)>,
+}
+
+#[derive(Debug)]
+struct Place {
+    member: Uuid,
+    /// Where the copies are.
+    copies: [Bytes; 2],
+    list: BadBlocks,
+    /// The member does not have it as it is.
+    is_dirty: bool,
+}
+
+impl BadLists {
+    /// Empty lists of the members with these superblocks.
+    pub(super) fn new<'a>(superblocks: impl Iterator<Item = Option<&'a Superblock>>) -> Self {
+        let places = superblocks.map(|own| own.map(|own| Place::new(own, BadBlocks::default()))).chain([None]);
+        Self {
+            places: RefCell::new(places.collect()),
+            has_any: Cell::new(false),
+            lost: RefCell::default(),
+            is_writing: Cell::new(false),
+            written: Waiters::default(),
+        }
+    }
+
+    /// What the members have, by slot.
+    pub(super) fn restart(&self, lists: Vec<BadBlocks>) {
+        for (place, list) in self.places.borrow_mut().iter_mut().zip(lists) {
+            place.iter_mut().for_each(|place| place.list.clone_from(&list));
+        }
+        self.look();
+    }
+
+    /// Takes another member at a slot, or at the seat beyond them.
+    pub(super) fn replace(&self, own: &Superblock, list: BadBlocks) {
+        self.places.borrow_mut()[own.slot.index()] = Some(Place::new(own, list));
+        self.look();
+    }
+
+    /// Lets the members in two places change them.
+    pub(super) fn exchange(&self, one: MemberIndex, other: MemberIndex) {
+        if !planted!(BadBlocksStay) {
+            self.places.borrow_mut().swap(one.index(), other.index());
+        }
+        self.look();
+    }
+
+    /// The array's sectors that nobody has without the `missing` members: see [`lost`](crate::lost::lost).
+    pub(super) fn lost(&self, geometry: &Geometry, missing: MemberSet) -> Rc<[Range<Lba>]> {
+        let known = &mut *self.lost.borrow_mut();
+        if let Some((_, lost)) = known.as_ref().filter(|(without, _)| *without == missing) {
+            return Rc::clone(lost);
+        }
+        let list = |member| self.of(member).map(|list| list.clone()).unwrap_or_default();
+        let lost: Rc<[_]> = if self.is_empty() { Rc::default() } else { lost(geometry, missing, &list).into() };
+        *known = Some((missing, Rc::clone(&lost)));
+        lost
+    }
+
+    /// Takes note of a change.
+    fn look(&self) {
+        *self.lost.borrow_mut() = None;
+        self.has_any.set(self.places.borrow().iter().flatten().any(|place| !place.list.is_empty()));
+    }
+
+    /// Whether all members have everything.
+    pub(super) fn is_empty(&self) -> bool {
+        !self.has_any.get()
+    }
+
+    /// The list of the member in a slot.
+    pub(super) fn of(&self, member: MemberIndex) -> Option<Ref<'_, BadBlocks>> {
+        Ref::filter_map(self.places.borrow(), |places| Some(&places.get(member.index())?.as_ref()?.list)).ok()
+    }
+
+    /// The runs of sectors within these that are in a member's list for a reason.
+    pub(super) fn within(&self, member: MemberIndex, sectors: Range<DiskSector>, lack: Lack) -> Vec<Range<DiskSector>> {
+        if self.is_empty() {
+            return Vec::new();
+        }
+        self.of(member).map_or_else(Vec::new, |list| list.within(sectors, lack).collect())
+    }
+
+    /// Whether any of these sectors is in the member's list.
+    pub(super) fn touches(&self, member: MemberIndex, sectors: &Range<DiskSector>) -> bool {
+        !self.is_empty() && self.of(member).is_some_and(|list| list.touches(sectors))
+    }
+
+    /// The parity of what is to be written that is in its members' lists, where that is all of the parity that is theirs:
+    /// a write that can't keep it in agreement does without. None: there is no such parity, or something else of these
+    /// members is to be written.
+    pub(super) fn lost_parity(&self, geometry: &Geometry, extents: &[Extent]) -> Option<LostParity> {
+        let (mut lost, mut kept) = (LostParity::default(), MemberSet::EMPTY);
+        for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {
+            let Piece { stripe, cell, start, len } = piece;
+            let groups = geometry.map(stripe).groups().iter().filter(|group| group.data.contains(&cell));
+            for parity in groups.map(|group| group.parity) {
+                let (member, sector) = (geometry.member(parity), geometry.sector(stripe, parity).0 + start.0);
+                let sectors = DiskSector(sector)..DiskSector(sector + len.0);
+                if self.covers(member, &sectors) {
+                    lost.members = lost.members.with(member);
+                    lost.sectors.push((member, sectors));
+                } else {
+                    kept = kept.with(member);
+                }
+            }
+            kept = kept.with(geometry.member(cell));
+        }
+        let is_apart = lost.members.minus(kept) == lost.members;
+        (!lost.members.is_empty() && is_apart && !planted!(ParityNeeded)).then_some(lost)
+    }
+
+    /// Whether all of these sectors are in a member's list.
+    fn covers(&self, member: MemberIndex, sectors: &Range<DiskSector>) -> bool {
+        let runs = [Lack::Absent, Lack::Unread].into_iter().flat_map(|lack| self.within(member, sectors.clone(), lack));
+        runs.map(|run| run.end.0 - run.start.0).sum::<u64>() == sectors.end.0 - sectors.start.0
+    }
+
+    /// Takes sectors into a member's list.
+    ///
+    /// # Errors
+    /// [`Full`].
+    pub(super) fn add(&self, member: MemberIndex, sectors: Range<DiskSector>, lack: Lack) -> Result<(), Full> {
+        let mut places = self.places.borrow_mut();
+        let Some(place) = places[member.index()].as_mut() else { return Ok(()) };
+        let is_in = place.list.within(sectors.clone(), lack).eq([sectors.clone()]);
+        place.is_dirty |= !is_in;
+        let added = place.list.add(sectors, lack);
+        drop(places);
+        self.look();
+        added
+    }
+
+    /// Takes sectors out of a member's list that were written; whether any was in it.
+    pub(super) fn remove(&self, member: MemberIndex, sectors: Range<DiskSector>) -> bool {
+        self.take_out(member, |list| list.remove(sectors))
+    }
+
+    /// Takes sectors out of a member's list that were read after all.
+    pub(super) fn note_read(&self, member: MemberIndex, sectors: Range<DiskSector>) {
+        if !self.is_empty() {
+            self.take_out(member, |list| list.remove_unread(sectors));
+        }
+    }
+
+    fn take_out(&self, member: MemberIndex, take_out: impl FnOnce(&mut BadBlocks) -> bool) -> bool {
+        let has_changed = self.places.borrow_mut()[member.index()].as_mut().is_some_and(|place| {
+            let has_changed = take_out(&mut place.list);
+            place.is_dirty |= has_changed;
+            has_changed
+        });
+        if has_changed {
+            self.look();
+        }
+        has_changed
+    }
+
+    /// Makes the lists durable that have changed, after everything that was written to their members before. Who fails
+    /// that is returned.
+    pub(super) async fn keep(&self, members: &Members) -> MemberSet {
+        while self.is_writing.get() {
+            self.written.wait(&members.tasks).await;
+        }
+        let dirty = self.dirty().minus(members.missing());
+        let dirty = if members.twin().is_some() { dirty } else { dirty.minus(members.seat().into_iter().collect()) };
+        if dirty.is_empty() {
+            return MemberSet::EMPTY;
+        }
+        self.is_writing.set(true);
+        let failed = self.write(members, dirty).await;
+        self.is_writing.set(false);
+        self.written.wake(&members.tasks);
+        failed
+    }
+
+    async fn write(&self, members: &Members, dirty: MemberSet) -> MemberSet {
+        // What changes from now on is for the next time: what was taken out up to now is written, and the flush covers
+        // that.
+        let blocks: Vec<(MemberIndex, [Bytes; 2], Buf)> = {
+            let mut places = self.places.borrow_mut();
+            let next = |member: MemberIndex| {
+                let place = places[member.index()].as_mut().expect("a list that has changed is there");
+                place.is_dirty = false;
+                (member, place.copies, place.list.encode_next(place.member))
+            };
+            dirty.iter().map(next).collect()
+        };
+        let mut failed = MemberSet::EMPTY;
+        for copy in 0..2 {
+            let is_early = [planted!(BadBlocksEarly), planted!(BadBlocksUnflushed)][copy];
+            if !is_early {
+                failed = failed.union(flush(members, dirty).await);
+            }
+            members.operations.begin_call(Purpose::Other);
+            for (member, copies, block) in &blocks {
+                let segments = smallvec::smallvec![block.lease_read(0..block.len())];
+                members.operations.call(*member, OpKind::Write, copies[copy], segments);
+            }
+            failed = failed.union(members.operations.end_call().await.failed);
+        }
+        dirty.iter().filter(|&member| !members.is_seat(member)).for_each(|member| members.note_written(member));
+        failed
+    }
+
+    /// The places whose members do not have their list as it is.
+    fn dirty(&self) -> MemberSet {
+        let places = self.places.borrow();
+        let dirty = (0..).zip(places.iter()).filter(|(_, place)| place.as_ref().is_some_and(|place| place.is_dirty));
+        dirty.map(|(index, _)| MemberIndex(index)).collect()
+    }
+}
+
+impl Place {
+    fn new(own: &Superblock, list: BadBlocks) -> Self {
+        let copies = [0, 1].map(|copy| own.areas.bad_blocks_copy(copy));
+        Self { member: own.member, copies, list, is_dirty: false }
+    }
+}
+
+/// Columns of a unit.
+struct Piece {
+    stripe: StripeId,
+    cell: Unit,
+    start: Sectors,
+    len: Sectors,
+}
+
+/// The units that an extent has something of.
+fn units<'a>(geometry: &'a Geometry, extent: &Extent) -> impl Iterator<Item = Piece> + 'a {
+    let (mut at, end) = (extent.lba.0, extent.lba.0 + extent.content.len.0);
+    std::iter::from_fn(move || {
+        let (stripe, unit, start) = geometry.split(Lba(at));
+        let len = Sectors((geometry.chunk().0 - start.0).min(end.saturating_sub(at)));
+        at += len.0;
+        (len.0 > 0).then(|| Piece { stripe, cell: geometry.map(stripe).cell(unit), start, len })
+    })
+}
+
+async fn flush(members: &Members, whom: MemberSet) -> MemberSet {
+    members.operations.begin_call(Purpose::Other);
+    for member in whom.iter() {
+        members.operations.call(member, OpKind::Flush, Bytes(0), Segments::new());
+    }
+    members.operations.end_call().await.failed
+}

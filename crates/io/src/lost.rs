@@ -1,0 +1,70 @@
+//! What lists of bad blocks mean for clients: which of the array's sectors nobody has.
+//!
+//! A sector that its member lacks is not lost as long as the other members can make up for it; it is made good when it
+//! is read, or by a scrub.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use uraid_layout::repair::Repair;
+use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Owner};
+
+use crate::format::BLOCK;
+use crate::format::badblocks::{BadBlocks, Lack};
+
+/// The array's sectors that nobody has, ascending, where `missing` members are not there or don't have their content
+/// yet, and the others lack what is in their lists. A missing member's list counts for nothing; what is lost because
+/// too many are missing is not told.
+#[must_use]
+pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) -> BadBlocks) -> Vec<Range<Lba>> {
+    let present = geometry.all_members().minus(missing);
+    let lists: BTreeMap<MemberIndex, BadBlocks> = present.iter().map(|member| (member, list(member))).collect();
+    let mut repairs: Vec<Repair> = Vec::new();
+    let mut lost: Vec<Range<Lba>> = Vec::new();
+    for (&member, list) in &lists {
+        let runs = [Lack::Absent, Lack::Unread].into_iter().flat_map(|lack| list.all(lack));
+        for sectors in runs.flat_map(blocks) {
+            let at = Location { member, sector: sectors.start };
+            let (Some(Owner::Data(lba)), Some((stripe, cell, start))) = (geometry.owner(at), geometry.cell_at(at))
+            else {
+                continue;
+            };
+            let len = sectors.end.0 - sectors.start.0;
+            let lacks = |cell: &Cell| {
+                let from = geometry.sector(stripe, *cell).0 + start.0;
+                let sectors = DiskSector(from)..DiskSector(from + len);
+                lists.get(&geometry.member(*cell)).is_some_and(|list| list.touches(&sectors))
+            };
+            let cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
+            let lacking: MemberSet = cells.filter(lacks).map(|cell| geometry.member(cell)).collect();
+            let without = missing.union(lacking);
+            let known = repairs.iter().position(|repair| repair.failed() == without);
+            let known = known.unwrap_or_else(|| {
+                repairs.push(Repair::partial(geometry, without));
+                repairs.len() - 1
+            });
+            if !repairs[known].has(geometry, stripe, cell) {
+                lost.push(lba..Lba(lba.0 + len));
+            }
+        }
+    }
+    lost.sort_by_key(|range| range.start);
+    lost.dedup_by(|next, last| {
+        let is_adjacent = next.start <= last.end;
+        if is_adjacent {
+            last.end = last.end.max(next.end);
+        }
+        is_adjacent
+    });
+    lost
+}
+
+/// Cuts a run of sectors at blocks.
+fn blocks(run: Range<DiskSector>) -> impl Iterator<Item = Range<DiskSector>> {
+    let mut at = run.start.0;
+    std::iter::from_fn(move || {
+        let start = at;
+        at = (start / BLOCK.0 * BLOCK.0 + BLOCK.0).min(run.end.0);
+        (start < at).then_some(DiskSector(start)..DiskSector(at))
+    })
+}

@@ -1,0 +1,367 @@
+//! Lists of bad blocks: what can't be computed is an error and nothing else is, until it is written or can be computed
+//! after all; whatever stops the array meanwhile.
+
+use uraid_io::array::recover;
+use uraid_io::disk::{MemDisk, Order};
+use uraid_io::engine::{Command, EngineError};
+use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
+use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
+use uraid_layout::{Bytes, DiskSector, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
+
+use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
+use crate::recovery::{Members, assembled, superblock};
+use crate::replace::{assert_replaced, replacement};
+use crate::support::{
+    RAID5, Random, Shape, TestEngine, assert_encoded, noise, read, rm2, run, shapes, size, small, write,
+};
+
+/// The sectors that a member's list has, for a reason, as runs.
+fn listed(engine: &TestEngine, member: u8, lack: Lack) -> Vec<(u64, u64)> {
+    let list = engine.bad_blocks(MemberIndex(member)).expect("it has a list");
+    list.all(lack).map(|run| (run.start.0, run.end.0)).collect()
+}
+
+/// The list that a member durably has.
+fn durable(engine: &TestEngine, member: MemberIndex) -> BadBlocks {
+    let bytes = engine.disk().inner.member(member).expect("present");
+    let areas = superblock(bytes).areas;
+    let copy = |copy: u64| {
+        let at = size(Bytes(areas.bad_blocks.offset.0 + copy * COPY_BYTES.0));
+        BadBlocks::decode(&bytes[at..at + size(COPY_BYTES)], superblock(bytes).member, areas.data_sectors().0 / 8)
+    };
+    BadBlocks::newest([copy(0), copy(1)]).expect("a copy is whole")
+}
+
+/// Makes a member unable to read from a byte of its data area on.
+fn spoil(engine: &mut TestEngine, shape: &Shape, member: u8, at: u64, len: u64) {
+    let data = shape.superblocks()[usize::from(member)].areas.data.offset;
+    engine.disk_mut().inner.spoil(MemberIndex(member), Bytes(data.0 + at), Bytes(len));
+}
+
+/// Reads sector by sector: exactly those that are lost are errors, and the others are right.
+fn assert_lost(engine: &mut TestEngine, content: &[u8], lost: &[u64], context: &str) {
+    let step = if engine.superblock().integrity == Integrity::None { 1 } else { 8 };
+    for lba in (0..engine.geometry().capacity().0).step_by(step) {
+        let expected = &content[size(Bytes(lba * 512))..][..step * 512];
+        match read(engine, lba, step as u64) {
+            Ok(bytes) => {
+                assert!(bytes == expected, "{context}: sector {lba} is wrong");
+                assert!(!lost.contains(&lba), "{context}: sector {lba} can't be known");
+            }
+            Err(EngineError::Unreadable { .. }) => assert!(lost.contains(&lba), "{context}: sector {lba} is there"),
+            Err(error) => panic!("{context}: sector {lba}: {error}"),
+        }
+    }
+    let told: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
+    assert_eq!(told, lost, "{context}: what it says");
+}
+
+fn all_of(lost: std::ops::Range<u64>) -> Vec<u64> {
+    lost.collect()
+}
+
+/// A RAID 5 of four whose member 1 was rebuilt while a block of member 3 could not be read: the parity of stripe 4.
+/// Left-symmetric, so that its data are on 0, 1 and 2. What member 1 is to hold of it can't be computed.
+fn with_a_hole(shape: Shape) -> (TestEngine, Vec<u8>) {
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+    spoil(&mut engine, &shape, 3, 4 * 4096, 4096);
+    drop(run(&mut engine, join).expect("joined"));
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_whole(&engine, "it goes on past what can't be computed");
+    (engine, content)
+}
+
+fn raid5() -> [Shape; 4] {
+    let shape = small(RAID5, 4);
+    [shape, logged(shape), Shape { consistency: Consistency::Bitmap, ..shape }, shape.checked()]
+}
+
+const HOLE: std::ops::Range<u64> = 4 * 24 + 8..4 * 24 + 16;
+
+#[test]
+fn a_rebuild_goes_on_past_what_it_cannot_compute() {
+    for shape in raid5() {
+        let context = format!("{shape:?}");
+        let (mut engine, content) = with_a_hole(shape);
+        assert_eq!(listed(&engine, 1, Lack::Absent), [(32, 40)], "{context}: what it was to get");
+        assert_eq!(listed(&engine, 3, Lack::Unread), [(32, 40)], "{context}: what it would be made of");
+        for member in [0, 1, 3].map(MemberIndex) {
+            assert_eq!(durable(&engine, member), *engine.bad_blocks(member).expect("it has one"), "{context}");
+        }
+        assert_lost(&mut engine, &content, &all_of(HOLE), &context);
+        assert!(states(&engine).iter().all(|&state| state == SlotState::Active), "{context}");
+        assert!(engine.troubles().failing.is_empty(), "{context}: what is lost is told of by itself");
+    }
+}
+
+/// What a new member shows where it lacks something is anything.
+#[test]
+fn what_is_absent_is_not_read_though_the_member_would_give_something() {
+    let (mut engine, content) = with_a_hole(small(RAID5, 4));
+    drop(run(&mut engine, fail(MemberIndex(3))).expect("given up"));
+    assert_lost(&mut engine, &content, &all_of(HOLE), "nobody else is read there");
+}
+
+#[test]
+fn a_write_makes_good_what_it_covers() {
+    for shape in raid5() {
+        let context = format!("{shape:?}");
+        let (mut engine, mut content) = with_a_hole(shape);
+        if shape.integrity == Integrity::None {
+            let new = noise(40, 3);
+            write(&mut engine, HOLE.start + 2, &new).expect("a write needs nothing of what it replaces");
+            content[size(Bytes((HOLE.start + 2) * 512))..][..new.len()].copy_from_slice(&new);
+            let left: Vec<u64> = HOLE.filter(|lba| !(2..5).contains(&(lba - HOLE.start))).collect();
+            assert_lost(&mut engine, &content, &left, &context);
+            assert_eq!(listed(&engine, 1, Lack::Absent), [(32, 34), (37, 40)], "{context}");
+        }
+        let new = noise(41, 8);
+        write(&mut engine, HOLE.start, &new).expect("written");
+        content[size(Bytes(HOLE.start * 512))..][..new.len()].copy_from_slice(&new);
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_lost(&mut engine, &content, &[], &context);
+        for member in (0..4).map(MemberIndex) {
+            assert!(durable(&engine, member).is_empty(), "{context}: member {member} has everything");
+        }
+        assert_encoded(&engine, &content, &context);
+    }
+}
+
+/// The parity is lost and can't be computed: nothing would be kept by refusing the write.
+#[test]
+fn what_is_not_lost_of_a_stripe_is_written_all_the_same() {
+    for shape in raid5() {
+        let context = format!("{shape:?}");
+        let (mut engine, mut content) = with_a_hole(shape);
+        let new = noise(42, 8);
+        write(&mut engine, 4 * 24, &new).expect("only the parity can't be kept");
+        content[4 * 24 * 512..][..new.len()].copy_from_slice(&new);
+        assert_lost(&mut engine, &content, &all_of(HOLE), &context);
+        assert_eq!(listed(&engine, 3, Lack::Absent), [(32, 40)], "{context}: what it has is of before");
+        // It can be read again, and says nothing any more.
+        engine.disk_mut().inner.clear_spoilt();
+        assert_lost(&mut engine, &content, &all_of(HOLE), &context);
+        engine.start_scrub(ScrubMode::Repair, StripeId(0)).expect("started");
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_lost(&mut engine, &content, &all_of(HOLE), &context);
+        write(&mut engine, HOLE.start, &new).expect("written");
+        content[size(Bytes(HOLE.start * 512))..][..new.len()].copy_from_slice(&new);
+        assert_lost(&mut engine, &content, &[], &context);
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_encoded(&engine, &content, &context);
+    }
+}
+
+#[test]
+fn a_scrub_or_a_read_makes_good_what_can_be_computed_after_all() {
+    for shape in raid5() {
+        for is_scrub in [true, false] {
+            let context = format!("{shape:?}, {is_scrub}");
+            let (mut engine, content) = with_a_hole(shape);
+            engine.disk_mut().inner.clear_spoilt();
+            if is_scrub {
+                engine.start_scrub(ScrubMode::Repair, StripeId(0)).expect("started");
+            } else {
+                read(&mut engine, HOLE.start, 8).expect("the others can be read again");
+            }
+            drop(run(&mut engine, Command::Flush).expect("flushed"));
+            while engine.scrub().is_some_and(|scrub| scrub.is_running) {
+                engine.tick();
+                engine.turn(&mut Vec::new()).expect("memory does not break");
+            }
+            drop(run(&mut engine, Command::Close).expect("closed"));
+            assert_lost(&mut engine, &content, &[], &context);
+            assert!(durable(&engine, MemberIndex(1)).is_empty(), "{context}");
+            assert_encoded(&engine, &content, &context);
+        }
+    }
+}
+
+/// What a rebuild found is known after a stop, clean or not.
+#[test]
+fn the_lists_are_there_after_a_stop() {
+    for shape in raid5() {
+        for is_clean in [true, false] {
+            let context = format!("{shape:?}, {is_clean}");
+            let (mut engine, content) = with_a_hole(shape);
+            if is_clean {
+                drop(run(&mut engine, Command::Close).expect("closed"));
+            }
+            let left = engine.disk().cut(&mut Random(3));
+            let mut engine = reopened(&shape, &left);
+            // Of what was dirty without a log parity is made anew; what is absent is not data.
+            assert_lost(&mut engine, &content, &all_of(HOLE), &context);
+        }
+    }
+}
+
+/// Opens what is left of [`with_a_hole`].
+fn reopened(shape: &Shape, left: &Members) -> TestEngine {
+    let used = shape.geometry().used_sectors().bytes();
+    let mut disk = MemDisk::new(left.clone(), Order::Fifo);
+    // The medium is as it was.
+    let data = shape.superblocks()[3].areas.data.offset;
+    disk.spoil(MemberIndex(3), Bytes(data.0 + 4 * 4096), Bytes(4096));
+    let watch = crate::support::watch::Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
+    let assembled = assembled(watch, left);
+    let is_torn = assembled.needs_recovery();
+    let assembled = if is_torn { recover(assembled, |_| ()).expect("recovered") } else { assembled };
+    assembled.into_engine().expect("an engine")
+}
+
+/// Two members of RM2 are lost, and a sector of a third can't be read: what can be computed is.
+#[test]
+fn of_two_lost_members_only_what_cannot_be_computed_is_lost() {
+    for shape in [small(rm2(3, Placement::Adjacent), 7), logged(small(rm2(3, Placement::Adjacent), 7))] {
+        for (first, second) in [(0, 1), (2, 5), (0, 6)].map(|(a, b)| (MemberIndex(a), MemberIndex(b))) {
+            let context = format!("{shape:?}, {first} and {second}");
+            let (mut engine, content) = filled(shape, Order::Fifo);
+            for slot in [first, second] {
+                drop(run(&mut engine, fail(slot)).expect("given up"));
+            }
+            spoil(&mut engine, &shape, 3, 4 * 4096, 4096);
+            for slot in [first, second] {
+                let join = new_member(&mut engine, &shape, slot, slot.0);
+                drop(run(&mut engine, join).expect("joined"));
+            }
+            drop(run(&mut engine, Command::Flush).expect("flushed"));
+            assert_whole(&engine, &context);
+            // What is lost is at most one column of each parity group that needs the sector: what it says is so.
+            let lost: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
+            assert!(lost.len() <= 3 * 8, "{context}: {lost:?}");
+            assert_lost(&mut engine, &content, &lost, &context);
+        }
+    }
+}
+
+#[test]
+fn a_copy_goes_on_past_what_nobody_has_and_takes_its_list_along() {
+    for shape in [small(Level::Raid0, 3), logged(small(Level::Raid0, 3))] {
+        let context = format!("{shape:?}");
+        let slot = MemberIndex(1);
+        let (mut engine, mut content) = filled(shape, Order::Fifo);
+        spoil(&mut engine, &shape, 1, 4 * 4096, 4096);
+        let replace = replacement(&mut engine, &shape, slot, 1);
+        drop(run(&mut engine, replace).expect("begun"));
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_replaced(&engine, slot, 1, &context);
+        assert_eq!(listed(&engine, 1, Lack::Absent), [(32, 40)], "{context}");
+        assert_eq!(durable(&engine, slot), *engine.bad_blocks(slot).expect("it has one"), "{context}");
+        let at = 4 * 3 * 8 + 8;
+        assert_lost(&mut engine, &content, &all_of(at..at + 8), &context);
+        let new = noise(43, 8);
+        write(&mut engine, at, &new).expect("written");
+        content[size(Bytes(at * 512))..][..new.len()].copy_from_slice(&new);
+        assert_lost(&mut engine, &content, &[], &context);
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_encoded(&engine, &content, &context);
+    }
+}
+
+/// More than a list has room for, of a member that is rebuilt: it stops, says so, and goes on when there is room.
+#[test]
+fn a_list_that_is_full_stops_the_rebuild() {
+    let shape = Shape { chunks: ENTRIES_MAX as u64 + 100, ..small(Level::Raid1, 2) };
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+    spoil(&mut engine, &shape, 0, 0, shape.chunks * 4096);
+    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+    drop(run(&mut engine, join).expect("joined"));
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    let progress = engine.rebuilding().expect("it can't go on");
+    assert!(progress.stuck.is_some(), "{progress:?}");
+    assert_eq!(engine.bad_blocks(MemberIndex(1)).expect("a list").len(), ENTRIES_MAX);
+    let half = content.len() / 2 / 4096 * 4096;
+    write(&mut engine, 0, &content[..half]).expect("written");
+    for _ in 0..200 {
+        engine.tick();
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+    }
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_whole(&engine, "half of it has room");
+    let lost = all_of(half as u64 / 512..engine.geometry().capacity().0);
+    assert_eq!(engine.lost().to_vec(), [Lba(lost[0])..Lba(lost[lost.len() - 1] + 1)]);
+}
+
+/// A copy of a list is lost, then both.
+#[test]
+fn a_list_is_read_from_either_copy_and_a_member_without_any_is_given_up() {
+    let shape = logged(small(RAID5, 4));
+    let (mut engine, content) = with_a_hole(shape);
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    let left = engine.disk().cut(&mut Random(3));
+    let at = shape.superblocks()[1].areas.bad_blocks.offset;
+    for damaged in [vec![0], vec![1], vec![0, 1]] {
+        let mut left = left.clone();
+        for copy in &damaged {
+            let bytes = left[1].as_mut().expect("present");
+            bytes[size(Bytes(at.0 + copy * COPY_BYTES.0)) + 70] ^= 1;
+        }
+        let is_lost = damaged.len() == 2;
+        let mut engine = reopened(&shape, &left);
+        let missing = if is_lost { MemberSet::EMPTY.with(MemberIndex(1)) } else { MemberSet::EMPTY };
+        assert_eq!(engine.missing(), missing, "copies {damaged:?}");
+        if is_lost {
+            let error = read(&mut engine, HOLE.start, 8).expect_err("neither the member nor the parity is there");
+            assert!(matches!(error, EngineError::Unreadable { .. }), "{error}");
+        } else {
+            assert_lost(&mut engine, &content, &all_of(HOLE), &format!("copies {damaged:?}"));
+        }
+    }
+}
+
+/// One member is lost and another one can't read a block, on every level.
+#[test]
+fn nothing_is_lost_that_others_have() {
+    for shape in shapes().into_iter().filter(|shape| shape.geometry().tolerance() > 0) {
+        let context = format!("{shape:?}");
+        let (mut engine, content) = filled(shape, Order::Seeded(5));
+        drop(run(&mut engine, fail(MemberIndex(0))).expect("given up"));
+        spoil(&mut engine, &shape, 1, 4096, 4096);
+        let join = new_member(&mut engine, &shape, MemberIndex(0), 7);
+        drop(run(&mut engine, join).expect("joined"));
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_whole(&engine, &context);
+        let lost: Vec<u64> = engine.lost().iter().flat_map(|range| range.start.0..range.end.0).collect();
+        assert_lost(&mut engine, &content, &lost, &context);
+        // A block of each of the two members, where nobody else makes up for it.
+        let most = if shape.geometry().tolerance() > 1 { 0 } else { 16 };
+        assert!(lost.len() <= most && listed(&engine, 0, Lack::Absent).len() * 16 <= most, "{context}: {lost:?}");
+        // A write of all makes all good.
+        write(&mut engine, 0, &content).expect("written");
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_lost(&mut engine, &content, &[], &context);
+        assert_encoded(&engine, &content, &context);
+        assert!(durable(&engine, MemberIndex(0)).is_empty(), "{context}");
+    }
+}
+
+/// Without a log parity is made anew after an unclean stop, but not from what is absent.
+#[test]
+fn parity_is_not_computed_from_what_is_absent() {
+    let shape = Shape { consistency: Consistency::Bitmap, ..small(RAID5, 4) };
+    let (mut engine, content) = with_a_hole(shape);
+    // Its region is dirty when the power fails.
+    drop(
+        run(
+            &mut engine,
+            Command::Write { lba: Lba(5 * 24), buf: crate::support::buf(&content[5 * 24 * 512..][..4096]), fua: true },
+        )
+        .expect("written"),
+    );
+    let mut left = engine.disk().cut(&mut Random(9));
+    let mut engine = reopened(&shape, &left);
+    assert_eq!(listed(&engine, 3, Lack::Absent), [(32, 40)], "the parity of what is absent is nothing");
+    assert_lost(&mut engine, &content, &all_of(HOLE), "opened");
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    left = engine.disk().cut(&mut Random(9));
+    left[2] = None;
+    let mut engine = reopened(&shape, &left);
+    for lba in HOLE {
+        assert!(read(&mut engine, lba, 1).is_err(), "sector {lba} would be made up");
+    }
+    let sectors = DiskSector(32)..DiskSector(40);
+    assert!(engine.bad_blocks(MemberIndex(1)).expect("a list").touches(&sectors));
+}
