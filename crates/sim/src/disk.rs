@@ -576,6 +576,9 @@ impl World {
             }
             _ => {}
         }
+        if op.kind == OpKind::Read && member.is_unreadable(op.offset, info.len) {
+            return Err(DiskError::Io { op: info, errno: Errno::IO });
+        }
         write.iter().for_each(|&write| member.complete(write));
         mark.iter().for_each(|&mark| member.flush_ends(mark));
         if *fault == Some(Fault::Flipped) {

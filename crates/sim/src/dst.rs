@@ -236,6 +236,14 @@ impl Run {
             self.array.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
             self.report.rotten.logs += u64::from(self.array.rotten_log.is_some());
         }
+        if self.extras.spoils && weather == Weather::Rough && self.array.silent.is_none() && self.own.chance(1, 2) {
+            rot::spoil(&mut found.members, &self.array.scenario.geometry, &mut self.own, trace);
+            self.array.may_lack = true;
+            if let Some(administrator) = &mut self.administrator {
+                administrator.roster.is_spoilt = true;
+            }
+            self.report.rotten.blocks += 1;
+        }
         self.report.counts.lives += 1;
         let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
         let missing = found.verdict.lost();
@@ -270,7 +278,10 @@ impl Run {
             // Members may fail while the log is replayed.
             disk.set_faults(faults);
         }
-        let seen = if !found.verdict.superblock.is_clean && self.aside.chance(1, 3) {
+        // Without a log parity may be wrong before the array is recovered, and whoever only reads it takes it as it is.
+        let is_logged = found.verdict.superblock.consistency == Consistency::Log;
+        let is_telling = is_logged || found.members.iter().all(|(_, member)| !member.is_spoilt());
+        let seen = if !found.verdict.superblock.is_clean && self.aside.chance(1, 3) && is_telling {
             self.array.read_unwritten(&found, &mut self.aside)?
         } else {
             Seen::new()

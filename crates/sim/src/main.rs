@@ -38,7 +38,7 @@ impl Sum {
         let Counts { events, lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, .. } = counts;
         let Counts { lies, unreadable, repaired, only_read, several_regions, hangs, overdue, .. } = counts;
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
-        let Rotten { superblocks, bitmaps, logs, refused } = rotten;
+        let Rotten { superblocks, bitmaps, logs, blocks, refused } = rotten;
         format!(
             "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts \
              ({cuts_in_recovery} in recovery), {recoveries} recoveries, {only_read} looks before one, {degraded} lives \
@@ -47,7 +47,8 @@ impl Sum {
              came back ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs, {copies} copies \
              begun ({replaced} took the place, {promoted} that of a member that failed), {hangs} hangs ({overdue} \
              operations given up), {several_regions} runs of several regions, {superblocks} superblocks, {bitmaps} \
-             bitmaps and {logs} logs that rotted ({refused} members refused for it); {} failed",
+             bitmaps and {logs} logs that rotted ({refused} members refused for it), {blocks} times blocks that could \
+             not be read any more; {} failed",
             self.runs,
             elapsed.as_secs_f64(),
             self.runs as f64 / elapsed.as_secs_f64() / threads as f64,

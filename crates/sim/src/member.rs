@@ -6,7 +6,7 @@
 //! that is still under way may be there after a power cut, or not, for as long as it has not completed.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -49,6 +49,8 @@ pub struct Member {
     clock: u64,
     /// By byte offset, what the program has written to sectors that reads see something else of.
     rotten: BTreeMap<u64, Sector>,
+    /// By byte offset, sectors that the medium does not give back until they are written.
+    unreadable: BTreeSet<u64>,
 }
 
 type Versions = SmallVec<[Version; 2]>;
@@ -170,7 +172,7 @@ impl Member {
     pub fn of(image: Image) -> Self {
         let current = image.clone();
         let (unflushed, writes, rotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { durable: image, current, unflushed, writes, next: 0, clock: 0, rotten }
+        Self { durable: image, current, unflushed, writes, next: 0, clock: 0, rotten, unreadable: BTreeSet::new() }
     }
 
     /// A member that holds a superblock, durably, and zeros.
@@ -260,8 +262,9 @@ impl Member {
     /// # Panics
     /// When the write is not under way.
     pub fn complete(&mut self, id: WriteId) {
-        let len = self.writes[&id].payload.len().0;
+        let (start, len) = (self.writes[&id].offset.0, self.writes[&id].payload.len().0);
         self.take_effect(id, 0..len);
+        self.unreadable.retain(|at| !(start..start + len).contains(at));
         self.clock += 1;
         self.end(id, End::Completed(self.clock), Unseen::Stays);
     }
@@ -328,6 +331,28 @@ impl Member {
     #[must_use]
     pub(crate) fn is_rotten(&self, offset: Bytes, len: Bytes) -> bool {
         self.rotten.range(offset.0..offset.0 + len.0).next().is_some()
+    }
+
+    /// Makes the medium unable to give back what it holds of so many bytes, until they are written.
+    pub(crate) fn spoil(&mut self, offset: Bytes, len: Bytes) {
+        self.unreadable.extend((offset.0..offset.0 + len.0).step_by(SECTOR));
+    }
+
+    /// Makes the medium give back what it holds.
+    pub(crate) fn recuperate(&mut self) {
+        self.unreadable.clear();
+    }
+
+    /// Whether the medium does not give back one of so many bytes.
+    #[must_use]
+    pub(crate) fn is_unreadable(&self, offset: Bytes, len: Bytes) -> bool {
+        self.unreadable.range(offset.0..offset.0 + len.0).next().is_some()
+    }
+
+    /// Whether there is anything that it does not give back.
+    #[must_use]
+    pub(crate) fn is_spoilt(&self) -> bool {
+        !self.unreadable.is_empty()
     }
 
     /// A write from its begin to its completion.
@@ -418,7 +443,7 @@ impl Member {
                 image.set(Bytes(offset), contents[choose(Bytes(offset), contents.len())]);
             }
         }
-        Self::of(image)
+        Self { unreadable: self.unreadable.clone(), ..Self::of(image) }
     }
 
     /// Ends every write under way as the death of the program does that began them: `takes_effect` says for each

@@ -2,6 +2,7 @@
 //! shows only when one looks for it.
 
 mod array;
+mod badblocks;
 mod checksums;
 mod failures;
 mod returning;
@@ -55,6 +56,8 @@ scenes! {
     checksums::damaged_checksums_cost_nothing,
     checksums::a_crash_leaves_checksums_that_agree,
     superblocks::a_damaged_copy_of_a_superblock_is_made_good,
+    badblocks::a_hole_is_known_wherever_the_power_goes,
+    badblocks::a_copy_takes_its_list_along_wherever_the_power_goes,
 }
 
 impl Scene {

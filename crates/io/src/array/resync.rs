@@ -166,8 +166,12 @@ impl<D: Disk> Resync<'_, D> {
             for group in groups(self.geometry, piece.stripe) {
                 let sources: Option<Vec<&[u8]>> = group.data.iter().map(|&cell| piece.content(cell)).collect();
                 let Some(sources) = sources else {
-                    // Copies that nobody can read are what they were.
-                    unknown.extend((group.data.len() > 1).then(|| self.place(piece, group.parity)));
+                    // Of copies that nobody can read one counts should it be read again: they may differ.
+                    let kept = self.source(piece.stripe, group.data[0]);
+                    let is_copy = group.data.len() == 1;
+                    let lost = group.cells().filter(|&cell| if is_copy { cell != kept } else { cell == group.parity });
+                    let lost = lost.filter(|&cell| !self.out().contains(self.geometry.member(cell)));
+                    unknown.extend(lost.map(|cell| self.place(piece, cell)));
                     continue;
                 };
                 let mut parity = Buf::zeroed(piece.len.bytes());
@@ -251,7 +255,7 @@ impl<D: Disk> Resync<'_, D> {
         // No copy is left, and so there is nothing that could be made equal: reading it is an error.
         tracing::error!("{}: {error}; no copy of that can be read", self.losses.path(error.op().member).display());
         piece.forget(cell);
-        Ok(())
+        self.lose(self.place(piece, source), Lack::Unread)
     }
 
     /// Who is neither read nor written.

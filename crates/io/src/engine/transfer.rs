@@ -193,12 +193,23 @@ impl<'a> Transfer<'a> {
         let _ = self.parts.writeback.with(|cache| cache.absent(at, len, wanted));
     }
 
-    /// Plans the part: around members that are lost, that failed a read of it, and, where that can be, that are slow.
+    /// Plans the part, or a shorter one where it can't be had: around members that are lost, that failed a read of it,
+    /// and, where that can be, that are slow.
     ///
     /// # Errors
     /// [`EngineError::Unreadable`]; [`EngineError::Frozen`]: a write may have changed parity and not data, or the other
     /// way round.
     pub(super) fn plan(&mut self) -> Result<(), EngineError> {
+        loop {
+            match self.plan_whole() {
+                // Somebody may have failed since what could not be read was gone around.
+                Err(EngineError::Unreadable { .. }) if self.goal != Goal::Ahead && self.narrow() => {}
+                planned => return planned,
+            }
+        }
+    }
+
+    fn plan_whole(&mut self) -> Result<(), EngineError> {
         let members = &self.parts.members;
         members.check_frozen()?;
         self.consult_cache();

@@ -122,7 +122,8 @@ impl Administrator {
     /// When it has found anything.
     pub(super) fn check_scrub(&mut self, session: &Session<'_>) -> Result<(), Finding> {
         let Some(status) = session.engine.scrub() else { return Ok(()) };
-        let has_failed = self.roster.has_struck || !session.disk.struck().is_empty();
+        let is_spoilt = self.roster.is_spoilt;
+        let has_failed = self.roster.has_struck || !session.disk.struck().is_empty() || is_spoilt;
         let is_over = !status.is_running && status.position.0 == session.engine.geometry().stripes().0;
         if !has_failed && session.superblocks[0].integrity == Integrity::None && status.mismatched > Sectors(0) {
             return Err(Finding::Mismatch { sectors: status.mismatched });

@@ -46,7 +46,9 @@ impl<'a> Doubts<'a> {
         members: &'a Members,
         lists: &'a [BadBlocks],
     ) -> Option<Self> {
-        let may_doubt = superblocks[0].integrity == Integrity::Crc32 || lists.iter().any(|list| !list.is_empty());
+        let may_doubt = superblocks[0].integrity == Integrity::Crc32
+            || lists.iter().any(|list| !list.is_empty())
+            || members.iter().any(|(_, member)| member.is_spoilt());
         may_doubt.then_some(Self { geometry, superblocks, members, lists })
     }
 
@@ -137,11 +139,11 @@ impl<'a> Doubts<'a> {
 /// Whether a block of a member's data area is what its checksum says, where it has one.
 fn is_sound(member: &Member, own: &Superblock, block: u64) -> bool {
     let at = Bytes(own.areas.data.offset.0 + block * BLOCK.bytes().0);
+    if member.is_rotten(at, BLOCK.bytes()) || member.is_unreadable(at, BLOCK.bytes()) {
+        return false;
+    }
     if own.integrity == Integrity::None {
         return true;
-    }
-    if member.is_rotten(at, BLOCK.bytes()) {
-        return false;
     }
     let Some(stored) = stored(member, own, block) else { return true };
     let mut content = [0; 4096];

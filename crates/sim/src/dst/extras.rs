@@ -22,6 +22,8 @@ pub(super) struct Extras {
     pub(super) copies: bool,
     /// Operations on its members are given up after a while, and time passes by the members' clock.
     pub(super) deadlines: Option<Deadlines>,
+    /// Blocks of its members become unreadable between its lives, where it has no checksums.
+    pub(super) spoils: bool,
 }
 
 impl Extras {
@@ -30,7 +32,8 @@ impl Extras {
         let mut random = Random::new(seed ^ APART);
         let (is_wide, rots, copies) = (random.chance(1, 48), random.chance(1, 6), random.chance(1, 4));
         let deadlines = random.chance(1, 6).then(|| draw_deadlines(&mut random));
-        let extras = Self { is_wide, rots, copies, deadlines };
+        let spoils = random.chance(1, 5);
+        let extras = Self { is_wide, rots, copies, deadlines, spoils };
         (extras, random)
     }
 }

@@ -90,6 +90,8 @@ counts! {
         bitmaps,
         /// Sectors of logs.
         logs,
+        /// Times that blocks of data became unreadable.
+        blocks,
         /// Members that were refused, and left out, as their logs had lost something.
         refused,
     }

@@ -44,6 +44,8 @@ pub(super) struct Roster {
     pub(super) unborn: MemberSet,
     /// Members that were exchanged in this life failed operations.
     pub(super) has_struck: bool,
+    /// Blocks became unreadable between its lives.
+    pub(super) is_spoilt: bool,
     /// What was done so far.
     pub(super) changes: Changes,
     /// A member that is gone: there is only a copy from an earlier life.
@@ -66,6 +68,7 @@ impl Roster {
             settled: MemberSet::EMPTY,
             unborn: MemberSet::EMPTY,
             has_struck: false,
+            is_spoilt: false,
             changes: Changes::default(),
             discarded: None,
             contender: None,

@@ -10,8 +10,9 @@ use std::ops::Range;
 use uraid_io::format::log::record::{Header, LogSequence, decode, may_begin};
 use uraid_io::format::superblock::{Area, Consistency, SUPERBLOCK_BYTES, Superblock, positions};
 use uraid_io::format::{BLOCK, BLOCK_BYTES};
-use uraid_layout::{Bytes, MemberIndex, MemberSet, SECTOR_BYTES};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
+use super::audit::{as_cell, exists};
 use super::finding::Finding;
 use super::found::Found;
 use super::report::Rotten;
@@ -20,6 +21,31 @@ use crate::member::Member;
 use crate::members::Members;
 use crate::trace::Trace;
 use uraid_random::Random;
+
+/// Makes a block unreadable of some members, mostly in the same column of one parity stripe; others may be read again.
+pub(super) fn spoil(members: &mut Members, geometry: &Geometry, random: &mut Random, trace: &Trace) {
+    let (stripe, column) = (random.below(geometry.stripes().0), random.below(geometry.chunk().0 / BLOCK.0));
+    for slot in members.present().iter() {
+        if random.chance(1, 4) {
+            members.get_mut(slot).expect("it is present").recuperate();
+        }
+    }
+    for _ in 0..random.within(1, 3) {
+        let (stripe, column) = if random.chance(3, 4) {
+            (stripe, column)
+        } else {
+            (random.below(geometry.stripes().0), random.below(geometry.chunk().0 / BLOCK.0))
+        };
+        let cell = as_cell(random.index(geometry.maps()[0].cells()));
+        let (slot, stripe) = (geometry.member(cell), StripeId(stripe));
+        let Some(member) = members.get_mut(slot).filter(|_| exists(geometry, stripe, cell)) else { continue };
+        let Ok(own) = member.superblock() else { continue };
+        let sector = Sectors(geometry.sector(stripe, cell).0 + column * BLOCK.0);
+        let at = Bytes(own.areas.data.offset.0 + sector.bytes().0);
+        trace.note(format_args!("member {slot} can't read byte {at} any more"));
+        member.spoil(at, BLOCK.bytes());
+    }
+}
 
 /// Damages one copy of the superblock of some members, and the bitmaps of some. `settled` are the members of which all
 /// copies are whole.

@@ -4,16 +4,17 @@
 //! It knows who the members in the slots are, but not who sends commands, and why. Whoever changes members is told how
 //! that ended: see [`Answer`].
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::Disk as _;
 use uraid_io::engine::{Command, Deadlines, Engine, EngineError, Reply};
+use uraid_io::format::BLOCK;
 use uraid_io::format::superblock::Superblock;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
 use super::doubts::{Doubts, lists};
@@ -111,6 +112,8 @@ pub(super) struct Session<'a> {
     /// Corruptions so far, and whether something could not be written meanwhile as too much was corrupted in one place.
     lies: Option<u64>,
     was_lost: bool,
+    /// The columns that could not be had at some time.
+    lost: BTreeSet<(StripeId, Sectors)>,
     /// With deadlines: when the engine's clock goes on.
     next_tick: Nanos,
     /// When something was last done on a member, and how much had been by then.
@@ -151,6 +154,7 @@ impl<'a> Session<'a> {
             next: 0,
             lies: None,
             was_lost: false,
+            lost: BTreeSet::new(),
             next_tick: now,
             last_change: now,
             last_steps: Steps(0),
@@ -164,7 +168,7 @@ impl<'a> Session<'a> {
 
     /// Whether every command was replied to, and nothing is under way.
     pub(super) fn is_over(&self) -> bool {
-        self.submitted.is_empty() && self.engine.in_flight() == 0
+        self.submitted.is_empty() && self.engine.in_flight() == 0 && !self.engine.wants_turn()
     }
 
     pub(super) fn disk_is_idle(&self) -> bool {
@@ -241,6 +245,21 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// Notes which columns can't be had now: a command that was begun by then may fail though they can be later.
+    fn note_lost(&mut self) {
+        let (geometry, members, lists) = (self.engine.geometry(), self.disk.members(), lists(&self.engine));
+        let may_lack = lists.iter().any(|list| !list.is_empty()) || members.iter().any(|(_, one)| one.is_spoilt());
+        if !may_lack || self.superblocks.len() < geometry.members() {
+            return;
+        }
+        let Some(doubts) = Doubts::new(geometry, &self.superblocks, &members, &lists) else { return };
+        let failed = self.failed();
+        let blocks = (0..geometry.capacity().0).step_by(usize::try_from(BLOCK.0).expect("small")).map(Lba);
+        let lost = blocks.filter(|&lba| doubts.excuse_write(failed, lba, BLOCK)).map(|lba| column(geometry, lba));
+        self.lost.extend(lost);
+        self.was_lost |= !self.lost.is_empty();
+    }
+
     /// Begins a turn of the engine: the replies are to be [taken in](Self::replied), and the result ends the turn.
     pub(super) fn begin_turn(&mut self) -> (Vec<Reply<u64>>, Result<(), EngineError>) {
         self.note_lies();
@@ -267,6 +286,7 @@ impl<'a> Session<'a> {
     }
 
     pub(super) fn submit(&mut self, submitted: Submitted, command: Command) {
+        self.note_lost();
         let token = self.next;
         self.next += 1;
         let name = match &command {
@@ -346,15 +366,26 @@ impl<'a> Session<'a> {
         let members = self.disk.members();
         let lists = lists(&self.engine);
         let doubts = Doubts::new(geometry, &self.superblocks, &members, &lists);
-        let is_excused = doubts.is_some_and(|doubts| match *submitted {
-            Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
-            Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
-            // What it is about may have been lost for a while only.
-            Submitted::Flush { .. } | Submitted::Close { .. } => {
-                self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
+        let was_lost = |lba: Lba, len: Sectors| {
+            let blocks = (lba.0 / BLOCK.0 * BLOCK.0..lba.0 + len.0).step_by(usize::try_from(BLOCK.0).expect("small"));
+            blocks.into_iter().any(|lba| self.lost.contains(&column(geometry, Lba(lba))))
+        };
+        let is_excused = match *submitted {
+            Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } | Submitted::Write { lba, len, .. } => {
+                was_lost(lba, len)
             }
-            Submitted::Change(_) => false,
-        });
+            _ => false,
+        };
+        let is_excused = is_excused
+            || doubts.is_some_and(|doubts| match *submitted {
+                Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
+                Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
+                // What it is about may have been lost for a while only.
+                Submitted::Flush { .. } | Submitted::Close { .. } => {
+                    self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
+                }
+                Submitted::Change(_) => false,
+            });
         self.unreadable += u64::from(is_excused);
         if is_excused { Ok(()) } else { Err(Finding::CommandFailed { token, error: error.to_string() }) }
     }
@@ -384,6 +415,12 @@ impl<'a> Session<'a> {
         self.engine.reclaim(len.bytes());
         self.pool.try_alloc(len.bytes()).unwrap_or_else(|| Buf::zeroed(len.bytes()))
     }
+}
+
+/// The parity stripe of a block, and where in its chunks it is.
+fn column(geometry: &Geometry, lba: Lba) -> (StripeId, Sectors) {
+    let (stripe, _, column) = geometry.split(lba);
+    (stripe, Sectors(column.0 / BLOCK.0 * BLOCK.0))
 }
 
 /// Who may have been given up because it took too long.

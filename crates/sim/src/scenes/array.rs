@@ -205,10 +205,19 @@ impl Life {
         self.engine.missing()
     }
 
+    /// Lets time pass until nothing is being copied any more.
+    pub(super) fn copy(&mut self) -> Result<(), String> {
+        self.pass(|engine| engine.replacement().is_none())
+    }
+
     /// Lets time pass until nothing is being rebuilt any more.
     pub(super) fn rebuild(&mut self) -> Result<(), String> {
+        self.pass(|engine| engine.rebuilding().is_none())
+    }
+
+    fn pass(&mut self, is_over: impl Fn(&Engine<SimDisk, u64>) -> bool) -> Result<(), String> {
         for _ in 0..TURNS_MAX {
-            if self.engine.rebuilding().is_none() {
+            if is_over(&self.engine) {
                 return Ok(());
             }
             self.engine.tick();
@@ -217,7 +226,7 @@ impl Life {
                 self.disk.wait().map_err(|error| error.to_string())?;
             }
         }
-        Err("a rebuild does not end".into())
+        Err("what was begun does not end".into())
     }
 
     /// Runs a command until nothing is under way any more.

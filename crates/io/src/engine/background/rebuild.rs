@@ -212,6 +212,10 @@ pub(in crate::engine) async fn make_columns(
 /// [`EngineError::BadBlocks`] where a list is full; what ends the rebuild or copy.
 async fn make_cells(transfer: &mut Transfer<'_>, lost: &mut Sectors) -> Result<(), EngineError> {
     let (goal, at, len) = (transfer.goal, transfer.at, transfer.len);
+    if matches!(goal, Goal::Copy { member, .. } if transfer.parts.members.missing().contains(member)) {
+        // Nothing is copied of it any more.
+        return Err(transfer.unreadable_error());
+    }
     let cells: Vec<Cell> = goal.cells(&transfer.parts.members).collect();
     for &cell in &cells {
         if cells.len() > 1 {
