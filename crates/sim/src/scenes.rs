@@ -58,6 +58,7 @@ scenes! {
     superblocks::a_damaged_copy_of_a_superblock_is_made_good,
     badblocks::a_hole_is_known_wherever_the_power_goes,
     badblocks::a_copy_takes_its_list_along_wherever_the_power_goes,
+    badblocks::a_long_list_is_whole_wherever_the_power_goes,
 }
 
 impl Scene {

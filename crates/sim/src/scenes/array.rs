@@ -200,6 +200,11 @@ impl Life {
         self.engine.superblock().clone()
     }
 
+    /// Whether a member's list of bad blocks has anything in it.
+    pub(super) fn lacks(&self, member: MemberIndex) -> bool {
+        self.engine.bad_blocks(member).is_some_and(|list| !list.is_empty())
+    }
+
     /// The members that the array does without.
     pub(super) fn missing(&self) -> MemberSet {
         self.engine.missing()

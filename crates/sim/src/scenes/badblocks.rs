@@ -55,24 +55,30 @@ impl Holed {
         life.run(Command::Join(Box::new(Joining { superblock, is_whole: true, generation, bad_blocks })))?;
         life.rebuild()?;
         has_joined.set(true);
-        let mut buf = Buf::zeroed(Bytes(BLOCK));
-        buf.as_mut().copy_from_slice(&expected(self.hole, 2));
-        life.run(Command::Write { lba: Lba(self.hole * 8), buf, fua: true })?;
+        life.run(write(self.hole, 2))?;
         is_written.set(true);
         life.run(Command::Close).map(drop)
     }
 
     /// Whether what is left has all that it must have, and nothing that nobody wrote.
     fn check(&self, members: Members, may_be: &[u64], must_be_there: bool) -> Result<(), String> {
+        // What it has it keeps.
+        let mut may_lack = !must_be_there;
         let mut left = Array { members, ..self.array.clone() };
         for opening in 1..3 {
             let mut life = left.open(Opening::Recovered).map_err(|no| format!("opening {opening}: {no}"))?;
+            let lacks = life.lacks(LOST);
+            if lacks && !may_lack {
+                return Err(format!("opening {opening}: the member lacks what was written"));
+            }
+            may_lack = true;
             for block in 0..left.blocks() {
                 match life.read(block) {
                     Ok(found) if block == self.hole => {
                         if !may_be.iter().any(|&number| found == expected(block, number)) {
                             return Err(format!("opening {opening}: block {block} is made up"));
                         }
+                        may_lack = lacks;
                     }
                     Ok(found) if found == expected(block, 1) => {}
                     Ok(_) => return Err(format!("opening {opening}: block {block} is wrong")),
@@ -143,7 +149,8 @@ pub(super) fn a_copy_takes_its_list_along_wherever_the_power_goes() -> Result<()
     let holed = Holed { array, hole };
     let mut cuts = 0;
     for step in 0..5000 {
-        let (members, is_over) = holed.array.cut_off(step, |life| copy(&holed, life))?;
+        let is_written = Cell::new(false);
+        let (members, is_over) = holed.array.cut_off(step, |life| copy(&holed, life, &is_written))?;
         cuts += 1;
         for draw in 0..DRAWS {
             let mut random = Random::new(step * DRAWS + draw);
@@ -157,7 +164,8 @@ pub(super) fn a_copy_takes_its_list_along_wherever_the_power_goes() -> Result<()
             {
                 slots.replace(LOST, Some(new));
             }
-            holed.check(slots, &[], false).map_err(|no| format!("cut off after {step} steps, draw {draw}: {no}"))?;
+            let context = format!("cut off after {step} steps, draw {draw}, written {}", is_written.get());
+            holed.check(slots, &[2], is_written.get()).map_err(|no| format!("{context}: {no}"))?;
         }
         if is_over {
             break;
@@ -168,7 +176,7 @@ pub(super) fn a_copy_takes_its_list_along_wherever_the_power_goes() -> Result<()
 
 const NEW: Uuid = Uuid::from_u128(0xBAD_0001);
 
-fn copy(holed: &Holed, life: &mut Life) -> Result<(), String> {
+fn copy(holed: &Holed, life: &mut Life, is_written: &Cell<bool>) -> Result<(), String> {
     let truth = life.superblock();
     let mut superblock = Superblock { member: NEW, slot: LOST, revision: Revision(0), ..truth };
     superblock.slots[LOST.index()].member = NEW;
@@ -181,5 +189,50 @@ fn copy(holed: &Holed, life: &mut Life) -> Result<(), String> {
     let bad_blocks = BadBlocks::default();
     life.run(Command::Replace(Box::new(Joining { superblock, is_whole: true, generation, bad_blocks })))?;
     life.copy()?;
+    life.run(write(holed.hole, 2))?;
+    is_written.set(true);
     life.run(Command::Close).map(drop)
+}
+
+/// A write of a block that is to be durable when it is replied to.
+fn write(block: u64, number: u64) -> Command {
+    let mut buf = Buf::zeroed(Bytes(BLOCK));
+    buf.as_mut().copy_from_slice(&expected(block, number));
+    Command::Write { lba: Lba(block * 8), buf, fua: true }
+}
+
+/// A list that does not fit a sector is changed: of its two copies one is always whole.
+pub(super) fn a_long_list_is_whole_wherever_the_power_goes() -> Result<(), String> {
+    const BLOCKS: u64 = 100;
+    let mut array =
+        Array::new(Level::Raid1, 2, Consistency::Log, Integrity::None, BLOCKS).with_written(0..BLOCKS, 1)?;
+    array.members.replace(LOST, None);
+    let other = array.members.get_mut(MemberIndex(0)).expect("it is there");
+    other.spoil(array.areas.data.offset, Bytes(BLOCKS * BLOCK));
+    let holed = Holed { array, hole: 0 };
+    let mut life = holed.array.open(Opening::Recovered)?;
+    let is_never = Cell::new(false);
+    holed.live(&mut life, &is_never, &is_never)?;
+    let long = Array { members: life.disk.members(), ..holed.array };
+    for step in 0..5000 {
+        let (members, is_over) = long.cut_off(step, |life| life.run(write(BLOCKS - 1, 2)).map(drop))?;
+        for seed in 0..8 {
+            let mut random = Random::new(step * 8 + seed);
+            let members = members.cut(|_, count| random.index(count));
+            let mut life = Array { members, ..long.clone() }.open(Opening::Recovered)?;
+            let (missing, first, last) = (life.missing(), life.read(0), life.read(BLOCKS - 1));
+            let is_right =
+                first == Ok(expected(0, 2)) && last.as_ref().is_ok_and(|last| *last == expected(BLOCKS - 1, 2));
+            if !missing.is_empty() || !(is_right || last.is_err() && !is_over && first == Ok(expected(0, 2))) {
+                return Err(format!("cut off after {step} steps, draw {seed}: without {missing:?}, {:?}", last.err()));
+            }
+            if life.read(BLOCKS / 2).is_ok() {
+                return Err(format!("cut off after {step} steps, draw {seed}: a block is made up"));
+            }
+        }
+        if is_over {
+            return if step > 10 { Ok(()) } else { Err(format!("{step} cuts")) };
+        }
+    }
+    Err("it does not end".into())
 }
