@@ -88,8 +88,8 @@ fn status_is_what_the_array_is_and_has_done() {
         assert_eq!(
             status["health"],
             serde_json::json!({
-                "state": "whole", "survives": 2, "missing": [], "rebuilding": [], "troubles": [], "held_up": [],
-                    "unwritten": null, "salvage": null
+                "state": "whole", "survives": 2, "survives_elsewhere": 2, "missing": [], "rebuilding": [],
+                "troubles": [], "held_up": [], "unwritten": null, "lost": null, "lacking": [], "salvage": null
             })
         );
         assert_eq!(status["requests"]["written_bytes"], (3 << 20) + 4096);
@@ -128,8 +128,9 @@ fn degraded_arrays_say_what_they_survive() {
         let server = Server::start_members(&array, &array.without(absent), &["--degraded"]);
         let status = status(&array);
         let health = serde_json::json!({
-            "state": "degraded", "survives": survives, "missing": absent, "rebuilding": [], "troubles": [],
-                "held_up": [], "unwritten": null, "salvage": null
+            "state": "degraded", "survives": survives, "survives_elsewhere": survives, "missing": absent,
+            "rebuilding": [], "troubles": [], "held_up": [], "unwritten": null, "lost": null, "lacking": [],
+            "salvage": null
         });
         assert_eq!(status["health"], health, "{} without {absent:?}", shape.name);
         for (slot, member) in status["members"].as_array().unwrap().iter().enumerate() {

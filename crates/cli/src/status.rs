@@ -9,8 +9,8 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    Fill, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare, Status,
-    Trouble,
+    BadBlocks, Fill, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare,
+    Status, Trouble,
 };
 use uraid_serve::text::{duration, size, visible};
 
@@ -84,6 +84,9 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     );
     let rate = |now: u64, then: fn(&Status) -> u64| rate(status, before, now, then);
     text += &table(status, before, colours);
+    for Member { slot, bad_blocks, .. } in &status.members {
+        text += &counted(*bad_blocks).map_or_else(String::new, |blocks| format!("lacking  member {slot}: {blocks}\n"));
+    }
     for Spare { path, problem } in &status.spares {
         let path = visible(path);
         text += &match problem {
@@ -129,6 +132,12 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
     }
     text
+}
+
+/// `3 bad blocks, 2 absent and 1 unread`; `None` if there are none. A block can be both.
+pub(crate) fn counted(BadBlocks { blocks, absent, unread }: BadBlocks) -> Option<String> {
+    let noun = if blocks == 1 { "block" } else { "blocks" };
+    (blocks > 0).then(|| format!("{blocks} bad {noun}, {absent} absent and {unread} unread"))
 }
 
 /// Progress of a scrub: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.

@@ -23,7 +23,8 @@ pub(crate) struct WaitArgs {
     server: ServerArgs,
 }
 
-/// Waits until no rebuild, copy or scrub is running, or until one can't continue. Succeeds if the array is whole then.
+/// Waits until no rebuild, copy or scrub is running, or until one can't continue. Succeeds if the array is whole then:
+/// no member is missing, and none lacks content.
 pub(crate) fn run(args: &WaitArgs) -> Result<()> {
     let health = until_none(&mut args.server.connect()?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));
@@ -81,7 +82,8 @@ fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
     let progress = |work| match work {
         // A suitable spare is taken at once.
         Work::Taking => {
-            let is_empty = health.state == HealthState::Degraded && !health.missing.is_empty();
+            let is_served = health.state == HealthState::Degraded || health.lost.is_some();
+            let is_empty = is_served && !health.missing.is_empty();
             (is_empty && spares.iter().any(|spare| spare.problem.is_none())).then_some((0, status.size_bytes))
         }
         Work::Rebuilding => rebuild.as_ref().map(|rebuild| (rebuild.done_bytes, rebuild.total_bytes)),

@@ -12,6 +12,7 @@ use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 
 use crate::description::Description;
 use crate::health::bytes;
+use crate::lacking::{Lacking, LostContent};
 use crate::protocol::{self, Ailing, Health, HealthState, HeldUp, Named, Trouble, Unreadable, Work};
 use crate::text::{list, size};
 
@@ -42,6 +43,8 @@ pub(crate) struct Condition {
     pub(crate) is_frozen: bool,
     /// Data that could not be written out, so that flushes fail.
     pub(crate) unwritten: Option<Unwritten>,
+    /// What members' lists of bad blocks say.
+    pub(crate) lacking: Lacking,
     /// Why a rebuild, and a copy, can't continue.
     pub(crate) rebuild_stuck: Option<Stuck>,
     pub(crate) replace_stuck: Option<Stuck>,
@@ -54,7 +57,8 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// The engine's part of it. Deleted, lagging and failing members are reported beside the engine.
+    /// The engine's part of it. What members lack is summed up beside the engine, which also holds for deleted, lagging
+    /// and failing members.
     pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>) -> Self {
         let (rebuild, replacement) = (engine.rebuilding(), engine.replacement());
         Self {
@@ -73,9 +77,14 @@ impl Condition {
         }
     }
 
-    /// Members that are missing or incomplete.
+    /// Members that are missing or being rebuilt.
     pub(crate) fn lost(&self) -> MemberSet {
         self.missing.union(self.rebuilding)
+    }
+
+    /// Whether redundancy is incomplete anywhere.
+    pub(crate) fn is_degraded(&self) -> bool {
+        !self.lost().is_empty() || !self.lacking.set().is_empty()
     }
 
     /// Whether more members are gone than the level survives, and the rest is read.
@@ -89,9 +98,10 @@ impl Condition {
         match () {
             () if self.is_frozen => HealthState::Frozen,
             () if is_partial || self.last_resort != LastResort::default() => HealthState::Salvage,
-            () if !failing.union(self.deleted).is_empty() || self.unwritten.is_some() => HealthState::Failing,
+            () if !failing.union(self.deleted).is_empty() => HealthState::Failing,
+            () if self.unwritten.is_some() || self.lacking.lost.is_some() => HealthState::Failing,
             () if !stalled.union(roomless).is_empty() => HealthState::Stalled,
-            () if !self.lost().is_empty() => HealthState::Degraded,
+            () if self.is_degraded() => HealthState::Degraded,
             () => HealthState::Whole,
         }
     }
@@ -157,15 +167,29 @@ impl Condition {
         let replacing = self.replacing.into_iter().collect();
         let rebuild = self.rebuild_stuck.map(|stuck| held_up(Work::Rebuild, self.rebuilding, self.lost(), stuck));
         let replace = self.replace_stuck.map(|stuck| held_up(Work::Replace, replacing, self.lost(), stuck));
+        let lost = |lost: LostContent| protocol::LostContent {
+            bytes: lost.len.bytes().0,
+            ranges: lost.ranges as u64,
+            blocks: lost.first().map(blocks).collect(),
+        };
+        let lacking =
+            |(member, blocks): (MemberIndex, u64)| protocol::Lacking { slot: member.0, path: path(member), blocks };
         let state = self.state();
+        let survives = |without: MemberSet| {
+            if state >= HealthState::Failing { 0 } else { survives(&description.geometry, without) }
+        };
         Health {
             state,
-            survives: if state >= HealthState::Failing { 0 } else { survives(&description.geometry, self.lost()) },
+            // As if all bad blocks were in the same parity stripe.
+            survives: survives(self.lost().union(self.lacking.set())),
+            survives_elsewhere: survives(self.lost()),
             missing: slots(self.missing),
             rebuilding: slots(self.rebuilding),
             troubles: Trouble::ALL.into_iter().flat_map(ailing).collect(),
             held_up: rebuild.into_iter().chain(replace).collect(),
             unwritten: self.unwritten.map(unwritten),
+            lost: self.lacking.lost.map(lost),
+            lacking: self.lacking.members().map(lacking).collect(),
             salvage: description.salvage.clone(),
         }
     }
@@ -260,6 +284,8 @@ mod tests {
             (Condition::default(), HealthState::Whole),
             (Condition { slow: members(&[1]), ..Condition::default() }, HealthState::Whole),
             (degraded, HealthState::Degraded),
+            (Condition { lacking: Lacking::new(&[(1, 3)], Sectors(0)), ..Condition::default() }, HealthState::Degraded),
+            (Condition { lacking: Lacking::new(&[(1, 3)], Sectors(8)), ..Condition::default() }, HealthState::Failing),
             (Condition { rebuilding: members(&[1]), ..Condition::default() }, HealthState::Degraded),
             (troubles(stalled), HealthState::Stalled),
             (troubles(roomless), HealthState::Stalled),

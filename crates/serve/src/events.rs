@@ -63,8 +63,11 @@ impl Watcher {
         now.missing.iter().for_each(|member| watcher.tell(Event::MemberMissing(member)));
         if now.state() == HealthState::Salvage {
             watcher.tell(Event::Salvage);
-        } else if !now.lost().is_empty() {
+        } else if now.is_degraded() {
             watcher.tell(Event::Degraded);
+        }
+        if now.lacking.lost.is_some() {
+            watcher.tell(Event::ContentLost(now.lacking.set()));
         }
         watcher
     }
@@ -127,7 +130,7 @@ impl Watcher {
         let rebuilding: Vec<_> = rebuilding.iter().collect();
         let missing: Vec<_> = missing.iter().collect();
         self.notifier.status(&match missing.as_slice() {
-            _ if now.state() > HealthState::Degraded => {
+            _ if now.state() > HealthState::Degraded || !now.lacking.set().is_empty() => {
                 format!("{array} is {}", words(&now.health(&self.description, &[])))
             }
             [] if !rebuilding.is_empty() => format!("{array} is being rebuilt: member {}", list(&rebuilding)),

@@ -1,19 +1,17 @@
 //! The health of an array in words: what is wrong, and what an administrator can do about it. Status, events and the
 //! service manager say the same.
 
+pub use crate::lacking::RANGES_TOLD;
 use crate::protocol::{
-    Ailing, Health, HealthState, HeldUp, Named, OutOfDate, Salvage, Trouble, Unreadable, Unwritten, Work,
+    Ailing, Health, HealthState, HeldUp, Lacking, LostContent, Named, OutOfDate, Salvage, Trouble, Unreadable,
+    Unwritten, Work,
 };
 use crate::text::{duration, list, size};
 
 /// The condition of an array, in words.
 #[must_use]
 pub fn words(health: &Health) -> String {
-    let survives = match health.survives {
-        0 => "survives no failure".to_owned(),
-        1 => "survives 1 more failure".to_owned(),
-        more => format!("survives {more} more failures"),
-    };
+    let survives = survives(health);
     let (degraded, causes) = (degraded(health), causes(health));
     let parts = match health.state {
         HealthState::Whole => vec![survives],
@@ -36,6 +34,20 @@ pub fn words(health: &Health) -> String {
         }
     };
     format!("{}: {}", health.state.name(), parts.join("; "))
+}
+
+/// How many more failures the array survives.
+fn survives(health: &Health) -> String {
+    let failures = |count: usize| match count {
+        0 => "no failure".to_owned(),
+        1 => "1 more failure".to_owned(),
+        more => format!("{more} more failures"),
+    };
+    let (there, elsewhere) = (failures(health.survives), failures(health.survives_elsewhere));
+    match there == elsewhere || health.lacking.is_empty() {
+        true => format!("survives {there}"),
+        false => format!("survives {there} where blocks are lacking, and {elsewhere} elsewhere"),
+    }
 }
 
 /// The remains of an array that is served as a last resort.
@@ -127,10 +139,55 @@ fn causes(health: &Health) -> Vec<String> {
             longest(health, Trouble::Stalled, "for up to ")
         )),
     }
-    causes.extend(health.held_up.iter().map(held_up));
     let is_frozen = health.state == HealthState::Frozen;
+    let is_written = !is_frozen && health.state != HealthState::Salvage;
+    causes.extend(health.lost.as_ref().map(|lost| self::lost(lost, is_written)));
+    causes.extend(lacking(health));
+    causes.extend(health.held_up.iter().map(held_up));
     causes.extend(health.unwritten.as_ref().map(|what| unwritten(what, is_frozen)));
     causes
+}
+
+/// What is lost, and what helps if the array can be written.
+fn lost(lost: &LostContent, is_written: bool) -> String {
+    let what = format!("{} of the array are lost, {}", size(lost.bytes), ranges(lost));
+    if is_written {
+        format!(
+            "{what}: reads of them fail until they are written again, from a backup; `uraid scrub start --repair` \
+             tries once more to compute them"
+        )
+    } else {
+        what
+    }
+}
+
+/// The first ranges of lost content: `bytes 0 to 4096 and 8192 to 12288`.
+#[must_use]
+pub fn ranges(lost: &LostContent) -> String {
+    let mut told: Vec<String> = lost.blocks.iter().take(RANGES_TOLD).map(bytes).collect();
+    match lost.ranges.saturating_sub(told.len() as u64) {
+        0 => {}
+        1 => told.push("1 more range".to_owned()),
+        more => told.push(format!("{more} more ranges")),
+    }
+    format!("bytes {}", list(&told))
+}
+
+/// The members with bad blocks, in one sentence, and what helps if the others make up for all of them.
+fn lacking(health: &Health) -> Option<String> {
+    let each = |Lacking { slot, path, blocks }: &Lacking| {
+        let path = path.as_ref().map_or_else(String::new, |path| format!(" ({path})"));
+        let blocks = if *blocks == 1 { "1 block".to_owned() } else { format!("{blocks} blocks") };
+        format!("member {slot}{path} lacks {blocks}")
+    };
+    let members: Vec<String> = health.lacking.iter().map(each).collect();
+    let is_made_up_for = health.lost.is_none() && health.missing.is_empty() && health.rebuilding.is_empty();
+    let helps = if is_made_up_for {
+        ", which the other members make up for: `uraid scrub start --repair` writes them again"
+    } else {
+        ""
+    };
+    (!members.is_empty()).then(|| format!("{}{helps}", list(&members)))
 }
 
 /// Why flushes fail, and what helps, in one sentence. Nothing helps where the array is frozen.
@@ -184,7 +241,7 @@ fn held_up(held: &HeldUp) -> String {
             format!("member {slot}{path} can't be read at sector {member_sector} of its data, for {sectors} sectors")
         })
         .collect();
-    let because = if unread.is_empty() { String::new() } else { format!(": {}", list(&unread)) };
+    let because = if unread.is_empty() { String::new() } else { format!(" and {}", list(&unread)) };
     let ranges: Vec<String> = blocks.iter().map(bytes).collect();
     let lost = if ranges.is_empty() {
         "no content is lost".to_owned()
@@ -192,8 +249,9 @@ fn held_up(held: &HeldUp) -> String {
         format!("no member has bytes {} of the array", list(&ranges))
     };
     format!(
-        "{doing} is held up at parity stripe {stripe}{because}; {lost}. It continues after a single write of all of \
-         bytes {}, from a backup, and tries again every ten seconds",
+        "{doing} is held up at parity stripe {stripe}, because the list of bad blocks is full{because}; {lost}. It \
+         continues after a single write of all of bytes {}, or when other lost content is written again, from a \
+         backup: or restore the array elsewhere",
         bytes(stripe_blocks)
     )
 }

@@ -16,6 +16,7 @@ mod description;
 mod disk;
 mod events;
 pub mod health;
+mod lacking;
 pub mod logging;
 mod meter;
 mod metrics;

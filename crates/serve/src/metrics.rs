@@ -105,6 +105,8 @@ fn array(text: &mut Text, snapshot: &Snapshot, description: &Description) {
         "Unreadable content of an array that is served although too many members are missing.",
     )
     .sample(&[], unreadable);
+    text.gauge("uraid_array_lost_bytes", "Content that no member has, so that reads of it fail.")
+        .sample(&[], snapshot.condition.lacking.lost_len().bytes());
     let state = snapshot.condition.state();
     let mut health =
         text.gauge("uraid_array_health", "1 for the worst state that applies to the array, 0 for the others.");
@@ -186,6 +188,14 @@ fn members(text: &mut Text, snapshot: &Snapshot, description: &Description) {
             let is_so = snapshot.condition.members_in(trouble).contains(*member);
             troubles.sample(&[("member", slot), ("trouble", trouble.name())], u8::from(is_so));
         }
+    }
+    let mut bad = text.gauge(
+        "uraid_member_bad_blocks",
+        "Blocks of 4 KiB that lack content: absent ones could not be computed, unread ones could not be read.",
+    );
+    for ((_, slot), blocks) in slots.iter().zip(&snapshot.bad_blocks) {
+        bad.sample(&[("member", slot), ("kind", "absent")], blocks.absent);
+        bad.sample(&[("member", slot), ("kind", "unread")], blocks.unread);
     }
 }
 
@@ -291,8 +301,8 @@ fn rebuilds(text: &mut Text, snapshot: &Snapshot) {
 fn stuck(text: &mut Text, snapshot: &Snapshot, description: &Description) {
     let mut stuck = text.gauge(
         "uraid_rebuild_stuck",
-        "1 if a rebuild or copy cannot go on; the labels name the parity stripe, the member that can't be read there, \
-         and the stripe's byte range in the array.",
+        "1 if a rebuild or copy cannot go on, as a list of bad blocks is full; the labels name the parity stripe, the \
+         member that can't be read there, and the stripe's byte range in the array.",
     );
     let held_up = snapshot.condition.health(description, &[]).held_up;
     for (work, name) in [(Work::Rebuild, "rebuild"), (Work::Replace, "replace")] {

@@ -5,12 +5,15 @@
 //! server does not know is an error.
 #![expect(missing_docs, reason = "docs/control-protocol.md describes what does not say itself")]
 
+use std::ops::Range;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use uraid_io::format::badblocks::{self, Lack};
 use uraid_io::histogram::Histogram;
+use uraid_layout::{Lba, Sectors};
 use uuid::Uuid;
 
 /// Maximum length of a line, including its end.
@@ -307,6 +310,9 @@ pub struct Health {
     pub state: HealthState,
     /// How many more members may fail, in any combination.
     pub survives: usize,
+    /// The same for content that no member has in its list of bad blocks.
+    #[serde(default)]
+    pub survives_elsewhere: usize,
     /// Slots without a member.
     pub missing: Vec<u8>,
     /// Slots with an incomplete member.
@@ -318,9 +324,46 @@ pub struct Health {
     /// Clients' data that can't be written out, so that flushes fail.
     #[serde(default)]
     pub unwritten: Option<Unwritten>,
+    /// Content that no member has.
+    #[serde(default)]
+    pub lost: Option<LostContent>,
+    /// Members with bad blocks.
+    #[serde(default)]
+    pub lacking: Vec<Lacking>,
     /// The array is served read-only, to save what is left of it.
     #[serde(default)]
     pub salvage: Option<Salvage>,
+}
+
+/// Content of the array that no member has, so that reads of it fail.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LostContent {
+    /// Total size.
+    pub bytes: u64,
+    /// Number of ranges.
+    pub ranges: u64,
+    /// The first of them: the array's sectors, half-open.
+    pub blocks: Vec<[u64; 2]>,
+}
+
+/// A member that lacks content.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lacking {
+    pub slot: u8,
+    pub path: Option<String>,
+    /// Number of its bad blocks.
+    pub blocks: u64,
+}
+
+/// A member's bad blocks, of 4 KiB each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BadBlocks {
+    /// All of them.
+    pub blocks: u64,
+    /// Those with sectors whose content could not be computed.
+    pub absent: u64,
+    /// Those with sectors that the medium did not give.
+    pub unread: u64,
 }
 
 /// The remains of an array that is served as a last resort.
@@ -383,7 +426,7 @@ pub enum Trouble {
     Smart,
 }
 
-/// A rebuild or a copy that can't continue.
+/// A rebuild or a copy that can't continue, because a list of bad blocks is full.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldUp {
     pub work: Work,
@@ -397,7 +440,7 @@ pub struct HeldUp {
     pub sectors: u64,
     /// The array's sectors that are lost, as half-open ranges.
     pub blocks: Vec<[u64; 2]>,
-    /// The array's sectors in the stripe. Writing all of them at once repairs it.
+    /// The array's sectors in the stripe. Writing all of them at once makes it good.
     pub stripe_blocks: [u64; 2],
 }
 
@@ -444,13 +487,13 @@ pub struct Unreadable {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthState {
-    /// Every member is present.
+    /// Every member is present, and has all of its content.
     Whole,
-    /// Members are missing, but nothing is lost.
+    /// Members are missing or lack content, but nothing is lost.
     Degraded,
     /// Clients wait for a member that does not answer, or for room.
     Stalled,
-    /// Content is unavailable, or about to be lost.
+    /// Content is unavailable, lost, or about to be lost.
     Failing,
     /// The rest of the array is read: content is unavailable, old or wrong because members are gone or out of date.
     Salvage,
@@ -476,6 +519,8 @@ pub struct Member {
     pub uuid: Uuid,
     pub path: Option<String>,
     pub state: MemberState,
+    #[serde(default)]
+    pub bad_blocks: BadBlocks,
     /// Why it needs attention, worst reason first.
     pub troubles: Vec<Trouble>,
     /// It does not answer in time, so the others are read instead.
@@ -530,6 +575,28 @@ pub enum MemberState {
 pub struct Fill {
     pub used_bytes: u64,
     pub limit_bytes: u64,
+}
+
+impl LostContent {
+    /// Sums up ascending ranges of the array, and lists the first `most` of them. `None` if nothing is lost.
+    #[must_use]
+    pub fn of(ranges: &[Range<Lba>], most: usize) -> Option<Self> {
+        let sectors: u64 = ranges.iter().map(|range| range.end.0 - range.start.0).sum();
+        (sectors > 0).then(|| Self {
+            bytes: Sectors(sectors).bytes().0,
+            ranges: ranges.len() as u64,
+            blocks: ranges.iter().take(most).map(|range| [range.start.0, range.end.0]).collect(),
+        })
+    }
+}
+
+impl BadBlocks {
+    /// Counts a list's blocks.
+    #[must_use]
+    pub fn of(list: &badblocks::BadBlocks) -> Self {
+        let [absent, unread] = [Lack::Absent, Lack::Unread].map(|lack| list.count(lack) as u64);
+        Self { blocks: list.len() as u64, absent, unread }
+    }
 }
 
 impl Latency {

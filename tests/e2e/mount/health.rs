@@ -123,7 +123,18 @@ fn served(
     absent: &[usize],
     options: &[&str],
 ) -> (Array, Server, Events, Vec<Failing>, Vec<u8>) {
-    let array = Array::create_sized(shape, MEMBER_BYTES);
+    served_sized(shape, MEMBER_BYTES, behind, absent, options)
+}
+
+/// The same with members of another size.
+fn served_sized(
+    shape: &Shape,
+    member_bytes: usize,
+    behind: &[usize],
+    absent: &[usize],
+    options: &[&str],
+) -> (Array, Server, Events, Vec<Failing>, Vec<u8>) {
+    let array = Array::create_sized(shape, member_bytes);
     let server = Server::start(&array);
     let image = Random::new(7).bytes(array.expected_size());
     write_export(server.uri(), &image);
@@ -365,44 +376,69 @@ fn a_frozen_array_names_the_members_that_froze_it() {
     }
 }
 
-/// Nobody has what is to be rebuilt: who waits is told so, and it goes on when it can.
+/// Nobody has what is to be rebuilt, and it is more than a list of bad blocks has room for: who waits is told so, and
+/// it goes on when it can.
 #[test]
-fn a_rebuild_that_meets_what_can_not_be_read_says_where() {
-    let (array, server, events, fuses, image) = served(&shape::raid5_of_3(), &[1], &[], &[]);
+fn a_rebuild_that_misses_more_than_can_be_listed_says_where() {
+    let shape = shape::raid5_of_3();
+    let (array, server, events, fuses, image) = served_sized(&shape, 72 << 20, &[1], &[], &["--max-errors", "off"]);
     let address = server.line_after("metrics at http://");
     let _ = ask(&array, &["fail", "2"]).success();
     fuses[0].fail_reads(true);
     let _ = ask(&array, &["add", "--force", array.members()[2].to_str().unwrap()]).success();
     let ended = ask(&array, &["wait"]).code_is(1).stderr;
-    let chunk = array.shape.chunk_bytes();
-    let stripe = format!("continues after a single write of all of bytes 0 to {}", 2 * chunk);
-    for part in ["rebuilding member 2 is held up at parity stripe 0: member 1 (", "at sector 0 of its data", &stripe] {
-        assert!(ended.contains(part), "{part}: {ended}");
-    }
     let now = status(&array);
     let held = &now["health"]["held_up"][0];
-    assert_eq!((&held["work"], &held["stripe"]), (&"rebuild".into(), &0.into()), "{now:#}");
-    assert_eq!((&held["unreadable"][0]["slot"], &held["unreadable"][0]["member_sector"]), (&1.into(), &0.into()));
-    assert_eq!(held["stripe_blocks"], json!([0, 2 * chunk / 512]));
-    // Left-symmetric, of three: the parity of stripe 0 is on member 2, its first unit on 0, its second on 1.
-    assert_eq!(held["blocks"][0][0], json!(chunk / 512));
-    assert_eq!(now["rebuild"]["stuck_stripe"], 0);
+    let stripe = held["stripe"].as_u64().unwrap();
+    assert_eq!(now["rebuild"]["stuck_stripe"], stripe);
+    // Its list has room for 16376 blocks, and a chunk is one; several stripes are rebuilt at the same time.
+    assert!(held["work"] == "rebuild" && (16000..=16376).contains(&stripe), "{now:#}");
+    assert_eq!(held["unreadable"][0]["slot"], 1);
+    let [start, end] = [stripe, stripe + 1].map(|stripe| stripe * 2 * array.shape.chunk_bytes() as u64);
+    assert_eq!(held["stripe_blocks"], json!([start / 512, end / 512]));
+    for part in [
+        &format!("rebuilding member 2 is held up at parity stripe {stripe}, because the list of bad blocks is full"),
+        &format!("continues after a single write of all of bytes {start} to {end}"),
+        "of the array are lost, bytes ",
+    ] {
+        assert!(ended.contains(part), "{part}: {ended}");
+    }
     let told = events.until("rebuild-stuck");
-    assert!(told.contains(&"rebuild-started".to_owned()), "{told:?}");
-    let labels = format!("work=\"rebuild\",stripe=\"0\",member=\"1\",start=\"0\",end=\"{}\"", 2 * chunk);
+    assert!(told.contains(&"rebuild-started".to_owned()) && told.contains(&"content-lost".to_owned()), "{told:?}");
+    let labels = format!("work=\"rebuild\",stripe=\"{stripe}\",member=\"1\",start=\"{start}\",end=\"{end}\"");
     assert_eq!(metric(&address, &format!("uraid_rebuild_stuck{{{labels}}}")).as_deref(), Some("1"));
     fuses[0].fail_reads(false);
     // Whoever does what that says, for this stripe and those after it, need not wait for the next try.
     write_export(server.uri(), &image);
     assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
+    let _ = events.until("content-restored");
     let _ = events.until("recovered");
     assert_same(&read_export(server.uri()), &image, "rebuilt");
     let _ = server.stop();
 }
 
-/// The same for a copy, which `fail` of the new member ends.
+/// What was not read for a while is computed once more by a scrub.
 #[test]
-fn a_copy_that_meets_what_can_not_be_read_says_where() {
+fn a_scrub_restores_what_can_be_read_after_all() {
+    let options = ["--max-errors", "off"];
+    let (array, server, events, fuses, image) = served(&shape::raid5_of_3(), &[1], &[], &options);
+    let _ = ask(&array, &["fail", "2"]).success();
+    fuses[0].fail_reads(true);
+    let _ = ask(&array, &["add", "--force", array.members()[2].to_str().unwrap()]).success();
+    let ended = ask(&array, &["wait"]).code_is(1).stderr;
+    assert!(ended.contains(" of the array are lost, bytes 4096 to 12288, 16384 to "), "{ended}");
+    let _ = events.until("content-lost");
+    fuses[0].fail_reads(false);
+    let _ = ask(&array, &["scrub", "start", "--repair", "--wait"]);
+    let _ = events.until("content-restored");
+    assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
+    assert_same(&read_export(server.uri()), &image, "restored");
+    let _ = server.stop();
+}
+
+/// A copy goes on past what nobody has, and writes restore it.
+#[test]
+fn a_copy_that_meets_what_can_not_be_read_says_what_is_lost() {
     let (array, server, events, fuses, image) = served(&shape::raid0_of_4(), &[1], &[], &[]);
     fuses[0].fail_reads(true);
     let new = array.path("new");
@@ -410,13 +446,12 @@ fn a_copy_that_meets_what_can_not_be_read_says_where() {
     let _ = ask(&array, &["replace", "--size", "6M", "1", new]).success();
     let ended = ask(&array, &["wait"]).code_is(1).stderr;
     let chunk = array.shape.chunk_bytes();
-    assert!(ended.contains("copying member 1 is held up at parity stripe 0: member 1 ("), "{ended}");
-    assert!(ended.contains(&format!("no member has bytes {chunk} to ")), "{ended}");
-    let _ = events.until("replace-stuck");
-    assert_eq!(status(&array)["health"]["held_up"][0]["work"], "replace");
-    fuses[0].fail_reads(false);
+    assert!(ended.contains(&format!(" of the array are lost, bytes {chunk} to {}, ", 2 * chunk)), "{ended}");
+    let _ = events.until("content-lost");
     let _ = events.until("replace-finished");
+    write_export(server.uri(), &image);
+    let _ = events.until("content-restored");
     assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
-    assert_same(&read_export(server.uri()), &image, "copied");
+    assert_same(&read_export(server.uri()), &image, "copied, and written");
     let _ = server.stop();
 }

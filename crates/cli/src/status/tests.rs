@@ -12,6 +12,7 @@ fn member(slot: u8, state: MemberState) -> Member {
         uuid: Uuid::from_u128(slot.into()),
         path: (state == MemberState::Active).then(|| format!("/srv/d{slot}")),
         state,
+        bad_blocks: BadBlocks::default(),
         troubles: Vec::new(),
         slow: false,
         errors: 0,
@@ -38,7 +39,19 @@ fn latency(micros: &[u64]) -> Latency {
 
 fn health(state: HealthState, survives: usize) -> Health {
     let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    Health { state, survives, missing, rebuilding, troubles, held_up, unwritten: None, salvage: None }
+    Health {
+        state,
+        survives,
+        survives_elsewhere: survives,
+        missing,
+        rebuilding,
+        troubles,
+        held_up,
+        unwritten: None,
+        lost: None,
+        lacking: Vec::new(),
+        salvage: None,
+    }
 }
 
 fn status() -> Status {
@@ -92,6 +105,15 @@ clients  read 4 MiB, wrote 2 MiB, 7 flushes
 cache    [#######.......................] 64 MiB of 256 MiB to be written, writeback
 log      [..............................] 0 bytes of 1 MiB";
     assert_eq!(screen(&status, None, Colours::NONE), expected);
+}
+
+#[test]
+fn the_screen_says_what_each_member_lacks() {
+    let mut status = status();
+    status.members[1].bad_blocks = BadBlocks { blocks: 3, absent: 2, unread: 1 };
+    let text = screen(&status, None, Colours::NONE);
+    assert_eq!(text.matches("lacking").count(), 1, "{text}");
+    assert!(text.contains("\nlacking  member 1: 3 bad blocks, 2 absent and 1 unread\n\nclients"), "{text}");
 }
 
 #[test]

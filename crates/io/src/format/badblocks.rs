@@ -101,6 +101,12 @@ impl BadBlocks {
         self.blocks.len()
     }
 
+    /// How many blocks have sectors that lack their content for a reason.
+    #[must_use]
+    pub fn count(&self, lack: Lack) -> usize {
+        self.blocks.values().filter(|entry| entry.mask(lack) != 0).count()
+    }
+
     /// Takes sectors in. What is absent already stays so.
     ///
     /// # Errors
@@ -149,7 +155,7 @@ impl BadBlocks {
         let last = sectors.end.0.max(1) - 1;
         let entries = self.blocks.range(sectors.start.0 / BLOCK.0..=last / BLOCK.0);
         let bits = entries.flat_map(move |(block, entry)| {
-            let mask = if lack == Lack::Absent { entry.absent } else { entry.unread };
+            let mask = entry.mask(lack);
             (0..BLOCK.0).filter(move |bit| mask >> bit & 1 == 1).map(move |bit| block * BLOCK.0 + bit)
         });
         runs(bits.filter(move |sector| (sectors.start.0..sectors.end.0).contains(sector)))
@@ -247,6 +253,15 @@ impl BadBlocks {
     }
 }
 
+impl Entry {
+    fn mask(self, lack: Lack) -> u8 {
+        match lack {
+            Lack::Absent => self.absent,
+            Lack::Unread => self.unread,
+        }
+    }
+}
+
 /// The blocks of a range of sectors, each with the bits of its sectors in the range.
 fn blocks(sectors: Range<DiskSector>) -> impl Iterator<Item = (u64, u8)> {
     let (start, end) = (sectors.start.0, sectors.end.0);
@@ -309,7 +324,7 @@ mod tests {
     fn sectors_are_kept_one_by_one() {
         let mut list = list(&[(6, 18)], &[(16, 26), (64, 65)]);
         assert_eq!((all(&list, Lack::Absent), all(&list, Lack::Unread)), (vec![(6, 18)], vec![(18, 26), (64, 65)]));
-        assert_eq!(list.len(), 5);
+        assert_eq!((list.len(), list.count(Lack::Absent), list.count(Lack::Unread)), (5, 3, 3));
         assert!(list.remove(sectors(7, 16)) && !list.remove(sectors(7, 16)));
         assert_eq!(all(&list, Lack::Absent), [(6, 7), (16, 18)]);
         assert!(list.remove_unread(sectors(0, 20)), "what is absent was not read");

@@ -9,9 +9,14 @@ use uraid_layout::MemberIndex;
 use super::scrubs;
 use crate::condition::slots;
 use crate::description::{self, Description};
-use crate::protocol::{Fill, Latency, Limits, Member, MemberState, Rebuild, Replace, Spare, Status};
+use crate::protocol::{
+    Fill, Health, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Spare, Status,
+};
 use crate::reactor::snapshot::Snapshot;
 use crate::spare;
+
+/// Ranges of lost content that are listed.
+const LOST_MAX: usize = 1024;
 
 /// The state of an array that has been served for so long, to so many clients.
 pub(super) fn status(
@@ -40,7 +45,10 @@ pub(super) fn status(
         connection_threads: *connection_threads,
         uptime_ms: u64::try_from(uptime.as_millis()).unwrap_or(u64::MAX),
         clients,
-        health: snapshot.condition.health(description, &snapshot.waits),
+        health: Health {
+            lost: LostContent::of(&snapshot.lost, LOST_MAX),
+            ..snapshot.condition.health(description, &snapshot.waits)
+        },
         requests: snapshot.traffic,
         members: members(description, &snapshot),
         spares: spares(description),
@@ -87,6 +95,7 @@ fn members(description: &Description, snapshot: &Snapshot) -> Vec<Member> {
             uuid: known.uuid,
             path: known.path.as_ref().map(|path| path.display().to_string()),
             state,
+            bad_blocks: snapshot.bad_blocks[index.index()],
             troubles: snapshot.condition.troubles_of(index),
             slow: snapshot.condition.slow.contains(index),
             errors: counters.errors,

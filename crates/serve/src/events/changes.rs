@@ -22,8 +22,13 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
     events.extend(into(Trouble::Smart).iter().map(Event::MemberSmart));
     events.extend(now.rebuilding.minus(last.rebuilding).iter().map(Event::RebuildStarted));
     events.extend(last.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
-    if last.lost().is_empty() && !now.lost().is_empty() {
+    if !last.is_degraded() && now.is_degraded() {
         events.push(Event::Degraded);
+    }
+    if has_lost_more(last, now) {
+        events.push(Event::ContentLost(now.lacking.set()));
+    } else if last.lacking.lost.is_some() && now.lacking.lost.is_none() {
+        events.push(Event::ContentRestored);
     }
     let stripe = |stuck: Option<Stuck>| stuck.map(|stuck| stuck.stripe);
     if let Some(stuck) = now.rebuild_stuck.filter(|_| stripe(last.rebuild_stuck) != stripe(now.rebuild_stuck)) {
@@ -48,6 +53,14 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
         _ => {}
     }
     events
+}
+
+/// Whether more content is lost than before. While a rebuild or a copy finds it piece by piece, this is told each time
+/// that the amount has doubled; the event of its end tells how much it is.
+fn has_lost_more(last: Condition, now: Condition) -> bool {
+    let [before, after] = [last, now].map(|condition| condition.lacking.lost_len().0);
+    let is_sweeping = !now.rebuilding.is_empty() || now.replacing.is_some();
+    after > before && (before == 0 || !is_sweeping || after.ilog2() > before.ilog2())
 }
 
 /// The events about copies between the `last` condition and the one `now`.
@@ -82,6 +95,7 @@ mod tests {
     use uraid_layout::{Lba, MemberSet, Sectors, StripeId};
 
     use super::*;
+    use crate::lacking::Lacking;
 
     fn condition(missing: &[u8], is_frozen: bool) -> Condition {
         let missing = missing.iter().map(|&slot| MemberIndex(slot)).collect();
@@ -126,6 +140,27 @@ mod tests {
             assert_eq!(between(held, missing), [stopped], "it could not join");
         }
         assert_eq!(between(copying, joined), [rebuilding, joins, Event::Degraded]);
+    }
+
+    #[test]
+    fn lost_content_is_told_when_there_is_more_of_it_and_when_there_is_none() {
+        let whole = Condition::default();
+        let lost = |sectors: u64| Condition { lacking: Lacking::new(&[(1, 1), (3, 1)], Sectors(sectors)), ..whole };
+        let told = Event::ContentLost([1, 3].map(MemberIndex).into_iter().collect());
+        assert_eq!(between(whole, lost(8)), [Event::Degraded, told, Event::Failing]);
+        assert_eq!(between(lost(8), lost(8)), []);
+        assert_eq!(between(lost(32), lost(40)), [told]);
+        assert_eq!(between(lost(40), lost(8)), [], "a part of it was written");
+        let bad = Condition { lacking: Lacking::new(&[(1, 1)], Sectors(0)), ..whole };
+        assert_eq!(between(lost(8), bad), [Event::ContentRestored]);
+        assert_eq!(between(lost(8), whole), [Event::ContentRestored, Event::Recovered]);
+        assert_eq!(between(bad, whole), [Event::Recovered]);
+        assert_eq!(between(whole, bad), [Event::Degraded]);
+        // A rebuild does not tell each block.
+        let rebuilding = |sectors| Condition { rebuilding: MemberSet::EMPTY.with(MemberIndex(1)), ..lost(sectors) };
+        assert_eq!(between(rebuilding(32), rebuilding(40)), []);
+        assert_eq!(between(rebuilding(56), rebuilding(64)), [told]);
+        assert_eq!(between(rebuilding(32), lost(40)), [Event::RebuildFinished(MemberIndex(1)), told]);
     }
 
     #[test]

@@ -23,11 +23,11 @@ pub(crate) enum Event {
     MemberNoRoom(MemberIndex),
     /// A member does not answer, and somebody waits for it.
     MemberStalled(MemberIndex),
-    /// Members are missing.
+    /// Members are missing or lack content.
     Degraded,
     /// Clients wait for members, and nothing worse is the case.
     Stalled,
-    /// Content is unavailable, or about to be lost.
+    /// Content is unavailable, lost, or about to be lost.
     Failing,
     /// The rest of the array is read: members are out of date, or too many are gone.
     Salvage,
@@ -37,9 +37,13 @@ pub(crate) enum Event {
     FlushFailing(MemberSet),
     /// All of that data, or newer data in its place, has been written out.
     FlushRecovered,
-    /// A rebuild can't continue, because these members can't be read.
+    /// Content is lost, or more than before. The set holds the members with bad blocks.
+    ContentLost(MemberSet),
+    /// No content is lost any more.
+    ContentRestored,
+    /// A rebuild can't continue: these members can't be read, and a list of bad blocks is full.
     RebuildStuck(MemberSet),
-    /// A copy can't continue, because these members can't be read.
+    /// A copy can't continue: these members can't be read, and a list of bad blocks is full.
     ReplaceStuck(MemberSet),
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
@@ -89,6 +93,8 @@ impl Event {
             Self::Frozen(_) => "frozen",
             Self::FlushFailing(_) => "flush-failing",
             Self::FlushRecovered => "flush-recovered",
+            Self::ContentLost(_) => "content-lost",
+            Self::ContentRestored => "content-restored",
             Self::RebuildStuck(_) => "rebuild-stuck",
             Self::ReplaceStuck(_) => "replace-stuck",
             Self::SpareTaken(_) => "spare-taken",
@@ -113,6 +119,7 @@ impl Event {
         match self {
             Self::Frozen(members)
             | Self::FlushFailing(members)
+            | Self::ContentLost(members)
             | Self::RebuildStuck(members)
             | Self::ReplaceStuck(members) => members,
             Self::MemberFailed(member)
@@ -179,6 +186,7 @@ impl Event {
             | Self::Salvage
             | Self::Failing
             | Self::FlushFailing(_)
+            | Self::ContentLost(_)
             | Self::RebuildStuck(_)
             | Self::ReplaceStuck(_) => {
                 tracing::error!(event, array, member, "the array is {health}");
@@ -186,6 +194,7 @@ impl Event {
             Self::FlushRecovered => {
                 tracing::info!(event, array, "all cached content can be written out again");
             }
+            Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(

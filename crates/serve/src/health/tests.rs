@@ -4,7 +4,19 @@ use super::*;
 
 fn health(state: HealthState, survives: usize) -> Health {
     let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    Health { state, survives, missing, rebuilding, troubles, held_up, unwritten: None, salvage: None }
+    Health {
+        state,
+        survives,
+        survives_elsewhere: survives,
+        missing,
+        rebuilding,
+        troubles,
+        held_up,
+        unwritten: None,
+        lost: None,
+        lacking: Vec::new(),
+        salvage: None,
+    }
 }
 
 fn ailing(slot: u8, trouble: Trouble, waits_ms: Option<u64>) -> Ailing {
@@ -101,10 +113,45 @@ fn what_holds_up_a_rebuild_is_said_with_its_place() {
     let text = words(&Health { rebuilding: vec![1], held_up: vec![held], ..health(HealthState::Failing, 0) });
     assert_eq!(
         text,
-        "failing: rebuilding member 1 is held up at parity stripe 4: member 3 (/srv/d3) can't be read at sector 512 of \
-         its data, for 8 sectors; no member has bytes 851968 to 856064 of the array. It continues after a single \
-         write of all of bytes 786432 to 983040, from a backup, and tries again every ten seconds; member 1 is being \
-         rebuilt"
+        "failing: rebuilding member 1 is held up at parity stripe 4, because the list of bad blocks is full and member \
+         3 (/srv/d3) can't be read at sector 512 of its data, for 8 sectors; no member has bytes 851968 to 856064 of \
+         the array. It continues after a single write of all of bytes 786432 to 983040, or when other lost content is \
+         written again, from a backup: or restore the array elsewhere; member 1 is being rebuilt"
+    );
+}
+
+#[test]
+fn what_is_lost_is_said_with_its_place_and_what_helps() {
+    let lacking = |slot: u8, blocks| Lacking { slot, path: Some(format!("/srv/d{slot}")), blocks };
+    let lost = LostContent { bytes: 20 << 10, ranges: 2, blocks: vec![[96, 104], [128, 160]] };
+    let bad =
+        Health { lost: Some(lost), lacking: vec![lacking(1, 5), lacking(3, 1)], ..health(HealthState::Failing, 0) };
+    assert_eq!(
+        words(&bad),
+        "failing: 20 KiB of the array are lost, bytes 49152 to 53248 and 65536 to 81920: reads of them fail until they \
+         are written again, from a backup; `uraid scrub start --repair` tries once more to compute them; member 1 \
+         (/srv/d1) lacks 5 blocks and member 3 (/srv/d3) lacks 1 block"
+    );
+    let frozen = words(&Health { state: HealthState::Frozen, ..bad });
+    assert!(frozen.contains("20 KiB of the array are lost, bytes 49152 to 53248 and 65536 to 81920; "), "{frozen}");
+    let many = LostContent { bytes: 20 << 12, ranges: 20, blocks: (0..20).map(|at| [at * 16, at * 16 + 8]).collect() };
+    assert!(ranges(&many).ends_with(", 122880 to 126976 and 4 more ranges"), "{}", ranges(&many));
+    let one_more = LostContent { ranges: 17, ..many };
+    assert!(ranges(&one_more).ends_with(" and 1 more range"), "{}", ranges(&one_more));
+}
+
+#[test]
+fn what_members_lack_is_said_with_the_redundancy_that_is_left() {
+    let lacking = vec![Lacking { slot: 1, path: Some("/srv/d1".into()), blocks: 3 }];
+    let bad = Health { lacking, survives_elsewhere: 1, ..health(HealthState::Degraded, 0) };
+    assert_eq!(
+        words(&bad),
+        "degraded: member 1 (/srv/d1) lacks 3 blocks, which the other members make up for: `uraid scrub start \
+         --repair` writes them again; survives no failure where blocks are lacking, and 1 more failure elsewhere"
+    );
+    assert_eq!(
+        words(&Health { missing: vec![2], survives_elsewhere: 0, ..bad }),
+        "degraded: member 2 is missing; member 1 (/srv/d1) lacks 3 blocks; survives no failure"
     );
 }
 

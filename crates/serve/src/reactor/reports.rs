@@ -1,5 +1,5 @@
-//! What is known of the members beside what the engine knows: deleted files, slow members, failing disks. With the
-//! engine's part it makes up the array's condition.
+//! What is known of the members beside what the engine knows: deleted files, slow members, failing disks; and what is
+//! summed up of what the engine knows. With the engine's part it makes up the array's condition.
 
 use std::cell::{Cell, RefCell};
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use uraid_layout::{MemberIndex, MemberSet};
 use super::slots::present_paths;
 use crate::condition::{Condition, LastResort};
 use crate::disk::LiveDisk;
+use crate::lacking::{Lacking, Summed};
 
 /// See the module. Each report is as of its last check, and the slots may hold other members by now.
 #[derive(Debug, Default)]
@@ -23,6 +24,7 @@ pub(super) struct Reports {
     /// Members whose disks report that they are failing, with their paths.
     failing_disks: RefCell<Vec<(MemberIndex, PathBuf)>>,
     last_resort: LastResort,
+    summed: Summed,
 }
 
 /// A member and the slot that it was in when the slot was checked.
@@ -76,6 +78,7 @@ impl Reports {
             lagging: self.lagging.get().minus(missing),
             smart: self.on_failing_disks(engine),
             last_resort: self.last_resort,
+            lacking: Lacking::of(engine, &self.summed),
             ..Condition::of(engine)
         }
     }

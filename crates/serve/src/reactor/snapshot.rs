@@ -1,5 +1,7 @@
 //! The state of a running array at one moment, for everyone who shows it.
 
+use std::ops::Range;
+use std::rc::Rc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -8,7 +10,7 @@ use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
 use uraid_io::engine::{CacheMode, Counters, Fill, Progress, Replacement, ScrubStatus};
 use uraid_io::format::superblock::ScrubHistory;
-use uraid_layout::Bytes;
+use uraid_layout::{Bytes, Lba, MemberIndex};
 
 use super::{Reactor, slots};
 use crate::calls::{Callers, Report};
@@ -16,7 +18,7 @@ use crate::condition::Condition;
 use crate::description::Member;
 use crate::disk::LiveDisk;
 use crate::meter::ServedByKind;
-use crate::protocol::Traffic;
+use crate::protocol::{BadBlocks, Traffic};
 
 /// How long a connection thread may take to report what its clients have done.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -31,6 +33,10 @@ pub(crate) struct Snapshot {
     pub(crate) requests: Fill,
     pub(crate) latencies: Latencies,
     pub(crate) condition: Condition,
+    /// The array's sectors that no member has, ascending.
+    pub(crate) lost: Rc<[Range<Lba>]>,
+    /// Of present members, by slot.
+    pub(crate) bad_blocks: Vec<BadBlocks>,
     /// How long each member has kept somebody waiting, by slot.
     pub(crate) waits: Vec<Option<Duration>>,
     pub(crate) cache_mode: Option<CacheMode>,
@@ -74,6 +80,10 @@ impl Snapshot {
     /// The state but for what connection threads have done.
     fn without_threads<D: LiveDisk>(reactor: &Reactor<D>) -> Self {
         let engine = reactor.engine.borrow();
+        let bad_blocks = |member: MemberIndex| {
+            let list = engine.bad_blocks(member).filter(|_| !engine.missing().contains(member));
+            list.map_or(BadBlocks::default(), |list| BadBlocks::of(&list))
+        };
         Self {
             counters: engine.counters().clone(),
             traffic: reactor.meter.traffic(),
@@ -84,6 +94,8 @@ impl Snapshot {
             }),
             latencies: engine.disk().latencies().clone(),
             condition: reactor.reports.condition(&engine),
+            lost: engine.lost(),
+            bad_blocks: engine.geometry().all_members().iter().map(bad_blocks).collect(),
             waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
