@@ -19,6 +19,7 @@ mod integrity;
 mod kills;
 mod lifecycle;
 mod limits;
+mod lost;
 mod mail;
 mod map;
 mod metrics;

@@ -5,25 +5,37 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
+use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, load_bad_blocks, look};
+use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, SlotState, Superblock};
+use uraid_io::lost;
 use uraid_io::member::Access;
-use uraid_layout::MemberIndex;
+use uraid_layout::{Geometry, MemberIndex, MemberSet, SECTOR_BYTES};
 use uraid_serve::clock::now;
+use uraid_serve::health::{RANGES_TOLD, ranges};
 use uraid_serve::names::{layout_name, level_name, level_title};
+use uraid_serve::protocol::{self, LostContent};
 use uraid_serve::text::{chain, duration, list, size, visible};
 use uuid::Uuid;
 
+use crate::status::counted;
 use crate::terminal::{print, print_json};
 
 /// Arguments of `uraid examine`.
 #[derive(Debug, Args)]
 #[command(after_help = "Example:
-  uraid examine --json disk*.img | jq .missing")]
+  uraid examine --json disk*.img | jq .missing
+  uraid examine --bad-blocks disk*.img")]
 pub(crate) struct ExamineArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
+    /// List all bad blocks, and all that is lost
+    ///
+    /// Bad blocks are sectors of a member's data area that lack their content: it could not be computed (absent), or
+    /// the medium did not give it (unread). Name all members to see which bytes of the array no member has.
+    #[arg(long)]
+    bad_blocks: bool,
     /// Members; one is enough
     #[arg(required = true, value_name = "MEMBER")]
     members: Vec<PathBuf>,
@@ -64,6 +76,8 @@ pub(crate) struct Report {
     rebuilding: Vec<u8>,
     /// Slots whose member was not named or does not count.
     missing: Vec<u8>,
+    /// Content that none of these members has because of their bad blocks; `null` if there is none.
+    lost: Option<LostContent>,
     members: Vec<MemberReport>,
 }
 
@@ -72,8 +86,15 @@ struct MemberReport {
     path: String,
     uuid: Uuid,
     slot: u8,
-    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`.
+    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`, `bad-list`.
     state: &'static str,
+    /// `null` if the list is damaged.
+    bad_blocks: Option<protocol::BadBlocks>,
+    /// Sectors of the data area, as half-open ranges; only if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    absent: Option<Vec<[u64; 2]>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unread: Option<Vec<[u64; 2]>>,
     epoch: u64,
     log_size: u64,
     data_offset: u64,
@@ -82,7 +103,7 @@ struct MemberReport {
 
 /// Runs the command.
 pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
-    let error = match report(&args.members) {
+    let error = match detailed(&args.members, args.bad_blocks) {
         Ok(report) => return show(&report, args.json),
         Err(error) => error,
     };
@@ -94,7 +115,7 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
     }
     if !members.is_empty() {
         let paths: Vec<PathBuf> = members.into_iter().map(|look| look.path).collect();
-        show(&report(&paths)?, args.json)?;
+        show(&detailed(&paths, args.bad_blocks)?, args.json)?;
     }
     let reasons: Vec<String> =
         others.into_iter().filter_map(|look| look.found.err()).map(|reason| chain(&reason.into())).collect();
@@ -103,25 +124,37 @@ pub(crate) fn run(args: &ExamineArgs) -> Result<()> {
 
 /// The report of the members at `paths`.
 pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
+    detailed(paths, false)
+}
+
+/// The report of the members at `paths`, with every range of bad blocks if they `are_listed`.
+fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
     let Named { members, unreadable } = candidates(paths, Access::Inspect)?;
     for (path, reason) in unreadable {
         tracing::warn!("{}: {reason}", path.display());
     }
-    let known = members.into_iter().map(|opened| (opened.size, opened.candidate));
-    let (sizes, candidates): (Vec<_>, Vec<_>) = known.unzip();
+    let known = members.into_iter().map(|opened| {
+        let list = load_bad_blocks(&opened.member, &opened.candidate.superblock);
+        ((opened.size, list), opened.candidate)
+    });
+    let (facts, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
     let (superblock, geometry) = (&verdict.superblock, &verdict.geometry);
     let level = geometry.spec().level;
     let mut members: Vec<MemberReport> =
         candidates.iter().enumerate().map(|(index, candidate)| member(&verdict, index, candidate)).collect();
-    for (member, (size, candidate)) in members.iter_mut().zip(sizes.into_iter().zip(&candidates)) {
-        if size < candidate.superblock.areas.member_size {
+    for (member, ((size, list), candidate)) in members.iter_mut().zip(facts.iter().zip(&candidates)) {
+        member.set_bad_blocks(list, are_listed);
+        if *size < candidate.superblock.areas.member_size {
             member.state = "truncated";
         }
     }
+    let counted = members.iter().zip(facts).filter(|(member, _)| member.counts());
+    let lists: Vec<(MemberIndex, BadBlocks)> =
+        counted.filter_map(|(member, (_, list))| Some((MemberIndex(member.slot), list.ok()?))).collect();
+    let missing = geometry.all_members().minus(lists.iter().map(|&(slot, _)| slot).collect());
+    let lost = lost_of(geometry, missing.union(verdict.rebuilding()), &lists, are_listed);
     members.sort_by_key(|member| member.slot);
-    let counts = |slot: &MemberIndex| members.iter().any(|member| member.slot == slot.0 && member.counts());
-    let missing = geometry.all_members().iter().filter(|slot| !counts(slot)).map(|slot| slot.0).collect();
     Ok(Report {
         uuid: superblock.array,
         name: superblock.name.clone(),
@@ -140,9 +173,25 @@ pub(crate) fn report(paths: &[impl AsRef<Path>]) -> Result<Report> {
         tolerance: geometry.tolerance(),
         member_count: geometry.members(),
         rebuilding: verdict.rebuilding().iter().map(|slot| slot.0).collect(),
-        missing,
+        missing: missing.iter().map(|slot| slot.0).collect(),
+        lost,
         members,
     })
+}
+
+/// What is lost in an array of which some members are missing or incomplete, and the others have such bad blocks; with
+/// every range if they `are_listed`.
+fn lost_of(
+    geometry: &Geometry,
+    missing: MemberSet,
+    lists: &[(MemberIndex, BadBlocks)],
+    are_listed: bool,
+) -> Option<LostContent> {
+    let list = |slot: MemberIndex| {
+        let found = lists.iter().find(|(member, _)| *member == slot);
+        found.map_or_else(BadBlocks::default, |(_, list)| list.clone())
+    };
+    LostContent::of(&lost(geometry, missing, &list), if are_listed { usize::MAX } else { RANGES_TOLD })
 }
 
 fn state(superblock: &Superblock) -> &'static str {
@@ -174,6 +223,9 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
         uuid: superblock.member,
         slot: superblock.slot.0,
         state,
+        bad_blocks: None,
+        absent: None,
+        unread: None,
         epoch: superblock.epoch.0,
         log_size: superblock.areas.log.size.0,
         data_offset: superblock.areas.data.offset.0,
@@ -182,6 +234,21 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
 }
 
 impl MemberReport {
+    /// Takes its list of bad blocks in, with every range if they `are_listed`. A member whose list is damaged does not
+    /// count.
+    fn set_bad_blocks(&mut self, list: &Result<BadBlocks, Damaged>, are_listed: bool) {
+        let Ok(list) = list else {
+            self.state = "bad-list";
+            return;
+        };
+        self.bad_blocks = Some(protocol::BadBlocks::of(list));
+        if are_listed {
+            let [absent, unread] = [Lack::Absent, Lack::Unread]
+                .map(|lack| Some(list.all(lack).map(|run| [run.start.0, run.end.0]).collect()));
+            (self.absent, self.unread) = (absent, unread);
+        }
+    }
+
     /// Whether it is part of the array.
     fn counts(&self) -> bool {
         ["active", "rebuilding"].contains(&self.state)
@@ -189,6 +256,11 @@ impl MemberReport {
 }
 
 impl Report {
+    /// Whether members have bad blocks.
+    fn lacks(&self) -> bool {
+        self.members.iter().any(|member| member.bad_blocks.is_some_and(|bad| bad.blocks > 0))
+    }
+
     /// The paths of the members that belong to the array, and of those that no longer do.
     pub(crate) fn paths(&self) -> (Vec<String>, Vec<String>) {
         let (own, former): (Vec<&MemberReport>, Vec<_>) = self.members.iter().partition(|member| member.counts());
@@ -239,9 +311,15 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     }
     match missing.as_slice() {
         [] if *state == "initialising" => {}
+        [] if rebuilding.is_empty() && report.lacks() => {
+            print(format_args!("  members lack content: survives {failures} where all have it"))?;
+        }
         [] if rebuilding.is_empty() => print(format_args!("  whole: survives {failures}"))?,
         [] => print(format_args!("  degraded: rebuilding slots {}, survives {failures}", list(rebuilding)))?,
         missing => print(format_args!("  missing here: slots {}", list(missing)))?,
+    }
+    if let Some(lost) = &report.lost {
+        show_lost(lost, missing)?;
     }
     match (report.scrub_finished_s, now()) {
         (Some(finished), Ok(now)) => {
@@ -250,8 +328,37 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
         _ => print(format_args!("  never scrubbed"))?,
     }
     for member in members {
-        let MemberReport { path, uuid, slot, state, data_offset, data_size, .. } = member;
+        let MemberReport { path, uuid, slot, state, bad_blocks, absent, unread, data_offset, data_size, .. } = member;
         print(format_args!("  {slot:>2}  {state:<10} {uuid}  data {data_offset}+{data_size}  {path}"))?;
+        match bad_blocks.map(counted) {
+            None => print(format_args!("      its list of bad blocks is damaged: the array is served without it"))?,
+            Some(Some(blocks)) => print(format_args!("      {blocks}"))?,
+            Some(None) => {}
+        }
+        for (lack, runs) in [("absent", absent), ("unread", unread)] {
+            for [start, end] in runs.iter().flatten() {
+                print(format_args!("      {lack}  sectors {start} to {end} of its data"))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Prints what is lost without these members: in one line, or with each range on its own if all are listed and do not
+/// fit.
+fn show_lost(lost: &LostContent, missing: &[u8]) -> Result<()> {
+    let without = match missing {
+        [] => String::new(),
+        [slot] => format!(" without member {slot}"),
+        slots => format!(" without members {}", list(slots)),
+    };
+    let what = format!("{} of the array are lost{without}", size(lost.bytes));
+    if lost.blocks.len() <= RANGES_TOLD {
+        return print(format_args!("  {what}, {}", ranges(lost)));
+    }
+    print(format_args!("  {what}:"))?;
+    for [start, end] in lost.blocks.iter().map(|range| range.map(|sector| sector * SECTOR_BYTES)) {
+        print(format_args!("    bytes {start} to {end}"))?;
     }
     Ok(())
 }
