@@ -120,6 +120,11 @@ fn what_a_rebuild_can_not_have_is_told_until_it_is_written_again() {
         let runs = json!([[0, 8], [32, 40], [64, 72]]);
         assert_eq!((&said["members"][1]["absent"], &said["members"][2]["unread"]), (&runs, &runs));
         assert_eq!(said["lost"], all);
+        let paths = members.each_ref().map(|member| member.to_str().unwrap());
+        let text = binary::uraid(["map", "--lba", "8"].iter().chain(&paths)).success().text();
+        for part in [" (absent)\n", " (unread)\n", "it is lost: reads of it fail until it is written again"] {
+            assert!(text.contains(part), "{part}: {text}");
+        }
         let server = Server::start_members(&array, &members, &options);
         assert_eq!(events.until("content-lost"), ["started", "degraded"]);
         let mut client = server.connect();

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use serde::Serialize;
+use uraid_io::format::badblocks::Lack;
+use uraid_io::lost;
 use uraid_layout::geometry::Location;
 use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
-use uraid_layout::{Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
+use uraid_layout::{DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
 use uraid_serve::text::list;
 
 use crate::terminal::{print, print_json};
@@ -53,6 +55,8 @@ struct Mapping {
     /// For mirrors, the other copies.
     parity: Vec<Sector>,
     failed: Vec<u8>,
+    /// No member has it, because of bad blocks.
+    lost: bool,
     read: Operations,
     write: Operations,
 }
@@ -63,6 +67,9 @@ struct Sector {
     member: u8,
     path: Option<String>,
     sector: u64,
+    /// Why the member does not have its content: `absent` or `unread`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    lacks: Option<&'static str>,
 }
 
 /// The operations of a plan, in order: reads, XORs, writes.
@@ -125,15 +132,25 @@ fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
         at: sector(placed, geometry.locate(lba)),
         parity: geometry.parity_of(lba).map(|at| sector(placed, at)).collect(),
         failed: failed.iter().map(|member| member.0).collect(),
+        lost: is_lost(placed, lba, failed),
         read,
         write,
     })
 }
 
+fn is_lost(placed: &Placed, lba: Lba, failed: MemberSet) -> bool {
+    let list = |member: MemberIndex| placed.members[member.index()].bad_blocks.clone();
+    lost(&placed.geometry, failed, &list).iter().any(|range| range.contains(&lba))
+}
+
 fn sector(placed: &Placed, at: Location) -> Sector {
     let member = &placed.members[at.member.index()];
     let sector = member.data_offset.0 / SECTOR_BYTES + at.sector.0;
-    Sector { member: at.member.0, path: member.path.as_ref().map(|path| path.display().to_string()), sector }
+    let path = member.path.as_ref().map(|path| path.display().to_string());
+    let here = at.sector..DiskSector(at.sector.0 + 1);
+    let is_bad = |lack| member.bad_blocks.within(here.clone(), lack).next().is_some();
+    let lacks = [(Lack::Absent, "absent"), (Lack::Unread, "unread")].into_iter().find(|&(lack, _)| is_bad(lack));
+    Sector { member: at.member.0, path, sector, lacks: lacks.map(|(_, name)| name) }
 }
 
 fn operations(placed: &Placed, plan: &Plan, method: Option<Method>) -> Operations {
@@ -170,13 +187,18 @@ fn buffer(slice: &Slice) -> String {
 }
 
 fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
-    let Mapping { lba, stripe, unit, offset, at, parity, failed, read, write } = mapping;
+    let Mapping { lba, stripe, unit, offset, at, parity, failed, lost, read, write } = mapping;
     let role = if is_mirrored(&placed.geometry, Lba(*lba)) { "copy" } else { "parity" };
     print(format_args!("block {lba}: {}", place(at)))?;
     for at in parity {
         print(format_args!("  {role}: {}", place(at)))?;
     }
     print(format_args!("  parity stripe {stripe}, unit {unit}, sector {offset} of its chunk"))?;
+    match at.lacks {
+        _ if *lost => print(format_args!("  it is lost: reads of it fail until it is written again"))?,
+        Some(_) => print(format_args!("  its member lacks it, and the other members make up for it"))?,
+        None => {}
+    }
     let state = match failed.as_slice() {
         [] => String::new(),
         failed => format!(" without members {}", list(failed)),
@@ -214,7 +236,8 @@ fn steps(operations: &Operations) -> Result<()> {
 
 fn place(at: &Sector) -> String {
     let path = at.path.as_ref().map(|path| format!(" ({path})")).unwrap_or_default();
-    format!("member {}{path} sector {}", at.member, at.sector)
+    let lacks = at.lacks.map(|lacks| format!(" ({lacks})")).unwrap_or_default();
+    format!("member {}{path} sector {}{lacks}", at.member, at.sector)
 }
 
 fn lba(text: &str) -> Result<Lba, String> {

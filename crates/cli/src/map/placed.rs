@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use uraid_io::array::{candidates, judge};
+use uraid_io::array::{candidates, judge, load_bad_blocks};
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, MemberSet, Spec};
 
@@ -44,6 +45,8 @@ pub(super) struct PlacedMember {
     /// `None` if the array does not exist, or the member is missing.
     pub(super) path: Option<PathBuf>,
     pub(super) data_offset: Bytes,
+    /// Empty if the list is damaged: `uraid examine` says so.
+    pub(super) bad_blocks: BadBlocks,
 }
 
 /// The array of these members, or without any the one that is described.
@@ -53,14 +56,19 @@ pub(super) fn placed(members: &[PathBuf], args: &DescribedArgs) -> Result<Placed
 
 fn existing(paths: &[PathBuf]) -> Result<Placed> {
     let named = candidates(paths, Access::Inspect)?;
-    let candidates: Vec<_> = named.members.into_iter().map(|opened| opened.candidate).collect();
+    let known = named.members.into_iter().map(|opened| {
+        let list = load_bad_blocks(&opened.member, &opened.candidate.superblock);
+        (list.unwrap_or_default(), opened.candidate)
+    });
+    let (lists, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
     let member = |index: &Option<usize>| {
         let candidate = index.map(|index| &candidates[index]);
         let path = candidate.map(|candidate| candidate.path.clone());
         // Missing members have their data at the same offset as the others, unless their sizes differ.
         let areas = candidate.map_or(verdict.superblock.areas, |candidate| candidate.superblock.areas);
-        PlacedMember { path, data_offset: areas.data.offset }
+        let bad_blocks = index.map_or_else(BadBlocks::default, |index| lists[index].clone());
+        PlacedMember { path, data_offset: areas.data.offset, bad_blocks }
     };
     let members = verdict.slots.iter().map(member).collect();
     Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry })
