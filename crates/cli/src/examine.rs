@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
-use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, load_bad_blocks, look};
+use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
+use uraid_io::badblocks;
 use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, SlotState, Superblock};
 use uraid_io::lost;
@@ -134,7 +135,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         tracing::warn!("{}: {reason}", path.display());
     }
     let known = members.into_iter().map(|opened| {
-        let list = load_bad_blocks(&opened.member, &opened.candidate.superblock);
+        let list = badblocks::load(&opened.member, &opened.candidate.superblock);
         ((opened.size, list), opened.candidate)
     });
     let (facts, candidates): (Vec<_>, Vec<_>) = known.unzip();

@@ -32,7 +32,6 @@ mod tables;
 mod wait;
 
 pub use assemble::Assembled;
-pub use badblocks::load_bad_blocks;
 pub use configure::{ConfigureError, Setting, configure};
 pub use create::{CreateError, CreateOptions, create};
 pub use disown::disown;

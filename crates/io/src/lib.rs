@@ -15,6 +15,7 @@ macro_rules! planted {
 }
 
 pub mod array;
+pub mod badblocks;
 mod bounds;
 pub mod buf;
 pub mod cache;

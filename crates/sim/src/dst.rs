@@ -236,13 +236,8 @@ impl Run {
             self.array.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
             self.report.rotten.logs += u64::from(self.array.rotten_log.is_some());
         }
-        if self.extras.spoils && weather == Weather::Rough && self.array.silent.is_none() && self.own.chance(1, 2) {
-            rot::spoil(&mut found.members, &self.array.scenario.geometry, &mut self.own, trace);
-            self.array.may_lack = true;
-            if let Some(administrator) = &mut self.administrator {
-                administrator.roster.is_spoilt = true;
-            }
-            self.report.rotten.blocks += 1;
+        if weather == Weather::Rough {
+            self.spoil(&mut found.members);
         }
         self.report.counts.lives += 1;
         let disk = SimDisk::new(found.members.clone(), self.random.fork(), self.trace.clone());
@@ -310,6 +305,19 @@ impl Run {
             self.shelf.leave_out(member);
         }
         Ok(true)
+    }
+
+    /// Makes blocks of members unreadable, now and then.
+    fn spoil(&mut self, members: &mut Members) {
+        if !self.extras.spoils || self.array.silent.is_some() || !self.own.chance(1, 2) {
+            return;
+        }
+        rot::spoil(members, &self.array.scenario.geometry, &mut self.own, &self.trace);
+        self.array.may_lack = true;
+        self.report.rotten.blocks += 1;
+        if let Some(administrator) = &mut self.administrator {
+            administrator.roster.is_spoilt = true;
+        }
     }
 
     /// Serves clients, and has the array changed meanwhile. Where a member was rebuilt and the array was closed, all of

@@ -11,9 +11,8 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind};
 use crate::format::BLOCK;
-use crate::format::badblocks::{BadBlocks, COPY_BYTES, Damaged, Found};
+use crate::format::badblocks::{BadBlocks, Found};
 use crate::format::superblock::Superblock;
-use crate::member::Member;
 
 /// The members' lists, by slot. A member whose list is damaged in both of its copies is given up: nobody knows what it
 /// lacks.
@@ -60,19 +59,6 @@ fn read_copy(disk: &mut impl Disk, own: &Superblock, copy: usize) -> Result<Foun
 fn read(own: &Superblock, copy: usize, buf: &mut Buf) -> DiskOp {
     let (offset, len) = (own.areas.bad_blocks_copy(copy), buf.len());
     DiskOp { tag: 0, member: own.slot, kind: OpKind::Read, offset, segments: smallvec![buf.lease_write(0..len)] }
-}
-
-/// The list of a member that is open alone.
-///
-/// # Errors
-/// [`Damaged`].
-pub fn load_bad_blocks(member: &Member, own: &Superblock) -> Result<BadBlocks, Damaged> {
-    let blocks = own.areas.data_sectors().0 / BLOCK.0;
-    let copy = |copy| match member.peek(own.areas.bad_blocks_copy(copy), COPY_BYTES) {
-        Ok(bytes) => BadBlocks::decode(&bytes, own.member, blocks),
-        Err(_) => Found::Damaged,
-    };
-    BadBlocks::newest([copy(0), copy(1)])
 }
 
 /// Writes a member's list, durably, after all that was written to the member before.

@@ -146,8 +146,8 @@ fn finish(
     Ok(superblocks)
 }
 
-/// What has to be zeros: checksums, so that they know nothing, lists of bad blocks, so that they are empty, and whatever
-/// is kept twice, so that it agrees.
+/// What has to be zeros: checksums, so that they know nothing, lists of bad blocks, so that they are empty, and what is
+/// kept twice, so that it agrees.
 fn areas(geometry: &Geometry, superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
     let used = if geometry.tolerance() > 0 { geometry.used_sectors().bytes() } else { Bytes(0) };
     let of = |own: &Superblock| {

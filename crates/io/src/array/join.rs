@@ -12,10 +12,10 @@ use thiserror::Error;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 use uuid::Uuid;
 
-use super::badblocks::load_bad_blocks;
 use super::sectors::too_large;
 use super::wait::Patience;
 use crate::Error;
+use crate::badblocks;
 use crate::buf::Buf;
 use crate::engine::Joining;
 use crate::format::Epoch;
@@ -268,7 +268,7 @@ pub fn rejoin(path: &Path, truth: &Superblock) -> Result<(Member, Joining), Join
     refuse_sectors(&member, truth)?;
     let own = superblock::load(&member)?;
     let damaged = |source| JoinError::BadBlocks { path: path.into(), source };
-    let bad_blocks = load_bad_blocks(&member, &own).map_err(damaged)?;
+    let bad_blocks = badblocks::load(&member, &own).map_err(damaged)?;
     let joining = returning(path, &own, bad_blocks, truth)?;
     if member.size() < own.areas.member_size {
         let (room, needed) = (member.size().whole_sectors(), truth.spec.member_size);

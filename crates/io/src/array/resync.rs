@@ -3,8 +3,8 @@
 //! Parity is computed from the data, and of copies one is made the others' content: after a power cut each is as good
 //! as any. All of it is written, since what a member shows after a flush that failed may not be durable. A copy that
 //! can't be read is read from another one, written back and read again. Data that only parity could give is another
-//! thing: where writes were under way parity may be wrong, and what is computed from it would be made up. Such data goes
-//! into its member's list of bad blocks, and so does parity that can't be computed without it.
+//! thing: where writes were under way parity may be wrong, and what is computed from it would be made up. Such data
+//! goes into its member's list of bad blocks, and so does parity that can't be computed without it.
 //!
 //! A member that fails a write or a flush is given up, but only when all is done: until then parity that others hold
 //! may not cover what it has, and what it shows is needed. The array goes on without it then, and nothing of what it

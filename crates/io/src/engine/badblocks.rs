@@ -139,9 +139,9 @@ impl BadLists {
         !self.is_empty() && self.of(member).is_some_and(|list| list.touches(sectors))
     }
 
-    /// The parity of what is to be written that is in its members' lists, where that is all of the parity that is theirs:
-    /// a write that can't keep it in agreement does without. None: there is no such parity, or something else of these
-    /// members is to be written.
+    /// The parity of what is to be written that is in its members' lists, where that is all of the parity that is
+    /// theirs: a write that can't keep it in agreement does without. None: there is no such parity, or something else
+    /// of these members is to be written.
     pub(super) fn lost_parity(&self, geometry: &Geometry, extents: &[Extent]) -> Option<LostParity> {
         let (mut lost, mut kept) = (LostParity::default(), MemberSet::EMPTY);
         for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {

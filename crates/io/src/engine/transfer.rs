@@ -415,8 +415,8 @@ impl<'a> Transfer<'a> {
     pub(super) fn give_up_on_damage(&mut self) {
         for Damage { member, sector, len, .. } in self.damage.drain(..) {
             self.parts.members.counters.borrow_mut().unrepairable(member);
-            // What could not be written out is told of by itself for as long as that lasts: it is still in memory. So is
-            // what is in the list of bad blocks.
+            // What could not be written out is told of by itself for as long as that lasts: it is still in memory. So
+            // is what is in the list of bad blocks.
             let is_told =
                 self.goal == Goal::Destage || self.parts.bad.touches(member, &(sector..DiskSector(sector.0 + len.0)));
             if !is_told {

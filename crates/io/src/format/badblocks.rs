@@ -239,8 +239,8 @@ impl BadBlocks {
     /// The list that two copies give.
     ///
     /// # Errors
-    /// [`Damaged`]. Where only the first copy is damaged and the second is not written yet, the list is torn that was to
-    /// be the first: nobody relied on it.
+    /// [`Damaged`]. Where only the first copy is damaged and the second is not written yet, the list is torn that was
+    /// to be the first: nobody relied on it.
     pub fn newest(copies: [Found; 2]) -> Result<Self, Damaged> {
         match copies {
             [Found::List(first), Found::List(second)] => {
@@ -437,7 +437,7 @@ mod tests {
                     (run.start.0..run.end.0).for_each(|at| shown[at as usize] = true);
                 }
                 prop_assert_eq!(&shown, expected);
-                prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start), "runs are as long as they can be");
+                prop_assert!(runs.windows(2).all(|pair| pair[0].end < pair[1].start), "runs are whole");
             }
             let bytes = list.encode_next(MEMBER);
             prop_assert_eq!(BadBlocks::decode(bytes.as_ref(), MEMBER, 32), Found::List(list));

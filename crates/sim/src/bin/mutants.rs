@@ -189,6 +189,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Seeds { seeds: few..many, is_harsh: false },
         Check::Tests {
             filters: &[
+                "badblocks::",
                 "bitmap::tests",
                 "cache::",
                 "faults::",

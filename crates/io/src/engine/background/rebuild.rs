@@ -10,8 +10,9 @@
 //! That follows in steps, each after a flush of what it covers. At the end the members are recorded as active.
 //!
 //! Rebuilding yields: while clients want anything one stripe is under way, otherwise many. What can't be computed, as
-//! the others can't be read there, goes into the member's [list of bad blocks](crate::engine::badblocks), and the rest is
-//! made. A list that is full stops it; that is tried again when something of the stripe is written, and after a while.
+//! the others can't be read there, goes into the member's [list of bad blocks](crate::engine::badblocks), and the rest
+//! is made. A list that is full stops it; that is tried again when something of the stripe is written, and after a
+//! while.
 
 use std::cell::RefCell;
 
@@ -199,14 +200,14 @@ pub(in crate::engine) async fn make_columns(
         at += transfer.len.0;
     }
     if lost.0 > 0 {
-        tracing::error!(stripe = %transfer.span().0, sectors = %lost, "content can't be computed, as other members can't \
-            be read there: it is lost until it is written anew");
+        tracing::error!(stripe = %transfer.span().0, sectors = %lost, "content can't be computed, as other members \
+            can't be read there: it is lost until it is written anew");
     }
     Ok(())
 }
 
-/// Makes the cells of a part one by one that can't be made together. What can't be made at all goes into the list of bad
-/// blocks of the member that was to get it, and so does what could not be read for it.
+/// Makes the cells of a part one by one that can't be made together. What can't be made at all goes into the list of
+/// bad blocks of the member that was to get it, and so does what could not be read for it.
 ///
 /// # Errors
 /// [`EngineError::BadBlocks`] where a list is full; what ends the rebuild or copy.
