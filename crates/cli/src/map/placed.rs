@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use uraid_io::array::{candidates, judge, load_bad_blocks};
+use uraid_io::array::{candidates, judge};
+use uraid_io::badblocks;
 use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, MemberSet, Spec};
@@ -57,7 +58,7 @@ pub(super) fn placed(members: &[PathBuf], args: &DescribedArgs) -> Result<Placed
 fn existing(paths: &[PathBuf]) -> Result<Placed> {
     let named = candidates(paths, Access::Inspect)?;
     let known = named.members.into_iter().map(|opened| {
-        let list = load_bad_blocks(&opened.member, &opened.candidate.superblock);
+        let list = badblocks::load(&opened.member, &opened.candidate.superblock);
         (list.unwrap_or_default(), opened.candidate)
     });
     let (lists, candidates): (Vec<_>, Vec<_>) = known.unzip();
