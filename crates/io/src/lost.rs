@@ -19,16 +19,13 @@ use crate::format::badblocks::{BadBlocks, Lack};
 pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) -> BadBlocks) -> Vec<Range<Lba>> {
     let present = geometry.all_members().minus(missing);
     let lists: BTreeMap<MemberIndex, BadBlocks> = present.iter().map(|member| (member, list(member))).collect();
-    let mut repairs: Vec<Repair> = Vec::new();
+    let (beside, mut repairs) = (Repair::partial(geometry, missing), Vec::<Repair>::new());
     let mut lost: Vec<Range<Lba>> = Vec::new();
     for (&member, list) in &lists {
         let runs = [Lack::Absent, Lack::Unread].into_iter().flat_map(|lack| list.all(lack));
         for sectors in runs.flat_map(blocks) {
             let at = Location { member, sector: sectors.start };
-            let (Some(Owner::Data(lba)), Some((stripe, cell, start))) = (geometry.owner(at), geometry.cell_at(at))
-            else {
-                continue;
-            };
+            let Some((stripe, _, start)) = geometry.cell_at(at) else { continue };
             let len = sectors.end.0 - sectors.start.0;
             let lacks = |cell: &Cell| {
                 let from = geometry.sector(stripe, *cell).0 + start.0;
@@ -43,8 +40,15 @@ pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) 
                 repairs.push(Repair::partial(geometry, without));
                 repairs.len() - 1
             });
-            if !repairs[known].has(geometry, stripe, cell) {
-                lost.push(lba..Lba(lba.0 + len));
+            // With parity, what it would be needed for is lost, too.
+            for &cell in geometry.map(stripe).data() {
+                let slot = geometry.member(cell);
+                let at = Location { member: slot, sector: DiskSector(geometry.sector(stripe, cell).0 + start.0) };
+                let is_there = !missing.contains(slot) && !lacks(&cell);
+                let Some(Owner::Data(lba)) = geometry.owner(at).filter(|_| !is_there) else { continue };
+                if !repairs[known].has(geometry, stripe, cell) && beside.has(geometry, stripe, cell) {
+                    lost.push(lba..Lba(lba.0 + len));
+                }
             }
         }
     }

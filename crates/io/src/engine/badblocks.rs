@@ -139,18 +139,24 @@ impl BadLists {
         !self.is_empty() && self.of(member).is_some_and(|list| list.touches(sectors))
     }
 
-    /// The parity of what is to be written that is in its members' lists, where that is all of the parity that is
-    /// theirs: a write that can't keep it in agreement does without. None: there is no such parity, or something else
-    /// of these members is to be written.
+    /// The parity of what is to be written that tells nothing: it is in its member's list, or two of its units are in
+    /// theirs, of which one is to be written. A write that can't keep it in agreement does without. None: there is no
+    /// such parity, or something else of these members is to be written.
     pub(super) fn lost_parity(&self, geometry: &Geometry, extents: &[Extent]) -> Option<LostParity> {
         let (mut lost, mut kept) = (LostParity::default(), MemberSet::EMPTY);
         for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {
             let Piece { stripe, cell, start, len } = piece;
+            let place = |cell: Unit| {
+                let sector = geometry.sector(stripe, cell).0 + start.0;
+                (geometry.member(cell), DiskSector(sector)..DiskSector(sector + len.0))
+            };
+            let is_bad = |cell: Unit| self.covers(place(cell).0, &place(cell).1);
+            let lacks = |other: Unit| other != cell && self.touches(place(other).0, &place(other).1);
             let groups = geometry.map(stripe).groups().iter().filter(|group| group.data.contains(&cell));
-            for parity in groups.map(|group| group.parity) {
-                let (member, sector) = (geometry.member(parity), geometry.sector(stripe, parity).0 + start.0);
-                let sectors = DiskSector(sector)..DiskSector(sector + len.0);
-                if self.covers(member, &sectors) {
+            for group in groups {
+                let (member, sectors) = place(group.parity);
+                let tells_nothing = is_bad(cell) && group.data.iter().any(|&other| lacks(other));
+                if is_bad(group.parity) || tells_nothing {
                     lost.members = lost.members.with(member);
                     lost.sectors.push((member, sectors));
                 } else {

@@ -12,7 +12,7 @@ use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
 use crate::recovery::{Members, assembled, superblock};
 use crate::replace::{assert_replaced, replacement};
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, noise, read, rm2, run, shapes, size, small, write,
+    RAID5, Random, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, shapes, size, small, write,
 };
 
 /// The sectors that a member's list has, for a reason, as runs.
@@ -151,6 +151,34 @@ fn what_is_not_lost_of_a_stripe_is_written_all_the_same() {
         assert_lost(&mut engine, &content, &[], &context);
         drop(run(&mut engine, Command::Flush).expect("flushed"));
         assert_encoded(&engine, &content, &context);
+    }
+}
+
+/// Two units of data of one column are lost: a write of one of them needs neither the other nor the parity, which tells
+/// nothing of either.
+#[test]
+fn of_two_lost_units_each_is_made_good_by_itself() {
+    for shape in raid5() {
+        let context = format!("{shape:?}");
+        let (mut engine, mut content) = filled(shape, Order::Fifo);
+        drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+        let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+        // Its parity is on member 2, and its data are on 3, 0 and 1.
+        spoil(&mut engine, &shape, 3, 5 * 4096, 4096);
+        drop(run(&mut engine, join).expect("joined"));
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        let [first, second] = [5 * 24, 5 * 24 + 16];
+        let both: Vec<u64> = (first..first + 8).chain(second..second + 8).collect();
+        assert_lost(&mut engine, &content, &both, &context);
+        for (seed, lba, left) in [(44, second, all_of(first..first + 8)), (45, first, Vec::new())] {
+            let new = noise(seed, 8);
+            drop(run(&mut engine, Command::Write { lba: Lba(lba), buf: buf(&new), fua: true }).expect("written"));
+            content[size(Bytes(lba * 512))..][..new.len()].copy_from_slice(&new);
+            assert_lost(&mut engine, &content, &left, &context);
+        }
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_encoded(&engine, &content, &context);
+        assert!((0..4).all(|member| durable(&engine, MemberIndex(member)).is_empty()), "{context}");
     }
 }
 
@@ -345,11 +373,8 @@ fn parity_is_not_computed_from_what_is_absent() {
     let (mut engine, content) = with_a_hole(shape);
     // Its region is dirty when the power fails.
     drop(
-        run(
-            &mut engine,
-            Command::Write { lba: Lba(5 * 24), buf: crate::support::buf(&content[5 * 24 * 512..][..4096]), fua: true },
-        )
-        .expect("written"),
+        run(&mut engine, Command::Write { lba: Lba(5 * 24), buf: buf(&content[5 * 24 * 512..][..4096]), fua: true })
+            .expect("written"),
     );
     let mut left = engine.disk().cut(&mut Random(9));
     let mut engine = reopened(&shape, &left);

@@ -36,6 +36,7 @@ use crate::engine::stuck::location;
 use crate::engine::sweeper::{Kind, Sweeper};
 use crate::engine::transfer::{Goal, Transfer, Workspace, proof, reading};
 use crate::format::BLOCK;
+use crate::format::badblocks::Lack;
 use crate::format::sums::Sum;
 use crate::format::superblock::{ScrubFound, ScrubMode, ScrubRun};
 
@@ -146,6 +147,8 @@ struct Finding {
 enum Fault {
     /// The member can't read it, or it is not what its checksum is of.
     Unread(Cell, Option<Sum>),
+    /// The member never got it: that is known, and nobody's fault.
+    Absent(Cell),
     Judged(Verdict),
 }
 
@@ -347,7 +350,7 @@ impl Scrubber {
         let mode = self.status.borrow().as_ref().map_or(ScrubMode::Check, |status| status.mode);
         is_open
             && match finding.fault {
-                Fault::Unread(..) | Fault::Judged(Verdict::Wrong(_)) => mode != ScrubMode::Check,
+                Fault::Unread(..) | Fault::Absent(_) | Fault::Judged(Verdict::Wrong(_)) => mode != ScrubMode::Check,
                 Fault::Judged(Verdict::Suspect(_)) if planted!(ScrubRepairsSuspects) => mode != ScrubMode::Check,
                 Fault::Judged(Verdict::Suspect(_)) => mode == ScrubMode::RepairSuspects,
                 Fault::Judged(Verdict::Unknown(_)) => false,
@@ -389,6 +392,7 @@ impl Scrubber {
         let &Finding { start, len, fault, .. } = finding;
         let at = |cell| location(parts.geometry(), stripe, cell, start);
         let blame = match fault {
+            Fault::Absent(_) => return,
             Fault::Unread(cell, _) | Fault::Judged(Verdict::Wrong(cell)) => Blame::Certain(at(cell)),
             Fault::Judged(Verdict::Suspect(cell)) => Blame::Suspected(at(cell)),
             Fault::Judged(Verdict::Unknown(group)) => Blame::Unknown(group),
@@ -460,7 +464,7 @@ fn compare(transfer: &mut Transfer<'_>, part: Part) -> (Vec<Finding>, Sectors, S
     let geometry = parts.geometry();
     let (stripe, start, len) = (part.stripe, Sectors(part.start.0 + transfer.at.0), transfer.len);
     let map = geometry.map(stripe);
-    let unread = unread(geometry, transfer.damage.drain(..));
+    let unread = unread(parts, transfer.damage.drain(..));
     let (plan, content) = (&*transfer.plan, &transfer.content);
     let used = map.groups().iter().filter(|group| geometry.uses(stripe, group.parity)).count();
     let missed = Sectors((used - plan.differences().len()) as u64 * len.0);
@@ -530,7 +534,9 @@ impl Finding {
     /// The unit that is wrong, where it is known.
     fn cell(&self) -> Option<Cell> {
         match self.fault {
-            Fault::Unread(cell, _) | Fault::Judged(Verdict::Wrong(cell) | Verdict::Suspect(cell)) => Some(cell),
+            Fault::Unread(cell, _)
+            | Fault::Absent(cell)
+            | Fault::Judged(Verdict::Wrong(cell) | Verdict::Suspect(cell)) => Some(cell),
             Fault::Judged(Verdict::Unknown(_)) => None,
         }
     }
@@ -565,13 +571,14 @@ fn after(at: Location, len: Sectors) -> Location {
     Location { sector: DiskSector(at.sector.0 + len.0), ..at }
 }
 
-/// The pieces of units that could not be read, or are not what their checksums are of.
-fn unread(geometry: &Geometry, damage: impl Iterator<Item = Damage>) -> Vec<Finding> {
-    let finding = |Damage { member, .. }: Damage, piece: Piece| Finding {
-        start: piece.start,
-        len: piece.len,
-        fault: Fault::Unread(piece.cell, piece.found),
-        without: MemberSet::EMPTY.with(member),
+/// The pieces of units that could not be read, that are not what their checksums are of, or that are absent.
+fn unread(parts: &Parts, damage: impl Iterator<Item = Damage>) -> Vec<Finding> {
+    let geometry = parts.geometry();
+    let finding = |Damage { member, sector, len, .. }: Damage, piece: Piece| {
+        let sectors = sector..DiskSector(sector.0 + len.0);
+        let is_absent = !parts.bad.within(member, sectors, Lack::Absent).is_empty();
+        let fault = if is_absent { Fault::Absent(piece.cell) } else { Fault::Unread(piece.cell, piece.found) };
+        Finding { start: piece.start, len: piece.len, fault, without: MemberSet::EMPTY.with(member) }
     };
     damage.flat_map(|damage| damage.pieces(geometry).map(move |piece| finding(damage, piece))).collect()
 }

@@ -4,7 +4,7 @@
 //! there is one, then read back and compared. A member that fails the write, or does not give back what was written, is
 //! failed as by any other write.
 
-use uraid_layout::{Lba, MemberSet, Sectors};
+use uraid_layout::{DiskSector, Lba, MemberSet, Sectors};
 
 use super::held;
 use super::write::change;
@@ -16,18 +16,20 @@ use crate::engine::locks::Guard;
 use crate::engine::operations::Purpose;
 use crate::engine::parts::Parts;
 use crate::engine::transfer::{Goal, Transfer, Workspace, end};
+use crate::format::badblocks::Lack;
 
 /// Heals a piece that somebody did without.
 pub(in crate::engine) async fn heal(parts: &Parts, space: &mut Workspace, piece: Piece) {
     let healing = parts.repairs.heals.begin();
     let member = parts.geometry().member(piece.cell);
+    let is_known = is_absent(parts, piece);
     let (is_healed, result) = make_good(parts, space, None, piece, MemberSet::EMPTY.with(member)).await;
     if !is_healed && result.is_err() && parts.members.missing().contains(member) {
         // It is done without, and what it was to hold is nobody's loss.
         let Piece { stripe, start, .. } = piece;
         tracing::info!(%member, %stripe, %start, "the member has failed, so nothing is written back to it");
     } else {
-        note_outcome(parts, piece, is_healed, result.err().as_ref());
+        note_outcome(parts, piece, is_known, is_healed, result.err().as_ref());
     }
     drop(healing);
     parts.wake_repairs();
@@ -42,18 +44,29 @@ pub(in crate::engine) async fn heal_judged<'a>(
     piece: Piece,
     without: MemberSet,
 ) -> bool {
+    let is_known = is_absent(parts, piece);
     let (is_healed, result) = make_good(parts, space, guard, piece, without).await;
-    note_outcome(parts, piece, is_healed, result.err().as_ref());
+    note_outcome(parts, piece, is_known, is_healed, result.err().as_ref());
     is_healed
 }
 
-fn note_outcome(parts: &Parts, piece: Piece, is_healed: bool, error: Option<&EngineError>) {
+/// Whether it is known that the member never got some of a piece: that is no error of the member.
+fn is_absent(parts: &Parts, piece: Piece) -> bool {
+    let geometry = parts.geometry();
+    let start = geometry.sector(piece.stripe, piece.cell).0 + piece.start.0;
+    let sectors = DiskSector(start)..DiskSector(start + piece.len.0);
+    !parts.bad.within(geometry.member(piece.cell), sectors, Lack::Absent).is_empty()
+}
+
+fn note_outcome(parts: &Parts, piece: Piece, is_known: bool, is_healed: bool, error: Option<&EngineError>) {
     let Piece { stripe, cell, start, .. } = piece;
     let member = parts.geometry().member(cell);
     if is_healed {
         parts.members.counters.borrow_mut().repaired(member);
         tracing::info!(%member, %stripe, %start, "content was computed from the other members and written back");
-        parts.note_corrected(member);
+        if !is_known {
+            parts.note_corrected(member);
+        }
     } else {
         parts.members.counters.borrow_mut().unrepairable(member);
         tracing::error!(%member, %stripe, %start, error = error.map(tracing::field::display), "content could not be \
