@@ -1,8 +1,9 @@
 //! Lists of bad blocks: what can't be computed is an error and nothing else is, until it is written or can be computed
 //! after all; whatever stops the array meanwhile.
 
+use rustix::io::Errno;
 use uraid_io::array::recover;
-use uraid_io::disk::{MemDisk, Order};
+use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
@@ -286,6 +287,21 @@ fn a_copy_goes_on_past_what_nobody_has_and_takes_its_list_along() {
         drop(run(&mut engine, Command::Flush).expect("flushed"));
         assert_encoded(&engine, &content, &context);
     }
+}
+
+/// A member that fails to read once gives what it has when the copy is otherwise done.
+#[test]
+fn a_copy_tries_once_more_what_could_not_be_read() {
+    let shape = small(Level::Raid0, 3);
+    let slot = MemberIndex(1);
+    let (mut engine, content) = filled(shape, Order::Fifo);
+    engine.disk_mut().inner.fail(Fault { member: slot, name: OpName::Read, after: 4, count: 1, errno: Errno::IO });
+    let replace = replacement(&mut engine, &shape, slot, 1);
+    drop(run(&mut engine, replace).expect("begun"));
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_replaced(&engine, slot, 1, "it has everything");
+    assert_eq!(listed(&engine, 1, Lack::Absent), []);
+    assert_encoded(&engine, &content, "it has everything");
 }
 
 /// More than a list has room for, of a member that is rebuilt: it stops, says so, and goes on when there is room.

@@ -4,14 +4,16 @@
 //! The new member has a *seat* of the disk beyond the slots, and nothing is on record about it. From the beginning on
 //! every write to the slot goes to both members; what the old one held before is copied in the order of the parity
 //! stripes, each under its lock, as rebuilding does and within its bounds. What the old member can't read is computed
-//! from the others. It alone is read, and remains the array's member whatever becomes of the new one, until the switch
+//! from the others; what nobody can give is tried once more at the end, and then lacking. The old member alone is read,
+//! and remains the array's member whatever becomes of the new one, until the switch
 //! ([`join`](crate::engine::ops::join)).
 //!
 //! When the old member fails the new one joins in its place, and is rebuilt.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 
-use uraid_layout::{Bytes, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::rebuild::{Progress, cost, make_columns, progress};
@@ -21,6 +23,7 @@ use crate::engine::members::Twin;
 use crate::engine::parts::Parts;
 use crate::engine::sweeper::{Kind, Sweeper};
 use crate::engine::transfer::{Goal, Workspace};
+use crate::format::badblocks::Lack;
 use crate::format::superblock::Superblock;
 
 /// A copy under way.
@@ -39,6 +42,8 @@ pub struct Replacement {
 pub(in crate::engine) struct Copies {
     /// Who is being copied to, as long as the members have a twin.
     joining: RefCell<Option<Joining>>,
+    /// What could not be copied has been tried once more.
+    is_second: Cell<bool>,
     /// The last slot in which one has taken a member's place, and how many have.
     replaced: Cell<Option<(MemberIndex, u32)>>,
 }
@@ -80,6 +85,7 @@ impl Copies {
         }
         parts.bad.replace(&Superblock { slot: seat, ..joining.superblock.clone() }, joining.bad_blocks.clone());
         parts.sweeps.of(Kind::Copy).restart(0);
+        self.is_second.set(false);
         let data = areas.data.offset;
         members.set_twin(Some(Twin { slot, seat, data, has_failed: false, is_sealing: false }));
         *self.joining.borrow_mut() = Some(joining);
@@ -95,7 +101,7 @@ impl Copies {
         let is_over = parts.members.twin().is_none() || parts.members.missing().contains(member);
         match result {
             _ if is_over => sweep.drop_unit(),
-            Ok(()) => sweep.finish(stripe.0, |from| from),
+            Ok(()) => sweep.finish(stripe.0, |from| self.first_wanted(parts, from)),
             Err((error, stuck)) => {
                 if sweep.fail(stuck) {
                     tracing::error!(%stripe, %error, "a parity stripe can't be copied");
@@ -119,7 +125,29 @@ impl Copies {
         }
         let (done, last) = (parts.sweeps.of(Kind::Copy).done(), parts.geometry().stripes().0);
         let has_everything = done == last || planted!(CopyEndsEarly) && done + 1 == last;
+        if has_everything && !self.is_second.replace(true) && self.first_wanted(parts, 0) < last {
+            // The old member goes with what it may give yet.
+            parts.sweeps.of(Kind::Copy).restart(0);
+            return None;
+        }
         has_everything.then_some(Change::Switch { slot })
+    }
+
+    /// The first stripe from one on that is to be copied: all of them, and then those that could not be.
+    fn first_wanted(&self, parts: &Parts, from: u64) -> u64 {
+        if !self.is_second.get() {
+            return from;
+        }
+        let geometry = parts.geometry();
+        let end = from.max(geometry.stripes().0);
+        let Some((twin, list)) = parts.members.twin().and_then(|twin| Some((twin, parts.bad.of(twin.seat)?))) else {
+            return end;
+        };
+        let stripe = |sector| geometry.cell_at(Location { member: twin.slot, sector }).map(|(stripe, ..)| stripe.0);
+        let chunk = usize::try_from(geometry.chunk().0).expect("a chunk is small");
+        let units = |run: Range<DiskSector>| (run.start.0..run.end.0).step_by(chunk).chain([run.end.0 - 1]);
+        let lacking = list.all(Lack::Absent).flat_map(units).map(DiskSector).filter_map(stripe);
+        lacking.filter(|&stripe| stripe >= from).min().unwrap_or(end)
     }
 }
 
@@ -141,7 +169,8 @@ impl Sweep for Copies {
         let twin = parts.members.twin()?;
         // A member that has failed is not copied, and what members lack that joined comes first.
         let is_idle = parts.members.missing().contains(twin.slot) || !parts.members.rebuilding().is_empty();
-        if is_idle { None } else { sweeper.begin(parts.geometry().stripes().0, cost(parts), |from| from) }
+        let end = parts.geometry().stripes().0;
+        if is_idle { None } else { sweeper.begin(end, cost(parts), |from| self.first_wanted(parts, from)) }
     }
 
     fn step(&self, parts: &Parts) -> Option<Next> {
