@@ -17,7 +17,7 @@ use super::transfer::Workspace;
 use copy::Copies;
 use rebuild::Rebuild;
 use scrub::Scrubber;
-use sweep::{Next, Sweep, Unit};
+use sweep::{Next, Sweep, Unit, next_unit};
 
 /// The sweeps.
 #[derive(Debug, Default)]
@@ -75,11 +75,4 @@ impl Background {
             Kind::Scrub | Kind::Copy => {}
         }
     }
-}
-
-fn next_unit(sweep: &dyn Sweep, parts: &Parts) -> Option<Unit> {
-    let (kind, sweeper) = (sweep.kind(), &mut *parts.sweeps.of(sweep.kind()));
-    let may_begin = !sweeper.is_turn_over() && sweeper.has_room(sweep.size(parts));
-    let number = if may_begin { sweep.next(parts, sweeper) } else { None };
-    number.map(|number| Unit { kind, number })
 }

@@ -17,7 +17,7 @@ use uraid_layout::{Bytes, DiskSector, Location, MemberIndex, MemberSet, StripeId
 use uuid::Uuid;
 
 use super::rebuild::{Progress, cost, make_columns, progress};
-use super::sweep::{Next, Sweep};
+use super::sweep::{Next, Sweep, next_unit};
 use crate::engine::change::{Change, Joining};
 use crate::engine::members::Twin;
 use crate::engine::parts::Parts;
@@ -125,12 +125,18 @@ impl Copies {
         }
         let (done, last) = (parts.sweeps.of(Kind::Copy).done(), parts.geometry().stripes().0);
         let has_everything = done == last || planted!(CopyEndsEarly) && done + 1 == last;
-        if has_everything && !self.is_second.replace(true) && self.first_wanted(parts, 0) < last {
-            // The old member goes with what it may give yet.
-            parts.sweeps.of(Kind::Copy).restart(0);
-            return None;
-        }
         has_everything.then_some(Change::Switch { slot })
+    }
+
+    /// Begins a second time, with what could not be copied: the old member may give it yet, and goes then.
+    fn begins_again(&self, parts: &Parts) -> bool {
+        let (done, last) = (parts.sweeps.of(Kind::Copy).done(), parts.geometry().stripes().0);
+        let has_ended = done == last && !parts.sweeps.of(Kind::Copy).is_busy() && !self.is_second.replace(true);
+        let is_wanted = has_ended && self.first_wanted(parts, 0) < last;
+        if is_wanted {
+            parts.sweeps.of(Kind::Copy).restart(0);
+        }
+        is_wanted
     }
 
     /// The first stripe from one on that is to be copied: all of them, and then those that could not be.
@@ -174,6 +180,9 @@ impl Sweep for Copies {
     }
 
     fn step(&self, parts: &Parts) -> Option<Next> {
+        if self.begins_again(parts) {
+            return next_unit(self, parts).map(Next::Unit);
+        }
         self.next_change(parts).map(|change| Next::Change(Box::new(change)))
     }
 }
