@@ -50,6 +50,7 @@ mutants! {
     WatermarkBeforeList: "a rebuild's watermark goes on record before the list of bad blocks is durable",
     CopySealedWithoutList: "a copy takes its member's place before its list of bad blocks is durable",
     ParityNeeded: "a write needs parity that is lost for good",
+    ParityDoneAgain: "parity that a write leaves out of agreement may come back from the log",
     ParityLeft: "parity that a write leaves out of agreement counts when it can be read again",
     SkipLog: "nothing is logged",
     DropCommitFlush: "a commit does not flush its participants",

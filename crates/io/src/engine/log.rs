@@ -44,6 +44,8 @@ pub(super) struct Log {
     has_answered: Cell<bool>,
     /// The end of the commit under way.
     committed: Waiters,
+    /// Something that the log has is in place.
+    placed: Waiters,
 }
 
 /// What a task is about to write: pieces of members' data areas, by task.
@@ -136,7 +138,7 @@ impl Log {
     ) -> Result<Self, EngineError> {
         let state = RefCell::new(State::new(superblocks, geometry)?);
         let (is_committing, has_answered) = (Cell::new(false), Cell::new(false));
-        Ok(Self { state, is_committing, has_answered, committed: Waiters::default() })
+        Ok(Self { state, is_committing, has_answered, committed: Waiters::default(), placed: Waiters::default() })
     }
 
     /// Begins anew with these superblocks; nothing is under way.
@@ -230,6 +232,38 @@ impl Log {
             self.committed.wait(&members.tasks).await;
         }
         waits
+    }
+
+    /// Waits until all that the log has by now is in place, durable and trimmed: after the next record nobody does it
+    /// again. Who waits has nothing in the log that is not in place.
+    ///
+    /// # Errors
+    /// [`EngineError::Frozen`].
+    pub(super) async fn outlive(&self, members: &Members, flusher: &Flusher) -> Result<(), EngineError> {
+        let last = LogSequence(self.state.borrow().next.0 - 1);
+        loop {
+            members.check_frozen()?;
+            // A flush may have come between one of a record's writes and the last of them.
+            self.state
+                .borrow()
+                .in_doubt(flusher)
+                .minus(members.missing())
+                .iter()
+                .for_each(|one| members.note_written(one));
+            flusher.flush(members, members.geometry.all_members()).await;
+            members.failures_recorded().await?;
+            let is_waiting = {
+                let state = &mut *self.state.borrow_mut();
+                state.advance(members.record().recorded_missing(), flusher);
+                if state.trim >= last {
+                    return Ok(());
+                }
+                state.records.iter().any(|record| record.sequence <= last && record.left > 0)
+            };
+            if is_waiting {
+                self.placed.wait(&members.tasks).await;
+            }
+        }
     }
 
     /// Whether a commit may begin.
@@ -347,6 +381,7 @@ impl Drop for Logged<'_> {
         if !self.members.is_frozen() {
             self.log.state.borrow_mut().in_place(self.sequence, self.flusher.begun());
         }
+        self.log.placed.wake(&self.members.tasks);
     }
 }
 
@@ -483,15 +518,19 @@ impl State {
         Commit { record: Some(sequence), trim, participants, tasks }
     }
 
+    /// Members that may lose something of the oldest records which is in place.
+    fn in_doubt(&self, flusher: &Flusher) -> MemberSet {
+        let in_place = self.records.iter().take_while(|record| record.left == 0);
+        in_place.fold(MemberSet::EMPTY, |all, record| all.union(record.unflushed(flusher)))
+    }
+
     /// Makes room in the rings, when the next update has none: by a flush that makes what is in place durable, then by
     /// records that only carry the mark. Neither helps before something is in place.
     fn make_room(&mut self, members: &Members, flusher: &Flusher) -> Option<Commit> {
         if self.waiting.is_empty() {
             return None;
         }
-        let in_place = self.records.iter().take_while(|record| record.left == 0);
-        let unflushed = in_place.fold(MemberSet::EMPTY, |all, record| all.union(record.unflushed(flusher)));
-        let unflushed = unflushed.minus(members.missing());
+        let unflushed = self.in_doubt(flusher).minus(members.missing());
         if !unflushed.is_empty() {
             // A flush may have come between one of a record's writes and the last of them.
             unflushed.iter().for_each(|member| members.note_written(member));

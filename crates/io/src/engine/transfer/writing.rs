@@ -25,7 +25,15 @@ pub(in crate::engine) async fn give_up_parity(transfer: &Transfer<'_>) -> Result
         let added = parts.bad.add(*member, sectors.clone(), Lack::Absent);
         added.map_err(|source| EngineError::BadBlocks { member: *member, source })?;
     }
-    if transfer.without.sectors.is_empty() { Ok(()) } else { parts.keep_lists().await }
+    if transfer.without.sectors.is_empty() {
+        return Ok(());
+    }
+    parts.keep_lists().await?;
+    if let Some(log) = parts.log.as_ref().filter(|_| !planted!(ParityDoneAgain)) {
+        // What it has of that parity would come back without what is about to be written.
+        log.outlive(&parts.members, &parts.flusher).await?;
+    }
+    Ok(())
 }
 
 /// Makes what is about to be written durable in the log, where there is one; until it is in place the log keeps it.
