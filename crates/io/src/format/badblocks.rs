@@ -155,8 +155,8 @@ impl BadBlocks {
 
     /// The runs of sectors within these that lack their content for one reason.
     pub fn within(&self, sectors: Range<DiskSector>, lack: Lack) -> impl Iterator<Item = Range<DiskSector>> + '_ {
-        let last = sectors.end.0.max(1) - 1;
-        let entries = self.blocks.range(sectors.start.0 / BLOCK.0..=last / BLOCK.0);
+        let first = sectors.start.0 / BLOCK.0;
+        let entries = self.blocks.range(first..first.max(sectors.end.0.div_ceil(BLOCK.0)));
         let bits = entries.flat_map(move |(block, entry)| {
             let mask = entry.mask(lack);
             (0..BLOCK.0).filter(move |bit| mask >> bit & 1 == 1).map(move |bit| block * BLOCK.0 + bit)
@@ -272,12 +272,13 @@ impl Entry {
 /// The blocks of a range of sectors, each with the bits of its sectors in the range.
 fn blocks(sectors: Range<DiskSector>) -> impl Iterator<Item = (u64, u8)> {
     let (start, end) = (sectors.start.0, sectors.end.0);
-    (start / BLOCK.0..end.div_ceil(BLOCK.0)).map(move |block| {
+    let blocks = (start / BLOCK.0..end.div_ceil(BLOCK.0)).map(move |block| {
         let first = start.saturating_sub(block * BLOCK.0);
         let last = (end - block * BLOCK.0).min(BLOCK.0);
         let mask = (0xff_u32 << first) & (0xff >> (BLOCK.0 - last));
         (block, u8::try_from(mask & 0xff).expect("eight bits"))
-    })
+    });
+    blocks.filter(|&(_, mask)| mask != 0)
 }
 
 /// Joins adjacent sectors.
@@ -342,6 +343,15 @@ mod tests {
         let within: Vec<_> = list.within(sectors(17, 23), Lack::Unread).collect();
         assert_eq!(within, [sectors(20, 23)]);
         assert!(list.remove(sectors(0, 1000)) && list.is_empty());
+    }
+
+    #[test]
+    fn no_sectors_are_nothing() {
+        let mut empty = BadBlocks::default();
+        for at in [0, 5, 8] {
+            assert_eq!(empty.add(sectors(at, at), Lack::Absent), Ok(()));
+            assert!(empty.is_empty() && !empty.remove(sectors(at, at)) && !empty.touches(&sectors(at, at)));
+        }
     }
 
     #[test]
