@@ -362,7 +362,7 @@ impl<D: Disk, T> Engine<D, T> {
         while let Some(next) = core.background.next(parts) {
             match next {
                 Next::Unit(unit) => self.executor.start(Work::Unit(unit)),
-                Next::Save(kind) => self.executor.start(Work::Save(kind)),
+                Next::Save => self.executor.start(Work::SaveRebuild),
                 Next::Change(change) => return self.begin_change(None, *change),
             }
         }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use uraid_layout::repair::Repair;
-use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Owner};
+use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Owner, Sectors};
 
 use crate::format::BLOCK;
 use crate::format::badblocks::{BadBlocks, Lack};
@@ -28,9 +28,8 @@ pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) 
             let Some((stripe, _, start)) = geometry.cell_at(at) else { continue };
             let len = sectors.end.0 - sectors.start.0;
             let lacks = |cell: &Cell| {
-                let from = geometry.sector(stripe, *cell).0 + start.0;
-                let sectors = DiskSector(from)..DiskSector(from + len);
-                lists.get(&geometry.member(*cell)).is_some_and(|list| list.touches(&sectors))
+                let (member, sectors) = geometry.columns(stripe, *cell, start, Sectors(len));
+                lists.get(&member).is_some_and(|list| list.touches(&sectors))
             };
             let cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
             let lacking: MemberSet = cells.filter(lacks).map(|cell| geometry.member(cell)).collect();
@@ -42,10 +41,10 @@ pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) 
             });
             // With parity, what it would be needed for is lost, too.
             for &cell in geometry.map(stripe).data() {
-                let slot = geometry.member(cell);
-                let at = Location { member: slot, sector: DiskSector(geometry.sector(stripe, cell).0 + start.0) };
-                let is_there = !missing.contains(slot) && !lacks(&cell);
-                let Some(Owner::Data(lba)) = geometry.owner(at).filter(|_| !is_there) else { continue };
+                let (member, sectors) = geometry.columns(stripe, cell, start, Sectors(len));
+                let is_there = !missing.contains(member) && !lacks(&cell);
+                let owner = geometry.owner(Location { member, sector: sectors.start });
+                let Some(Owner::Data(lba)) = owner.filter(|_| !is_there) else { continue };
                 if !repairs[known].has(geometry, stripe, cell) && beside.has(geometry, stripe, cell) {
                     lost.push(lba..Lba(lba.0 + len));
                 }

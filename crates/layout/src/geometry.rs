@@ -15,6 +15,7 @@ mod seeds;
 mod spec;
 
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use divisor::Divisor;
 pub use rm2::{default_height, rm2_seed};
@@ -290,6 +291,22 @@ impl Geometry {
         assert!(stripe.0 < self.stripes.0, "the parity stripe is the array's");
         let row = u64::from(self.positions[usize::from(cell.0)].row);
         DiskSector(stripe.0 * self.stripe_stride.0 + row * self.row_stride.0)
+    }
+
+    /// Where so many columns of a cell are: its member, and the sectors of that member's data area.
+    ///
+    /// # Panics
+    /// As [`Geometry::sector`].
+    #[must_use]
+    pub fn columns(
+        &self,
+        stripe: StripeId,
+        cell: Cell,
+        start: Sectors,
+        len: Sectors,
+    ) -> (MemberIndex, Range<DiskSector>) {
+        let first = self.sector(stripe, cell).0 + start.0;
+        (self.member(cell), DiskSector(first)..DiskSector(first + len.0))
     }
 
     /// The parity stripe of an address, the data unit within it, and the offset in the unit. Addresses beyond the

@@ -305,7 +305,7 @@ pub enum Certainty {
 }
 
 /// Whether the data is safe.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Health {
     pub state: HealthState,
     /// How many more members may fail, in any combination.
@@ -484,10 +484,11 @@ pub struct Unreadable {
 }
 
 /// The array's overall state: its worst condition. Ordered from best to worst.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthState {
     /// Every member is present, and has all of its content.
+    #[default]
     Whole,
     /// Members are missing or lack content, but nothing is lost.
     Degraded,

@@ -38,20 +38,7 @@ fn latency(micros: &[u64]) -> Latency {
 }
 
 fn health(state: HealthState, survives: usize) -> Health {
-    let (missing, rebuilding, troubles, held_up) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    Health {
-        state,
-        survives,
-        survives_elsewhere: survives,
-        missing,
-        rebuilding,
-        troubles,
-        held_up,
-        unwritten: None,
-        lost: None,
-        lacking: Vec::new(),
-        salvage: None,
-    }
+    Health { state, survives, survives_elsewhere: survives, ..Health::default() }
 }
 
 fn status() -> Status {

@@ -93,8 +93,7 @@ pub enum ConfigureError {
 /// When the array is open for reading only.
 pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<Assembled<D>, ConfigureError> {
     assert_eq!(assembled.access, Access::ReadWrite, "configuring writes superblocks");
-    let Assembled { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, bad_blocks, .. } =
-        assembled;
+    let Assembled { geometry, record, mut disk, .. } = assembled;
     let level = geometry.spec().level;
     if let Setting::Name(name) = setting {
         check_name(name)?;
@@ -131,5 +130,5 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
     // Of an array that is clean and whole no bit has to be set.
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
     let record = Record::new(superblocks);
-    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks })
+    Ok(Assembled { geometry, record, disk, bitmap, ..assembled })
 }

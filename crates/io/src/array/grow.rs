@@ -126,8 +126,7 @@ pub fn grow<D: Disk>(
     mut progress: impl FnMut(Bytes, Bytes),
 ) -> Result<Assembled<D>, GrowError> {
     assert_eq!(assembled.access, Access::ReadWrite, "growing writes superblocks");
-    let Assembled { geometry, record, mut disk, access, generation, overlay, is_recovered, losses, bad_blocks, .. } =
-        assembled;
+    let Assembled { geometry, record, mut disk, .. } = assembled;
     if !record.lost().is_empty() {
         return Err(GrowError::NotWhole { missing: record.lost() });
     }
@@ -173,18 +172,7 @@ pub fn grow<D: Disk>(
     superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
     round(&mut disk, &mut superblocks)?;
     let record = Record::new(superblocks.into_iter().map(Some).collect());
-    Ok(Assembled {
-        geometry: grown,
-        record,
-        disk,
-        access,
-        generation,
-        overlay,
-        is_recovered,
-        losses,
-        bitmap,
-        bad_blocks,
-    })
+    Ok(Assembled { geometry: grown, record, disk, bitmap, ..assembled })
 }
 
 /// Gives the members the room that they have now, and says what the array becomes.

@@ -90,7 +90,7 @@ pub(super) fn initialise<D: Disk>(
     assembled: Assembled<D>,
     mut progress: impl FnMut(Bytes),
 ) -> Result<Assembled<D>, RecoverError> {
-    let Assembled { geometry, record, mut disk, access, generation, overlay, losses, bad_blocks, .. } = assembled;
+    let Assembled { geometry, record, mut disk, generation, .. } = assembled;
     let missing = record.missing();
     if !missing.is_empty() && !planted!(InitialisingDegraded) {
         return Err(RecoverError::InitialisingDegraded { missing });
@@ -102,18 +102,7 @@ pub(super) fn initialise<D: Disk>(
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
     let mut record = Record::new(superblocks);
     record.renew(generation);
-    Ok(Assembled {
-        geometry,
-        record,
-        disk,
-        access,
-        generation,
-        overlay,
-        is_recovered: true,
-        losses,
-        bitmap,
-        bad_blocks,
-    })
+    Ok(Assembled { geometry, record, disk, is_recovered: true, bitmap, ..assembled })
 }
 
 /// Zeros what has to be, and then says that the array is whole.

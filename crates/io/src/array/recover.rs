@@ -120,7 +120,7 @@ fn resync<D: Disk>(mut assembled: Assembled<D>, progress: impl FnMut(Bytes)) -> 
 /// Closes the array, as its engine does it: the members say that it is clean, and no bit of the bitmap is left that
 /// nothing needs.
 fn close<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, EngineError> {
-    let Assembled { geometry, record, disk, access, generation, overlay, losses, bitmap, bad_blocks, .. } = assembled;
+    let Assembled { geometry, record, disk, bitmap, .. } = assembled;
     let engine: Engine<D, ()> = Engine::new(disk, geometry, record, false)?;
     let mut engine = engine.with_intent(match bitmap {
         Some(set) if planted!(BitsDroppedByRecovery) => Some(Bitmap::empty(set.regions())),
@@ -143,6 +143,5 @@ fn close<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, EngineError> 
     let (disk, geometry, record) = engine.into_parts();
     let is_whole = record.is_clean() && record.is_whole();
     let bitmap = set.map(|set| if is_whole { Bitmap::empty(set.regions()) } else { set });
-    let is_recovered = true;
-    Ok(Assembled { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks })
+    Ok(Assembled { geometry, record, disk, is_recovered: true, bitmap, ..assembled })
 }

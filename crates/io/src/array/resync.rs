@@ -192,8 +192,7 @@ impl<D: Disk> Resync<'_, D> {
 
     /// Where the columns of a piece are on a cell's member.
     fn place(&self, piece: &Piece, cell: Cell) -> (MemberIndex, Range<DiskSector>) {
-        let start = self.geometry.sector(piece.stripe, cell).0 + piece.start.0;
-        (self.geometry.member(cell), DiskSector(start)..DiskSector(start + piece.len.0))
+        self.geometry.columns(piece.stripe, cell, piece.start, piece.len)
     }
 
     /// Whether a cell's member lacks some of a piece for good.

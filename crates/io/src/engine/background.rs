@@ -67,12 +67,4 @@ impl Background {
             Kind::Copy => self.copies.copy(parts, space, StripeId(number)).await,
         }
     }
-
-    /// Puts a sweep's watermark on record.
-    pub(super) async fn save(&self, parts: &Parts, kind: Kind) {
-        match kind {
-            Kind::Rebuild => self.rebuild.save(parts).await,
-            Kind::Scrub | Kind::Copy => {}
-        }
-    }
 }

@@ -21,10 +21,8 @@ use uraid_layout::{Bytes, Cell as Unit, DiskSector, Geometry, Lba, MemberIndex, 
 use uuid::Uuid;
 
 use super::members::Members;
-use super::operations::Purpose;
 use super::tasks::Waiters;
 use crate::buf::Buf;
-use crate::disk::{OpKind, Segments};
 use crate::format::badblocks::{BadBlocks, Full, Lack};
 use crate::format::superblock::Superblock;
 use crate::lost;
@@ -134,6 +132,11 @@ impl BadLists {
         self.of(member).map_or_else(Vec::new, |list| list.within(sectors, lack).collect())
     }
 
+    /// Whether a member lacks some of these sectors for a reason.
+    pub(super) fn lacks(&self, member: MemberIndex, sectors: Range<DiskSector>, lack: Lack) -> bool {
+        !self.is_empty() && self.of(member).is_some_and(|list| list.within(sectors, lack).next().is_some())
+    }
+
     /// Whether any of these sectors is in the member's list.
     pub(super) fn touches(&self, member: MemberIndex, sectors: &Range<DiskSector>) -> bool {
         !self.is_empty() && self.of(member).is_some_and(|list| list.touches(sectors))
@@ -146,10 +149,7 @@ impl BadLists {
         let (mut lost, mut kept) = (LostParity::default(), MemberSet::EMPTY);
         for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {
             let Piece { stripe, cell, start, len } = piece;
-            let place = |cell: Unit| {
-                let sector = geometry.sector(stripe, cell).0 + start.0;
-                (geometry.member(cell), DiskSector(sector)..DiskSector(sector + len.0))
-            };
+            let place = |cell: Unit| geometry.columns(stripe, cell, start, len);
             let is_bad = |cell: Unit| self.covers(place(cell).0, &place(cell).1);
             let lacks = |other: Unit| other != cell && self.touches(place(other).0, &place(other).1);
             let groups = geometry.map(stripe).groups().iter().filter(|group| group.data.contains(&cell));
@@ -248,14 +248,12 @@ impl BadLists {
         for copy in 0..2 {
             let is_early = [planted!(BadBlocksEarly), planted!(BadBlocksUnflushed)][copy];
             if !is_early {
-                failed = failed.union(flush(members, dirty).await);
+                failed = failed.union(members.operations.flush_all(dirty).await.failed);
             }
-            members.operations.begin_call(Purpose::Other);
-            for (member, copies, block) in &blocks {
-                let segments = smallvec::smallvec![block.lease_read(0..block.len())];
-                members.operations.call(*member, OpKind::Write, copies[copy], segments);
-            }
-            failed = failed.union(members.operations.end_call().await.failed);
+            let write = |(member, copies, block): &(MemberIndex, [Bytes; 2], Buf)| {
+                (*member, copies[copy], block.lease_read(0..block.len()))
+            };
+            failed = failed.union(members.operations.write_all(blocks.iter().map(write)).await.failed);
         }
         dirty.iter().filter(|&member| !members.is_seat(member)).for_each(|member| members.note_written(member));
         failed
@@ -293,12 +291,4 @@ fn units<'a>(geometry: &'a Geometry, extent: &Extent) -> impl Iterator<Item = Pi
         at += len.0;
         (len.0 > 0).then(|| Piece { stripe, cell: geometry.map(stripe).cell(unit), start, len })
     })
-}
-
-async fn flush(members: &Members, whom: MemberSet) -> MemberSet {
-    members.operations.begin_call(Purpose::Other);
-    for member in whom.iter() {
-        members.operations.call(member, OpKind::Flush, Bytes(0), Segments::new());
-    }
-    members.operations.end_call().await.failed
 }

@@ -19,11 +19,11 @@ use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sec
 
 use super::counters::Counters;
 use super::error::EngineError;
-use super::operations::{Operations, Purpose};
+use super::operations::Operations;
 use super::record::{Record, Writes};
 use super::tasks::{Tasks, Waiters};
 use super::troubles::Troubled;
-use crate::disk::{DiskError, OpKind, Segments};
+use crate::disk::DiskError;
 
 /// See the module.
 #[derive(Debug)]
@@ -519,22 +519,13 @@ impl Members {
     /// A round: writes to many, and then a flush of those of `whom` that are still there. Whoever fails either is given
     /// up; where the array can't do without it, it is frozen.
     pub(super) async fn round(&self, writes: Writes, whom: impl Fn() -> MemberSet, flushes: bool) {
-        self.operations.begin_call(Purpose::Other);
-        for (member, offset, lease) in writes {
-            self.operations.call(member, OpKind::Write, offset, smallvec::smallvec![lease]);
-        }
-        self.end_step().await;
+        self.end_step(self.operations.write_all(writes).await.failed);
         if flushes {
-            self.operations.begin_call(Purpose::Other);
-            for member in whom().iter() {
-                self.operations.call(member, OpKind::Flush, Bytes(0), Segments::new());
-            }
-            self.end_step().await;
+            self.end_step(self.operations.flush_all(whom()).await.failed);
         }
     }
 
-    async fn end_step(&self) {
-        let failed = self.operations.end_call().await.failed;
+    fn end_step(&self, failed: MemberSet) {
         if self.fail(failed).is_err() {
             self.freeze();
         }

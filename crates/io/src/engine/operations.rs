@@ -202,6 +202,24 @@ impl Operations {
         calls.get(task.index()).map_or_else(Default::default, |call| (call.purpose, call.overdue))
     }
 
+    /// Writes to many, as a call of the running task: what has become of it.
+    pub(super) async fn write_all(&self, writes: impl IntoIterator<Item = (MemberIndex, Bytes, Lease)>) -> Call {
+        self.begin_call(Purpose::Other);
+        for (member, offset, lease) in writes {
+            self.call(member, OpKind::Write, offset, smallvec::smallvec![lease]);
+        }
+        self.end_call().await
+    }
+
+    /// Flushes members, as a call of the running task: what has become of it.
+    pub(super) async fn flush_all(&self, whom: MemberSet) -> Call {
+        self.begin_call(Purpose::Other);
+        for member in whom.iter() {
+            self.call(member, OpKind::Flush, Bytes(0), Segments::new());
+        }
+        self.end_call().await
+    }
+
     /// Submits an operation of the running task's call that does not count in the queues.
     pub(super) fn call(&self, member: MemberIndex, kind: OpKind, offset: Bytes, segments: Segments) {
         self.expect_one();

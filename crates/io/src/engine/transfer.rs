@@ -21,7 +21,6 @@ use super::badblocks::{BadLists, LostParity};
 use super::damage::Damage;
 use super::error::EngineError;
 use super::locks::Guard;
-use super::members::Members;
 use super::parts::Parts;
 use super::shares::Class;
 use super::sums::Pins;
@@ -59,18 +58,15 @@ pub(super) enum Goal {
         stripe: StripeId,
         start: Sectors,
     },
-    /// Compute what these members lack of a parity stripe, or one cell of it; the range are the columns.
+    /// Compute what these members lack of a parity stripe; the range are the columns.
     Rebuild {
         stripe: StripeId,
         lacking: MemberSet,
-        only: Option<Cell>,
     },
-    /// Copy what a member has of a parity stripe, or one cell of it, to the member that is to take its place; the range
-    /// are the columns.
+    /// Copy what a member has of a parity stripe to the one that is to take its place; the range are the columns.
     Copy {
         stripe: StripeId,
         member: MemberIndex,
-        only: Option<Cell>,
     },
 }
 
@@ -88,6 +84,8 @@ pub(super) struct Workspace {
 pub(super) struct Transfer<'a> {
     pub(super) parts: &'a Parts,
     pub(super) goal: Goal,
+    /// Of a rebuild or a copy, the one cell that is to be made; none: all of them.
+    pub(super) only: Option<Cell>,
     /// The part that is being done.
     pub(super) at: Lba,
     pub(super) len: Sectors,
@@ -126,6 +124,7 @@ impl<'a> Transfer<'a> {
         Self {
             parts,
             goal,
+            only: None,
             at: Lba(0),
             len: Sectors(0),
             plan,
@@ -157,6 +156,18 @@ impl<'a> Transfer<'a> {
             | Goal::Copy { stripe, .. } => (stripe, stripe),
             _ => self.parts.members.stripes_of(self.at, self.len),
         }
+    }
+
+    /// The cells that a rebuild or a copy is to make; none of others.
+    pub(super) fn cells(&self) -> impl Iterator<Item = Cell> + use<'a> {
+        let members = &self.parts.members;
+        let (stripe, of) = match self.goal {
+            Goal::Rebuild { stripe, lacking } => (stripe, lacking.minus(lacking.minus(members.rebuilding()))),
+            Goal::Copy { stripe, member } => (stripe, MemberSet::EMPTY.with(member)),
+            _ => (StripeId(0), MemberSet::EMPTY),
+        };
+        let only = self.only;
+        cells_of(&members.geometry, stripe, of).filter(move |&cell| only.is_none_or(|only| only == cell))
     }
 
     /// The members that can't be read in the part.
@@ -214,7 +225,7 @@ impl<'a> Transfer<'a> {
         members.check_frozen()?;
         self.consult_cache();
         let last = self.span().1;
-        let base = members.detour(last);
+        let (base, cells) = (members.detour(last), self.cells());
         self.find_detour(&base, members.lost(last), members.slow())?;
         let Self { parts, content, plan, at, len, without, .. } = self;
         let geometry = parts.geometry();
@@ -242,9 +253,9 @@ impl<'a> Transfer<'a> {
             Goal::Heal { cell, .. } if missing.contains(geometry.member(cell)) => return Err(unreadable),
             Goal::Heal { stripe, cell, start, .. } => planner.rebuild(plan, &view, stripe, [cell], (start, *len)),
             Goal::Scrub { stripe, start } => planner.scrub(plan, &view, stripe, (Sectors(start.0 + at.0), *len)),
-            Goal::Rebuild { stripe, .. } => planner.rebuild(plan, &view, stripe, self.goal.cells(members), columns),
+            Goal::Rebuild { stripe, .. } => planner.rebuild(plan, &view, stripe, cells, columns),
             Goal::Copy { member, .. } if missing.contains(member) => return Err(unreadable),
-            Goal::Copy { stripe, .. } => planner.copy(plan, &view, stripe, self.goal.cells(members), columns),
+            Goal::Copy { stripe, .. } => planner.copy(plan, &view, stripe, cells, columns),
         };
         planned.map_err(|error| match error {
             PlanError::Unreadable { .. } => unreadable,
@@ -384,9 +395,7 @@ impl<'a> Transfer<'a> {
                 detour.has(geometry, stripe, geometry.map(stripe).cell(unit))
             }),
             Goal::Heal { stripe, cell, .. } => detour.has(geometry, stripe, cell),
-            Goal::Copy { stripe, .. } => {
-                self.goal.cells(&self.parts.members).all(|cell| detour.has(geometry, stripe, cell))
-            }
+            Goal::Copy { stripe, .. } => self.cells().all(|cell| detour.has(geometry, stripe, cell)),
             _ => false,
         }
     }
@@ -427,18 +436,6 @@ impl<'a> Transfer<'a> {
 }
 
 impl Goal {
-    /// The cells of a rebuild or a copy; none of others.
-    pub(super) fn cells(self, members: &Members) -> impl Iterator<Item = Cell> + '_ {
-        let (stripe, of, only) = match self {
-            Self::Rebuild { stripe, lacking, only } => {
-                (stripe, lacking.minus(lacking.minus(members.rebuilding())), only)
-            }
-            Self::Copy { stripe, member, only } => (stripe, MemberSet::EMPTY.with(member), only),
-            _ => (StripeId(0), MemberSet::EMPTY, None),
-        };
-        cells_of(&members.geometry, stripe, of).filter(move |&cell| only.is_none_or(|only| only == cell))
-    }
-
     /// Whether it changes the members.
     pub(super) fn is_write(self) -> bool {
         !matches!(self, Self::Read | Self::Ahead | Self::Scrub { .. })

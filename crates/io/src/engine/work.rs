@@ -11,7 +11,6 @@ use super::core::Core;
 use super::damage::Piece;
 use super::ops::{close, destage, fail, flush, heal, join, read, write};
 use super::replies::Ticket;
-use super::sweeper::Kind;
 use super::transfer::Workspace;
 use crate::buf::Buf;
 
@@ -34,8 +33,8 @@ pub(super) enum Work {
     Prefetch(Prefetch),
     /// A unit of a sweep.
     Unit(Unit),
-    /// Put on record how far a sweep has come.
-    Save(Kind),
+    /// Put on record how far members are rebuilt.
+    SaveRebuild,
     /// Make durable what was written, for the bits of the write-intent bitmap that are cleared then.
     Sync,
     /// Rounds of superblock writes, of the bitmap, of the log.
@@ -80,7 +79,7 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Heal(piece) => heal::heal(parts, space, piece).await,
         Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
         Work::Unit(unit) => core.background.perform(parts, space, unit).await,
-        Work::Save(kind) => core.background.save(parts, kind).await,
+        Work::SaveRebuild => core.background.rebuild.save(parts).await,
         // Whoever relies on it finds out by itself whether it was.
         Work::Sync => drop(flush::durable(parts, flush::Covers::InPlace).await),
         Work::KeepRecord => {

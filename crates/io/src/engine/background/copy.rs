@@ -96,7 +96,7 @@ impl Copies {
         let Some(Twin { slot: member, .. }) = parts.members.twin() else {
             return parts.sweeps.of(Kind::Copy).drop_unit();
         };
-        let result = make_columns(parts, space, Goal::Copy { stripe, member, only: None }).await;
+        let result = make_columns(parts, space, Goal::Copy { stripe, member }).await;
         let sweep = &mut *parts.sweeps.of(Kind::Copy);
         let is_over = parts.members.twin().is_none() || parts.members.missing().contains(member);
         match result {

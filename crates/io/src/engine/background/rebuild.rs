@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, Cell, DiskSector, Lba, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, Cell, Lba, MemberSet, Sectors, StripeId};
 
 use super::sweep::{Next, Sweep};
 use crate::bounds::COLUMNS;
@@ -85,7 +85,7 @@ impl Rebuild {
 
     /// Makes what members lack of a stripe.
     pub(in crate::engine) async fn make(&self, parts: &Parts, space: &mut Workspace, stripe: StripeId) {
-        let goal = Goal::Rebuild { stripe, lacking: self.lacking(parts, stripe), only: None };
+        let goal = Goal::Rebuild { stripe, lacking: self.lacking(parts, stripe) };
         let result = make_columns(parts, space, goal).await;
         let sweep = &mut *parts.sweeps.of(Kind::Rebuild);
         match result {
@@ -165,7 +165,7 @@ impl Sweep for Rebuild {
 
     fn step(&self, parts: &Parts) -> Option<Next> {
         let is_due = parts.sweeps.of(Kind::Rebuild).begin_step(parts.geometry().stripes().0, cost(parts));
-        is_due.then_some(Next::Save(Kind::Rebuild))
+        is_due.then_some(Next::Save)
     }
 }
 
@@ -212,22 +212,18 @@ pub(in crate::engine) async fn make_columns(
 /// # Errors
 /// [`EngineError::BadBlocks`] where a list is full; what ends the rebuild or copy.
 async fn make_cells(transfer: &mut Transfer<'_>, lost: &mut Sectors) -> Result<(), EngineError> {
-    let (goal, at, len) = (transfer.goal, transfer.at, transfer.len);
-    if matches!(goal, Goal::Copy { member, .. } if transfer.parts.members.missing().contains(member)) {
+    let (at, len) = (transfer.at, transfer.len);
+    if matches!(transfer.goal, Goal::Copy { member, .. } if transfer.parts.members.missing().contains(member)) {
         // Nothing is copied of it any more.
         return Err(transfer.unreadable_error());
     }
-    let cells: Vec<Cell> = goal.cells(&transfer.parts.members).collect();
+    let cells: Vec<Cell> = transfer.cells().collect();
     for &cell in &cells {
         if cells.len() > 1 {
             // As if nothing had been tried yet.
             transfer.damage.clear();
             transfer.let_go();
-            transfer.goal = match goal {
-                Goal::Rebuild { stripe, lacking, .. } => Goal::Rebuild { stripe, lacking, only: Some(cell) },
-                Goal::Copy { stripe, member, .. } => Goal::Copy { stripe, member, only: Some(cell) },
-                goal => goal,
-            };
+            transfer.only = Some(cell);
             transfer.begin(at, len, Sectors(0));
             match make_part(transfer).await {
                 Err(EngineError::Unreadable { .. }) => {}
@@ -241,7 +237,7 @@ async fn make_cells(transfer: &mut Transfer<'_>, lost: &mut Sectors) -> Result<(
         transfer.give_up_on_damage();
         lost.0 += len.0;
     }
-    transfer.goal = goal;
+    transfer.only = None;
     Ok(())
 }
 
@@ -252,19 +248,16 @@ fn lose(transfer: &mut Transfer<'_>, cell: Cell) -> Result<(), EngineError> {
     let repair = Repair::partial(geometry, transfer.unreadable.union(transfer.lost()));
     for damage in transfer.damage.iter() {
         for piece in damage.pieces(geometry).filter(|piece| !repair.has(geometry, stripe, piece.cell)) {
-            let start = DiskSector(geometry.sector(stripe, piece.cell).0 + piece.start.0);
-            let sectors = start..DiskSector(start.0 + piece.len.0);
+            let (member, sectors) = geometry.columns(stripe, piece.cell, piece.start, piece.len);
             // That the medium fails there shows by itself: it is kept for administrators, as far as there is room.
-            let _ = parts.bad.add(damage.member, sectors, Lack::Unread);
+            let _ = parts.bad.add(member, sectors, Lack::Unread);
         }
     }
-    let member = geometry.member(cell);
+    let (member, sectors) = geometry.columns(stripe, cell, Sectors(transfer.at.0), transfer.len);
     let place = match transfer.goal {
         Goal::Copy { .. } => parts.members.twin().map(|twin| twin.seat),
         _ => Some(member),
     };
-    let start = DiskSector(geometry.sector(stripe, cell).0 + transfer.at.0);
-    let sectors = start..DiskSector(start.0 + transfer.len.0);
     // A copy whose end has come meanwhile has no place.
     let Some(place) = place.filter(|_| !planted!(LossUnlisted)) else { return Ok(()) };
     parts.bad.add(place, sectors, Lack::Absent).map_err(|source| EngineError::BadBlocks { member, source })

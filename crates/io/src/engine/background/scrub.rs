@@ -576,7 +576,7 @@ fn unread(parts: &Parts, damage: impl Iterator<Item = Damage>) -> Vec<Finding> {
     let geometry = parts.geometry();
     let finding = |Damage { member, sector, len, .. }: Damage, piece: Piece| {
         let sectors = sector..DiskSector(sector.0 + len.0);
-        let is_absent = !parts.bad.within(member, sectors, Lack::Absent).is_empty();
+        let is_absent = parts.bad.lacks(member, sectors, Lack::Absent);
         let fault = if is_absent { Fault::Absent(piece.cell) } else { Fault::Unread(piece.cell, piece.found) };
         Finding { start: piece.start, len: piece.len, fault, without: MemberSet::EMPTY.with(member) }
     };

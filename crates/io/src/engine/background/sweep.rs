@@ -17,8 +17,8 @@ pub(in crate::engine) struct Unit {
 #[derive(Debug)]
 pub(in crate::engine) enum Next {
     Unit(Unit),
-    /// A sweep's watermark is to be put on record.
-    Save(Kind),
+    /// How far members are rebuilt is to be put on record.
+    Save,
     /// Who is there is to change.
     Change(Box<Change>),
 }

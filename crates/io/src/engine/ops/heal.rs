@@ -4,7 +4,7 @@
 //! there is one, then read back and compared. A member that fails the write, or does not give back what was written, is
 //! failed as by any other write.
 
-use uraid_layout::{DiskSector, Lba, MemberSet, Sectors};
+use uraid_layout::{Lba, MemberSet, Sectors};
 
 use super::held;
 use super::write::change;
@@ -52,10 +52,9 @@ pub(in crate::engine) async fn heal_judged<'a>(
 
 /// Whether it is known that the member never got some of a piece: that is no error of the member.
 fn is_absent(parts: &Parts, piece: Piece) -> bool {
-    let geometry = parts.geometry();
-    let start = geometry.sector(piece.stripe, piece.cell).0 + piece.start.0;
-    let sectors = DiskSector(start)..DiskSector(start + piece.len.0);
-    !parts.bad.within(geometry.member(piece.cell), sectors, Lack::Absent).is_empty()
+    let Piece { stripe, cell, start, len, .. } = piece;
+    let (member, sectors) = parts.geometry().columns(stripe, cell, start, len);
+    parts.bad.lacks(member, sectors, Lack::Absent)
 }
 
 fn note_outcome(parts: &Parts, piece: Piece, is_known: bool, is_healed: bool, error: Option<&EngineError>) {

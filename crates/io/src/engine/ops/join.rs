@@ -10,15 +10,13 @@
 //! array that goes on with the old member instead marks its members as written first, in a later version of the same
 //! epoch, or a later one.
 
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use crate::buf::Buf;
-use crate::disk::{OpKind, Segments};
 use crate::engine::change::{Change, Joining};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::members::Twin;
-use crate::engine::operations::Purpose;
 use crate::engine::record::Record;
 use crate::format::Epoch;
 use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
@@ -189,24 +187,16 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
         // Who fails that is noted as for any of its writes.
         let _ = core.parts.bad.keep(members).await;
     }
-    let flush = async || {
-        members.operations.begin_call(Purpose::Other);
-        members.operations.call(twin.seat, OpKind::Flush, Bytes(0), Segments::new());
-        members.operations.end_call().await;
-    };
+    let seat = MemberSet::EMPTY.with(twin.seat);
     if !planted!(CopySealedUnflushed) {
-        flush().await;
+        members.operations.flush_all(seat).await;
     }
     let sealed = members.record().sealed(&superblock, generation);
     let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
     block.as_mut().copy_from_slice(&encode(&sealed));
-    members.operations.begin_call(Purpose::Other);
-    for offset in sealed.write_positions() {
-        let segments = smallvec::smallvec![block.lease_read(0..SUPERBLOCK_BYTES)];
-        members.operations.call(twin.seat, OpKind::Write, offset, segments);
-    }
-    members.operations.end_call().await;
-    flush().await;
+    let write = |offset| (twin.seat, offset, block.lease_read(0..SUPERBLOCK_BYTES));
+    members.operations.write_all(sealed.write_positions().map(write)).await;
+    members.operations.flush_all(seat).await;
     // What it failed meanwhile is noted with it.
     members.set_twin(members.twin().map(|twin| Twin { is_sealing: false, ..twin }));
     sealed.epoch
