@@ -36,6 +36,8 @@ pub(super) struct BadLists {
     has_any: Cell<bool>,
     /// What clients have lost, as long as neither the lists nor who is missing change.
     lost: RefCell<Option<Known>>,
+    /// Members that failed to take theirs, and that the array can't do without.
+    owed: Cell<MemberSet>,
     /// A task is writing lists.
     is_writing: Cell<bool>,
     written: Waiters,
@@ -69,6 +71,7 @@ impl BadLists {
             places: RefCell::new(places.collect()),
             has_any: Cell::new(false),
             lost: RefCell::default(),
+            owed: Cell::new(MemberSet::EMPTY),
             is_writing: Cell::new(false),
             written: Waiters::default(),
         }
@@ -220,6 +223,7 @@ impl BadLists {
         while self.is_writing.get() {
             self.written.wait(&members.tasks).await;
         }
+        self.owed.set(self.owed.get().minus(members.missing()));
         let dirty = self.dirty().minus(members.missing());
         let dirty = if members.twin().is_some() { dirty } else { dirty.minus(members.seat().into_iter().collect()) };
         if dirty.is_empty() {
@@ -256,14 +260,21 @@ impl BadLists {
             failed = failed.union(members.operations.write_all(blocks.iter().map(write)).await.failed);
         }
         dirty.iter().filter(|&member| !members.is_seat(member)).for_each(|member| members.note_written(member));
+        self.owed.set(self.owed.get().minus(dirty).union(failed));
         failed
+    }
+
+    /// Whether a member has failed to take its list: what was taken out of it since does not count as in place.
+    pub(super) fn is_owed(&self) -> bool {
+        !self.owed.get().is_empty()
     }
 
     /// The places whose members do not have their list as it is.
     fn dirty(&self) -> MemberSet {
         let places = self.places.borrow();
         let dirty = (0..).zip(places.iter()).filter(|(_, place)| place.as_ref().is_some_and(|place| place.is_dirty));
-        dirty.map(|(index, _)| MemberIndex(index)).collect()
+        let dirty: MemberSet = dirty.map(|(index, _)| MemberIndex(index)).collect();
+        dirty.union(self.owed.get())
     }
 }
 

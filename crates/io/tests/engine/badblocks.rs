@@ -304,6 +304,32 @@ fn a_copy_tries_once_more_what_could_not_be_read() {
     assert_encoded(&engine, &content, "it has everything");
 }
 
+/// Without redundancy a member that fails to take its list stays. The write is an error; the next one of the same place
+/// counts only when the member has the list, too.
+#[test]
+fn a_list_that_could_not_be_written_is_written_with_the_next_write() {
+    let shape = small(Level::Raid0, 3);
+    let slot = MemberIndex(1);
+    let (mut engine, mut content) = filled(shape, Order::Fifo);
+    spoil(&mut engine, &shape, 1, 4 * 4096, 4096);
+    let replace = replacement(&mut engine, &shape, slot, 1);
+    drop(run(&mut engine, replace).expect("begun"));
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    assert_replaced(&engine, slot, 1, "it lacks a block");
+    let (lba, new) = (4 * 3 * 8 + 8, noise(46, 8));
+    content[size(Bytes(lba * 512))..][..new.len()].copy_from_slice(&new);
+    // Its superblock says already that writes are under way. Its content is taken, neither copy of its list is.
+    write(&mut engine, 0, &content[..4096]).expect("written");
+    let list = Fault { member: slot, name: OpName::Write, after: 1, count: 2, errno: Errno::IO };
+    engine.disk_mut().inner.fail(list);
+    let mut write = || run(&mut engine, Command::Write { lba: Lba(lba), buf: buf(&new), fua: true });
+    let refused = write().expect_err("the member still has the block in its list");
+    assert!(matches!(refused, EngineError::WriteFailed { .. }), "{refused}");
+    drop(write().expect("written"));
+    assert!(durable(&engine, slot).is_empty(), "what was acknowledged is not lost after the next start");
+    assert_lost(&mut engine, &content, &[], "written");
+}
+
 /// More than a list has room for, of a member that is rebuilt: it stops, says so, and goes on when there is room.
 #[test]
 fn a_list_that_is_full_stops_the_rebuild() {

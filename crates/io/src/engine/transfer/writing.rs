@@ -132,7 +132,7 @@ pub(in crate::engine) async fn write(transfer: &mut Transfer<'_>) -> Result<(), 
 /// Takes out of the lists of bad blocks what has its content now, durably: who failed to take that.
 async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
     let Parts { members, bad, .. } = transfer.parts;
-    if bad.is_empty() || planted!(BadBlocksKept) {
+    if bad.is_empty() && !bad.is_owed() || planted!(BadBlocksKept) {
         return MemberSet::EMPTY;
     }
     let is_copy = matches!(transfer.goal, Goal::Copy { .. });
@@ -143,7 +143,11 @@ async fn mend_lists(transfer: &Transfer<'_>, failed: MemberSet) -> MemberSet {
             has_changed |= bad.remove(member, io.sector..end(io));
         }
     }
-    if has_changed && !planted!(BadBlocksUnsaved) { bad.keep(members).await } else { MemberSet::EMPTY }
+    if (has_changed || bad.is_owed()) && !planted!(BadBlocksUnsaved) {
+        bad.keep(members).await
+    } else {
+        MemberSet::EMPTY
+    }
 }
 
 /// Does the plan's writes: what has become of them.
