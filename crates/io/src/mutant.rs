@@ -48,6 +48,7 @@ mutants! {
     ResyncKeepsParity: "parity that can't be computed after an unclean stop is not taken into the list of bad blocks",
     LossUnlisted: "what can't be rebuilt is not taken into the list of bad blocks",
     WatermarkBeforeList: "a rebuild's watermark goes on record before the list of bad blocks is durable",
+    CopySealedDespiteFailure: "a copy that failed to make its content durable says that the slot is its",
     CopySealedWithoutList: "a copy takes its member's place before its list of bad blocks is durable",
     ParityNeeded: "a write needs parity that is lost for good",
     ParityDoneAgain: "parity that a write leaves out of agreement may come back from the log",

@@ -383,6 +383,24 @@ fn what_the_old_member_cannot_read_is_computed() {
     }
 }
 
+/// What it was given may be gone with the power: it must not say that the slot is its.
+#[test]
+fn a_new_member_that_fails_to_flush_what_it_has_says_nothing() {
+    for shape in [small(RAID5, 4), logged(small(RAID5, 4)), small(Level::Raid0, 3)] {
+        let slot = MemberIndex(1);
+        let (mut engine, content) = filled(shape, Order::Fifo);
+        let replace = replacement(&mut engine, &shape, slot, 1);
+        let seat = engine.seat().expect("a seat");
+        let fault = Fault { member: seat, name: OpName::Flush, after: 0, count: 1, errno: Errno::IO };
+        engine.disk_mut().inner.fail(fault);
+        drop(run(&mut engine, replace).expect("begun"));
+        settle(&mut engine);
+        assert!(engine.replacement().is_none() && engine.replaced().is_none(), "{shape:?}: the old one keeps its slot");
+        assert!(engine.disk().superblock(seat).is_none(), "{shape:?}: it says that the slot is its");
+        assert_encoded(&engine, &content, "the old one has everything");
+    }
+}
+
 #[test]
 fn a_copy_keeps_the_rebuilds_limit_and_can_be_stopped() {
     let shape = Shape { chunks: 64, ..small(RAID5, 4) };

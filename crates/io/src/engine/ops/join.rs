@@ -195,8 +195,11 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
     let mut block = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
     block.as_mut().copy_from_slice(&encode(&sealed));
     let write = |offset| (twin.seat, offset, block.lease_read(0..SUPERBLOCK_BYTES));
-    members.operations.write_all(sealed.write_positions().map(write)).await;
-    members.operations.flush_all(seat).await;
+    // What it failed to make durable may be gone with the power: then it must not say so.
+    if members.twin().is_some_and(|twin| !twin.has_failed) || planted!(CopySealedDespiteFailure) {
+        members.operations.write_all(sealed.write_positions().map(write)).await;
+        members.operations.flush_all(seat).await;
+    }
     // What it failed meanwhile is noted with it.
     members.set_twin(members.twin().map(|twin| Twin { is_sealing: false, ..twin }));
     sealed.epoch
