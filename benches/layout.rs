@@ -117,7 +117,7 @@ fn planning(criterion: &mut Criterion) {
     for (name, level, members) in levels() {
         let geometry = geometry(level, members, 64);
         let healthy = Repair::none(&geometry);
-        let view = View { geometry: &geometry, repair: &healthy, missing: MemberSet::EMPTY, cached: &[], queues: &[] };
+        let view = View::new(&geometry, &healthy);
         let addresses: Vec<Lba> = addresses(&geometry).iter().map(|lba| Lba(lba.0 / 8 * 8)).collect();
         let (mut planner, mut plan) = (Planner::new(), Plan::default());
         let mut next = addresses.iter().cycle();

@@ -116,7 +116,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
 fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
     let geometry = &placed.geometry;
     let repair = Repair::new(geometry, failed).context("the array does not survive this")?;
-    let view = View { geometry, repair: &repair, missing: failed, cached: &[], queues: &[] };
+    let view = View { missing: failed, ..View::new(geometry, &repair) };
     let (stripe, unit, offset) = geometry.split(lba);
     let (mut planner, mut plan) = (Planner::new(), Plan::default());
     let extents = [Extent::request(lba, Sectors(1))];

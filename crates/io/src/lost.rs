@@ -19,7 +19,9 @@ use crate::format::badblocks::{BadBlocks, Lack};
 pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) -> BadBlocks) -> Vec<Range<Lba>> {
     let present = geometry.all_members().minus(missing);
     let lists: BTreeMap<MemberIndex, BadBlocks> = present.iter().map(|member| (member, list(member))).collect();
-    let (beside, mut repairs) = (Repair::partial(geometry, missing), Vec::<Repair>::new());
+    let beside = Repair::partial(geometry, missing);
+    // By map, and what is lacking there.
+    let mut repairs: BTreeMap<(usize, Vec<Cell>), Repair> = BTreeMap::new();
     let mut lost: Vec<Range<Lba>> = Vec::new();
     for (&member, list) in &lists {
         let runs = [Lack::Absent, Lack::Unread].into_iter().flat_map(|lack| list.all(lack));
@@ -32,20 +34,17 @@ pub fn lost(geometry: &Geometry, missing: MemberSet, list: &dyn Fn(MemberIndex) 
                 lists.get(&member).is_some_and(|list| list.touches(&sectors))
             };
             let cells = (0_u16..).map(Cell).take(geometry.map(stripe).cells());
-            let lacking: MemberSet = cells.filter(lacks).map(|cell| geometry.member(cell)).collect();
-            let without = missing.union(lacking);
-            let known = repairs.iter().position(|repair| repair.failed() == without);
-            let known = known.unwrap_or_else(|| {
-                repairs.push(Repair::partial(geometry, without));
-                repairs.len() - 1
-            });
+            let lacking: Vec<Cell> = cells.filter(lacks).collect();
+            let repair = repairs
+                .entry((geometry.map_index(stripe), lacking))
+                .or_insert_with_key(|(_, lacking)| beside.beside(geometry, stripe, lacking.iter().copied()));
             // With parity, what it would be needed for is lost, too.
             for &cell in geometry.map(stripe).data() {
                 let (member, sectors) = geometry.columns(stripe, cell, start, Sectors(len));
-                let is_there = !missing.contains(member) && !lacks(&cell);
+                let is_there = !repair.lacks(geometry, stripe, cell);
                 let owner = geometry.owner(Location { member, sector: sectors.start });
                 let Some(Owner::Data(lba)) = owner.filter(|_| !is_there) else { continue };
-                if !repairs[known].has(geometry, stripe, cell) && beside.has(geometry, stripe, cell) {
+                if !repair.has(geometry, stripe, cell) && beside.has(geometry, stripe, cell) {
                     lost.push(lba..Lba(lba.0 + len));
                 }
             }

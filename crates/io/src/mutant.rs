@@ -51,6 +51,8 @@ mutants! {
     CopySealedDespiteFailure: "a copy that failed to make its content durable says that the slot is its",
     CopySealedWithoutList: "a copy takes its member's place before its list of bad blocks is durable",
     ParityNeeded: "a write needs parity that is lost for good",
+    AbsentProven: "what a member never got is compared with the checksum of what it held before",
+    CellsByMember: "a member that failed to give one unit of a stripe is done without in all of it",
     ParityDoneAgain: "parity that a write leaves out of agreement may come back from the log",
     ParityLeft: "parity that a write leaves out of agreement counts when it can be read again",
     SkipLog: "nothing is logged",

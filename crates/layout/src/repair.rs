@@ -20,7 +20,8 @@ pub struct Step {
     pub group: GroupId,
 }
 
-/// How the cells of a set of failed members come back, for every kind of parity stripe of an array.
+/// How the cells of a set of failed members come back, for every kind of parity stripe of an array; or, of a single
+/// stripe, those and some of its other cells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repair {
     failed: MemberSet,
@@ -30,6 +31,8 @@ pub struct Repair {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct MapRepair {
+    /// By cell.
+    lost: Vec<bool>,
     steps: Vec<Step>,
     /// For each cell, the index of its step.
     step_of: Vec<Option<u16>>,
@@ -83,7 +86,8 @@ impl Repair {
     fn lacking(&self, geometry: &Geometry) -> Option<(usize, Vec<Cell>)> {
         let of_map = |(map_index, (map, steps)): (usize, (&StripeMap, &MapRepair))| {
             let is_left = |cell: &Cell| {
-                self.failed.contains(geometry.member(*cell)) && steps.step_of[usize::from(cell.0)].is_none()
+                let index = usize::from(cell.0);
+                steps.lost[index] && steps.step_of[index].is_none()
             };
             (map_index, (0..map.cells()).map(as_cell).filter(is_left).collect::<Vec<Cell>>())
         };
@@ -103,13 +107,38 @@ impl Repair {
         repair
     }
 
-    /// Whether a cell is on a member that has not failed, or comes back.
+    /// The repair of one parity stripe of which these cells can't be had from their members either, though the members
+    /// have not failed. It is of no use for other stripes.
+    ///
+    /// # Panics
+    /// When the array has no such parity stripe or the stripe no such cell.
+    #[must_use]
+    pub fn beside(&self, geometry: &Geometry, stripe: StripeId, cells: impl IntoIterator<Item = Cell>) -> Self {
+        let (mut repair, index) = (self.clone(), geometry.map_index(stripe));
+        let lost = &mut repair.maps[index].lost;
+        cells.into_iter().for_each(|cell| lost[usize::from(cell.0)] = true);
+        repair.maps[index] = peel(&geometry.maps()[index], core::mem::take(lost));
+        repair.is_total = repair.lacking(geometry).is_none();
+        repair
+    }
+
+    /// Whether a cell can't be had from its member.
+    ///
+    /// # Panics
+    /// When the array has no such parity stripe or the stripe no such cell.
+    #[inline]
+    #[must_use]
+    pub fn lacks(&self, geometry: &Geometry, stripe: StripeId, cell: Cell) -> bool {
+        self.maps[geometry.map_index(stripe)].lost[usize::from(cell.0)]
+    }
+
+    /// Whether a cell can be had from its member, or comes back.
     ///
     /// # Panics
     /// When the array has no such parity stripe or the stripe no such cell.
     #[must_use]
     pub fn has(&self, geometry: &Geometry, stripe: StripeId, cell: Cell) -> bool {
-        !self.failed.contains(geometry.member(cell)) || self.step_for(geometry.map_index(stripe), cell).is_some()
+        !self.lacks(geometry, stripe, cell) || self.step_for(geometry.map_index(stripe), cell).is_some()
     }
 
     /// The repair of an array of which no member has failed: no steps.
@@ -133,7 +162,7 @@ impl Repair {
         &self.maps[map_index].steps
     }
 
-    /// The step that brings back a cell; None when the cell is on a member that has not failed.
+    /// The step that brings back a cell; None when it can be had from its member, or not at all.
     ///
     /// # Panics
     /// When the geometry has no such map or the map no such cell.
@@ -149,7 +178,7 @@ impl Repair {
 ///
 /// Within a round the lower groups come first, which makes a mirror's lost unit come from its nearest copy.
 fn peel(map: &StripeMap, mut lost: Vec<bool>) -> MapRepair {
-    let mut repair = MapRepair { steps: Vec::new(), step_of: alloc::vec![None; map.cells()] };
+    let mut repair = MapRepair { lost: lost.clone(), steps: Vec::new(), step_of: alloc::vec![None; map.cells()] };
     loop {
         let round = repair.steps.len();
         for (group, equation) in map.groups().iter().enumerate() {

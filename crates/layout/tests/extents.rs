@@ -181,13 +181,7 @@ fn sixty_four_small_writes_of_one_stripe_cost_one_plan_of_it() {
         let spec = Spec { level, members, chunk: Bytes(128 << 10), member_size: Sectors(256 * height) };
         let geometry = Geometry::new(spec).expect("valid");
         let repair = uraid_layout::repair::Repair::none(&geometry);
-        let view = uraid_layout::plan::View {
-            geometry: &geometry,
-            repair: &repair,
-            missing: MemberSet::EMPTY,
-            cached: &[],
-            queues: &[],
-        };
+        let view = uraid_layout::plan::View::new(&geometry, &repair);
         let (mut planner, mut plan) = (Planner::new(), uraid_layout::plan::Plan::default());
         for seed in 0..20 {
             let blocks = geometry.stripe_sectors().0 / 8;

@@ -186,7 +186,7 @@ fn rebuild_gives_back_what_members_lost() {
                     bench.members[member.index()].fill(0xDB);
                 }
                 let missing = bench.missing;
-                let view = View { geometry: &geometry, repair: &bench.repair, missing, cached: &[], queues: &[] };
+                let view = View { missing, ..View::new(&geometry, &bench.repair) };
                 for stripe in (0..geometry.stripes().0).map(StripeId) {
                     let cells = || (0..geometry.map(stripe).cells()).map(|cell| Cell(cell as u16));
                     let lost = || cells().filter(|&cell| target.contains(geometry.member(cell)));

@@ -80,7 +80,7 @@ fn a_wrong_cell_shows_in_just_its_groups_and_columns() {
 
 fn scrub(bench: &mut Bench<'_>, stripe: StripeId, (start, len): (u64, u64)) {
     let Bench { geometry, repair, missing, planner, plan, .. } = bench;
-    let view = View { geometry, repair, missing: *missing, cached: &[], queues: &[] };
+    let view = View { missing: *missing, ..View::new(geometry, repair) };
     planner.scrub(plan, &view, stripe, (Sectors(start), Sectors(len))).expect("exists");
     check(plan, &view, Request::Scrub).expect("sound");
     assert!(planner.scrub(plan, &view, stripe, (Sectors(CHUNK), Sectors(1))).is_err());

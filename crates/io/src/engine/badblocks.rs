@@ -46,10 +46,11 @@ pub(super) struct BadLists {
 /// What clients have lost without these members.
 type Known = (MemberSet, Rc<[Range<Lba>]>);
 
-/// Parity that a write can't keep in agreement, and does not have to.
+/// Parity of a stripe that a write can't keep in agreement, and does not have to.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LostParity {
-    pub(super) members: MemberSet,
+    pub(super) stripe: StripeId,
+    pub(super) cells: Vec<Unit>,
     pub(super) sectors: Vec<(MemberIndex, Range<DiskSector>)>,
 }
 
@@ -147,11 +148,16 @@ impl BadLists {
 
     /// The parity of what is to be written that tells nothing: it is in its member's list, or two of its units are in
     /// theirs, of which one is to be written. A write that can't keep it in agreement does without. None: there is no
-    /// such parity, or something else of these members is to be written.
+    /// such parity, it is to be kept in other columns, or what is to be written is of several stripes.
     pub(super) fn lost_parity(&self, geometry: &Geometry, extents: &[Extent]) -> Option<LostParity> {
-        let (mut lost, mut kept) = (LostParity::default(), MemberSet::EMPTY);
+        let (mut lost, mut kept) = (LostParity::default(), Vec::new());
+        let is_first = Cell::new(true);
         for piece in extents.iter().flat_map(|extent| units(geometry, extent)) {
             let Piece { stripe, cell, start, len } = piece;
+            if !is_first.replace(false) && stripe != lost.stripe {
+                return None;
+            }
+            lost.stripe = stripe;
             let place = |cell: Unit| geometry.columns(stripe, cell, start, len);
             let is_bad = |cell: Unit| self.covers(place(cell).0, &place(cell).1);
             let lacks = |other: Unit| other != cell && self.touches(place(other).0, &place(other).1);
@@ -160,16 +166,15 @@ impl BadLists {
                 let (member, sectors) = place(group.parity);
                 let tells_nothing = is_bad(cell) && group.data.iter().any(|&other| lacks(other));
                 if is_bad(group.parity) || tells_nothing {
-                    lost.members = lost.members.with(member);
+                    lost.cells.push(group.parity);
                     lost.sectors.push((member, sectors));
                 } else {
-                    kept = kept.with(member);
+                    kept.push(group.parity);
                 }
             }
-            kept = kept.with(geometry.member(cell));
         }
-        let is_apart = lost.members.minus(kept) == lost.members;
-        (!lost.members.is_empty() && is_apart && !planted!(ParityNeeded)).then_some(lost)
+        let is_apart = !lost.cells.iter().any(|cell| kept.contains(cell));
+        (!lost.cells.is_empty() && is_apart && !planted!(ParityNeeded)).then_some(lost)
     }
 
     /// Whether all of these sectors are in a member's list.

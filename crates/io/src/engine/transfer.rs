@@ -13,6 +13,7 @@ pub(super) mod writing;
 use std::ops::Range;
 use std::rc::Rc;
 
+use smallvec::SmallVec;
 use uraid_layout::plan::{DiskIo, Extent, Plan, PlanError, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Cell, DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Sectors, StripeId};
@@ -99,6 +100,10 @@ pub(super) struct Transfer<'a> {
     looked_up: Range<u64>,
     /// Members that failed a read of this part, and how to do without them and the lost ones.
     pub(super) unreadable: MemberSet,
+    /// Members of which nothing is to be used, whatever they give.
+    pub(super) shunned: MemberSet,
+    /// Each unit is read by itself, so that it is known which of them fails.
+    pub(super) reads_apart: bool,
     detour: Option<Rc<Repair>>,
     /// Parity that the plan leaves out of agreement.
     pub(super) without: LostParity,
@@ -134,6 +139,8 @@ impl<'a> Transfer<'a> {
             wanted,
             looked_up: 0..0,
             unreadable: MemberSet::EMPTY,
+            shunned: MemberSet::EMPTY,
+            reads_apart: false,
             detour: None,
             without: LostParity::default(),
             slow: MemberSet::EMPTY,
@@ -145,6 +152,26 @@ impl<'a> Transfer<'a> {
     pub(super) fn begin(&mut self, at: Lba, len: Sectors, base: Sectors) {
         (self.at, self.len, self.content.base) = (at, len, base);
         self.unreadable = MemberSet::EMPTY;
+        self.reads_apart = false;
+    }
+
+    /// Has the units of a part that can't be made smaller read each by itself; false: they are, or a member has but one
+    /// of a stripe.
+    pub(super) fn read_apart(&mut self) -> bool {
+        let (first, last) = self.span();
+        let is_news = !self.reads_apart && first == last && self.parts.geometry().rows() > 1;
+        if is_news && !planted!(CellsByMember) {
+            self.reads_apart = true;
+            self.unreadable =
+                self.own().map_or(MemberSet::EMPTY, |own| MemberSet::EMPTY.with(self.parts.geometry().member(own)));
+            self.damage.clear();
+        }
+        is_news && self.reads_apart
+    }
+
+    /// The unit that is healed.
+    fn own(&self) -> Option<Cell> {
+        if let Goal::Heal { cell, .. } = self.goal { Some(cell) } else { None }
     }
 
     /// The parity stripes of the part: the first and the last.
@@ -231,7 +258,8 @@ impl<'a> Transfer<'a> {
         let geometry = parts.geometry();
         let repair = self.detour.as_deref().unwrap_or(&base);
         let (missing, queues) = (members.missing(), members.operations.queues());
-        let view = View { geometry, repair, missing, cached: content.cached.cached(), queues: &queues };
+        let cached = content.cached.cached();
+        let view = View { missing, cached, queues: &queues, ..View::new(geometry, repair) };
         let planner = &mut *parts.planner.borrow_mut();
         let unreadable = EngineError::Unreadable { lba: *at, len: *len, members: self.unreadable };
         let columns = (Sectors(at.0), *len);
@@ -292,7 +320,7 @@ impl<'a> Transfer<'a> {
     fn find_detour(&mut self, base: &Repair, lost: MemberSet, slow: MemberSet) -> Result<(), EngineError> {
         (self.detour, self.slow) = (None, slow);
         let members = &self.parts.members;
-        let needed = self.unreadable.union(lost);
+        let needed = self.unreadable.union(self.shunned).union(lost);
         let wanted = needed.union(slow);
         if wanted != lost {
             self.detour = members.find_detour(wanted);
@@ -306,9 +334,24 @@ impl<'a> Transfer<'a> {
             }
             // What is enough for this part is not for another's: a mirror's copy may be on a member that is there, and
             // a write may not need what can't be had. The planner finds out.
-            self.detour = Some(Rc::new(Repair::partial(&members.geometry, needed)));
+            self.detour = Some(Rc::new(self.do_with_rest(lost)));
         }
         Ok(())
+    }
+
+    /// How to do without what the members failed to give of the part, and not without what else they have, where the
+    /// part is of one parity stripe; without those that are `lost` altogether.
+    pub(super) fn do_with_rest(&self, lost: MemberSet) -> Repair {
+        let (geometry, (stripe, last)) = (self.parts.geometry(), self.span());
+        let lost = lost.union(self.shunned);
+        if stripe != last || planted!(CellsByMember) {
+            return Repair::partial(geometry, lost.union(self.unreadable));
+        }
+        let failed = self.damage.iter().flat_map(|damage| damage.pieces(geometry));
+        let failed = failed.filter(|piece| piece.stripe == stripe).map(|piece| piece.cell);
+        let cells: SmallVec<[Cell; 8]> = failed.chain(self.own()).collect();
+        let told: MemberSet = cells.iter().map(|&cell| geometry.member(cell)).collect();
+        Repair::partial(geometry, lost.union(self.unreadable.minus(told))).beside(geometry, stripe, cells)
     }
 
     /// Has the part planned again, in other memory where an operation that was given up may still fill what it has.
@@ -469,8 +512,8 @@ fn write(
     match planner.write(plan, view, extents) {
         Err(error @ PlanError::Unreadable { .. }) => {
             let without = bad.lost_parity(view.geometry, extents).ok_or(error)?;
-            let repair = Repair::partial(view.geometry, view.repair.failed().union(without.members));
-            let view = View { repair: &repair, missing: view.missing.union(without.members), ..*view };
+            let repair = view.repair.beside(view.geometry, without.stripe, without.cells.iter().copied());
+            let view = View { repair: &repair, left_out: &without.cells, ..*view };
             planner.write(plan, &view, extents).map(|_| without)
         }
         planned => planned.map(|_| LostParity::default()),

@@ -7,13 +7,13 @@ use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, EngineError};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
-use uraid_layout::{Bytes, DiskSector, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
+use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
 use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
 use crate::recovery::{Members, assembled, superblock};
 use crate::replace::{assert_replaced, replacement};
 use crate::support::{
-    RAID5, Random, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, shapes, size, small, write,
+    CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, shapes, size, small, write,
 };
 
 /// The sectors that a member's list has, for a reason, as runs.
@@ -262,6 +262,125 @@ fn of_two_lost_members_only_what_cannot_be_computed_is_lost() {
             assert!(lost.len() <= 3 * 8, "{context}: {lost:?}");
             assert_lost(&mut engine, &content, &lost, &context);
         }
+    }
+}
+
+/// The cells of a stripe that can be had where these can't be read: one comes back once all others of a group are had.
+fn had(geometry: &Geometry, stripe: StripeId, lost: &[Cell]) -> Vec<Cell> {
+    let mut lost = lost.to_vec();
+    loop {
+        let unknown = |cells: Vec<Cell>| cells.into_iter().filter(|cell| lost.contains(cell)).collect::<Vec<_>>();
+        let one = geometry.map(stripe).groups().iter().map(|group| unknown(group.cells().collect()));
+        let Some(found) = one.filter(|cells| cells.len() == 1).map(|cells| cells[0]).next() else { break };
+        lost.retain(|&cell| cell != found);
+    }
+    let all = (0..u16::try_from(geometry.map(stripe).cells()).expect("few")).map(Cell);
+    all.filter(|cell| !lost.contains(cell)).collect()
+}
+
+/// Spoils a cell of a stripe.
+fn spoil_cell(engine: &mut TestEngine, shape: &Shape, stripe: StripeId, cell: Cell) {
+    let geometry = shape.geometry();
+    let (MemberIndex(member), sector) = (geometry.member(cell), geometry.sector(stripe, cell));
+    spoil(engine, shape, member, sector.0 * 512, CHUNK);
+}
+
+/// The data units of a stripe of RM2 on these members: the first of each.
+fn units_on(geometry: &Geometry, stripe: StripeId, members: &[u8]) -> Vec<Cell> {
+    let data = geometry.map(stripe).data();
+    let on = |member: &u8| data.iter().copied().find(|&cell| geometry.member(cell) == MemberIndex(*member));
+    members.iter().filter_map(on).collect()
+}
+
+fn rm2s() -> [Shape; 3] {
+    let shape = small(rm2(3, Placement::Adjacent), 7);
+    [shape, logged(shape), shape.checked()]
+}
+
+/// More members fail to read a unit of a stripe than may be lost, and all of it can be computed.
+#[test]
+fn members_that_lack_a_unit_give_the_others() {
+    let stripe = StripeId(1);
+    for (shape, members) in rm2s().into_iter().flat_map(|shape| [[0, 1, 2], [3, 5, 6]].map(|members| (shape, members)))
+    {
+        let (context, geometry) = (format!("{shape:?}, {members:?}"), shape.geometry());
+        let lost = units_on(&geometry, stripe, &members);
+        assert_eq!((lost.len(), had(&geometry, stripe, &lost).len()), (3, 21), "{context}: all of it can be had");
+        let (first, units) = (stripe.0 * geometry.stripe_sectors().0, geometry.map(stripe).data().len() as u64);
+        // One unit after the other is read, or written, or all at once.
+        for unit in 0..=units {
+            let (mut engine, mut content) = filled(shape, Order::Fifo);
+            lost.iter().for_each(|&cell| spoil_cell(&mut engine, &shape, stripe, cell));
+            let (lba, len) = if unit < units { (first + unit * 8, 8) } else { (first, units * 8) };
+            let bytes = size(Bytes(lba * 512))..size(Bytes((lba + len) * 512));
+            assert!(read(&mut engine, lba, len).expect("it can be computed") == content[bytes.clone()], "{context}");
+            lost.iter().for_each(|&cell| spoil_cell(&mut engine, &shape, stripe, cell));
+            let new = noise(50 + unit, len);
+            write(&mut engine, lba, &new).expect("so can its parity");
+            content[bytes].copy_from_slice(&new);
+            assert_lost(&mut engine, &content, &[], &context);
+            drop(run(&mut engine, Command::Close).expect("closed"));
+            assert_encoded(&engine, &content, &format!("{context}, unit {unit}"));
+        }
+    }
+}
+
+/// Two members are rebuilt while others can't read two units of a stripe. Just what can't be computed is lost; what is
+/// not can be written; and when all that was lost is written, unit by unit, a scrub makes the parity good.
+#[test]
+fn what_members_lack_of_a_stripe_is_lost_unit_by_unit() {
+    let (stripe, failed) = (StripeId(1), [MemberIndex(0), MemberIndex(3)]);
+    for (shape, members) in
+        rm2s().into_iter().flat_map(|shape| [[1, 2], [4, 6], [2, 5]].map(|members| (shape, members)))
+    {
+        let (context, geometry) = (format!("{shape:?}, {members:?}"), shape.geometry());
+        let (mut engine, mut content) = filled(shape, Order::Fifo);
+        failed.iter().for_each(|&slot| drop(run(&mut engine, fail(slot)).expect("given up")));
+        let spoilt = units_on(&geometry, stripe, &members);
+        spoilt.iter().for_each(|&cell| spoil_cell(&mut engine, &shape, stripe, cell));
+        for slot in failed {
+            let join = new_member(&mut engine, &shape, slot, slot.0);
+            drop(run(&mut engine, join).expect("joined"));
+        }
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_whole(&engine, &context);
+        let cells = (0..u16::try_from(geometry.map(stripe).cells()).expect("few")).map(Cell);
+        let gone: Vec<Cell> = cells.filter(|&cell| failed.contains(&geometry.member(cell))).chain(spoilt).collect();
+        let had = had(&geometry, stripe, &gone);
+        let first = stripe.0 * geometry.stripe_sectors().0;
+        let data = geometry.map(stripe).data().iter();
+        let (mut lost, mut there) = (Vec::new(), Vec::new());
+        for (unit, cell) in (0..).zip(data) {
+            let of = if had.contains(cell) { &mut there } else { &mut lost };
+            of.extend(first + unit * 8..first + unit * 8 + 8);
+        }
+        assert!(!lost.is_empty(), "{context}: something is lost");
+        assert_lost(&mut engine, &content, &lost, &context);
+        let mut seed = 60;
+        for lba in there.into_iter().step_by(8) {
+            seed += 1;
+            let new = noise(seed, 8);
+            write(&mut engine, lba, &new).expect("what is there can be written");
+            content[size(Bytes(lba * 512))..][..new.len()].copy_from_slice(&new);
+            assert_lost(&mut engine, &content, &lost, &format!("{context}, {lba} is written"));
+        }
+        while let Some(&lba) = lost.first() {
+            seed += 1;
+            let new = noise(seed, 8);
+            write(&mut engine, lba, &new).expect("what is lost can be written");
+            content[size(Bytes(lba * 512))..][..new.len()].copy_from_slice(&new);
+            drop(lost.drain(..8));
+            assert_lost(&mut engine, &content, &lost, &format!("{context}, {lba} is written"));
+        }
+        engine.start_scrub(ScrubMode::Repair, StripeId(0)).expect("started");
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        while engine.scrub().is_some_and(|scrub| scrub.is_running) {
+            engine.tick();
+            engine.turn(&mut Vec::new()).expect("memory does not break");
+        }
+        drop(run(&mut engine, Command::Close).expect("closed"));
+        assert_encoded(&engine, &content, &context);
+        assert!(geometry.all_members().iter().all(|member| durable(&engine, member).is_empty()), "{context}");
     }
 }
 

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::steps::{Buffer, DiskIo, Extent, Plan, Slice};
 use super::view::View;
-use crate::{Geometry, MemberIndex, MemberSet};
+use crate::{Cell, DiskSector, Geometry, Location, MemberIndex, StripeId};
 
 /// What a plan is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,8 +24,8 @@ pub enum Request<'a> {
 /// What is wrong with a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum Flaw {
-    /// A disk operation on a member that is not there.
-    #[error("{0:?} is on a missing member")]
+    /// A disk operation on what is not there: a member's, or one cell.
+    #[error("{0:?} is on a missing member, or of a missing cell")]
     MissingMember(DiskIo),
     /// A disk operation beyond what the geometry uses, without length, or of another length than its slices.
     #[error("{0:?} is beyond its member, or not as long as its slices")]
@@ -74,15 +74,16 @@ struct Buffers {
     cache: Vec<State>,
 }
 
-/// Checks that a plan uses nothing undefined, defines nothing twice, writes no sector twice, reads no member that can't
-/// be read and writes none that is missing, stays within the members and buffers, and leaves no two adjacent
-/// operations.
+/// Checks that a plan uses nothing undefined, defines nothing twice, writes no sector twice, reads nothing that can't
+/// be read and writes nothing that is missing or left out, stays within the members and buffers, and leaves no two
+/// adjacent operations.
 ///
 /// # Errors
 /// The first [`Flaw`].
 pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), Flaw> {
     let mut buffers = Buffers::new(plan, view, request);
-    check_operations(plan, plan.reads(), view.geometry, view.repair.failed())?;
+    let is_lost = |stripe, cell| view.repair.lacks(view.geometry, stripe, cell);
+    check_operations(plan, plan.reads(), view.geometry, is_lost)?;
     for io in plan.reads() {
         plan.slices(io).iter().try_for_each(|&slice| buffers.define(slice))?;
     }
@@ -94,13 +95,15 @@ pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), F
         operands.iter().try_for_each(|&operand| buffers.demand(operand))?;
         buffers.define(xor.target)?;
     }
-    check_operations(plan, plan.writes(), view.geometry, view.missing)?;
+    let is_missing = |_, cell| view.missing.contains(view.geometry.member(cell)) || view.left_out.contains(&cell);
+    check_operations(plan, plan.writes(), view.geometry, is_missing)?;
     for io in plan.writes() {
         plan.slices(io).iter().try_for_each(|&slice| buffers.demand(slice))?;
     }
     for recovered in plan.recovered() {
         buffers.demand(recovered.content)?;
-        if !view.repair.failed().contains(recovered.member) {
+        let at = Location { member: recovered.member, sector: recovered.sector };
+        if !view.geometry.cell_at(at).is_some_and(|(stripe, cell, _)| is_lost(stripe, cell)) {
             return Err(Flaw::Undefined(recovered.content));
         }
     }
@@ -118,17 +121,23 @@ pub fn check(plan: &Plan, view: &View<'_>, request: Request<'_>) -> Result<(), F
     Ok(())
 }
 
-fn check_operations(plan: &Plan, ios: &[DiskIo], geometry: &Geometry, failed: MemberSet) -> Result<(), Flaw> {
+fn check_operations(
+    plan: &Plan,
+    ios: &[DiskIo],
+    geometry: &Geometry,
+    is_gone: impl Fn(StripeId, Cell) -> bool,
+) -> Result<(), Flaw> {
     let mut previous: Option<(MemberIndex, u64)> = None;
     for io in ios {
         let slices: u64 = plan.slices(io).iter().map(|slice| slice.len.0).sum();
         let end = io.sector.0.saturating_add(io.len.0);
-        if failed.contains(io.member) {
-            return Err(Flaw::MissingMember(*io));
-        }
         let fits = io.member.index() < geometry.members() && end <= geometry.used_sectors().0;
         if io.len.0 == 0 || io.len.0 != slices || !fits {
             return Err(Flaw::Misfit(*io));
+        }
+        let cell_at = |sector| geometry.cell_at(Location { member: io.member, sector: DiskSector(sector) });
+        if (io.sector.0..end).filter_map(cell_at).any(|(stripe, cell, _)| is_gone(stripe, cell)) {
+            return Err(Flaw::MissingMember(*io));
         }
         match previous {
             Some((member, end)) if member == io.member && end == io.sector.0 => return Err(Flaw::Adjacent(*io)),

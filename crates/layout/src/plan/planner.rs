@@ -118,7 +118,7 @@ impl Planner {
     /// [`PlanError::OutOfRange`] when the stripe or the columns do not exist; [`PlanError::Unreadable`].
     ///
     /// # Panics
-    /// When a cell is on a member that can be read, or can't be written.
+    /// When a cell can be read, or can't be written.
     pub fn rebuild(
         &mut self,
         plan: &mut Plan,
@@ -128,8 +128,8 @@ impl Planner {
         columns: (Sectors, Sectors),
     ) -> Result<(), PlanError> {
         let check = |cell: &Cell| {
-            let member = view.geometry.member(*cell);
-            let is_lost = view.repair.failed().contains(member) && !view.missing.contains(member);
+            let is_missing = view.missing.contains(view.geometry.member(*cell));
+            let is_lost = view.repair.lacks(view.geometry, stripe, *cell) && !is_missing;
             assert!(is_lost, "what is rebuilt can be written and not be read");
         };
         self.copy(plan, view, stripe, cells.into_iter().inspect(check), columns)

@@ -83,7 +83,7 @@ struct Stripe<'a> {
 impl Stripe<'_> {
     /// Whether the cell's old content can't be read from its member.
     fn is_lost(&self, cell: Cell) -> bool {
-        self.view.repair.failed().contains(self.view.geometry.member(cell))
+        self.view.repair.lacks(self.view.geometry, self.id, cell)
     }
 
     /// Whether all of a group's cells can be read from their members.
@@ -91,9 +91,9 @@ impl Stripe<'_> {
         group.cells().all(|cell| !self.is_lost(cell) && self.view.geometry.uses(self.id, cell))
     }
 
-    /// Whether the cell can't be written.
+    /// Whether the cell is not written.
     fn is_missing(&self, cell: Cell) -> bool {
-        self.view.missing.contains(self.view.geometry.member(cell))
+        self.view.missing.contains(self.view.geometry.member(cell)) || self.view.left_out.contains(&cell)
     }
 
     /// The group that gives a lost cell back; none when the cell can't be had.

@@ -9,10 +9,14 @@ use crate::{Cell, DataUnit, DiskSector, Geometry, MemberSet, Sectors, StripeId};
 pub struct View<'a> {
     /// The array's geometry.
     pub geometry: &'a Geometry,
-    /// The members that can't be read, and how what is on them comes back.
+    /// What can't be read, and how it comes back. One that is [beside](Repair::beside) cells of a stripe is for plans of
+    /// that stripe alone.
     pub repair: &'a Repair,
     /// The members that can't be written either: those that are missing, where others only failed a read.
     pub missing: MemberSet,
+    /// Cells that are not to be written though their members are there, in a plan of a single stripe: parity that
+    /// nothing is read of any more.
+    pub left_out: &'a [Cell],
     /// What the members hold now (a write's old content, not its new one) as far as it is in memory already, in
     /// ascending order of the parity stripe. What is out of order may go unused.
     pub cached: &'a [Cached],
@@ -22,6 +26,12 @@ pub struct View<'a> {
 }
 
 impl<'a> View<'a> {
+    /// Nothing is in memory, everybody can be written, and nobody is busier than others.
+    #[must_use]
+    pub fn new(geometry: &'a Geometry, repair: &'a Repair) -> Self {
+        Self { geometry, repair, missing: MemberSet::EMPTY, left_out: &[], cached: &[], queues: &[] }
+    }
+
     /// What is in memory of one parity stripe.
     pub(super) fn cached_of(&self, stripe: StripeId) -> &'a [Cached] {
         if self.cached.is_empty() {
@@ -38,7 +48,7 @@ impl<'a> View<'a> {
         let (geometry, map) = (self.geometry, self.geometry.map(stripe));
         let copies = map.groups_of(unit).iter().map(|&group| map.group(group)).filter(|group| group.is_mirror());
         let cells = core::iter::once(map.cell(unit)).chain(copies.map(|group| group.parity));
-        let mut present = cells.filter(|&cell| !self.repair.failed().contains(geometry.member(cell)));
+        let mut present = cells.filter(|&cell| !self.repair.lacks(geometry, stripe, cell));
         if self.queues.is_empty() {
             return present.next();
         }

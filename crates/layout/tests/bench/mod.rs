@@ -104,6 +104,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) geometry: &'a Geometry,
     pub(crate) repair: Repair,
     pub(crate) missing: MemberSet,
+    pub(crate) left_out: Vec<Cell>,
     pub(crate) cached: Vec<Cached>,
     pub(crate) cache: Vec<u8>,
     pub(crate) queues: Vec<Queue>,
@@ -121,10 +122,10 @@ impl<'a> Bench<'a> {
         for member in missing.iter() {
             members[member.index()].fill(0xDB);
         }
-        let repair = Repair::new(geometry, failed).expect("tolerated");
+        let repair = Repair::partial(geometry, failed);
         let (planner, plan) = (Planner::new(), Plan::default());
-        let (cached, cache, queues) = (Vec::new(), Vec::new(), Vec::new());
-        Self { geometry, repair, missing, cached, cache, queues, writes: 0, content, members, planner, plan }
+        let (left_out, cached, cache, queues) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { geometry, repair, missing, left_out, cached, cache, queues, writes: 0, content, members, planner, plan }
     }
 
     pub(crate) fn degraded(geometry: &'a Geometry, failed: MemberSet) -> Self {
@@ -137,18 +138,19 @@ impl<'a> Bench<'a> {
         Self { repair, ..Self::healthy(geometry) }
     }
 
+    /// An array of which cells of a parity stripe can't be read, too, though their members have not failed.
+    pub(crate) fn lacking(geometry: &'a Geometry, failed: MemberSet, stripe: StripeId, cells: &[Cell]) -> Self {
+        let repair = Repair::partial(geometry, failed).beside(geometry, stripe, cells.iter().copied());
+        Self { repair, ..Self::degraded(geometry, failed) }
+    }
+
     pub(crate) fn healthy(geometry: &'a Geometry) -> Self {
         Self::degraded(geometry, MemberSet::EMPTY)
     }
 
     pub(crate) fn view(&self) -> View<'_> {
-        View {
-            geometry: self.geometry,
-            repair: &self.repair,
-            missing: self.missing,
-            cached: &self.cached,
-            queues: &self.queues,
-        }
+        let Self { geometry, repair, missing, left_out, cached, queues, .. } = self;
+        View { missing: *missing, left_out, cached, queues, ..View::new(geometry, repair) }
     }
 
     pub(crate) fn read(&mut self, lba: u64, len: u64) {
@@ -157,8 +159,8 @@ impl<'a> Bench<'a> {
 
     /// Reads extents, and finds each where it was wanted and nothing anywhere else.
     pub(crate) fn read_all(&mut self, extents: &[Extent]) {
-        let Self { geometry, repair, missing, cached, queues, .. } = self;
-        let view = View { geometry, repair, missing: *missing, cached, queues };
+        let Self { geometry, repair, missing, left_out, cached, queues, .. } = self;
+        let view = View { missing: *missing, left_out, cached, queues, ..View::new(geometry, repair) };
         self.planner.read(&mut self.plan, &view, extents).expect("in range");
         check(&self.plan, &view, Request::Read(extents)).unwrap_or_else(|flaw| panic!("{flaw}: {:?}", self.plan));
         let mut answer = vec![0xAB; request_bytes(extents)];
@@ -173,8 +175,8 @@ impl<'a> Bench<'a> {
 
     /// Writes extents: noise where they are of the request, what the cache has where they are of it.
     pub(crate) fn write_all(&mut self, extents: &[Extent], method: Option<Method>) -> Method {
-        let Self { geometry, repair, missing, cached, queues, .. } = self;
-        let view = View { geometry, repair, missing: *missing, cached, queues };
+        let Self { geometry, repair, missing, left_out, cached, queues, .. } = self;
+        let view = View { missing: *missing, left_out, cached, queues, ..View::new(geometry, repair) };
         let method = match method {
             Some(method) => self.planner.write_by(&mut self.plan, &view, extents, method),
             None => self.planner.write(&mut self.plan, &view, extents),
@@ -193,8 +195,16 @@ impl<'a> Bench<'a> {
                 Buffer::Scratch => panic!("content is never in scratch"),
             }
         }
+        let before = self.members.clone();
         interpret(&self.plan, &mut self.members, &mut request, &self.cache);
-        let expected = encode(self.geometry, &self.content);
+        let mut expected = encode(geometry, &self.content);
+        for stripe in (0..geometry.stripes().0).map(StripeId) {
+            for &cell in left_out.iter().filter(|&&cell| geometry.uses(stripe, cell)) {
+                let (member, start) = (geometry.member(cell).index(), geometry.sector(stripe, cell).0);
+                let bytes = start as usize * SECTOR..(start + CHUNK) as usize * SECTOR;
+                expected[member][bytes.clone()].copy_from_slice(&before[member][bytes]);
+            }
+        }
         for member in self.geometry.all_members().minus(self.missing).iter() {
             assert!(
                 self.members[member.index()] == expected[member.index()],

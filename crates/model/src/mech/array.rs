@@ -401,7 +401,7 @@ impl Layout {
     /// What plans for stripes before `end` rely on: all members where those are rebuilt.
     fn view(&self, end: u64) -> View<'_> {
         let repair = if end <= self.watermark.0 { &self.whole } else { &self.repair };
-        View { geometry: &self.geometry, repair, missing: self.missing, cached: &[], queues: &[] }
+        View { missing: self.missing, ..View::new(&self.geometry, repair) }
     }
 
     /// How one extent within a parity stripe of a whole RAID 5 is written with the fewest units read; as in the planner

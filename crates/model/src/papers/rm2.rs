@@ -102,7 +102,7 @@ fn counted(level: Level, members: u8) -> [f64; 5] {
     let spec = Spec { level, members, chunk: Bytes(4 << 10), member_size: Sectors(1 << 12) };
     let geometry = Geometry::new(spec).expect("the paper's arrays can be had");
     let repair = Repair::new(&geometry, MemberSet::EMPTY).expect("nothing is missing");
-    let view = View { geometry: &geometry, repair: &repair, missing: MemberSet::EMPTY, cached: &[], queues: &[] };
+    let view = View::new(&geometry, &repair);
     let (mut planner, mut plan) = (Planner::new(), Plan::default());
     let unit = geometry.chunk();
     let units = |len: Sectors| len.0 as f64 / unit.0 as f64;

@@ -10,7 +10,6 @@ use uraid_io::engine::Engine;
 use uraid_io::format::BLOCK;
 use uraid_io::format::badblocks::{BadBlocks, Lack};
 use uraid_io::format::superblock::{Integrity, SUMS_IN_SECTOR, Superblock};
-use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors, StripeId};
 
 use super::audit::{as_cell, exists};
@@ -70,8 +69,8 @@ impl<'a> Doubts<'a> {
         })
     }
 
-    /// Whether more members are lost or hold something else in one of the columns that these blocks are in than the
-    /// level survives, so that what has to be written with the blocks can't be computed.
+    /// Whether some unit can't be had in one of the columns that these blocks are in, so that what has to be written
+    /// with the blocks may not be computed.
     pub(crate) fn excuse_write(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         let mut last = None;
         (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
@@ -79,8 +78,8 @@ impl<'a> Doubts<'a> {
             if last.replace((stripe, column)) == Some((stripe, column)) {
                 return false;
             }
-            let unsound = self.cells(stripe).filter(|&cell| !self.has(stripe, cell, column));
-            Repair::new(self.geometry, lost.union(unsound.map(|cell| self.geometry.member(cell)).collect())).is_err()
+            let known = self.known(lost, stripe, column);
+            self.cells(stripe).any(|cell| !known[usize::from(cell.0)])
         })
     }
 
@@ -107,32 +106,25 @@ impl<'a> Doubts<'a> {
         self.is_sound(self.geometry.member(cell), self.sector(stripe, cell, column))
     }
 
-    /// Which cells of a column can be had. Nothing is computed from a member that holds something else in one of its
-    /// cells in that column, so much does the engine promise.
+    /// Which cells of a column can be had.
     fn known(&self, lost: MemberSet, stripe: StripeId, column: Sectors) -> Vec<bool> {
         let (map, slot) = (self.geometry.map(stripe), |cell| self.geometry.member(cell));
         let cells: Vec<Cell> = self.cells(stripe).collect();
-        let unsound: Vec<Cell> = cells.iter().copied().filter(|&cell| !self.has(stripe, cell, column)).collect();
-        let is_mirror = self.geometry.spec().level.is_mirrored();
-        let doubted = if is_mirror { MemberSet::EMPTY } else { unsound.iter().map(|&cell| slot(cell)).collect() };
-        let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && !unsound.contains(cell);
-        let mut helps = vec![false; map.cells()];
-        let helping = cells.iter().filter(|cell| is_direct(cell) && !doubted.contains(slot(**cell)));
-        helping.for_each(|cell| helps[usize::from(cell.0)] = true);
+        let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && self.has(stripe, *cell, column);
+        let mut known = vec![false; map.cells()];
+        cells.iter().filter(|cell| is_direct(cell)).for_each(|cell| known[usize::from(cell.0)] = true);
         loop {
             let mut found = false;
             for group in map.groups() {
-                let mut unknown = group.cells().filter(|cell| cells.contains(cell) && !helps[usize::from(cell.0)]);
+                let mut unknown = group.cells().filter(|cell| cells.contains(cell) && !known[usize::from(cell.0)]);
                 let (Some(target), None) = (unknown.next(), unknown.next()) else { continue };
-                helps[usize::from(target.0)] = true;
+                known[usize::from(target.0)] = true;
                 found = true;
             }
             if !found {
-                break;
+                return known;
             }
         }
-        cells.iter().filter(|cell| is_direct(cell)).for_each(|cell| helps[usize::from(cell.0)] = true);
-        helps
     }
 }
 

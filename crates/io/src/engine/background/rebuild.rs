@@ -16,7 +16,6 @@
 
 use std::cell::RefCell;
 
-use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Cell, Lba, MemberSet, Sectors, StripeId};
 
 use super::sweep::{Next, Sweep};
@@ -245,7 +244,7 @@ async fn make_cells(transfer: &mut Transfer<'_>, lost: &mut Sectors) -> Result<(
 fn lose(transfer: &mut Transfer<'_>, cell: Cell) -> Result<(), EngineError> {
     let (parts, stripe) = (transfer.parts, transfer.span().0);
     let geometry = parts.geometry();
-    let repair = Repair::partial(geometry, transfer.unreadable.union(transfer.lost()));
+    let repair = transfer.do_with_rest(transfer.lost());
     for damage in transfer.damage.iter() {
         for piece in damage.pieces(geometry).filter(|piece| !repair.has(geometry, stripe, piece.cell)) {
             let (member, sectors) = geometry.columns(stripe, piece.cell, piece.start, piece.len);

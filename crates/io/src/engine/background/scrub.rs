@@ -315,7 +315,7 @@ impl Scrubber {
                 reading::go_around(transfer, &call)?;
                 continue;
             }
-            if !call.failed.is_empty() && transfer.narrow() {
+            if !call.failed.is_empty() && (transfer.narrow() || transfer.read_apart()) {
                 // Of what failed together, some need not fail alone.
                 reading::again(transfer);
                 continue;

@@ -86,7 +86,8 @@ async fn make_good<'a>(
     let mut transfer = Transfer::new(parts, space, Goal::Heal { stripe, cell, start, found }, None);
     transfer.guard = guard;
     transfer.begin(Lba(0), len, Sectors(0));
-    transfer.unreadable = without;
+    let own = parts.geometry().member(cell);
+    (transfer.unreadable, transfer.shunned) = (MemberSet::EMPTY.with(own), without.without(own));
     let mut held = match held::take(&mut transfer).await {
         Ok(held) => held,
         Err(error) => return (false, Err(error)),

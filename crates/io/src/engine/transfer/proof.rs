@@ -9,6 +9,7 @@ use crate::disk::OpKind;
 use crate::engine::damage::Damage;
 use crate::engine::operations::Purpose;
 use crate::engine::sums::{Opinion, PageId, block_at};
+use crate::format::badblocks::Lack;
 use crate::format::sums::Sum;
 use crate::format::{BLOCK, BLOCK_BYTES};
 
@@ -93,6 +94,11 @@ fn unproven(transfer: &mut Transfer<'_>) -> Vec<Location> {
             let content = transfer.content.bytes_to_fill(&piece.content.part(at, BLOCK.0));
             let sum = sums.sum(piece.member, block, content);
             if !transfer.pins.pages().contains(&PageId { member: piece.member, number: block.place().0 }) {
+                continue;
+            }
+            // So it is of what a member never got.
+            let sectors = place.sector..DiskSector(place.sector.0 + BLOCK.0);
+            if parts.bad.lacks(piece.member, sectors, Lack::Absent) && !planted!(AbsentProven) {
                 continue;
             }
             // Where the member holds just what the others say, it is the checksum that was lost; what the log has may

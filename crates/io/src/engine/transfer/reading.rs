@@ -3,15 +3,17 @@
 //! What comes straight from members needs no lock: a concurrent write replaces a sector in one piece. What is computed
 //! from several units does, and so does what does not match its checksum: a write may be under way.
 
-use uraid_layout::plan::DiskIo;
+use uraid_layout::plan::{DiskIo, Plan};
 use uraid_layout::repair::Repair;
-use uraid_layout::{MemberSet, Sectors};
+use uraid_layout::{DiskSector, MemberSet, Sectors};
 
+use super::content::Content;
 use super::{Goal, Transfer, end, proof};
 use crate::disk::OpKind;
 use crate::engine::damage::Damage;
 use crate::engine::error::EngineError;
 use crate::engine::operations::{Call, Purpose, Reading};
+use crate::engine::parts::Parts;
 use crate::format::badblocks::Lack;
 
 /// How an attempt to get what a plan needs has ended.
@@ -102,13 +104,11 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     let reading = Reading { unreadable: transfer.unreadable, last: transfer.span().1 };
     members.operations.begin_call(Purpose::Reads(reading));
     for io in transfer.plan.reads() {
-        let offset = members.offset(io.member, io.sector);
-        let mut operation = members.operations.piecewise(io.member, OpKind::Read, offset, end(io));
-        for slice in transfer.plan.slices(io) {
-            operation.push(transfer.content.lease_to_fill(slice));
+        if transfer.reads_apart {
+            read_units(parts, transfer.plan, &mut transfer.content, io);
+        } else {
+            read_at_once(parts, transfer.plan, &mut transfer.content, io);
         }
-        operation.finish();
-        members.counters.borrow_mut().read(io.member, io.len);
     }
     let mut call = members.operations.end_call().await;
     call.failed = call.failed.union(absent);
@@ -117,6 +117,35 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
         transfer.damage.push(Damage { member: op.member, sector, len: op.len.whole_sectors(), found: None });
     }
     Some(call)
+}
+
+fn read_at_once(parts: &Parts, plan: &Plan, content: &mut Content<'_>, io: &DiskIo) {
+    let members = &parts.members;
+    let offset = members.offset(io.member, io.sector);
+    let mut operation = members.operations.piecewise(io.member, OpKind::Read, offset, end(io));
+    for slice in plan.slices(io) {
+        operation.push(content.lease_to_fill(slice));
+    }
+    operation.finish();
+    members.counters.borrow_mut().read(io.member, io.len);
+}
+
+/// No operation reads of more than one unit.
+fn read_units(parts: &Parts, plan: &Plan, content: &mut Content<'_>, io: &DiskIo) {
+    let (members, chunk) = (&parts.members, parts.geometry().chunk().0);
+    let mut sector = io.sector;
+    for slice in plan.slices(io) {
+        let mut done = 0;
+        while done < slice.len.0 {
+            let piece = slice.part(done, (chunk - sector.0 % chunk).min(slice.len.0 - done));
+            let (offset, end) = (members.offset(io.member, sector), DiskSector(sector.0 + piece.len.0));
+            let mut operation = members.operations.piecewise(io.member, OpKind::Read, offset, end);
+            operation.push(content.lease_to_fill(&piece));
+            operation.finish();
+            members.counters.borrow_mut().read(io.member, piece.len);
+            (sector, done) = (end, done + piece.len.0);
+        }
+    }
 }
 
 /// The members that do not have what is to be read of them. That is damage, as if they failed to read it.
@@ -191,7 +220,7 @@ fn do_without(transfer: &mut Transfer<'_>) -> Result<Attempt, EngineError> {
     }
     let without = transfer.unreadable.union(transfer.lost());
     if Repair::new(transfer.parts.geometry(), without).is_err() {
-        transfer.narrow();
+        let _ = transfer.narrow() || transfer.read_apart();
     }
     Ok(again(transfer))
 }

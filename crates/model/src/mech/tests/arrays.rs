@@ -107,7 +107,7 @@ fn drawn(array: &ArraySpec, missing: MemberSet) -> (Vec<Request>, u64, u64) {
     let mut mix = Mix::uniform(sizes, 0.5, geometry.capacity(), 21).unwrap();
     let requests: Vec<Request> = (0..400).map(|_| mix.draw(0)).collect();
     let repair = Repair::new(&geometry, missing).unwrap();
-    let view = View { geometry: &geometry, repair: &repair, missing, cached: &[], queues: &[] };
+    let view = View { missing, ..View::new(&geometry, &repair) };
     let (mut planner, mut plan) = (Planner::new(), Plan::default());
     let (mut count, mut sectors) = (0, 0);
     for request in &requests {
