@@ -18,6 +18,7 @@
 mod admission;
 mod background;
 mod badblocks;
+mod blank;
 mod change;
 mod command;
 mod core;
@@ -81,6 +82,7 @@ use crate::disk::{Completion, Disk, DiskError};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
+use background::initialise::Initialising;
 use background::rebuild::Rebuild;
 use background::sweep::Next;
 use change::Change;
@@ -170,6 +172,21 @@ impl<D: Disk, T> Engine<D, T> {
     #[must_use]
     pub fn with_bad_blocks(self, lists: Vec<BadBlocks>) -> Self {
         self.core.parts.bad.restart(lists);
+        self
+    }
+
+    /// The engine, with the regions that are not blank, where any are; without this all are as the members hold them.
+    ///
+    /// # Panics
+    /// When it is not the map that the members' superblocks tell of.
+    #[must_use]
+    pub fn with_blank(self, made: Option<Bitmap>) -> Self {
+        if let Some(made) = made {
+            let parts = &self.core.parts;
+            let own = parts.members.record().any().clone();
+            parts.blanks.restart(&own, made);
+            ops::initialise::end_when_done(parts);
+        }
         self
     }
 
@@ -295,7 +312,9 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Command::Write { lba, buf, fua } => {
                 let len = Bytes(buf.len() as u64).whole_sectors();
-                let through = if fua {
+                // What is blank has to be made first.
+                let is_blank = parts.blanks.touches(parts.geometry(), &(lba..Lba(lba.0 + len.0)));
+                let through = if fua || is_blank && !planted!(BlankCached) {
                     lba..Lba(lba.0 + len.0)
                 } else {
                     parts.writeback.take_in(parts.geometry(), lba, len, &buf)
@@ -616,10 +635,20 @@ impl<D: Disk, T> Engine<D, T> {
         Rebuild::progress(&self.core.parts)
     }
 
+    /// How far initialising has come, where any region is blank: nobody has written to it, and it reads as zeros.
+    pub fn initialising(&self) -> Option<Progress> {
+        Initialising::progress(&self.core.parts)
+    }
+
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave
     /// room for.
     pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
         [Kind::Rebuild, Kind::Copy].into_iter().for_each(|kind| self.core.parts.sweeps.of(kind).set_limit(limit));
+    }
+
+    /// The same for how fast blank regions that no client writes to are made on each member.
+    pub fn set_initialise_limit(&mut self, limit: Option<Bytes>) {
+        self.core.parts.sweeps.of(Kind::Initialise).set_limit(limit);
     }
 
     /// Whether it can be changed who is there.

@@ -17,6 +17,7 @@
 mod administer;
 mod array;
 pub(crate) mod audit;
+mod blank;
 mod client;
 mod copying;
 pub(crate) mod doubts;
@@ -189,6 +190,10 @@ impl Run {
             u64::from(regions > 1 && self.array.scenario.consistency() != Consistency::None);
         if self.array.silent.is_some() {
             self.zero()?;
+        } else if self.extras.is_new && self.array.scenario.geometry.tolerance() > 0 {
+            let members = blank::renew(&mut self.array.scenario, &mut self.own);
+            self.shelf.put(&members, MemberSet::EMPTY, true, &mut self.own);
+            self.report.counts.new += 1;
         }
         for _ in 0..self.random.within(1, 6) {
             if !self.live(Weather::Rough)? {

@@ -36,7 +36,7 @@ impl Sum {
     fn text(&self, elapsed: Duration, threads: u64) -> String {
         let Report { counts, changes, rotten, .. } = self.report;
         let Counts { events, lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, .. } = counts;
-        let Counts { lies, unreadable, repaired, only_read, several_regions, hangs, overdue, .. } = counts;
+        let Counts { lies, unreadable, repaired, only_read, several_regions, new, hangs, overdue, .. } = counts;
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
         let Rotten { superblocks, bitmaps, logs, blocks, refused } = rotten;
         format!(
@@ -46,7 +46,7 @@ impl Sum {
              {unreadable} commands rightly without them, {fails} members given up, {joins} new ones, {returns} that \
              came back ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs, {copies} copies \
              begun ({replaced} took the place, {promoted} that of a member that failed), {hangs} hangs ({overdue} \
-             operations given up), {several_regions} runs of several regions, {superblocks} superblocks, {bitmaps} \
+             operations given up), {several_regions} runs of several regions and {new} of new arrays, {superblocks} superblocks, {bitmaps} \
              bitmaps and {logs} logs that rotted ({refused} members refused for it), {blocks} times blocks that could \
              not be read any more; {} failed",
             self.runs,

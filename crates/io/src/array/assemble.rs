@@ -9,7 +9,7 @@ use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::badblocks::read_lists;
-use super::bitmap::read_bitmap;
+use super::bitmap::{bitmap_writes, read_bitmap, read_blank_map};
 use super::blocking::{flush, run, run_all, superblock_writes};
 use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
@@ -44,6 +44,8 @@ pub struct Assembled<D> {
     pub(super) bitmap: Option<Bitmap>,
     /// What the members lack, by slot.
     pub(super) bad_blocks: Vec<BadBlocks>,
+    /// The regions that are not blank, where any are.
+    pub(super) blank: Option<Bitmap>,
 }
 
 impl<D: Disk> Assembled<D> {
@@ -99,6 +101,17 @@ impl<D: Disk> Assembled<D> {
             }
         };
         let bitmap = read_bitmap(&mut disk, &geometry, truth.is_clean, &current);
+        let blank = read_blank_map(&mut disk, &current);
+        if let Some(map) = blank.as_ref().filter(|_| access == Access::ReadWrite && !planted!(BlankMapsDiffer)) {
+            // A member that is lost later may be the only one that has a bit.
+            let writes = current.iter().flatten().filter_map(|own| {
+                let (seal, _) = own.blank_map()?;
+                Some(bitmap_writes(own.slot, own.areas.blank_map(), seal, map))
+            });
+            attempt(&mut disk, writes.flatten(), &mut losses)?;
+            let present: MemberSet = current.iter().flatten().map(|own| own.slot).collect();
+            attempt(&mut disk, present.minus(losses.members()).iter().map(flush), &mut losses)?;
+        }
         // What an array that is initialising has for a list is anything.
         let mut bad_blocks = match truth.initialising {
             Some(_) => vec![BadBlocks::default(); superblocks.len()],
@@ -120,7 +133,19 @@ impl<D: Disk> Assembled<D> {
         let is_initialising = truth.initialising.is_some();
         let is_condemned = is_resynced && !losses.members().is_empty();
         let is_recovered = !is_initialising && (access != Access::ReadWrite || !(is_logged || is_condemned));
-        Ok(Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks })
+        Ok(Self {
+            geometry,
+            record,
+            disk,
+            access,
+            generation,
+            overlay,
+            is_recovered,
+            losses,
+            bitmap,
+            bad_blocks,
+            blank,
+        })
     }
 
     /// The members that failed while it was opened: the array goes on without them.
@@ -183,20 +208,19 @@ impl<D: Disk> Assembled<D> {
 
     /// The same with another disk in the place of this one; none where there is no other.
     pub(super) fn with_disk<E>(self, change: impl FnOnce(D) -> Option<E>) -> Option<Assembled<E>> {
-        let Self { geometry, record, disk, access, generation, overlay, is_recovered, losses, bitmap, bad_blocks } =
-            self;
-        let disk = change(disk)?;
+        let disk = change(self.disk)?;
         Some(Assembled {
-            geometry,
-            record,
             disk,
-            access,
-            generation,
-            overlay,
-            is_recovered,
-            losses,
-            bitmap,
-            bad_blocks,
+            geometry: self.geometry,
+            record: self.record,
+            access: self.access,
+            generation: self.generation,
+            overlay: self.overlay,
+            is_recovered: self.is_recovered,
+            losses: self.losses,
+            bitmap: self.bitmap,
+            bad_blocks: self.bad_blocks,
+            blank: self.blank,
         })
     }
 
@@ -226,7 +250,8 @@ impl<D: Disk> Assembled<D> {
             return Err(EngineError::NotRecovered);
         }
         let engine = Engine::new(self.disk, self.geometry, self.record, self.access != Access::ReadWrite)?;
-        Ok(engine.with_overlay(self.overlay).with_intent(self.bitmap).with_bad_blocks(self.bad_blocks).with_rebuild())
+        let engine = engine.with_overlay(self.overlay).with_intent(self.bitmap).with_bad_blocks(self.bad_blocks);
+        Ok(engine.with_blank(self.blank).with_rebuild())
     }
 }
 

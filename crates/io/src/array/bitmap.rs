@@ -1,12 +1,13 @@
-//! Reading the write-intent bitmap when an array is opened: which regions may lack redundancy.
+//! Reading bitmaps when an array is opened: which regions may lack redundancy, and which are blank.
 
 use smallvec::smallvec;
-use uraid_layout::Geometry;
+use uraid_layout::{Bytes, Geometry, MemberIndex};
 
 use super::blocking::perform;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
-use crate::format::bitmap::{Bitmap, Regions};
+use crate::format::BLOCK;
+use crate::format::bitmap::{Bitmap, Regions, Seal};
 use crate::format::superblock::{Consistency, SlotState, Superblock};
 
 /// The bits that are set on any of the members, where the array has a write-intent bitmap or a log. What is clean and
@@ -47,4 +48,35 @@ pub(super) fn read_bitmap(
         }
     }
     Some(bitmap)
+}
+
+/// The map of blank regions, where the array has one. A bit that is set on any of the members is set; one that is being
+/// rebuilt may have it as it was.
+pub(super) fn read_blank_map(disk: &mut impl Disk, superblocks: &[Option<Superblock>]) -> Option<Bitmap> {
+    let (seal, regions) = superblocks.iter().flatten().next()?.blank_map()?;
+    let mut copies: Vec<Buf> = Vec::new();
+    let is_whole = |own: &&Superblock| own.slots[own.slot.index()].state == SlotState::Active;
+    for own in superblocks.iter().flatten().filter(is_whole) {
+        let mut bytes = Buf::zeroed(regions.bitmap_bytes());
+        let segments = smallvec![bytes.lease_write(0..bytes.len())];
+        let (member, offset) = (own.slot, own.areas.blank_map());
+        match perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }]) {
+            Ok(()) => copies.push(bytes),
+            Err(error) => {
+                tracing::warn!(%member, %error, "the map of blank regions can't be read: the other members' counts");
+            }
+        }
+    }
+    Some(Bitmap::of_copies(regions, seal, copies.iter().map(AsRef::as_ref)))
+}
+
+/// Writes of a bitmap to a place of a member.
+pub(super) fn bitmap_writes(member: MemberIndex, start: Bytes, seal: Seal, bitmap: &Bitmap) -> Vec<DiskOp> {
+    let write = |block| {
+        let bytes = bitmap.encode(seal, block);
+        let offset = Bytes(start.0 + block as u64 * BLOCK.bytes().0);
+        let segments = smallvec![bytes.lease_read(0..bytes.len())];
+        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
+    };
+    (0..bitmap.regions().blocks()).map(write).collect()
 }

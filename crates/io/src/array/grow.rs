@@ -12,15 +12,15 @@ use uraid_layout::{
 };
 
 use super::assemble::Assembled;
+use super::bitmap::bitmap_writes;
 use super::blocking::{flush, perform, store_all};
 use super::error::are;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::engine::Record;
-use crate::format::BLOCK;
 use crate::format::Epoch;
-use crate::format::bitmap::{Bitmap, Regions, Seal};
+use crate::format::bitmap::{Bitmap, Regions};
 use crate::format::superblock::{Area, Consistency, Integrity, Revision, Superblock, SuperblockError};
 use crate::member::Access;
 
@@ -164,7 +164,10 @@ pub fn grow<D: Disk>(
     let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
     let bitmap = has_bitmap.then(|| Bitmap::empty(regions));
     if let Some(bitmap) = &bitmap {
-        let writes = |own: &Superblock| bitmap_writes(own, own.seal().expect("the array has a bitmap"), bitmap);
+        let writes = |own: &Superblock| {
+            let seal = own.seal().expect("the array has a bitmap");
+            bitmap_writes(own.slot, own.areas.bitmap.offset, seal, bitmap)
+        };
         perform(&mut disk, superblocks.iter().flat_map(writes))?;
     }
     // Zeros and bitmap are durable before a member says that the array has them.
@@ -250,15 +253,4 @@ fn zero(disk: &mut impl Disk, member: MemberIndex, area: Area, mut progress: imp
         progress(Bytes(len));
     }
     Ok(())
-}
-
-fn bitmap_writes(own: &Superblock, seal: Seal, bitmap: &Bitmap) -> Vec<DiskOp> {
-    let (member, start) = (own.slot, own.areas.bitmap.offset);
-    let write = |block| {
-        let bytes = bitmap.encode(seal, block);
-        let offset = Bytes(start.0 + block as u64 * BLOCK.bytes().0);
-        let segments = smallvec![bytes.lease_read(0..bytes.len())];
-        DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
-    };
-    (0..bitmap.regions().blocks()).map(write).collect()
 }

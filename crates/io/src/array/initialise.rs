@@ -1,15 +1,19 @@
-//! A new array's members: marked, zeroed, and only then an array that holds something.
+//! A new array's members: marked, made ready, and only then an array that holds something.
 //!
-//! What members held before is anything, and parity of anything does not agree. So their first superblocks say that the
-//! array is *initialising*, and are durable on all of them before a data area is touched. Only when the zeros are
-//! durable, too, the next round of superblocks takes that back. Cut off anywhere, this leaves no array, one that is
-//! initialising, or one that is whole: whoever opens what is initialising does all of it again.
+//! What members held before is anything, and parity of anything does not agree. So all of a new array's regions are
+//! *blank*, which its map says: they are zeros to clients, and become zeros on the members while the array is served.
+//! What else members held where the array keeps something is zeroed here: checksums and lists of bad blocks.
+//!
+//! The members' first superblocks say that the array is *initialising*, and are durable on all of them before anything
+//! of this is touched. Only when zeros and map are durable, too, the next round of superblocks takes that back. Cut off
+//! anywhere, this leaves no array, one that is initialising, or one that is whole: whoever opens what is initialising
+//! does all of it again.
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex};
 
 use super::assemble::Assembled;
-use super::bitmap::read_bitmap;
+use super::bitmap::{bitmap_writes, read_bitmap, read_blank_map};
 use super::blocking::{flush, perform, store_all, superblock_writes};
 use super::error::RecoverError;
 use crate::Error;
@@ -17,7 +21,8 @@ use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::engine::Record;
 use crate::format::Epoch;
-use crate::format::superblock::{Allocation, Area, Areas, Revision, Superblock, erased};
+use crate::format::bitmap::{Bitmap, Regions};
+use crate::format::superblock::{Allocation, Area, Areas, Blank, Revision, Superblock, erased};
 
 /// What is zeroed of each member at once, where nothing is sent for it.
 const STEP: u64 = 64 << 20;
@@ -70,8 +75,8 @@ pub fn format(
     if planted!(InitialisingUnmarked) {
         superblocks.iter_mut().for_each(|own| own.initialising = None);
     }
-    // All members say durably that they are initialising before a data area changes: no start takes what is half zeroed
-    // for content.
+    // All members say durably that they are initialising before anything else changes: no start takes what is half made
+    // for an array.
     perform(disk, superblocks.iter().flat_map(superblock_writes))?;
     if !planted!(InitialisingUnflushed) {
         perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
@@ -82,7 +87,7 @@ pub fn format(
 /// How much [`initialise`] zeroes, on all members together.
 pub(super) fn initialisation_bytes<D>(assembled: &Assembled<D>) -> Bytes {
     let superblocks: Vec<Superblock> = assembled.record.superblocks().flatten().cloned().collect();
-    total(&areas(&assembled.geometry, &superblocks))
+    total(&areas(&superblocks))
 }
 
 /// Ends an array's creation, of which nothing is known but that it was begun.
@@ -100,12 +105,13 @@ pub(super) fn initialise<D: Disk>(
     let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;
     let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
+    let blank = read_blank_map(&mut disk, &superblocks);
     let mut record = Record::new(superblocks);
     record.renew(generation);
-    Ok(Assembled { geometry, record, disk, is_recovered: true, bitmap, ..assembled })
+    Ok(Assembled { geometry, record, disk, is_recovered: true, bitmap, blank, ..assembled })
 }
 
-/// Zeros what has to be, and then says that the array is whole.
+/// Zeros what has to be, has the map say that all is blank, and then says that the array is whole.
 fn finish(
     disk: &mut impl Disk,
     geometry: &Geometry,
@@ -113,9 +119,17 @@ fn finish(
     content: Content,
     mut progress: impl FnMut(Bytes, Bytes),
 ) -> Result<Vec<Superblock>, Error> {
+    let allocation = superblocks[0].initialising.unwrap_or_default();
+    for own in &mut superblocks {
+        (own.initialising, own.is_clean) = (None, true);
+        (own.epoch, own.revision) = (Epoch(own.epoch.0 + 1), Revision(own.revision.0 + 1));
+        let is_blank = content == Content::Unknown && geometry.tolerance() > 0;
+        let shift = Regions::of_blank(geometry).shift();
+        own.blank = is_blank.then_some(Blank { since: own.epoch, shift, allocation });
+    }
     if content == Content::Unknown {
-        let may_punch = superblocks[0].initialising == Some(Allocation::Sparse);
-        let areas = areas(geometry, &superblocks);
+        let may_punch = allocation == Allocation::Sparse;
+        let areas = areas(&superblocks);
         let (mut done, total) = (Bytes(0), total(&areas));
         progress(done, total);
         zero(disk, &areas, may_punch, |step| {
@@ -123,25 +137,24 @@ fn finish(
             progress(done, total);
         })?;
     }
-    // The zeros are durable before a member says that the array is whole.
+    let maps = superblocks.iter().filter_map(|own| Some((own, own.blank_map()?)));
+    let maps = maps.flat_map(|(own, (seal, regions))| {
+        bitmap_writes(own.slot, own.areas.blank_map(), seal, &Bitmap::empty(regions))
+    });
+    perform(disk, maps.filter(|_| !planted!(BlankMapUnmade)))?;
+    // All of it is durable before a member says that the array is whole.
     if !planted!(InitialisedUnflushed) {
         perform(disk, superblocks.iter().map(|own| flush(own.slot)))?;
-    }
-    for own in &mut superblocks {
-        (own.initialising, own.is_clean) = (None, true);
-        (own.epoch, own.revision) = (Epoch(own.epoch.0 + 1), Revision(own.revision.0 + 1));
     }
     store_all(disk, &superblocks)?;
     Ok(superblocks)
 }
 
-/// What has to be zeros: checksums, so that they know nothing, lists of bad blocks, so that they are empty, and what is
-/// kept twice, so that it agrees.
-fn areas(geometry: &Geometry, superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
-    let used = if geometry.tolerance() > 0 { geometry.used_sectors().bytes() } else { Bytes(0) };
+/// What has to be zeros: checksums, so that they know nothing, and lists of bad blocks, so that they are empty.
+fn areas(superblocks: &[Superblock]) -> Vec<(MemberIndex, Area)> {
     let of = |own: &Superblock| {
-        let Areas { sums, bad_blocks, data, .. } = own.areas;
-        [sums, bad_blocks, Area { size: used, ..data }].map(|area| (own.slot, area))
+        let Areas { sums, bad_blocks, .. } = own.areas;
+        [sums, bad_blocks].map(|area| (own.slot, area))
     };
     superblocks.iter().flat_map(of).filter(|(_, area)| area.size.0 > 0).collect()
 }

@@ -30,11 +30,15 @@ pub fn recovery_bytes<D: Disk>(assembled: &Assembled<D>) -> Bytes {
     Bytes(bytes.min(assembled.geometry.capacity().bytes().0))
 }
 
-/// The parity stripes in which redundancy may not agree.
+/// The parity stripes in which redundancy may not agree. In those that are blank it need not.
 fn suspects<D>(assembled: &Assembled<D>) -> Vec<Range<StripeId>> {
-    match &assembled.bitmap {
+    let runs = match &assembled.bitmap {
         Some(bitmap) => bitmap.iter().map(|region| bitmap.regions().stripes(region)).collect(),
         None => vec![StripeId(0)..StripeId(assembled.geometry.stripes().0)],
+    };
+    match &assembled.blank {
+        Some(map) => runs.into_iter().flat_map(|run| map.stripes_within(run)).collect(),
+        None => runs,
     }
 }
 

@@ -5,6 +5,7 @@
 
 pub(super) mod ahead;
 pub(super) mod copy;
+pub(super) mod initialise;
 pub(super) mod rebuild;
 pub(super) mod scrub;
 pub(super) mod sweep;
@@ -15,6 +16,7 @@ use super::parts::Parts;
 use super::sweeper::Kind;
 use super::transfer::Workspace;
 use copy::Copies;
+use initialise::Initialising;
 use rebuild::Rebuild;
 use scrub::Scrubber;
 use sweep::{Next, Sweep, Unit, next_unit};
@@ -25,11 +27,12 @@ pub(super) struct Background {
     pub(super) rebuild: Rebuild,
     pub(super) copies: Copies,
     pub(super) scrubber: Scrubber,
+    pub(super) initialising: Initialising,
 }
 
 impl Background {
-    fn sweeps(&self) -> [&dyn Sweep; 3] {
-        [&self.scrubber, &self.rebuild, &self.copies]
+    fn sweeps(&self) -> [&dyn Sweep; 4] {
+        [&self.scrubber, &self.rebuild, &self.copies, &self.initialising]
     }
 
     /// Begins a turn.
@@ -64,6 +67,7 @@ impl Background {
         match unit.kind {
             Kind::Scrub => self.scrubber.scrub(parts, space, number).await,
             Kind::Rebuild => self.rebuild.make(parts, space, StripeId(number)).await,
+            Kind::Initialise => self.initialising.initialise(parts, space, number).await,
             Kind::Copy => self.copies.copy(parts, space, StripeId(number)).await,
         }
     }

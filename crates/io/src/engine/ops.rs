@@ -6,6 +6,7 @@ pub(super) mod fail;
 pub(super) mod flush;
 pub(super) mod heal;
 pub(super) mod held;
+pub(super) mod initialise;
 pub(super) mod join;
 pub(super) mod read;
 pub(super) mod write;

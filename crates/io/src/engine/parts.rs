@@ -10,6 +10,7 @@ use uraid_layout::plan::Planner;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex};
 
 use super::badblocks::BadLists;
+use super::blank::Blanks;
 use super::damage::Heals;
 use super::error::EngineError;
 use super::flusher::Flusher;
@@ -53,6 +54,7 @@ pub(super) struct Parts {
     pub(super) overlay: RefCell<Overlay>,
     pub(super) sums: Option<Sums>,
     pub(super) bad: BadLists,
+    pub(super) blanks: Blanks,
     pub(super) writeback: WriteBack,
     pub(super) replies: Replies,
     pub(super) sweeps: Sweeps,
@@ -107,6 +109,7 @@ impl Parts {
             overlay: RefCell::default(),
             sums,
             bad,
+            blanks: Blanks::default(),
             writeback: WriteBack::new(Rc::clone(tasks)),
             replies: Replies::new(Rc::clone(tasks)),
             sweeps: Sweeps::new(),

@@ -16,7 +16,7 @@ use uuid::Uuid;
 use crate::buf::{Buf, Lease};
 use crate::format::Epoch;
 use crate::format::superblock::{
-    Consistency, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
+    Blank, Consistency, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -30,6 +30,8 @@ struct State {
     rebuilding: Vec<Rebuilding>,
     /// How scrubs are.
     scrub: ScrubHistory,
+    /// Which regions are blank.
+    blank: Option<Blank>,
     /// How often a member has taken another one's place.
     replaced: u32,
 }
@@ -90,6 +92,7 @@ impl Record {
             missing: recorded,
             rebuilding: rebuilding.collect(),
             scrub: any.scrub,
+            blank: any.blank,
             replaced: 0,
         };
         let mut wanted = State { missing, ..durable.clone() };
@@ -157,6 +160,11 @@ impl Record {
     /// Has it recorded that they durably have everything.
     pub(super) fn complete(&mut self) {
         self.wanted.rebuilding.clear();
+    }
+
+    /// Has it recorded that no region is blank any more.
+    pub(super) fn end_blank(&mut self) {
+        self.wanted.blank = None;
     }
 
     /// How scrubs are, as it is to be on record.
@@ -273,6 +281,11 @@ impl Record {
     /// Where a present member's write-intent bitmap begins in the member.
     pub(super) fn bitmap_offset(&self, member: MemberIndex) -> Bytes {
         self.superblocks[member.index()].as_ref().expect("a member that is used is present").areas.bitmap.offset
+    }
+
+    /// Where a present member's map of blank regions begins in the member.
+    pub(super) fn blank_map_offset(&self, member: MemberIndex) -> Bytes {
+        self.superblocks[member.index()].as_ref().expect("a member that is used is present").areas.blank_map()
     }
 
     /// Asks that the members be marked dirty and every failure be on record; whether they are.
@@ -402,7 +415,7 @@ impl Record {
 fn advance(superblock: &mut Superblock, state: &State) {
     superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
     superblock.revision = Revision(superblock.revision.0 + 1);
-    (superblock.is_clean, superblock.scrub) = (state.is_clean, state.scrub);
+    (superblock.is_clean, superblock.scrub, superblock.blank) = (state.is_clean, state.scrub, state.blank);
     for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
         let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);
         let next = match rebuilding {

@@ -32,13 +32,16 @@ pub(super) enum Kind {
     Rebuild,
     /// Copying a member to one that is to take its place, by parity stripes.
     Copy,
+    /// Making blank regions, by a few of them.
+    Initialise,
 }
 
 /// The policy of each, in their order. A part that is compared holds its working memory while it waits for the members.
-const PACES: [Pace; 3] = [
+const PACES: [Pace; 4] = [
     Pace { quiet_ticks: 3, beside_clients: 1, alone: 8, bytes: Bytes(4 << 20), turn: Bytes(8 << 20) },
     Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(2 << 20) },
     Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(2 << 20) },
+    Pace { quiet_ticks: 2, beside_clients: 1, alone: 4, bytes: Bytes(256 << 20), turn: Bytes(64 << 20) },
 ];
 
 /// How a kind of sweep shares the members with the clients.

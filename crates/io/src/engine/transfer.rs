@@ -223,6 +223,12 @@ impl<'a> Transfer<'a> {
         }
     }
 
+    /// Fills some of the request's memory with zeros.
+    pub(super) fn fill_with_zeroes(&mut self, base: Sectors, len: Sectors) {
+        let buf = self.content.request.as_mut().expect("a read has a buffer");
+        buf.bytes_mut(content::bytes(base)..content::bytes(Sectors(base.0 + len.0))).fill(0);
+    }
+
     /// Takes all of a range to be read of which nothing is in the cache.
     pub(super) fn look_for_absent(&mut self, at: Lba, len: Sectors) {
         let wanted = &mut *self.wanted;

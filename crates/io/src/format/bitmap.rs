@@ -1,4 +1,5 @@
-//! The write-intent bitmap: a bit for each region of the array in which redundancy may not agree.
+//! Bitmaps: a bit for each region of an array. In the write-intent bitmap it is set where redundancy may not agree; in
+//! the map of a new array, where the region is not blank any more.
 //!
 //! The bits and their form on a member, described in `docs/on-disk-format.md`. A sector that can't be trusted, because
 //! it is torn, damaged, of another array or was never written, stands for bits that are all set: there is never a
@@ -19,6 +20,14 @@ const REGIONS_MAX: u64 = 1 << 15;
 
 /// The least content of a region: smaller ones would have to be marked more often than they would save.
 const REGION_BYTES_MIN: Bytes = Bytes(1 << 20);
+
+/// The same of the map of a new array. Whoever writes to a blank region waits until all of it is zeros, so regions are
+/// many, and not so small that writing through the array means to wait all the time.
+const BLANK_REGIONS_MAX: u64 = 1 << 20;
+const BLANK_BYTES_MIN: Bytes = Bytes(4 << 20);
+
+/// The most stripes of a region, as a power of two.
+const SHIFT_MAX: u32 = 40;
 
 /// A sector's bytes before its bits: checksum, sector's number, region size, nothing.
 const HEADER: usize = 16;
@@ -67,10 +76,33 @@ impl Regions {
     /// The regions of an array: the smallest that make few enough of them and are not too small.
     #[must_use]
     pub fn new(geometry: &Geometry) -> Self {
+        Self::smallest(geometry, REGION_BYTES_MIN, REGIONS_MAX)
+    }
+
+    /// The regions of a new array that are blank at first.
+    #[must_use]
+    pub fn of_blank(geometry: &Geometry) -> Self {
+        Self::smallest(geometry, BLANK_BYTES_MIN, BLANK_REGIONS_MAX)
+    }
+
+    /// Regions of 2^`shift` parity stripes; none where they would be too many, or too large for any array.
+    #[must_use]
+    pub fn of_shift(geometry: &Geometry, shift: u32) -> Option<Self> {
+        let regions = Self { stripes: geometry.stripes().0, shift };
+        (shift <= SHIFT_MAX && regions.stripes.div_ceil(1 << shift) <= BLANK_REGIONS_MAX).then_some(regions)
+    }
+
+    fn smallest(geometry: &Geometry, content_min: Bytes, count_max: u64) -> Self {
         let stripes = geometry.stripes().0;
         let content = geometry.stripe_sectors().bytes().0;
-        let least = REGION_BYTES_MIN.0.div_ceil(content).max(stripes.div_ceil(REGIONS_MAX));
+        let least = content_min.0.div_ceil(content).max(stripes.div_ceil(count_max));
         Self { stripes, shift: least.next_power_of_two().ilog2() }
+    }
+
+    /// Of the parity stripes of a region the binary logarithm.
+    #[must_use]
+    pub fn shift(self) -> u32 {
+        self.shift
     }
 
     /// How many there are.
@@ -172,10 +204,34 @@ impl Bitmap {
         })
     }
 
+    /// The parity stripes among these that are in regions whose bits are set, as runs, in order.
+    #[must_use]
+    pub fn stripes_within(&self, stripes: Range<StripeId>) -> Vec<Range<StripeId>> {
+        let mut runs: Vec<Range<StripeId>> = Vec::new();
+        let mut at = stripes.start;
+        while at < stripes.end {
+            let region = self.regions.of(at);
+            let end = self.regions.stripes(region).end.min(stripes.end);
+            match runs.last_mut().filter(|last| last.end == at) {
+                Some(last) if self.contains(region) => last.end = end,
+                _ if self.contains(region) => runs.push(at..end),
+                _ => {}
+            }
+            at = end;
+        }
+        runs
+    }
+
     /// How many bits are set.
     #[must_use]
     pub fn len(&self) -> usize {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
+    /// Whether every bit is set.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.len() == self.regions.count()
     }
 
     /// Whether no bit is set.
@@ -210,15 +266,29 @@ impl Bitmap {
     /// has all bits set.
     #[must_use]
     pub fn decode(regions: Regions, seal: Seal, bytes: &[u8]) -> Self {
-        let mut bitmap = if planted!(BitsDamagedAsClear) { Self::empty(regions) } else { Self::full(regions) };
-        let sectors = bitmap.words.chunks_mut(WORDS_IN_SECTOR).zip(bytes.chunks_exact(SECTOR));
-        for ((words, sector), index) in sectors.zip(0_u32..) {
-            let is_sound = field(sector, 0) == checksum(seal, sector)
-                && field(sector, 4) == index
-                && field(sector, 8) == regions.shift;
-            for (word, field) in words.iter_mut().zip(sector[HEADER..].as_chunks().0).filter(|_| is_sound) {
-                *word = u64::from_le_bytes(*field);
+        Self::of_copies(regions, seal, [bytes])
+    }
+
+    /// The same from copies of which the newest, whichever it is, has all bits that any of them has: a sector has the
+    /// bits of all sound copies of it, and all bits where none is sound.
+    #[must_use]
+    pub fn of_copies<'a>(regions: Regions, seal: Seal, copies: impl IntoIterator<Item = &'a [u8]>) -> Self {
+        let mut bitmap = Self::empty(regions);
+        let mut is_known = vec![planted!(BitsDamagedAsClear); regions.words().div_ceil(WORDS_IN_SECTOR)];
+        for bytes in copies {
+            let sectors = bitmap.words.chunks_mut(WORDS_IN_SECTOR).zip(bytes.chunks_exact(SECTOR));
+            for (((words, sector), is_known), index) in sectors.zip(&mut is_known).zip(0_u32..) {
+                let is_sound = field(sector, 0) == checksum(seal, sector)
+                    && field(sector, 4) == index
+                    && field(sector, 8) == regions.shift;
+                *is_known |= is_sound;
+                for (word, field) in words.iter_mut().zip(sector[HEADER..].as_chunks().0).filter(|_| is_sound) {
+                    *word |= u64::from_le_bytes(*field);
+                }
             }
+        }
+        for (words, _) in bitmap.words.chunks_mut(WORDS_IN_SECTOR).zip(is_known).filter(|(_, is_known)| !is_known) {
+            words.fill(u64::MAX);
         }
         bitmap.clip();
         bitmap
@@ -369,6 +439,40 @@ mod tests {
         assert_eq!(Bitmap::decode(regions, later, &bytes), Bitmap::full(regions), "of another time");
         let larger = self::regions(Level::Raid1, 2, 65536, 40000 << 20);
         assert_eq!(Bitmap::decode(larger, SEAL, &bytes), Bitmap::full(larger), "of other regions");
+    }
+
+    /// A sector of one copy, another of the other, bits of both; where neither is sound all are set.
+    #[test]
+    fn copies_make_up_for_each_other() {
+        let regions = many();
+        let encode = |set: &[u32]| with(regions, set.iter().copied()).encode(SEAL, 0).as_ref().to_vec();
+        let (mut one, mut other) = (encode(&[5, 4000]), encode(&[6, 4001]));
+        let copies = |one: &[u8], other: &[u8]| Bitmap::of_copies(regions, SEAL, [one, other]);
+        assert_eq!(copies(&one, &other), with(regions, [5, 6, 4000, 4001]));
+        one[0] ^= 1;
+        assert_eq!(copies(&one, &other), with(regions, [6, 4000, 4001]));
+        other[512] ^= 1;
+        assert_eq!(copies(&one, &other), with(regions, [6, 4000]));
+        other[0] ^= 1;
+        assert_eq!(copies(&one, &other), with(regions, (0..3968).chain([4000])));
+    }
+
+    #[test]
+    fn regions_of_a_new_array_are_many_and_of_a_shift_that_is_kept() {
+        let geometry = |member_bytes: u64| {
+            let member_size = Bytes(member_bytes).whole_sectors();
+            Geometry::new(Spec { level: Level::Raid1, members: 2, chunk: Bytes(65536), member_size }).expect("valid")
+        };
+        let small = Regions::of_blank(&geometry(1 << 30));
+        assert_eq!((small.count(), small.shift()), (256, 6), "4 MiB each");
+        let large = Regions::of_blank(&geometry(64 << 40));
+        assert_eq!((large.count(), large.shift(), large.bitmap_bytes()), (1 << 20, 10, Bytes(34 * 4096)));
+        assert_eq!(Regions::of_shift(&geometry(2 << 30), 6).map(Regions::count), Some(512));
+        assert_eq!(Regions::of_shift(&geometry(64 << 40), 9), None, "too many");
+        assert_eq!(
+            (Regions::of_shift(&geometry(1 << 30), 41), Regions::of_shift(&geometry(1 << 30), 64)),
+            (None, None)
+        );
     }
 
     #[test]

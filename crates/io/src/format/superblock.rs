@@ -17,7 +17,7 @@ pub(crate) mod tests;
 pub use areas::{Area, Areas, MEMBER_MIN, SUMS_IN_SECTOR, SUPERBLOCK_BYTES, positions};
 pub(crate) use codec::MAGIC;
 pub use codec::{decode, encode};
-pub use content::{Revision, SlotEntry, SlotState, Superblock, SuperblockError};
+pub use content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 pub use copies::newest;
 pub(crate) use copies::{erased, newest_beside};
 pub use scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};

@@ -3,6 +3,7 @@
 
 mod ahead;
 mod badblocks;
+mod blank;
 mod cache;
 mod content;
 mod counts;

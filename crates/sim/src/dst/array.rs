@@ -16,6 +16,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
 
 use super::audit::{Audit, tolerated};
+use super::blank;
 use super::client::Client;
 use super::doubts::{Doubts, lists};
 use super::faults::{draw_silent, may_fail};
@@ -265,7 +266,9 @@ impl Array {
         let doubts = Doubts::new(geometry, superblocks, &members, &lists);
         let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
         let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
-        let audit = Audit::new(geometry, &members, area, piece, is_made, is_sound);
+        let made = blank::made(&engine.superblock(), geometry, &members);
+        let is_blank = |stripe| blank::is_blank(made.as_ref(), stripe);
+        let audit = Audit::new(geometry, &members, area, piece, is_made, is_sound, is_blank);
         audit.check_parity().map_err(Finding::Parity)?;
         // Without redundancy nothing makes up for a write or a flush that was said to have failed: what it has left is
         // as it is found, and may be gone with the power.

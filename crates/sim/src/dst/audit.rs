@@ -35,6 +35,7 @@ struct Column {
     cells: Vec<Option<Vec<u8>>>,
     /// Whether a member that is there holds something in one of them that counts as missing.
     has_doubts: bool,
+    is_blank: bool,
 }
 
 /// Content that was found or computed.
@@ -49,7 +50,7 @@ pub(crate) struct Piece<'a> {
 impl<'a> Audit<'a> {
     /// Reads what the members hold; `data` says where each one's data area begins, `is_made` which members have their
     /// part of a stripe, and `is_sound` what counts of pieces of so many sectors of members. Slots without a member are
-    /// missing.
+    /// missing. In stripes that are blank everything is zeros, whoever is there.
     ///
     /// # Panics
     /// When a member is smaller than the geometry says, or the piece does not divide a chunk.
@@ -61,6 +62,7 @@ impl<'a> Audit<'a> {
         piece: Sectors,
         is_made: impl Fn(MemberIndex, StripeId) -> bool,
         is_sound: impl Fn(MemberIndex, DiskSector) -> bool,
+        is_blank: impl Fn(StripeId) -> bool,
     ) -> Self {
         assert!(geometry.chunk().0.is_multiple_of(piece.0), "pieces make up chunks");
         let [len, step] = [piece.bytes().0, piece.0].map(|len| usize::try_from(len).expect("a chunk is at most 1 MiB"));
@@ -69,6 +71,9 @@ impl<'a> Audit<'a> {
             let cell = |cell: usize| {
                 let cell = as_cell(cell);
                 let slot = geometry.member(cell);
+                if is_blank(stripe) {
+                    return exists(geometry, stripe, cell).then(|| vec![0; len]);
+                }
                 let member = members.get(slot).filter(|_| is_made(slot, stripe) && exists(geometry, stripe, cell))?;
                 let at = DiskSector(geometry.sector(stripe, cell).0 + start);
                 if !is_sound(slot, at) {
@@ -80,7 +85,7 @@ impl<'a> Audit<'a> {
                 Some(bytes)
             };
             let cells = (0..geometry.map(stripe).cells()).map(cell).collect();
-            Column { stripe, start: Sectors(start), cells, has_doubts }
+            Column { stripe, start: Sectors(start), cells, has_doubts, is_blank: is_blank(stripe) }
         };
         let stripes = (0..geometry.stripes().0).map(StripeId);
         let starts = |stripe| (0..geometry.chunk().0).step_by(step).map(move |start| (stripe, start));
@@ -134,7 +139,7 @@ impl<'a> Audit<'a> {
 
     /// A column's cells without `lost` members, as far as they can be had.
     fn decode<'b>(&self, column: &'b Column, lost: MemberSet) -> Vec<Option<Cow<'b, [u8]>>> {
-        let is_lost = |cell: usize| lost.contains(self.geometry.member(as_cell(cell)));
+        let is_lost = |cell: usize| !column.is_blank && lost.contains(self.geometry.member(as_cell(cell)));
         let cells = column.cells.iter().enumerate();
         let mut known: Vec<Option<Cow<'_, [u8]>>> =
             cells.map(|(cell, bytes)| bytes.as_deref().filter(|_| !is_lost(cell)).map(Into::into)).collect();

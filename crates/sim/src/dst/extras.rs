@@ -24,6 +24,8 @@ pub(super) struct Extras {
     pub(super) deadlines: Option<Deadlines>,
     /// Blocks of its members become unreadable between its lives, where it has no checksums.
     pub(super) spoils: bool,
+    /// Its array is new: members hold anything, and regions are blank.
+    pub(super) is_new: bool,
 }
 
 impl Extras {
@@ -32,8 +34,8 @@ impl Extras {
         let mut random = Random::new(seed ^ APART);
         let (is_wide, rots, copies) = (random.chance(1, 48), random.chance(1, 6), random.chance(1, 4));
         let deadlines = random.chance(1, 6).then(|| draw_deadlines(&mut random));
-        let spoils = random.chance(1, 5);
-        let extras = Self { is_wide, rots, copies, deadlines, spoils };
+        let (spoils, is_new) = (random.chance(1, 5), random.chance(1, 4));
+        let extras = Self { is_wide, rots, copies, deadlines, spoils, is_new };
         (extras, random)
     }
 }

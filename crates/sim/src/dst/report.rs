@@ -50,6 +50,8 @@ counts! {
         only_read,
         /// Runs of arrays with several regions of a write-intent bitmap.
         several_regions,
+        /// Runs of new arrays, of which regions are blank.
+        new,
         /// Operations that never ended, or took half a minute, in lives with deadlines.
         hangs,
         /// Operations that were given up after a deadline.

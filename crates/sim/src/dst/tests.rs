@@ -10,12 +10,12 @@ fn seeds_show_nothing_that_must_not_be() {
     let Counts { recoveries, cuts_in_recovery, degraded, sectors_read, .. } = sum.counts;
     let is_varied = recoveries > 50 && cuts_in_recovery > 20 && degraded > 20 && sectors_read > 20_000;
     assert!(is_varied, "the seeds do not show much: {sum:?}");
-    let Counts { lies, repaired, unreadable, only_read, several_regions, .. } = sum.counts;
+    let Counts { lies, repaired, unreadable, only_read, several_regions, new, .. } = sum.counts;
     let is_silent = lies > 50 && repaired > 5 && unreadable > 20 && only_read > 50;
     assert!(is_silent, "the seeds corrupt little: {sum:?}");
     let Rotten { superblocks, bitmaps, logs, .. } = sum.rotten;
     let is_rotten = superblocks > 50 && bitmaps > 20 && logs > 10;
-    assert!(is_rotten && several_regions > 1, "little rots, or arrays are small: {sum:?}");
+    assert!(is_rotten && several_regions > 1 && new > 20, "little rots, or arrays are small: {sum:?}");
     let Changes { fails, joins, returns, shorts, rebuilds, scrubs, .. } = sum.changes;
     let is_changing = fails > 30 && joins > 30 && returns > 30 && shorts > 2 && rebuilds > 30 && scrubs > 20;
     assert!(is_changing, "little is changed while arrays run: {:?}", sum.changes);

@@ -75,6 +75,7 @@ impl Array {
             revision: Revision(0),
             is_clean: true,
             initialising: None,
+            blank: None,
             sector_size: Bytes(SECTOR_BYTES),
             scrub: ScrubHistory::default(),
             slots: slots.clone(),

@@ -86,6 +86,9 @@ impl Ahead {
         parts.writeback.with(|cache| {
             cache.forget_ahead(&advice.forget);
             let range = state.outside_flights(advice.ask?)?;
+            if parts.blanks.touches(parts.geometry(), &(Lba(range.start)..Lba(range.end))) {
+                return None;
+            }
             let start = cache.first_absent(range.clone())?;
             let buf = cache.ahead_memory(Sectors(range.end - start.0))?;
             let waiters = state.spare.pop().unwrap_or_default();

@@ -141,10 +141,10 @@ impl Copies {
 
     /// The first stripe from one on that is to be copied: all of them, and then those that could not be.
     fn first_wanted(&self, parts: &Parts, from: u64) -> u64 {
-        if !self.is_second.get() {
-            return from;
-        }
         let geometry = parts.geometry();
+        if !self.is_second.get() {
+            return parts.blanks.next_made(from, geometry.stripes().0);
+        }
         let end = from.max(geometry.stripes().0);
         let Some((twin, list)) = parts.members.twin().and_then(|twin| Some((twin, parts.bad.of(twin.seat)?))) else {
             return end;

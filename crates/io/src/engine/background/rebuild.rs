@@ -72,7 +72,15 @@ impl Rebuild {
     /// The first stripe from one on that some member lacks; what is beyond the last where there is none.
     fn first_lacking(&self, parts: &Parts, from: u64) -> u64 {
         let (set, end) = (self.regions.borrow(), StripeId(parts.geometry().stripes().0));
-        first_lacking(set.as_ref(), parts.members.record().progress(), StripeId(from), end).0
+        let mut at = from;
+        loop {
+            // Of what is blank a member lacks nothing.
+            let made = parts.blanks.next_made(at, end.0);
+            at = first_lacking(set.as_ref(), parts.members.record().progress(), StripeId(made), end).0;
+            if at >= end.0 || at == made {
+                return at.max(from);
+            }
+        }
     }
 
     /// Whether members lack a stripe, and which.
@@ -120,6 +128,9 @@ impl Rebuild {
     async fn put_on_record(&self, parts: &Parts, upto: StripeId) -> Result<(), EngineError> {
         if !planted!(WatermarkBeforeList) {
             parts.keep_lists().await?;
+        }
+        if !planted!(BlankMapUnjoined) {
+            parts.blanks.save(&parts.members).await;
         }
         if !planted!(WatermarkUnflushed) {
             durable(parts, Covers::InPlace).await?;

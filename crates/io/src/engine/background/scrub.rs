@@ -363,7 +363,7 @@ impl Scrubber {
         let done_of = || self.status.borrow().as_ref().map_or(0, |status| status.done.0);
         let before = done_of();
         match result {
-            Ok(()) => sweep.finish(number, |from| from),
+            Ok(()) => sweep.finish(number, |from| next_part(parts, from)),
             Err(error) => {
                 tracing::error!(%stripe, %error, "the scrub can't go on");
                 sweep.drop_unit();
@@ -451,8 +451,9 @@ impl Sweep for Scrubber {
         let geometry = parts.geometry();
         let cost = Bytes(part_columns(geometry).bytes().0 * geometry.rows() as u64);
         let end = geometry.stripes().0 * parts_of_stripe(geometry);
-        let part = sweeper.begin(end, cost, |from| from);
-        self.change(|status| status.parts = sweeper.under_way());
+        let part = sweeper.begin(end, cost, |from| next_part(parts, from));
+        // What is blank at the end is passed over without a part.
+        self.note_position(geometry, sweeper);
         part
     }
 }
@@ -581,6 +582,14 @@ fn unread(parts: &Parts, damage: impl Iterator<Item = Damage>) -> Vec<Finding> {
         Finding { start: piece.start, len: piece.len, fault, without: MemberSet::EMPTY.with(member) }
     };
     damage.flat_map(|damage| damage.pieces(geometry).map(move |piece| finding(damage, piece))).collect()
+}
+
+/// The first part from one on that is not blank; what is beyond the last where there is none.
+fn next_part(parts: &Parts, from: u64) -> u64 {
+    let (geometry, per_stripe) = (parts.geometry(), parts_of_stripe(parts.geometry()));
+    let (stripe, end) = (from / per_stripe, geometry.stripes().0);
+    let made = parts.blanks.next_made(stripe, end);
+    if made == stripe { from } else { from.max(made * per_stripe) }
 }
 
 /// How many parts a parity stripe has.

@@ -124,6 +124,7 @@ fn renew_member(core: &Core, slot: MemberIndex) {
         sums.replace(own);
     }
     parts.intent.rewrite();
+    parts.blanks.rewrite();
 }
 
 /// Takes the new member in at the place of the old one, which has failed, to be rebuilt.
@@ -188,6 +189,9 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
         let _ = core.parts.bad.keep(members).await;
     }
     let seat = MemberSet::EMPTY.with(twin.seat);
+    if !planted!(BlankMapUncopied) {
+        members.operations.write_all(core.parts.blanks.writes_to(twin.seat, &superblock)).await;
+    }
     if !planted!(CopySealedUnflushed) {
         members.operations.flush_all(seat).await;
     }

@@ -25,7 +25,13 @@ async fn fill(core: &Core, space: &mut Workspace, start: Lba, buf: Buf) -> Outco
     let (mut at, end) = (start.0, start.0 + buf.len() as u64 / 512);
     let mut transfer = Transfer::new(parts, space, Goal::Read, Some(buf));
     while at < end {
-        let part = part_len(parts, Lba(at), Lba(end));
+        let (is_blank, run_end) = parts.blanks.run(parts.geometry(), Lba(at), Lba(end));
+        if is_blank && !planted!(BlankRead) {
+            transfer.fill_with_zeroes(Sectors(at - start.0), Sectors(run_end.0 - at));
+            at = run_end.0;
+            continue;
+        }
+        let part = part_len(parts, Lba(at), run_end);
         let part_end = at + part.0;
         core.ahead.wait(parts, at..part_end).await;
         transfer.look_up(Lba(at), part, Sectors(at - start.0));

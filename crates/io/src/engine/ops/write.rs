@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use uraid_layout::{Lba, Sectors};
 
-use super::flush;
 use super::held::{self, Held};
+use super::{flush, initialise};
 use crate::buf::Buf;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
@@ -52,25 +52,64 @@ async fn write_parts<'a>(
     let Request { ticket, goal, start, range, buf, fua } = request;
     let waits_for_flush = fua && !planted!(FuaAsPlain);
     let size = Sectors(range.end.0 - start.0).bytes();
+    if goal == Goal::Write {
+        initialise::make(parts, space, range.clone()).await?;
+    }
     let mut transfer = Transfer::new(parts, space, goal, buf);
     let mut at = range.start;
     while at < range.end {
-        transfer.begin(at, part_len(parts, at, range.end), Sectors(at.0 - start.0));
-        let mut held = held::take(&mut transfer).await?;
-        let result = change(&mut transfer, &mut held, |transfer| {
+        let (is_blank, end) = parts.blanks.run(parts.geometry(), at, range.end);
+        if is_blank && !planted!(BlankWritten) {
+            // They are to be zeros, and are.
+            at = end;
+            continue;
+        }
+        write_run(&mut transfer, start, at..end, |transfer| {
             // A command is answered when the log has the last of it.
             let is_last = transfer.at.0 + transfer.len.0 == range.end.0;
             if is_last && parts.counts_logged() {
                 *answerable = Some(parts.replies.promise(ticket, size, waits_for_flush));
             }
         })
-        .await;
-        held::release(&mut transfer, held, result.as_ref().err());
-        result?;
-        at.0 += transfer.len.0;
+        .await?;
+        at = end;
     }
     if waits_for_flush && !answerable.as_ref().is_some_and(Answerable::is_answered) {
         flush::durable(parts, flush::Covers::Replied).await?;
+    }
+    Ok(())
+}
+
+/// Writes zeros that no client asked for.
+///
+/// # Errors
+/// As [`change`].
+pub(in crate::engine) async fn write_range(
+    parts: &Parts,
+    space: &mut Workspace,
+    goal: Goal,
+    range: Range<Lba>,
+) -> Result<(), EngineError> {
+    let mut transfer = Transfer::new(parts, space, goal, None);
+    write_run(&mut transfer, range.start, range, |_| ()).await
+}
+
+/// Writes sectors part by part; the command's memory counts from `start`. `obtained` is called for each part when
+/// everything is there that it takes.
+async fn write_run<'a>(
+    transfer: &mut Transfer<'a>,
+    start: Lba,
+    range: Range<Lba>,
+    mut obtained: impl FnMut(&Transfer<'a>),
+) -> Result<(), EngineError> {
+    let mut at = range.start;
+    while at < range.end {
+        transfer.begin(at, part_len(transfer.parts, at, range.end), Sectors(at.0 - start.0));
+        let mut held = held::take(transfer).await?;
+        let result = change(transfer, &mut held, &mut obtained).await;
+        held::release(transfer, held, result.as_ref().err());
+        result?;
+        at.0 += transfer.len.0;
     }
     Ok(())
 }

@@ -27,6 +27,8 @@ const HEAD_SLOTS: [Bytes; 2] = [Bytes(16 * KIB), Bytes(48 * KIB)];
 const TAIL_BYTES: u64 = 64 * KIB;
 
 const BITMAP_START: u64 = 64 * KIB;
+/// Where the map of blank regions begins in the bitmap's area: the write-intent bitmap is shorter.
+const MAP_START: u64 = 32 * KIB;
 const BAD_BLOCKS_START: u64 = 256 * KIB;
 const LOG_START: u64 = 512 * KIB;
 const LOG_EXTRA_MAX: u64 = 64 * MIB;
@@ -52,7 +54,7 @@ pub struct Area {
 pub struct Areas {
     /// The member's own size when it became one, which says where the copy at the tail is.
     pub member_size: Bytes,
-    /// The write-intent bitmap.
+    /// The write-intent bitmap, and the map of blank regions.
     pub bitmap: Area,
     /// The two copies of the list of bad blocks.
     pub bad_blocks: Area,
@@ -127,6 +129,16 @@ impl Areas {
     /// Where a copy of the list of bad blocks is: the first or the second.
     pub(crate) fn bad_blocks_copy(&self, copy: usize) -> Bytes {
         Bytes(self.bad_blocks.offset.0 + copy as u64 * badblocks::COPY_BYTES.0)
+    }
+
+    /// Where the map of blank regions is.
+    pub(crate) fn blank_map(&self) -> Bytes {
+        Bytes(self.bitmap.offset.0 + MAP_START)
+    }
+
+    /// Whether there is room for such a map of so many bytes.
+    pub(super) fn has_room_for_map(&self, size: Bytes) -> bool {
+        self.bitmap.size.0 >= MAP_START + size.0
     }
 
     /// How much data there can be checksums for.

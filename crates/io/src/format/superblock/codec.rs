@@ -4,7 +4,7 @@ use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec
 use uuid::Uuid;
 
 use super::areas::{Area, Areas, SUPERBLOCK_BYTES};
-use super::content::{Revision, SlotEntry, SlotState, Superblock, SuperblockError};
+use super::content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 use super::scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
 use crate::format::units::{Epoch, UnixSeconds};
@@ -21,11 +21,12 @@ mod feature {
     pub(super) const INITIALISING: u64 = 8;
     pub(super) const SECTORS: u64 = 16;
     pub(super) const BAD_BLOCKS: u64 = 32;
-    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS;
+    pub(super) const BLANK: u64 = 64;
+    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK;
 }
 
 const FLAG_CLEAN: u8 = 1;
-/// Of an array that is initialising: zeros take no space.
+/// Of an array that is initialising, or of which regions are blank: zeros take no space.
 const FLAG_SPARSE: u8 = 2;
 
 /// Byte offsets of the fields.
@@ -61,6 +62,8 @@ mod at {
     pub(super) const SCRUB_UNCHECKED: usize = 296;
     pub(super) const SCRUB_FINISHED: usize = 304;
     pub(super) const LIST: usize = 312;
+    pub(super) const BLANK_SINCE: usize = 328;
+    pub(super) const BLANK_SHIFT: usize = 336;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -106,6 +109,10 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     for (at, area) in places {
         put(at, &area.offset.0.to_le_bytes());
         put(at + 8, &area.size.0.to_le_bytes());
+    }
+    if let Some(Blank { since, shift, .. }) = superblock.blank {
+        put(at::BLANK_SINCE, &since.0.to_le_bytes());
+        put(at::BLANK_SHIFT, &shift.to_le_bytes());
     }
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::REVISION, &superblock.revision.0.to_le_bytes());
@@ -189,7 +196,12 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         integrity: if features & feature::CRC32 == 0 { Integrity::None } else { Integrity::Crc32 },
         generation: uuid_at(bytes, at::GENERATION),
         is_clean: bytes[at::FLAGS] & FLAG_CLEAN != 0,
-        initialising: initialising(features, bytes[at::FLAGS]),
+        initialising: (features & feature::INITIALISING != 0).then(|| allocation(bytes[at::FLAGS])),
+        blank: (features & feature::BLANK != 0).then(|| Blank {
+            since: Epoch(u64_at(bytes, at::BLANK_SINCE)),
+            shift: u32_at(bytes, at::BLANK_SHIFT),
+            allocation: allocation(bytes[at::FLAGS]),
+        }),
         sector_size: sector_size(features, bytes[at::SECTOR_SIZE])?,
         scrub: ScrubHistory {
             finished: Some(UnixSeconds(u64_at(bytes, at::SCRUB_FINISHED))).filter(|&at| at != UnixSeconds(0)),
@@ -249,17 +261,18 @@ fn features(superblock: &Superblock) -> u64 {
     };
     let initialising = if superblock.initialising.is_some() { feature::INITIALISING } else { 0 };
     let sectors = if superblock.sector_size == SECTOR_SIZES[0] { 0 } else { feature::SECTORS };
-    consistency | integrity | initialising | sectors | feature::BAD_BLOCKS
+    let blank = if superblock.blank.is_some() { feature::BLANK } else { 0 };
+    consistency | integrity | initialising | sectors | blank | feature::BAD_BLOCKS
 }
 
 fn flags(superblock: &Superblock) -> u8 {
     let clean = if superblock.is_clean { FLAG_CLEAN } else { 0 };
-    clean | if superblock.initialising == Some(Allocation::Sparse) { FLAG_SPARSE } else { 0 }
+    let allocation = superblock.initialising.or(superblock.blank.map(|blank| blank.allocation));
+    clean | if allocation == Some(Allocation::Sparse) { FLAG_SPARSE } else { 0 }
 }
 
-fn initialising(features: u64, flags: u8) -> Option<Allocation> {
-    let allocation = if flags & FLAG_SPARSE == 0 { Allocation::Full } else { Allocation::Sparse };
-    (features & feature::INITIALISING != 0).then_some(allocation)
+fn allocation(flags: u8) -> Allocation {
+    if flags & FLAG_SPARSE == 0 { Allocation::Full } else { Allocation::Sparse }
 }
 
 /// How often 512 bytes are doubled.

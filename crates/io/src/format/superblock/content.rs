@@ -49,6 +49,8 @@ pub struct Superblock {
     /// Of an array whose creation has not ended: its members may hold anything, and get zeros first, with or without
     /// space of their own.
     pub initialising: Option<Allocation>,
+    /// Of an array that was new a while ago: which of its regions are blank.
+    pub blank: Option<Blank>,
     /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is
     /// created, and never changed.
     pub sector_size: Bytes,
@@ -56,6 +58,18 @@ pub struct Superblock {
     pub scrub: ScrubHistory,
     /// Every member of the array in slot order, this one too.
     pub slots: Vec<SlotEntry>,
+}
+
+/// An array of which no more was written yet than its map says. What is *blank* are zeros to clients, whatever the
+/// members hold there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blank {
+    /// Since when: the map belongs to it.
+    pub since: Epoch,
+    /// How large its regions are: of 2^shift parity stripes.
+    pub shift: u32,
+    /// Whether zeros take space of their own.
+    pub allocation: Allocation,
 }
 
 /// What the array last knew of one of its members.
@@ -184,6 +198,7 @@ impl Superblock {
             revision: Revision(0),
             is_clean: true,
             initialising: None,
+            blank: None,
             sector_size: SECTOR_SIZES[0],
             scrub: ScrubHistory::default(),
             slots: slots.clone(),
@@ -216,6 +231,18 @@ impl Superblock {
         Some(Seal { array: self.array, since })
     }
 
+    /// What the map of blank regions has to belong to, and its regions; none where nothing is blank.
+    ///
+    /// # Panics
+    /// When the superblock does not pass [`Superblock::check`].
+    #[must_use]
+    pub fn blank_map(&self) -> Option<(Seal, Regions)> {
+        let Blank { since, shift, .. } = self.blank?;
+        let geometry = Geometry::new(self.spec).expect("a checked superblock has a geometry");
+        let regions = Regions::of_shift(&geometry, shift).expect("a checked superblock has regions");
+        Some((Seal { array: self.array, since }, regions))
+    }
+
     /// Whether the fields make sense together.
     ///
     /// # Errors
@@ -238,6 +265,12 @@ impl Superblock {
         require(SECTOR_SIZES.contains(&self.sector_size), "sector size")?;
         let is_new = !self.is_clean && self.slots.iter().all(|entry| entry.state == SlotState::Active);
         require(self.initialising.is_none() || is_new, "state of an array that is initialising")?;
+        let is_mapped = |blank: Blank| {
+            let regions = Regions::of_shift(&geometry, blank.shift);
+            let has_room = regions.is_some_and(|regions| self.areas.has_room_for_map(regions.bitmap_bytes()));
+            has_room && blank.since <= self.epoch && geometry.tolerance() > 0 && self.initialising.is_none()
+        };
+        require(self.blank.is_none_or(is_mapped), "blank regions")?;
         require(self.revision.0 <= COUNT_MAX, "revision")?;
         require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
         require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;

@@ -36,6 +36,7 @@ pub(crate) fn sample() -> Superblock {
         revision: Revision(8),
         is_clean: true,
         initialising: None,
+        blank: None,
         sector_size: Bytes(512),
         scrub: ScrubHistory {
             finished: Some(UnixSeconds(0x6543_2101)),
@@ -199,6 +200,32 @@ fn what_is_not_an_array_yet_is_an_incompatible_feature() {
     assert_eq!(Superblock { initialising, ..new }.check(), Ok(()));
 }
 
+/// A program that did not know of blank regions would give what members hold there.
+#[test]
+fn blank_regions_are_an_incompatible_feature() {
+    for (allocation, flags) in [(Allocation::Full, 1), (Allocation::Sparse, 3)] {
+        let blank = Some(Blank { since: Epoch(4), shift: 5, allocation });
+        let superblock = Superblock { blank, ..sample() };
+        let bytes = encode(&superblock);
+        assert_eq!((bytes[16], bytes[141]), (98, flags), "{allocation:?}");
+        assert_eq!(bytes[328..340], [4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
+        assert_eq!(decode(&bytes), Ok(superblock));
+        for (at, value) in [(328, 6), (336, 41), (339, 1)] {
+            let mut bytes = bytes;
+            bytes[at] = value;
+            assert_eq!(decode(&sealed(bytes)), Err(SuperblockError::Field { field: "blank regions" }), "byte {at}");
+        }
+        let spec = Spec { level: Level::Raid0, ..sample().spec };
+        let slots: Vec<_> =
+            sample().slots.iter().map(|entry| SlotEntry { state: SlotState::Active, ..*entry }).collect();
+        let striped = Superblock { blank, spec, slots: slots.clone(), scrub: ScrubHistory::default(), ..sample() };
+        assert_eq!(striped.check(), Err(SuperblockError::Field { field: "blank regions" }), "nothing to agree");
+        let initialising = Some(allocation);
+        let both = Superblock { blank, initialising, slots, is_clean: false, ..sample() };
+        assert_eq!(both.check(), Err(SuperblockError::Field { field: "blank regions" }));
+    }
+}
+
 #[test]
 fn sectors_that_are_larger_than_the_smallest_are_an_incompatible_feature() {
     for (size, features, code) in [(512, 34, 0), (1024, 50, 1), (2048, 50, 2), (4096, 50, 3)] {
@@ -254,7 +281,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[98]), Err(SuperblockError::UnknownFeatures { flags: 64 }));
+    assert_eq!(changed(16, &[162]), Err(SuperblockError::UnknownFeatures { flags: 128 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
