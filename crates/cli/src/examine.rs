@@ -69,6 +69,8 @@ pub(crate) struct Report {
     /// When the last complete scrub finished, in seconds since 1970.
     scrub_finished_s: Option<u64>,
     /// How many members may fail, in any combination.
+    /// Some regions are blank: nobody has written them, and members do not hold them as zeros yet.
+    blank: bool,
     tolerance: usize,
     /// Number of the array's members.
     #[serde(skip)]
@@ -171,6 +173,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         size: geometry.capacity().bytes().0,
         sector_size: superblock.sector_size.0,
         scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
+        blank: superblock.blank.is_some(),
         tolerance: geometry.tolerance(),
         member_count: geometry.members(),
         rebuilding: verdict.rebuilding().iter().map(|slot| slot.0).collect(),
@@ -280,6 +283,7 @@ impl Report {
             [] if !self.rebuilding.is_empty() => {
                 format!("{state}, all members found, rebuilding {}", list(&self.rebuilding))
             }
+            [] if self.blank => format!("{state}, all members found, not initialised yet"),
             [] => format!("{state}, all members found"),
             [slot] => format!("{state}, member {slot} not found"),
             missing => format!("{state}, members {} not found", list(missing)),
@@ -308,6 +312,11 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     if *state == "initialising" {
         print(format_args!(
             "  its creation was interrupted, and it holds nothing yet: serve all of its members to finish it"
+        ))?;
+    }
+    if report.blank {
+        print(format_args!(
+            "  new: what nobody has written yet reads as zeros, and becomes zeros on the members while it is served"
         ))?;
     }
     match missing.as_slice() {

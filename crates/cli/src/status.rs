@@ -9,8 +9,8 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    BadBlocks, Fill, HealthState, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub, ScrubMode, Spare,
-    Status, Trouble,
+    BadBlocks, Fill, HealthState, Initialise, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub,
+    ScrubMode, Spare, Status, Trouble,
 };
 use uraid_serve::text::{duration, size, visible};
 
@@ -122,6 +122,11 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         let new = path.as_ref().map_or_else(|| uuid.to_string(), |path| visible(path));
         let rest = rest(status, before, done_bytes, then, total_bytes);
         text += &format!("\nreplace  {done}{rest}, member {slot} to {new}");
+    }
+    if let Some(Initialise { done_bytes, total_bytes }) = status.initialise {
+        let then = before.and_then(|before| before.initialise).map_or(0, |initialise| initialise.done_bytes);
+        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
+        text += &format!("\nzeroing  {done}{}", rest(status, before, done_bytes, then, total_bytes));
     }
     if let Some(scrub) = &status.scrub {
         let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);

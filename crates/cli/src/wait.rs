@@ -23,7 +23,7 @@ pub(crate) struct WaitArgs {
     server: ServerArgs,
 }
 
-/// Waits until no rebuild, copy or scrub is running, or until one can't continue. Succeeds if the array is whole then:
+/// Waits until no rebuild, copy or scrub is running and a new array is initialised, or until one can't continue. Succeeds if the array is whole then:
 /// no member is missing, and none lacks content.
 pub(crate) fn run(args: &WaitArgs) -> Result<()> {
     let health = until_none(&mut args.server.connect()?, &Work::ALL)?.health;
@@ -61,10 +61,11 @@ enum Work {
     Rebuilding,
     Copying,
     Scrubbing,
+    Initialising,
 }
 
 impl Work {
-    const ALL: [Self; 4] = [Self::Taking, Self::Rebuilding, Self::Copying, Self::Scrubbing];
+    const ALL: [Self; 5] = [Self::Taking, Self::Rebuilding, Self::Copying, Self::Scrubbing, Self::Initialising];
 
     fn name(self) -> &'static str {
         match self {
@@ -72,13 +73,14 @@ impl Work {
             Self::Rebuilding => "rebuilding",
             Self::Copying => "copying",
             Self::Scrubbing => "scrubbing",
+            Self::Initialising => "initialising",
         }
     }
 }
 
 /// The first of `works` that a server is doing, with its progress and its total in bytes.
 fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
-    let Status { rebuild, replace, scrub, health, spares, .. } = status;
+    let Status { rebuild, replace, scrub, initialise, health, spares, read_only, .. } = status;
     let progress = |work| match work {
         // A suitable spare is taken at once.
         Work::Taking => {
@@ -91,6 +93,7 @@ fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
         Work::Scrubbing => {
             scrub.as_ref().filter(|scrub| scrub.running).map(|scrub| (scrub.done_bytes, scrub.total_bytes))
         }
+        Work::Initialising => initialise.filter(|_| !read_only).map(|one| (one.done_bytes, one.total_bytes)),
     };
     works.iter().find_map(|&work| progress(work).map(|(done, total)| (work, done, total)))
 }

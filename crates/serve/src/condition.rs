@@ -54,6 +54,8 @@ pub(crate) struct Condition {
     pub(crate) promoting: Option<MemberIndex>,
     /// The slot whose member was last replaced, and how many were replaced so far.
     pub(crate) replaced: Option<(MemberIndex, u32)>,
+    /// Regions of a new array are not zeros on its members yet.
+    pub(crate) is_blank: bool,
 }
 
 impl Condition {
@@ -73,6 +75,7 @@ impl Condition {
             replacing: replacement.map(|replacement| replacement.slot),
             promoting: engine.promoting(),
             replaced: engine.replaced(),
+            is_blank: engine.initialising().is_some(),
             ..Self::default()
         }
     }

@@ -89,7 +89,10 @@ impl<D: LiveDisk> Control<D> {
     pub(crate) fn limit_rebuilds(&self, limit: Option<Bytes>) {
         let rebuild_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { rebuild_bytes_per_second, ..self.limits.get() });
-        self.reactor.adjust(|engine| engine.set_rebuild_limit(limit));
+        self.reactor.adjust(|engine| {
+            engine.set_rebuild_limit(limit);
+            engine.set_initialise_limit(limit);
+        });
     }
 
     /// Limits the rate at which scrubs read each member from now on.

@@ -294,6 +294,9 @@ fn rebuilds(text: &mut Text, snapshot: &Snapshot) {
         "Progress of the rebuild, out of uraid_array_size_bytes; 0 without a rebuild.",
     )
     .sample(&[], done);
+    let blank = snapshot.initialising.map_or(0, |progress| progress.total.bytes().0 - progress.done.bytes().0);
+    text.gauge("uraid_array_blank_bytes", "Bytes that nobody has written yet and that members do not hold as zeros.")
+        .sample(&[], blank);
     let made = snapshot.counters.rebuilt_bytes();
     text.counter("uraid_rebuild_bytes_total", "Bytes of the array rebuilt.").sample(&[], made);
 }

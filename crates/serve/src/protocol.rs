@@ -193,6 +193,9 @@ pub struct Status {
     pub rebuild: Option<Rebuild>,
     /// The copy in progress.
     pub replace: Option<Replace>,
+    /// Progress of a new array whose members are not zeros yet where nobody has written.
+    #[serde(default)]
+    pub initialise: Option<Initialise>,
     /// The last scrub.
     pub scrub: Option<Scrub>,
     /// When the last complete scrub finished, in seconds since 1970.
@@ -229,6 +232,13 @@ pub struct Rebuild {
     pub total_bytes: u64,
     /// A parity stripe that can't be computed because the other members can't be read there.
     pub stuck_stripe: Option<u64>,
+}
+
+/// Progress of initialising a new array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Initialise {
+    pub done_bytes: u64,
+    pub total_bytes: u64,
 }
 
 /// A member added beside another one, or in its place.

@@ -111,7 +111,7 @@ pub(crate) struct ServeArgs {
 /// How fast what goes on beside clients' requests may be.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct LimitArgs {
-    /// Most bytes per second to rebuild on each member, such as 50M; none: no limit
+    /// Most bytes per second to rebuild or to initialise on each member, such as 50M; none: no limit
     #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
     #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
     pub(crate) rebuild_limit: Rate,
@@ -147,8 +147,8 @@ pub(crate) struct WatchArgs {
     /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
     /// array's health. Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
     /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
-    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, spare-taken, rebuild-started,
-    /// rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped, replace-stuck,
+    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, initialised, spare-taken,
+    /// rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped, replace-stuck,
     /// replace-rebuilding, scrub-finished, scrub-incomplete, scrub-mismatch.
     #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
     pub(crate) on_event: Option<PathBuf>,

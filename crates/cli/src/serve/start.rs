@@ -163,7 +163,9 @@ fn recover(array: Array, args: &ServeArgs, patience: &mut Patience) -> Result<Ar
     let (part_size, all_size) = (size(part.0), size(all.0));
     if array.is_initialising() {
         let members = list(&array.geometry.all_members().iter().collect::<Vec<_>>());
-        tracing::warn!("creating the array was cut off: zeroing {part_size} on members {members} first");
+        tracing::warn!(
+            "creating the array was cut off: it is finished first, on members {members}, {part_size} of zeros"
+        );
         let mut bar = Progress::new("initialising", part.0);
         return array.recover_patiently(|done| bar.set(done.0), patience).context("the initialisation stopped");
     }

@@ -66,6 +66,7 @@ fn status() -> Status {
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
         rebuild: None,
         replace: None,
+        initialise: None,
         scrub: None,
         scrub_finished_s: None,
     }

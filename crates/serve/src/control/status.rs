@@ -10,7 +10,7 @@ use super::scrubs;
 use crate::condition::slots;
 use crate::description::{self, Description};
 use crate::protocol::{
-    Fill, Health, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Spare, Status,
+    Fill, Health, Initialise, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Spare, Status,
 };
 use crate::reactor::snapshot::Snapshot;
 use crate::spare;
@@ -70,6 +70,9 @@ pub(super) fn status(
             total_bytes: replacement.progress.total.bytes().0,
             stuck_stripe: replacement.progress.stuck.map(|stuck| stuck.stripe.0),
         }),
+        initialise: snapshot
+            .initialising
+            .map(|progress| Initialise { done_bytes: progress.done.bytes().0, total_bytes: progress.total.bytes().0 }),
         scrub: snapshot.scrub.as_ref().map(scrubs::scrub),
         scrub_finished_s: snapshot.scrub_record.finished.map(|at| at.0),
     }

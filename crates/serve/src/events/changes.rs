@@ -22,6 +22,9 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
     events.extend(into(Trouble::Smart).iter().map(Event::MemberSmart));
     events.extend(now.rebuilding.minus(last.rebuilding).iter().map(Event::RebuildStarted));
     events.extend(last.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
+    if last.is_blank && !now.is_blank {
+        events.push(Event::Initialised);
+    }
     if !last.is_degraded() && now.is_degraded() {
         events.push(Event::Degraded);
     }
@@ -100,6 +103,15 @@ mod tests {
     fn condition(missing: &[u8], is_frozen: bool) -> Condition {
         let missing = missing.iter().map(|&slot| MemberIndex(slot)).collect();
         Condition { missing, is_frozen, ..Condition::default() }
+    }
+
+    #[test]
+    fn the_end_of_initialising_is_told() {
+        let [blank, made] = [true, false].map(|is_blank| Condition { is_blank, ..condition(&[], false) });
+        assert_eq!(
+            (between(blank, made), between(blank, blank), between(made, made)),
+            (vec![Event::Initialised], vec![], vec![])
+        );
     }
 
     #[test]

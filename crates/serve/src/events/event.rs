@@ -45,6 +45,8 @@ pub(crate) enum Event {
     RebuildStuck(MemberSet),
     /// A copy can't continue: these members can't be read, and a list of bad blocks is full.
     ReplaceStuck(MemberSet),
+    /// All of a new array is zeros on its members where nobody has written.
+    Initialised,
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
@@ -97,6 +99,7 @@ impl Event {
             Self::ContentRestored => "content-restored",
             Self::RebuildStuck(_) => "rebuild-stuck",
             Self::ReplaceStuck(_) => "replace-stuck",
+            Self::Initialised => "initialised",
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
@@ -195,6 +198,7 @@ impl Event {
                 tracing::info!(event, array, "all cached content can be written out again");
             }
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
+            Self::Initialised => tracing::info!(event, array, "the array is initialised"),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(

@@ -48,6 +48,7 @@ pub(crate) struct Snapshot {
     pub(crate) scrub: Option<ScrubStatus>,
     pub(crate) scrub_record: ScrubHistory,
     pub(crate) rebuild: Option<Progress>,
+    pub(crate) initialising: Option<Progress>,
     /// With the new member and its path.
     pub(crate) replacement: Option<(Replacement, Member)>,
 }
@@ -105,6 +106,7 @@ impl Snapshot {
             scrub: engine.scrub().as_deref().cloned(),
             scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
+            initialising: engine.initialising(),
             replacement: slots::replacement(&engine),
         }
     }
