@@ -8,7 +8,7 @@
 use smallvec::smallvec;
 use thiserror::Error;
 use uraid_layout::{
-    Bytes, DiskSector, Geometry, GeometryError, Level, Location, MemberIndex, MemberSet, Placement, Sectors,
+    Bytes, DiskSector, Geometry, GeometryError, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId,
 };
 
 use super::assemble::Assembled;
@@ -20,7 +20,7 @@ use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::engine::Record;
 use crate::format::Epoch;
-use crate::format::bitmap::{Bitmap, Regions};
+use crate::format::bitmap::{Bitmap, RegionId, Regions};
 use crate::format::superblock::{Area, Consistency, Integrity, Revision, Superblock, SuperblockError};
 use crate::member::Access;
 
@@ -44,6 +44,9 @@ pub enum GrowError {
         "the array was not stopped cleanly, or its creation was interrupted: serve it and stop it once, then grow it"
     )]
     Dirty,
+    /// Its map of blank regions has no room for more.
+    #[error("the array is new, and grows too far for the map of what was written: serve it until it is initialised")]
+    Initialising,
     /// Where things are depends on the size.
     #[error(
         "{} with a partitioned placement can't grow: its parity and data would have to move; copy the content to a \
@@ -137,6 +140,7 @@ pub fn grow<D: Disk>(
     let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
     let sums: Vec<Area> = superblocks.iter().map(|superblock| superblock.areas.sums).collect();
     let grown = target(&geometry, &mut superblocks, sizes, used)?;
+    let blank = assembled.blank.map(|map| grown_map(&map, &geometry, &grown)).transpose()?;
     for superblock in &superblocks {
         let after = Superblock { spec: *grown.spec(), ..superblock.clone() };
         let member = superblock.slot;
@@ -170,12 +174,31 @@ pub fn grow<D: Disk>(
         };
         perform(&mut disk, superblocks.iter().flat_map(writes))?;
     }
-    // Zeros and bitmap are durable before a member says that the array has them.
+    if let Some(map) = &blank {
+        // As large as the array was, it is the same map.
+        let maps = superblocks.iter().filter_map(|own| Some((own, own.blank_map()?.0)));
+        let writes = maps.flat_map(|(own, seal)| bitmap_writes(own.slot, own.areas.blank_map(), seal, map));
+        perform(&mut disk, writes)?;
+    }
+    // Zeros and bitmaps are durable before a member says that the array has them.
     perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
     superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
     round(&mut disk, &mut superblocks)?;
     let record = Record::new(superblocks.into_iter().map(Some).collect());
-    Ok(Assembled { geometry: grown, record, disk, bitmap, ..assembled })
+    Ok(Assembled { geometry: grown, record, disk, bitmap, blank, ..assembled })
+}
+
+/// The map of blank regions when the array has grown: what is new is not blank, but where a region began before.
+fn grown_map(map: &Bitmap, before: &Geometry, after: &Geometry) -> Result<Bitmap, GrowError> {
+    let regions = Regions::of_shift(after, map.regions().shift()).ok_or(GrowError::Initialising)?;
+    let mut grown = Bitmap::empty(regions);
+    let last = regions.of(StripeId(before.stripes().0 - 1));
+    for region in (0..).map(RegionId).take(regions.count()) {
+        if region > last || map.contains(region) {
+            let _ = grown.insert(region);
+        }
+    }
+    Ok(grown)
 }
 
 /// Gives the members the room that they have now, and says what the array becomes.
