@@ -7,8 +7,11 @@ use std::os::unix::fs::MetadataExt as _;
 
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
+use uraid_tests::image::assert_same;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
+
+use crate::control::ask;
 
 /// Byte offset and bytes.
 type Part = (usize, &'static [u8]);
@@ -67,9 +70,9 @@ fn members_of_an_array_are_not_overwritten_without_force() {
     }
 }
 
-/// Even over old contents a new array's parity is right from the start.
+/// Whatever its members held, a new array is zeros from the start, and then its parity is right everywhere.
 #[test]
-fn parity_is_consistent_from_the_start() {
+fn a_new_array_is_zeros_and_becomes_consistent() {
     for shape in shape::all() {
         let array = Array::planned(&shape);
         for (slot, member) in array.members().iter().enumerate() {
@@ -77,8 +80,24 @@ fn parity_is_consistent_from_the_start() {
             std::fs::write(member, vec![byte; MEMBER_BYTES]).unwrap();
         }
         let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
-        Content::read(&array).assert_consistent(shape.name);
         assert_eq!(array.examine()["state"].as_str(), Some("clean"), "{}: as created", shape.name);
+        let is_blank = !shape.tolerated.is_empty();
+        assert_eq!(array.examine()["blank"].as_bool(), Some(is_blank), "{}: as created", shape.name);
+        let server = Server::start_members(&array, array.members(), &["--rebuild-limit", "1M"]);
+        let mut client = server.connect();
+        if is_blank {
+            let all = usize::try_from(client.size()).unwrap();
+            for at in (0..all).step_by(1 << 20) {
+                let len = (all - at).min(1 << 20);
+                assert_same(&client.read(at, len), &vec![0; len], &format!("{}, byte {at}", shape.name));
+            }
+        }
+        client.disconnect();
+        let _ = ask(&array, &["set", "--rebuild-limit", "none"]).success();
+        assert!(ask(&array, &["wait"]).success().text().starts_with("whole"), "{}", shape.name);
+        let _ = server.stop();
+        assert_eq!(array.examine()["blank"].as_bool(), Some(false), "{}: as stopped", shape.name);
+        Content::read(&array).assert_consistent(shape.name);
     }
 }
 

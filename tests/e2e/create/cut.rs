@@ -20,6 +20,8 @@ use uraid_tests::run::CLIENT_TIME_MAX;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES};
 
+use crate::control::ask;
+
 /// A terminal with both its ends, whose output is stopped: whoever writes to it waits.
 struct StoppedTerminal {
     _ours: OwnedFd,
@@ -98,6 +100,7 @@ fn a_create_that_was_killed_is_finished_before_anything_is_kept_in_the_array() {
         client.write(8192, &data);
         client.flush();
         client.disconnect();
+        let _ = ask(&array, &["wait"]).success();
         let pid = Pid::from_raw(i32::try_from(server.pid()).unwrap()).unwrap();
         kill_process(pid, Signal::TERM).unwrap();
         let said = server.end().success().stderr;
@@ -126,6 +129,8 @@ fn members_that_were_never_marked_make_no_array() {
     let refusal = Server::refused(&array, &array.without(&[2]), &["--degraded", "--force"]).stderr;
     assert!(refusal.contains("create it again with --force"), "{refusal}");
     let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
-    let _ = Server::start(&array).stop();
+    let server = Server::start(&array);
+    let _ = ask(&array, &["wait"]).success();
+    let _ = server.stop();
     Content::read(&array).assert_consistent("created anew");
 }
