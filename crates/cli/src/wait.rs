@@ -23,8 +23,8 @@ pub(crate) struct WaitArgs {
     server: ServerArgs,
 }
 
-/// Waits until no rebuild, copy or scrub is running and a new array is initialised, or until one can't continue. Succeeds if the array is whole then:
-/// no member is missing, and none lacks content.
+/// Waits until no rebuild, copy or scrub is running and a new array is initialised, or until one can't continue.
+/// Succeeds if the array is whole then: no member is missing, and none lacks content.
 pub(crate) fn run(args: &WaitArgs) -> Result<()> {
     let health = until_none(&mut args.server.connect()?, &Work::ALL)?.health;
     ensure!(health.state == HealthState::Whole, "{}", words(&health));

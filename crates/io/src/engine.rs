@@ -181,12 +181,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// When it is not the map that the members' superblocks tell of.
     #[must_use]
     pub fn with_blank(self, made: Option<Bitmap>) -> Self {
-        if let Some(made) = made {
-            let parts = &self.core.parts;
-            let own = parts.members.record().any().clone();
-            parts.blanks.restart(&own, made);
-            ops::initialise::end_when_done(parts);
-        }
+        made.into_iter().for_each(|made| ops::initialise::restart(&self.core.parts, made));
         self
     }
 

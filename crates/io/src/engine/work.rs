@@ -9,7 +9,7 @@ use super::background::sweep::Unit;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
-use super::ops::{close, destage, fail, flush, heal, join, read, write};
+use super::ops::{close, destage, fail, flush, heal, initialise, join, read, write};
 use super::replies::Ticket;
 use super::transfer::Workspace;
 use crate::buf::Buf;
@@ -63,7 +63,7 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
     let _under_way = work.counts().then(|| core.begin(work.is_transfer()));
     match work {
         Work::Read(ticket, lba, buf) => read::read(core, space, ticket, lba, buf).await,
-        Work::Write(request) => write::write(parts, space, request).await,
+        Work::Write(request) => initialise::write(parts, space, request).await,
         Work::Flush(ticket) => reply(ticket, flush::flush(parts).await),
         Work::Close(ticket) => reply(ticket, close::close(core).await),
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),

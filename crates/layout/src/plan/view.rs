@@ -9,8 +9,8 @@ use crate::{Cell, DataUnit, DiskSector, Geometry, MemberSet, Sectors, StripeId};
 pub struct View<'a> {
     /// The array's geometry.
     pub geometry: &'a Geometry,
-    /// What can't be read, and how it comes back. One that is [beside](Repair::beside) cells of a stripe is for plans of
-    /// that stripe alone.
+    /// What can't be read, and how it comes back. One that is [beside](Repair::beside) cells of a stripe is for plans
+    /// of that stripe alone.
     pub repair: &'a Repair,
     /// The members that can't be written either: those that are missing, where others only failed a read.
     pub missing: MemberSet,

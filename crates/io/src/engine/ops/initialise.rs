@@ -3,14 +3,15 @@
 
 use std::ops::Range;
 
-use uraid_layout::Lba;
+use uraid_layout::{Lba, Sectors};
 
 use super::flush::{Covers, durable};
-use super::write::write_range;
+use super::write::{self, Request, write_range};
 use crate::engine::blank::Claim;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
 use crate::engine::transfer::{Goal, Workspace};
+use crate::format::bitmap::Bitmap;
 
 /// Makes the regions of sectors that are about to be written, of which there are some.
 ///
@@ -24,7 +25,7 @@ pub(in crate::engine) async fn make(
     if !parts.blanks.has_any() || planted!(BlankWritten) {
         return Ok(());
     }
-    let (first, last) = parts.members.stripes_of(range.start, uraid_layout::Sectors(range.end.0 - range.start.0));
+    let (first, last) = parts.members.stripes_of(range.start, Sectors(range.end.0 - range.start.0));
     loop {
         parts.members.check_frozen()?;
         match parts.blanks.claim(first.0..last.0 + 1, parts.tasks()) {
@@ -47,8 +48,28 @@ pub(in crate::engine) async fn make(
     }
 }
 
+/// A client's write: what of it is blank is made first.
+pub(in crate::engine) async fn write(parts: &Parts, space: &mut Workspace, request: Request) {
+    let made = match request.goal {
+        Goal::Write => make(parts, space, request.range.clone()).await,
+        // Zeros are there already.
+        _ => Ok(()),
+    };
+    match made {
+        Ok(()) => write::write(parts, space, request).await,
+        Err(error) => parts.replies.give(request.ticket, Err(error)),
+    }
+}
+
+/// Takes the map as it was found on the members.
+pub(in crate::engine) fn restart(parts: &Parts, made: Bitmap) {
+    let own = parts.members.record().any().clone();
+    parts.blanks.restart(&own, made);
+    end_when_done(parts);
+}
+
 /// Has it recorded when no region is blank any more. A stop before that is found to be past it by the map.
-pub(in crate::engine) fn end_when_done(parts: &Parts) {
+fn end_when_done(parts: &Parts) {
     if parts.blanks.end() && !parts.members.is_read_only() {
         tracing::info!("the array is initialised: no region is blank any more");
         parts.members.change_record(|record| record.end_blank());

@@ -6,8 +6,8 @@ use std::ops::Range;
 
 use uraid_layout::{Lba, Sectors};
 
+use super::flush;
 use super::held::{self, Held};
-use super::{flush, initialise};
 use crate::buf::Buf;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
@@ -52,9 +52,6 @@ async fn write_parts<'a>(
     let Request { ticket, goal, start, range, buf, fua } = request;
     let waits_for_flush = fua && !planted!(FuaAsPlain);
     let size = Sectors(range.end.0 - start.0).bytes();
-    if goal == Goal::Write {
-        initialise::make(parts, space, range.clone()).await?;
-    }
     let mut transfer = Transfer::new(parts, space, goal, buf);
     let mut at = range.start;
     while at < range.end {
