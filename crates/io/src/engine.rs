@@ -307,7 +307,6 @@ impl<D: Disk, T> Engine<D, T> {
             }
             Command::Write { lba, buf, fua } => {
                 let len = Bytes(buf.len() as u64).whole_sectors();
-                // What is blank has to be made first.
                 let is_blank = parts.blanks.touches(parts.geometry(), &(lba..Lba(lba.0 + len.0)));
                 let through = if fua || is_blank && !planted!(BlankCached) {
                     lba..Lba(lba.0 + len.0)

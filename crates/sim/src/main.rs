@@ -47,7 +47,8 @@ impl Sum {
              came back ({shorts} of them short), {rebuilds} lives with one rebuilt, {scrubs} scrubs, {copies} copies \
              begun ({replaced} took the place, {promoted} that of a member that failed), {hangs} hangs ({overdue} \
              operations given up), {several_regions} runs of several regions and {new} of new arrays, \
-             {superblocks} superblocks, {bitmaps} bitmaps and {logs} logs that rotted ({refused} members refused for it), {blocks} times blocks that could \
+             {superblocks} superblocks, {bitmaps} bitmaps and {logs} logs that rotted ({refused} members refused \
+             for it), {blocks} times blocks that could \
              not be read any more; {} failed",
             self.runs,
             elapsed.as_secs_f64(),
