@@ -23,6 +23,8 @@ END
 with_uraid() {
     "$URAID" create --force --level 5 --chunk 64K "${all[@]}" >/dev/null
     serve "${all[@]}"
+    # md's parity is right before it is measured, too.
+    control wait >/dev/null
     attach /dev/nbd0 -unix "$SOCKET" -C 2
     measure uraid
     detach /dev/nbd0

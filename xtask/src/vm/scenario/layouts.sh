@@ -38,6 +38,8 @@ judge() {
     local size
     size=$(blockdev --getsize64 /dev/nbd0)
     detach /dev/nbd0
+    # md knows of no blank regions.
+    control wait >/dev/null
     unserve
     describe "${all[@]}"
     for disk in "${all[@]}"; do dd if="$disk" of="/run/head${disk##*/}" bs=64K count=$((OFFSET / 65536)) status=none; done
@@ -86,6 +88,7 @@ leave() {
     attach /dev/nbd0 -unix "$SOCKET"
     fill /dev/nbd0 0
     detach /dev/nbd0
+    control wait >/dev/null
     unserve
     mkdir "/run/vm/$name"
     "$URAID" examine --json "${all[@]}" >"/run/vm/$name/examined"
