@@ -17,7 +17,7 @@
 mod administer;
 mod array;
 pub(crate) mod audit;
-mod blank;
+pub(crate) mod blank;
 mod client;
 mod copying;
 pub(crate) mod doubts;

@@ -76,6 +76,16 @@ impl Image {
         Arc::make_mut(page)[sector] = *content;
     }
 
+    /// Replaces whole sectors from a byte offset on.
+    ///
+    /// # Panics
+    /// When the offset is not a sector's.
+    pub fn put(&mut self, offset: Bytes, bytes: &[u8]) {
+        for (at, sector) in (offset.0..).step_by(SECTOR).zip(bytes.as_chunks().0) {
+            self.set(Bytes(at), sector);
+        }
+    }
+
     /// Copies bytes out, of whole sectors.
     ///
     /// # Panics

@@ -183,11 +183,7 @@ impl Member {
     pub(crate) fn formatted(superblock: &Superblock) -> Self {
         let mut image = Image::zeroed(superblock.areas.member_size);
         let bytes = encode(superblock);
-        for position in superblock.write_positions() {
-            for (at, sector) in (position.0..).step_by(SECTOR).zip(bytes.chunks_exact(SECTOR)) {
-                image.set(Bytes(at), sector.first_chunk().expect("a whole sector"));
-            }
-        }
+        superblock.write_positions().into_iter().for_each(|position| image.put(position, &bytes));
         Self::of(image)
     }
 

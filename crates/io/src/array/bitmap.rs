@@ -6,7 +6,6 @@ use uraid_layout::{Bytes, Geometry, MemberIndex};
 use super::blocking::perform;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
-use crate::format::BLOCK;
 use crate::format::bitmap::{Bitmap, Regions, Seal};
 use crate::format::superblock::{Consistency, SlotState, Superblock};
 
@@ -72,11 +71,9 @@ pub(super) fn read_blank_map(disk: &mut impl Disk, superblocks: &[Option<Superbl
 
 /// Writes of a bitmap to a place of a member.
 pub(super) fn bitmap_writes(member: MemberIndex, start: Bytes, seal: Seal, bitmap: &Bitmap) -> Vec<DiskOp> {
-    let write = |block| {
-        let bytes = bitmap.encode(seal, block);
-        let offset = Bytes(start.0 + block as u64 * BLOCK.bytes().0);
-        let segments = smallvec![bytes.lease_read(0..bytes.len())];
+    let write = |(at, bytes): (Bytes, Buf)| {
+        let (offset, segments) = (Bytes(start.0 + at.0), smallvec![bytes.lease_read(0..bytes.len())]);
         DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }
     };
-    (0..bitmap.regions().blocks()).map(write).collect()
+    bitmap.encode_all(seal, 0..bitmap.regions().blocks()).map(write).collect()
 }

@@ -200,7 +200,7 @@ pub fn create(
     Geometry::new(spec)?;
     // Only now that nothing can be refused any more is anything changed.
     let is_used = found.iter().any(|found| found.member.is_some());
-    let content = if is_used { Content::Unknown } else { Content::Blank };
+    let content = if is_used { Content::Unknown } else { Content::Zeros };
     let members = make(&mut found, options)?;
     let superblocks = superblocks(spec, &found, &members, options, consistency);
     let mut disk = UringDisk::new(members.into_iter().map(Arc::new).map(Some).collect(), DEFAULT_DEPTH)?;

@@ -34,7 +34,7 @@ const SENT: u64 = 1 << 20;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Content {
     /// Zeros: they were just made.
-    Blank,
+    Zeros,
     /// Anything.
     Unknown,
 }
@@ -101,7 +101,7 @@ pub(super) fn initialise<D: Disk>(
         return Err(RecoverError::InitialisingDegraded { missing });
     }
     let superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
-    let content = if planted!(InitialisingSkipped) { Content::Blank } else { Content::Unknown };
+    let content = if planted!(InitialisingSkipped) { Content::Zeros } else { Content::Unknown };
     let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;
     let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);

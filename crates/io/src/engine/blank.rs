@@ -19,9 +19,8 @@ use std::ops::Range;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, Sectors, StripeId};
 
 use super::members::Members;
-use super::record::Writes;
+use super::record::{Writes, bitmap_writes};
 use super::tasks::{Tasks, Waiters};
-use crate::format::BLOCK;
 use crate::format::bitmap::{Bitmap, RegionId, Regions, Seal};
 use crate::format::superblock::{Allocation, Blank, Superblock};
 
@@ -97,10 +96,13 @@ impl Blanks {
     /// How much of an array is not blank; none where nothing is.
     pub(super) fn made(&self, geometry: &Geometry) -> Option<Sectors> {
         let map = self.map.borrow();
-        let all = StripeId(0)..StripeId(geometry.stripes().0);
-        let runs = map.as_ref()?.made.stripes_within(all);
-        let stripes: u64 = runs.iter().map(|run| run.end.0 - run.start.0).sum();
-        Some(Sectors((stripes * geometry.stripe_sectors().0).min(geometry.capacity().0)))
+        let Map { made, .. } = map.as_ref()?;
+        let (regions, size) = (made.regions(), geometry.stripe_sectors().0);
+        // The last region may be shorter than the others, and its last stripe.
+        let last = RegionId(u32::try_from(regions.count() - 1).expect("regions are few"));
+        let all = (made.len() as u64 * size) << regions.shift();
+        let beyond = ((regions.count() as u64 * size) << regions.shift()) - geometry.capacity().0;
+        Some(Sectors(all - if made.contains(last) { beyond } else { 0 }))
     }
 
     /// Whether what begins at an address is blank, and up to where it is as that is; at most up to `end`.
@@ -196,28 +198,17 @@ impl Blanks {
     fn begin_save(&self, members: &Members, place: impl Fn(MemberIndex) -> Bytes) -> Option<(Bitmap, Writes)> {
         let map = &mut *self.map.borrow_mut();
         let map = map.as_mut().filter(|map| map.stale.contains(&true))?;
-        let stale: Vec<usize> = (0..map.stale.len()).filter(|&block| map.stale[block]).collect();
-        map.stale.fill(false);
-        let mut writes = Writes::new();
-        for block in stale {
-            let bytes = map.zeroed.encode(map.seal, block);
-            for member in members.present().iter() {
-                let at = Bytes(place(member).0 + block as u64 * BLOCK.bytes().0);
-                writes.push((member, at, bytes.lease_read(0..bytes.len())));
-            }
-        }
-        Some((map.zeroed.clone(), writes))
+        let Map { seal, zeroed, stale, .. } = map;
+        let areas: Vec<_> = members.present().iter().map(|member| (member, place(member))).collect();
+        let blocks = (0..stale.len()).filter(|&block| std::mem::take(&mut stale[block]));
+        Some((zeroed.clone(), bitmap_writes(zeroed, *seal, blocks, &areas)))
     }
 
     /// The writes of all of the map to somebody who is none of the members yet, with this superblock.
     pub(super) fn writes_to(&self, seat: MemberIndex, own: &Superblock) -> Writes {
         let map = self.map.borrow();
-        let Some(map) = map.as_ref() else { return Writes::new() };
-        let write = |block| {
-            let bytes = map.zeroed.encode(map.seal, block);
-            (seat, Bytes(own.areas.blank_map().0 + block as u64 * BLOCK.bytes().0), bytes.lease_read(0..bytes.len()))
-        };
-        (0..map.stale.len()).map(write).collect()
+        let area = [(seat, own.areas.blank_map())];
+        map.as_ref().map_or_else(Writes::new, |map| bitmap_writes(&map.zeroed, map.seal, 0..map.stale.len(), &area))
     }
 
     /// Forgets the map when no region is blank any more; true: that has just become so.

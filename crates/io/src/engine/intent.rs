@@ -19,9 +19,8 @@ use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use super::error::EngineError;
 use super::flusher::Flusher;
 use super::members::Members;
-use super::record::{Record, Writes};
+use super::record::{Record, Writes, bitmap_writes};
 use super::tasks::Waiters;
-use crate::format::BLOCK;
 use crate::format::bitmap::{Bitmap, RegionId, Regions, Seal};
 use crate::format::superblock::Consistency;
 
@@ -192,17 +191,10 @@ impl Intent {
         let bits = &mut *self.bits.borrow_mut();
         let bits = bits.as_mut().filter(|bits| bits.is_stale())?;
         let seal = bits.seal.expect("what is stale is written");
-        let mut writes = Writes::new();
-        for block in 0..bits.stale.len() {
-            if !std::mem::take(&mut bits.stale[block]) {
-                continue;
-            }
-            let bytes = bits.wanted.encode(seal, block);
-            for member in present.iter() {
-                let at = Bytes(offset(member).0 + block as u64 * BLOCK.bytes().0);
-                writes.push((member, at, bytes.lease_read(0..bytes.len())));
-            }
-        }
+        let Bits { wanted, stale, .. } = bits;
+        let areas: Vec<_> = present.iter().map(|member| (member, offset(member))).collect();
+        let blocks = (0..stale.len()).filter(|&block| std::mem::take(&mut stale[block]));
+        let writes = bitmap_writes(wanted, seal, blocks, &areas);
         bits.flying = Some(bits.wanted.clone());
         Some((writes, bits.flying.as_ref() != Some(&bits.durable)))
     }

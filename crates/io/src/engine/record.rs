@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use crate::buf::{Buf, Lease};
 use crate::format::Epoch;
+use crate::format::bitmap::{Bitmap, Seal};
 use crate::format::superblock::{
     Blank, Consistency, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
 };
@@ -46,6 +47,22 @@ pub(super) struct Rebuilding {
 
 /// Blocks to be written: to whom, where, and what.
 pub(crate) type Writes = Vec<(MemberIndex, Bytes, Lease)>;
+
+/// The writes of these blocks of a bitmap to members, where its area begins on each.
+pub(super) fn bitmap_writes(
+    bitmap: &Bitmap,
+    seal: Seal,
+    blocks: impl Iterator<Item = usize>,
+    areas: &[(MemberIndex, Bytes)],
+) -> Writes {
+    let write = |(at, bytes): (Bytes, Buf)| {
+        let lease = move |&(member, area): &(MemberIndex, Bytes)| {
+            (member, Bytes(area.0 + at.0), bytes.lease_read(0..bytes.len()))
+        };
+        areas.iter().map(lease)
+    };
+    bitmap.encode_all(seal, blocks).flat_map(write).collect()
+}
 
 /// The superblocks of an array's members, and what must become of them.
 #[derive(Debug)]

@@ -262,6 +262,18 @@ impl Bitmap {
         bytes
     }
 
+    /// The bytes of these blocks, and where each begins in the bitmap's area.
+    ///
+    /// # Panics
+    /// When the bitmap has no such block.
+    pub(crate) fn encode_all(
+        &self,
+        seal: Seal,
+        blocks: impl Iterator<Item = usize>,
+    ) -> impl Iterator<Item = (Bytes, Buf)> {
+        blocks.map(move |block| (Bytes(block as u64 * BLOCK.bytes().0), self.encode(seal, block)))
+    }
+
     /// Reads a bitmap with a seal from the first bytes of its area, whatever they are: what is no sound sector of it
     /// has all bits set.
     #[must_use]

@@ -115,10 +115,10 @@ fn candidates(members: &Members) -> Vec<Candidate> {
 #[test]
 fn the_power_goes_at_each_operation() {
     for shape in cases() {
-        for content in [Content::Unknown, Content::Blank] {
+        for content in [Content::Unknown, Content::Zeros] {
             let before = match content {
                 Content::Unknown => used(&shape),
-                Content::Blank => {
+                Content::Zeros => {
                     shape.superblocks().iter().map(|own| Some(vec![0; size(own.areas.member_size)])).collect()
                 }
             };

@@ -26,6 +26,7 @@ use super::tape::{Event, Tape};
 use super::workload::Order;
 use super::{Counts, Failure, Finding};
 use crate::dst::audit::tolerated;
+use crate::dst::blank::MAP_START;
 use crate::image::{Image, SECTOR, ZEROS};
 use crate::member::{Member, superblock_of};
 use crate::members::Members;
@@ -38,9 +39,6 @@ const CHOICES_MAX: u128 = 1 << 6;
 
 /// Arrays with more members are gone through by whole areas of members.
 const FINE_MEMBERS: usize = 3;
-
-/// Where the map of blank regions is in the bitmap's area: `docs/on-disk-format.md`.
-const MAP_START: u64 = 32 << 10;
 
 /// The array that is created.
 const ARRAY: Uuid = Uuid::from_u128(0xA11);
@@ -91,7 +89,7 @@ impl Creation {
             (checked, raid5, 3, log),
             (plain, rm2, 5, log),
         ];
-        let ways = [(Content::Unknown, Order::Fifo), (Content::Unknown, Order::Lifo), (Content::Blank, Order::Fifo)];
+        let ways = [(Content::Unknown, Order::Fifo), (Content::Unknown, Order::Lifo), (Content::Zeros, Order::Fifo)];
         let all = arrays.into_iter().flat_map(|(shape, level, members, consistency)| {
             ways.map(|(content, order)| Self::new(shape(level, members, consistency), content, order))
         });
@@ -102,7 +100,7 @@ impl Creation {
         let before = (0..shape.members.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("few members")));
         let before = before.map(|slot| match content {
             Content::Unknown => former(&shape, slot),
-            Content::Blank => Image::zeroed(shape.areas.member_size),
+            Content::Zeros => Image::zeroed(shape.areas.member_size),
         });
         Self { before: before.collect(), shape, content, order }
     }
@@ -116,7 +114,7 @@ impl Creation {
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> String {
-        let content = if self.content == Content::Blank { "blank" } else { "used" };
+        let content = if self.content == Content::Zeros { "blank" } else { "used" };
         let order = if self.order == Order::Fifo { "fifo" } else { "lifo" };
         format!("create/{}/{content}/{order}", self.shape)
     }
@@ -365,20 +363,14 @@ fn former(shape: &Shape, slot: MemberIndex) -> Image {
     for revision in [6, 7] {
         let former = Superblock { epoch: Epoch(revision + 2), revision: Revision(revision), ..own.clone() };
         for position in former.write_positions() {
-            put(&mut image, position, &encode(&former));
+            image.put(position, &encode(&former));
         }
     }
     for area in [shape.areas.bitmap, shape.areas.log, shape.areas.sums].into_iter().filter(|area| area.size.0 > 0) {
-        put(&mut image, area.offset, &[0xA5 ^ slot.0; SECTOR]);
+        image.put(area.offset, &[0xA5 ^ slot.0; SECTOR]);
     }
-    put(&mut image, Bytes(shape.areas.bitmap.offset.0 + MAP_START), &[0xA5 ^ slot.0; SECTOR]);
+    image.put(Bytes(shape.areas.bitmap.offset.0 + MAP_START), &[0xA5 ^ slot.0; SECTOR]);
     image
-}
-
-fn put(image: &mut Image, at: Bytes, bytes: &[u8]) {
-    for (offset, sector) in (at.0..).step_by(SECTOR).zip(bytes.as_chunks().0) {
-        image.set(Bytes(offset), sector);
-    }
 }
 
 fn superblocks(images: &[Option<Image>]) -> impl Iterator<Item = (MemberIndex, Result<Superblock, SuperblockError>)> {

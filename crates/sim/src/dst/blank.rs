@@ -5,13 +5,13 @@ use uraid_io::format::superblock::{Allocation, Blank, SlotState, Superblock};
 use uraid_layout::{Bytes, Geometry, MemberIndex, StripeId};
 
 use super::scenario::Scenario;
-use crate::image::{Image, SECTOR};
+use crate::image::SECTOR;
 use crate::member::Member;
 use crate::members::Members;
 use uraid_random::Random;
 
 /// Where the map is in the bitmap's area: `docs/on-disk-format.md`.
-const MAP_START: u64 = 32 << 10;
+pub(crate) const MAP_START: u64 = 32 << 10;
 
 /// Makes a scenario's array one of which no region was written yet, of small regions: its members.
 pub(super) fn renew(scenario: &mut Scenario, random: &mut Random) -> Members {
@@ -34,7 +34,7 @@ pub(super) fn renew(scenario: &mut Scenario, random: &mut Random) -> Members {
         let map = Bitmap::empty(regions);
         for block in 0..regions.bitmap_bytes().0 / 4096 {
             let bytes = map.encode(seal, usize::try_from(block).expect("few"));
-            put(&mut image, own.areas.bitmap.offset.0 + MAP_START + block * 4096, bytes.as_ref());
+            image.put(Bytes(own.areas.bitmap.offset.0 + MAP_START + block * 4096), bytes.as_ref());
         }
         Some(Member::of(image))
     };
@@ -65,10 +65,4 @@ fn noise(random: &mut Random) -> [u8; SECTOR] {
     let mut sector = [0; SECTOR];
     sector.as_chunks_mut::<8>().0.iter_mut().for_each(|chunk| *chunk = random.bits().to_le_bytes());
     sector
-}
-
-fn put(image: &mut Image, at: u64, bytes: &[u8]) {
-    for (at, sector) in (at..).step_by(SECTOR).zip(bytes.chunks_exact(SECTOR)) {
-        image.set(Bytes(at), sector.first_chunk().expect("a whole sector"));
-    }
 }

@@ -22,8 +22,8 @@ impl Initialising {
     /// How far it has come, where anything is blank.
     pub(in crate::engine) fn progress(parts: &Parts) -> Option<Progress> {
         let (done, total) = (parts.blanks.made(parts.geometry())?, parts.geometry().capacity());
-        let stuck = parts.sweeps.of(Kind::Initialise).stuck();
-        Some(Progress { members: MemberSet::EMPTY, done, total, stuck })
+        // What can't be written is a member's failure: nothing holds it up for long.
+        Some(Progress { members: MemberSet::EMPTY, done, total, stuck: None })
     }
 
     /// Makes what is blank of a unit.

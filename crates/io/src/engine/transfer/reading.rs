@@ -3,9 +3,9 @@
 //! What comes straight from members needs no lock: a concurrent write replaces a sector in one piece. What is computed
 //! from several units does, and so does what does not match its checksum: a write may be under way.
 
-use uraid_layout::plan::{DiskIo, Plan};
+use uraid_layout::plan::{DiskIo, Plan, Slice};
 use uraid_layout::repair::Repair;
-use uraid_layout::{DiskSector, MemberSet, Sectors};
+use uraid_layout::{DiskSector, Location, MemberSet, Sectors};
 
 use super::content::Content;
 use super::{Goal, Transfer, end, proof};
@@ -104,11 +104,7 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     let reading = Reading { unreadable: transfer.unreadable, last: transfer.span().1 };
     members.operations.begin_call(Purpose::Reads(reading));
     for io in transfer.plan.reads() {
-        if transfer.reads_apart {
-            read_units(parts, transfer.plan, &mut transfer.content, io);
-        } else {
-            read_at_once(parts, transfer.plan, &mut transfer.content, io);
-        }
+        read_io(parts, transfer.plan, &mut transfer.content, io, transfer.reads_apart);
     }
     let mut call = members.operations.end_call().await;
     call.failed = call.failed.union(absent);
@@ -119,33 +115,30 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     Some(call)
 }
 
-fn read_at_once(parts: &Parts, plan: &Plan, content: &mut Content<'_>, io: &DiskIo) {
-    let members = &parts.members;
-    let offset = members.offset(io.member, io.sector);
-    let mut operation = members.operations.piecewise(io.member, OpKind::Read, offset, end(io));
-    for slice in plan.slices(io) {
-        operation.push(content.lease_to_fill(slice));
+/// Begins to read what an operation of the plan reads: at once, or unit by unit.
+fn read_io(parts: &Parts, plan: &Plan, content: &mut Content<'_>, io: &DiskIo, is_apart: bool) {
+    if !is_apart {
+        return read_slices(parts, content, Location { member: io.member, sector: io.sector }, plan.slices(io));
     }
-    operation.finish();
-    members.counters.borrow_mut().read(io.member, io.len);
-}
-
-/// No operation reads of more than one unit.
-fn read_units(parts: &Parts, plan: &Plan, content: &mut Content<'_>, io: &DiskIo) {
-    let (members, chunk) = (&parts.members, parts.geometry().chunk().0);
-    let mut sector = io.sector;
+    let (chunk, mut at) = (parts.geometry().chunk().0, Location { member: io.member, sector: io.sector });
     for slice in plan.slices(io) {
         let mut done = 0;
         while done < slice.len.0 {
-            let piece = slice.part(done, (chunk - sector.0 % chunk).min(slice.len.0 - done));
-            let (offset, end) = (members.offset(io.member, sector), DiskSector(sector.0 + piece.len.0));
-            let mut operation = members.operations.piecewise(io.member, OpKind::Read, offset, end);
-            operation.push(content.lease_to_fill(&piece));
-            operation.finish();
-            members.counters.borrow_mut().read(io.member, piece.len);
-            (sector, done) = (end, done + piece.len.0);
+            let piece = slice.part(done, (chunk - at.sector.0 % chunk).min(slice.len.0 - done));
+            read_slices(parts, content, at, &[piece]);
+            (at.sector.0, done) = (at.sector.0 + piece.len.0, done + piece.len.0);
         }
     }
+}
+
+/// Begins an operation that reads from a place on into these slices.
+fn read_slices(parts: &Parts, content: &mut Content<'_>, at: Location, slices: &[Slice]) {
+    let (members, len) = (&parts.members, Sectors(slices.iter().map(|slice| slice.len.0).sum()));
+    let (offset, end) = (members.offset(at.member, at.sector), DiskSector(at.sector.0 + len.0));
+    let mut operation = members.operations.piecewise(at.member, OpKind::Read, offset, end);
+    slices.iter().for_each(|slice| operation.push(content.lease_to_fill(slice)));
+    operation.finish();
+    members.counters.borrow_mut().read(at.member, len);
 }
 
 /// The members that do not have what is to be read of them. That is damage, as if they failed to read it.
