@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// Crash states for each bug that no seed has shown
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     states: u64,
-    /// Only bugs drawn from a seed, as many as there is time for: for CI 3 minutes, without the build
+    /// Only bugs drawn from a seed, until the minutes are over: none is left half looked at
     #[arg(long, value_name = "SEED:MINUTES", conflicts_with = "names")]
     sample: Option<String>,
     /// Only these bugs
@@ -29,7 +29,7 @@ impl Options {
         Self { seeds: 1000, states: 20_000, sample: None, names: Vec::new() }
     }
 
-    /// As many as so many minutes are enough for.
+    /// Those that are begun within so many minutes.
     pub(crate) fn sample(draw: u64, minutes: u64) -> Self {
         Self { sample: Some(format!("{draw}:{minutes}")), ..Self::all() }
     }
