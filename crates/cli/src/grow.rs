@@ -10,7 +10,7 @@ use uraid_layout::Bytes;
 use uraid_serve::text::size;
 
 use crate::examine;
-use crate::terminal::{Progress, print};
+use crate::terminal::print;
 use crate::values::bytes;
 
 /// Arguments of `uraid grow`.
@@ -39,12 +39,7 @@ pub(crate) fn run(args: &GrowArgs) -> Result<()> {
     let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
     let array = Array::open(&args.members, options)?;
     let before = array.geometry.capacity().bytes().0;
-    let mut bar = None;
-    let grown = array.grow(args.size.0, |done, total| {
-        bar.get_or_insert_with(|| Progress::new("zeroing", total.0)).set(done.0);
-    });
-    drop(bar);
-    let after = grown?.geometry.capacity().bytes().0;
+    let after = array.grow(args.size.0)?.geometry.capacity().bytes().0;
     if !args.json {
         print(format_args!("grew from {} to {}", size(before), size(after)))?;
     }

@@ -45,6 +45,8 @@ mutants! {
     BadBlocksStay: "members that change places leave their lists of bad blocks behind",
     BadBlocksNotRedone: "what is done again from the log stays in the list of bad blocks",
     BadBlocksResynced: "parity is computed from what is in a list of bad blocks as absent",
+    GrownMapUnmade: "what an array grows by has no map of blank regions",
+    GrownUnflushed: "what an array grows by is used before the map of it is durable",
     ResyncKeepsParity: "parity that can't be computed after an unclean stop is not taken into the list of bad blocks",
     LossUnlisted: "what can't be rebuilt is not taken into the list of bad blocks",
     WatermarkBeforeList: "a rebuild's watermark goes on record before the list of bad blocks is durable",

@@ -190,7 +190,7 @@ impl Run {
             u64::from(regions > 1 && self.array.scenario.consistency() != Consistency::None);
         if self.array.silent.is_some() {
             self.zero()?;
-        } else if self.extras.is_new && self.array.scenario.geometry.tolerance() > 0 {
+        } else if self.extras.is_new {
             let members = blank::renew(&mut self.array.scenario, &mut self.own);
             self.shelf.put(&members, MemberSet::EMPTY, true, &mut self.own);
             self.report.counts.new += 1;

@@ -1,7 +1,6 @@
 //! The members' lists of bad blocks while no engine has them: reading them when the array is opened, and writing those
 //! that change before there is one; blocking, over any [`Disk`].
 
-use rustix::io::Errno;
 use smallvec::smallvec;
 
 use super::blocking::{flush, perform, run};
@@ -11,7 +10,7 @@ use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind};
 use crate::format::BLOCK;
-use crate::format::badblocks::{BadBlocks, Found};
+use crate::format::badblocks::{BadBlocks, Damaged, Found};
 use crate::format::superblock::Superblock;
 
 /// The members' lists, by slot. A member whose list is damaged in both of its copies is given up: nobody knows what it
@@ -29,10 +28,9 @@ pub(super) fn read_lists(
         let copies = [read_copy(disk, own, 0)?, read_copy(disk, own, 1)?];
         match BadBlocks::newest(copies) {
             Ok(list) => lists[own.slot.index()] = list,
-            Err(damaged) => {
+            Err(Damaged) => {
                 let op = read(own, 0, &mut Buf::zeroed(BLOCK.bytes())).info();
-                tracing::error!("{}: {damaged}", losses.path(own.slot).display());
-                losses.give_up(DiskError::Io { op, errno: Errno::UCLEAN }.into())?;
+                losses.give_up(DiskError::Damaged { op, what: "list of bad blocks, as does its other copy" }.into())?;
             }
         }
     }

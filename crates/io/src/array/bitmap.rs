@@ -66,7 +66,15 @@ pub(super) fn read_blank_map(disk: &mut impl Disk, superblocks: &[Option<Superbl
             }
         }
     }
-    Some(Bitmap::of_copies(regions, seal, copies.iter().map(AsRef::as_ref)))
+    let (map, is_damaged) = Bitmap::of_copies(regions, seal, copies.iter().map(AsRef::as_ref));
+    if is_damaged {
+        tracing::error!(
+            "the map of blank regions is damaged on all members: what nobody has written since the array was created \
+             may read as what its members held before, and members may not agree there; see to it with `uraid scrub \
+             start --repair`"
+        );
+    }
+    Some(map)
 }
 
 /// Writes of a bitmap to a place of a member.

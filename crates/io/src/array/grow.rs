@@ -1,9 +1,10 @@
 //! Growing an array that nobody uses, after its members were enlarged.
 //!
-//! It takes two rounds of superblock writes. The first says that the members have more room; in between what the array
-//! is to use of it is zeroed, so that redundancy agrees there; the second says how much of it the array uses. Cut off
-//! anywhere in the first round or after it, it leaves the array as large as it was; cut off in the second, the next
-//! opening brings up the members that it did not reach. It can be begun again whatever it was cut off at.
+//! It takes two rounds of superblock writes. The first says that the members have more room; the second says how much
+//! of it the array uses, and that what is new is blank. In between the map of blank regions is made, and what is new of
+//! a region in which there is content already is zeroed, so that redundancy agrees there. Cut off anywhere in the first
+//! round or after it, it leaves the array as large as it was; cut off in the second, the next opening brings up the
+//! members that it did not reach. It can be begun again whatever it was cut off at.
 
 use smallvec::smallvec;
 use thiserror::Error;
@@ -21,7 +22,9 @@ use crate::disk::{Disk, DiskOp, OpKind};
 use crate::engine::Record;
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, RegionId, Regions};
-use crate::format::superblock::{Area, Consistency, Integrity, Revision, Superblock, SuperblockError};
+use crate::format::superblock::{
+    Allocation, Area, Blank, Consistency, Integrity, Revision, Superblock, SuperblockError,
+};
 use crate::member::Access;
 
 /// What is zeroed at once.
@@ -114,8 +117,8 @@ pub enum GrowError {
 }
 
 /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks.
-/// `sizes` are those of the members now, by slot. `progress` gets the bytes zeroed so far and all that are to be,
-/// of all members together.
+/// `sizes` are those of the members now, by slot. What is new is blank, but for what is zeroed of less than a region
+/// and of the room for checksums.
 ///
 /// # Errors
 /// When the array is not whole and clean, there is no room, or a member fails.
@@ -126,7 +129,6 @@ pub fn grow<D: Disk>(
     assembled: Assembled<D>,
     sizes: &[Option<Bytes>],
     used: Option<Bytes>,
-    mut progress: impl FnMut(Bytes, Bytes),
 ) -> Result<Assembled<D>, GrowError> {
     assert_eq!(assembled.access, Access::ReadWrite, "growing writes superblocks");
     let Assembled { geometry, record, mut disk, .. } = assembled;
@@ -140,10 +142,16 @@ pub fn grow<D: Disk>(
     let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
     let sums: Vec<Area> = superblocks.iter().map(|superblock| superblock.areas.sums).collect();
     let grown = target(&geometry, &mut superblocks, sizes, used)?;
-    let blank = assembled.blank.map(|map| grown_map(&map, &geometry, &grown)).transpose()?;
+    let map = grown_map(assembled.blank.as_ref(), &geometry, &grown)?;
+    // The second round from here.
+    let since = Epoch(superblocks[0].epoch.0 + 2);
+    let new = Blank { since, shift: map.regions().shift(), allocation: Allocation::default() };
+    let blank = superblocks[0].blank.unwrap_or(new);
     for superblock in &superblocks {
-        let after = Superblock { spec: *grown.spec(), ..superblock.clone() };
+        let after = grown_superblock(superblock, &grown, blank);
         let member = superblock.slot;
+        // It is of the epoch before the one that it says it was blank since.
+        let after = Superblock { epoch: since, ..after };
         after.check().map_err(|source| GrowError::Unfit { member, source })?;
     }
     // From here on the copy at the tail is at the member's new end. The array is still as large as it was.
@@ -153,16 +161,11 @@ pub fn grow<D: Disk>(
             offset: Bytes(sums.offset.0 + sums.size.0),
             size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
         };
-        let unused = unused(&geometry, &grown, superblock).into_iter();
+        let unused = unused(&geometry, &grown, map.regions(), superblock).into_iter();
         unused.chain([more]).map(|area| (superblock.slot, area))
     });
-    let areas: Vec<(MemberIndex, Area)> = areas.collect();
-    let (mut done, total) = (Bytes(0), Bytes(areas.iter().map(|(_, area)| area.size.0).sum()));
-    for (member, area) in areas {
-        zero(&mut disk, member, area, |step| {
-            done.0 += step.0;
-            progress(done, total);
-        })?;
+    for (member, area) in areas.collect::<Vec<(MemberIndex, Area)>>() {
+        zero(&mut disk, member, area)?;
     }
     let regions = Regions::new(&grown);
     let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
@@ -174,27 +177,38 @@ pub fn grow<D: Disk>(
         };
         perform(&mut disk, superblocks.iter().flat_map(writes))?;
     }
-    if let Some(map) = &blank {
-        // As large as the array was, it is the same map.
-        let maps = superblocks.iter().filter_map(|own| Some((own, own.blank_map()?.0)));
-        let writes = maps.flat_map(|(own, seal)| bitmap_writes(own.slot, own.areas.blank_map(), seal, map));
-        perform(&mut disk, writes)?;
-    }
+    // Where there was one, it is the same map, as large as the array was.
+    let maps = superblocks.iter().map(|own| (own, grown_superblock(own, &grown, blank)));
+    let maps = maps.filter_map(|(own, after)| Some((own, after.blank_map()?.0)));
+    let writes = maps.flat_map(|(own, seal)| bitmap_writes(own.slot, own.areas.blank_map(), seal, &map));
+    perform(&mut disk, writes.filter(|_| !planted!(GrownMapUnmade)))?;
     // Zeros and bitmaps are durable before a member says that the array has them.
-    perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
-    superblocks.iter_mut().for_each(|superblock| superblock.spec = *grown.spec());
+    if !planted!(GrownUnflushed) {
+        perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
+    }
+    superblocks.iter_mut().for_each(|superblock| *superblock = grown_superblock(superblock, &grown, blank));
     round(&mut disk, &mut superblocks)?;
-    let record = Record::new(superblocks.into_iter().map(Some).collect());
-    Ok(Assembled { geometry: grown, record, disk, bitmap, blank, ..assembled })
+    let mut record = Record::new(superblocks.into_iter().map(Some).collect());
+    record.renew(assembled.generation);
+    Ok(Assembled { geometry: grown, record, disk, bitmap, blank: Some(map), ..assembled })
 }
 
-/// The map of blank regions when the array has grown: what is new is not blank, but where a region began before.
-fn grown_map(map: &Bitmap, before: &Geometry, after: &Geometry) -> Result<Bitmap, GrowError> {
-    let regions = Regions::of_shift(after, map.regions().shift()).ok_or(GrowError::Initialising)?;
+/// What a member says of the array when it has grown.
+fn grown_superblock(own: &Superblock, grown: &Geometry, blank: Blank) -> Superblock {
+    Superblock { spec: *grown.spec(), blank: Some(blank), ..own.clone() }
+}
+
+/// The map of blank regions when the array has grown, from the one that it had before, if it had one: what is new is
+/// blank, but where a region has content already.
+fn grown_map(map: Option<&Bitmap>, before: &Geometry, after: &Geometry) -> Result<Bitmap, GrowError> {
+    let regions = match map {
+        Some(map) => Regions::of_shift(after, map.regions().shift()).ok_or(GrowError::Initialising)?,
+        None => Regions::of_blank(after),
+    };
     let mut grown = Bitmap::empty(regions);
     let last = regions.of(StripeId(before.stripes().0 - 1));
-    for region in (0..).map(RegionId).take(regions.count()) {
-        if region > last || map.contains(region) {
+    for region in (0..=last.0).map(RegionId) {
+        if map.is_none_or(|map| map.contains(region)) {
             let _ = grown.insert(region);
         }
     }
@@ -249,9 +263,9 @@ fn round(disk: &mut impl Disk, superblocks: &mut [Superblock]) -> Result<(), Err
     store_all(disk, superblocks)
 }
 
-/// What the array is to use of a member and does not yet; RAID 10 lacks some of its last parity stripe. In bytes from
-/// the member's start.
-fn unused(before: &Geometry, after: &Geometry, own: &Superblock) -> Vec<Area> {
+/// What the array is to use of a member in regions that it has already, and does not use yet; RAID 10 lacks some of its
+/// last parity stripe. In bytes from the member's start.
+fn unused(before: &Geometry, after: &Geometry, regions: Regions, own: &Superblock) -> Vec<Area> {
     let (member, chunk) = (own.slot, before.chunk().0);
     let area = |start: Sectors, len: Sectors| Area {
         offset: Bytes(own.areas.data.offset.0 + start.bytes().0),
@@ -261,19 +275,20 @@ fn unused(before: &Geometry, after: &Geometry, own: &Superblock) -> Vec<Area> {
     let is_free = |&sector: &u64| before.owner(Location { member, sector: DiskSector(sector) }).is_none();
     let partial = (last..before.used_sectors().0).step_by(usize::try_from(chunk).expect("a chunk is small"));
     let partial = partial.filter(is_free).map(|sector| area(Sectors(sector), Sectors(chunk)));
-    let rest = area(before.used_sectors(), Sectors(after.used_sectors().0 - before.used_sectors().0));
+    let end = regions.stripes(regions.of(StripeId(before.stripes().0 - 1))).end;
+    let used = end.0.saturating_mul(before.rows() as u64 * chunk).min(after.used_sectors().0);
+    let rest = area(before.used_sectors(), Sectors(used.saturating_sub(before.used_sectors().0)));
     partial.chain([rest]).filter(|area| area.size.0 > 0).collect()
 }
 
 /// Zeros a range of a member.
-fn zero(disk: &mut impl Disk, member: MemberIndex, area: Area, mut progress: impl FnMut(Bytes)) -> Result<(), Error> {
+fn zero(disk: &mut impl Disk, member: MemberIndex, area: Area) -> Result<(), Error> {
     let zeros = Buf::zeroed(STEP.min(area.size));
     for at in (0..area.size.0).step_by(usize::try_from(STEP.0).expect("a step is small")) {
         let len = STEP.0.min(area.size.0 - at);
         let lease = zeros.lease_read(0..usize::try_from(len).expect("a step is small"));
         let offset = Bytes(area.offset.0 + at);
         perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments: smallvec![lease] }])?;
-        progress(Bytes(len));
     }
     Ok(())
 }

@@ -123,7 +123,7 @@ fn finish(
     for own in &mut superblocks {
         (own.initialising, own.is_clean) = (None, true);
         (own.epoch, own.revision) = (Epoch(own.epoch.0 + 1), Revision(own.revision.0 + 1));
-        let is_blank = content == Content::Unknown && geometry.tolerance() > 0;
+        let is_blank = content == Content::Unknown;
         let shift = Regions::of_blank(geometry).shift();
         own.blank = is_blank.then_some(Blank { since: own.epoch, shift, allocation });
     }

@@ -96,10 +96,10 @@ impl Array<UringDisk> {
     ///
     /// # Panics
     /// When the array is open for reading only.
-    pub fn grow(self, used: Option<Bytes>, progress: impl FnMut(Bytes, Bytes)) -> Result<Self, GrowError> {
+    pub fn grow(self, used: Option<Bytes>) -> Result<Self, GrowError> {
         let members = self.assembled.disk.members();
         let sizes: Vec<Option<Bytes>> = members.iter().map(|member| Some(member.as_ref()?.size())).collect();
-        let assembled = grow(self.assembled, &sizes, used, progress)?;
+        let assembled = grow(self.assembled, &sizes, used)?;
         let superblock = assembled.record.any().clone();
         let geometry = assembled.geometry.clone();
         Ok(Self { superblock, geometry, assembled, ..self })

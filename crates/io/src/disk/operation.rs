@@ -120,6 +120,14 @@ pub enum DiskError {
         /// The operation.
         op: OpInfo,
     },
+    /// The operation gave what nobody can use.
+    #[error("{op} gave a damaged {what}")]
+    Damaged {
+        /// The operation.
+        op: OpInfo,
+        /// What should be there.
+        what: &'static str,
+    },
     /// There is no member in that slot.
     #[error("{op}: the member is absent")]
     Absent {
@@ -143,6 +151,7 @@ impl DiskError {
             | Self::ShortIo { op, .. }
             | Self::BeyondEnd { op, .. }
             | Self::Unsupported { op }
+            | Self::Damaged { op, .. }
             | Self::Absent { op }
             | Self::TimedOut { op } => *op,
         }

@@ -278,13 +278,13 @@ impl Bitmap {
     /// has all bits set.
     #[must_use]
     pub fn decode(regions: Regions, seal: Seal, bytes: &[u8]) -> Self {
-        Self::of_copies(regions, seal, [bytes])
+        Self::of_copies(regions, seal, [bytes]).0
     }
 
     /// The same from copies of which the newest, whichever it is, has all bits that any of them has: a sector has the
-    /// bits of all sound copies of it, and all bits where none is sound.
+    /// bits of all sound copies of it, and all bits where none is sound. Also whether that is so of any.
     #[must_use]
-    pub fn of_copies<'a>(regions: Regions, seal: Seal, copies: impl IntoIterator<Item = &'a [u8]>) -> Self {
+    pub fn of_copies<'a>(regions: Regions, seal: Seal, copies: impl IntoIterator<Item = &'a [u8]>) -> (Self, bool) {
         let mut bitmap = Self::empty(regions);
         let mut is_known = vec![planted!(BitsDamagedAsClear); regions.words().div_ceil(WORDS_IN_SECTOR)];
         for bytes in copies {
@@ -299,11 +299,12 @@ impl Bitmap {
                 }
             }
         }
+        let is_damaged = is_known.contains(&false);
         for (words, _) in bitmap.words.chunks_mut(WORDS_IN_SECTOR).zip(is_known).filter(|(_, is_known)| !is_known) {
             words.fill(u64::MAX);
         }
         bitmap.clip();
-        bitmap
+        (bitmap, is_damaged)
     }
 
     /// Clears what is set beyond the last region.
@@ -460,13 +461,13 @@ mod tests {
         let encode = |set: &[u32]| with(regions, set.iter().copied()).encode(SEAL, 0).as_ref().to_vec();
         let (mut one, mut other) = (encode(&[5, 4000]), encode(&[6, 4001]));
         let copies = |one: &[u8], other: &[u8]| Bitmap::of_copies(regions, SEAL, [one, other]);
-        assert_eq!(copies(&one, &other), with(regions, [5, 6, 4000, 4001]));
+        assert_eq!(copies(&one, &other), (with(regions, [5, 6, 4000, 4001]), false));
         one[0] ^= 1;
-        assert_eq!(copies(&one, &other), with(regions, [6, 4000, 4001]));
+        assert_eq!(copies(&one, &other), (with(regions, [6, 4000, 4001]), false));
         other[512] ^= 1;
-        assert_eq!(copies(&one, &other), with(regions, [6, 4000]));
+        assert_eq!(copies(&one, &other), (with(regions, [6, 4000]), false));
         other[0] ^= 1;
-        assert_eq!(copies(&one, &other), with(regions, (0..3968).chain([4000])));
+        assert_eq!(copies(&one, &other), (with(regions, (0..3968).chain([4000])), true));
     }
 
     #[test]

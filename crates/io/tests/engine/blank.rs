@@ -81,10 +81,12 @@ fn new_engine(shape: &Shape) -> TestEngine {
 fn every() -> impl Iterator<Item = Shape> {
     let rotates =
         |shape: &Shape| matches!(shape.level, Level::Raid5 { .. }) && (shape.level != RAID5 || shape.members > 3);
-    redundant().filter(move |shape| !rotates(shape)).flat_map(|shape| {
+    let redundant = redundant().filter(move |shape| !rotates(shape)).flat_map(|shape| {
         let bitmap = Shape { consistency: Consistency::Bitmap, ..shape };
         [shape, logged(shape), bitmap, shape.checked()]
-    })
+    });
+    let striped = small(Level::Raid0, 4);
+    redundant.chain([striped, logged(striped), striped.checked()])
 }
 
 fn read_all(engine: &mut TestEngine) -> Vec<u8> {
@@ -93,7 +95,7 @@ fn read_all(engine: &mut TestEngine) -> Vec<u8> {
 }
 
 /// Lets time pass until nothing is blank.
-fn initialise(engine: &mut TestEngine) {
+pub(crate) fn initialise<D: Disk>(engine: &mut Engine<D, u64>) {
     engine.set_initialise_limit(None);
     for _ in 0..1000 {
         if engine.initialising().is_none() {
@@ -102,7 +104,12 @@ fn initialise(engine: &mut TestEngine) {
         engine.tick();
         engine.turn(&mut Vec::new()).expect("memory does not break");
     }
-    drop(run(engine, Command::Flush).expect("flushed"));
+    let mut replies = Vec::new();
+    engine.submit(0, Command::Flush);
+    while replies.is_empty() {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    replies.remove(0).result.expect("flushed");
     assert!(engine.initialising().is_none(), "{:?}", engine.initialising());
 }
 
@@ -216,10 +223,12 @@ fn sweeps_pass_over_what_is_blank() {
         drop(run(&mut engine, Command::Flush).expect("flushed"));
         let scrub = engine.scrub().expect("there is one").clone();
         assert!(!scrub.is_running && scrub.mismatched.0 == 0, "{context}: {scrub:?}");
-        drop(run(&mut engine, fail(MemberIndex(0))).expect("given up"));
-        let join = new_member(&mut engine, &shape, MemberIndex(0), 7);
-        drop(run(&mut engine, join).expect("joined"));
-        assert_whole(&engine, &context);
+        if engine.geometry().tolerance() > 0 {
+            drop(run(&mut engine, fail(MemberIndex(0))).expect("given up"));
+            let join = new_member(&mut engine, &shape, MemberIndex(0), 7);
+            drop(run(&mut engine, join).expect("joined"));
+            assert_whole(&engine, &context);
+        }
         let replace = replacement(&mut engine, &shape, MemberIndex(1), 1);
         drop(run(&mut engine, replace).expect("begun"));
         assert_replaced(&engine, MemberIndex(1), 1, &context);
@@ -332,7 +341,7 @@ fn a_new_array_that_grows_is_zeros_where_nobody_wrote() {
         members.iter_mut().flatten().for_each(|bytes| bytes.extend(noise(11, 64 * 8)));
         let sizes: Vec<_> = members.iter().map(|bytes| bytes.as_ref().map(|bytes| Bytes(bytes.len() as u64))).collect();
         let opened = assembled(MemDisk::new(members.clone(), Order::Fifo), &members);
-        let grown = match grow(opened, &sizes, None, |_, _| ()) {
+        let grown = match grow(opened, &sizes, None) {
             Ok(grown) => grown,
             // Of checksums there is room for no more.
             Err(GrowError::Nothing { .. }) if shape.integrity != Integrity::None => continue,

@@ -248,7 +248,7 @@ fn what_is_not_finished_is_opened_for_writing_with_all_members_or_not_at_all() {
         assert!(matches!(refused, Err(EngineError::NotRecovered)), "{shape:?}");
         let refused = configure(opened(), &Setting::Consistency(Consistency::None));
         assert!(matches!(refused, Err(ConfigureError::Dirty)), "{shape:?}: {refused:?}");
-        let refused = grow(opened(), &vec![None; all], None, |_, _| ());
+        let refused = grow(opened(), &vec![None; all], None);
         assert!(matches!(refused, Err(GrowError::Dirty)), "{shape:?}: {refused:?}");
         let (mut done, total) = (Bytes(0), recovery_bytes(&opened()));
         let finished = recover(opened(), |bytes| done = bytes).expect("finished");

@@ -8,14 +8,15 @@ use uraid_io::engine::{Command, Engine};
 use uraid_io::format::superblock::{Areas, Consistency};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors};
 
+use crate::blank::initialise;
 use crate::recovery::{Members, assembled, superblock};
 use crate::support::watch::Watch;
 use crate::support::{
     RAID5, Random, SECTOR, Shape, TestEngine, buf, encoded, images, noise, read, rm2, run, shapes, size, small, write,
 };
 
-/// What the members get: some chunks, and what is none.
-const MORE: usize = 40 * 4096 + 1024;
+/// What the members get: several regions of a map of blank regions, some chunks, and what is none.
+const MORE: usize = (5 << 20) + 40 * 4096 + 1024;
 
 /// The members of an array, which lose power after some operations. Each takes effect at once, and is durable after the
 /// next flush.
@@ -102,7 +103,7 @@ fn enlarged(shape: Shape) -> (Members, Vec<u8>) {
                 bytes[data + size(Sectors(sector.0).bytes())..][..SECTOR].fill(0xA5);
             }
         }
-        bytes.extend(noise(member.0.into(), 512).into_iter().take(MORE));
+        bytes.extend(noise(member.0.into(), MORE as u64 / 512 + 1).into_iter().take(MORE));
         Some(bytes)
     };
     (geometry.all_members().iter().map(more).collect(), content)
@@ -127,8 +128,9 @@ fn assert_holds(members: &Members, content: &[u8], context: &str) -> Sectors {
     let found = replies.remove(0).result.expect("read").expect("its buffer").as_ref().to_vec();
     assert!(found[..content.len()] == *content, "{context}: what was there is there");
     assert!(found[content.len()..].iter().all(|&byte| byte == 0), "{context}: and zeros");
+    initialise(&mut engine);
     for (member, expected) in geometry.all_members().iter().zip(encoded(&geometry, &found)) {
-        let bytes = members[member.index()].as_ref().expect("present");
+        let bytes = engine.disk().member(member).expect("present");
         let data = &bytes[size(superblock(bytes).areas.data.offset)..][..expected.len()];
         let is_used =
             |at: usize| geometry.owner(Location { member, sector: DiskSector((at / SECTOR) as u64) }).is_some();
@@ -141,7 +143,7 @@ fn assert_holds(members: &Members, content: &[u8], context: &str) -> Sectors {
 /// Lets the array grow; what is left of its members.
 fn grow(members: &Members, used: Option<Bytes>, left: usize, random: &mut Random) -> (Result<(), GrowError>, Members) {
     let mut power = Power::new(members, left);
-    let grown = array::grow(assembled(&mut power, members), &sizes(members), used, |_, _| ()).map(drop);
+    let grown = array::grow(assembled(&mut power, members), &sizes(members), used).map(drop);
     (grown, power.cut(random))
 }
 
@@ -174,6 +176,8 @@ fn every_level_grows_into_what_its_members_have() {
         assert_eq!(own.spec.member_size.bytes(), Bytes(room), "{context}");
         assert!(capacity.bytes().0 > content.len() as u64, "{context}");
         assert_eq!(own.areas.member_size, Bytes((4 << 20) + MORE as u64), "{context}");
+        let is_new = (content.len() as u64) < capacity.bytes().0 && own.blank.is_some();
+        assert!(is_new, "{context}: what it got is blank: {:?}", own.blank);
         // Written to its end it survives what it did before, and it can't grow again.
         let shape = Shape { chunks: room / shape.chunk, ..shape };
         let areas = own.areas;
@@ -244,7 +248,7 @@ fn what_can_not_grow_stays_as_it_is() {
     };
     let error = refused(&members, Some(used.0 - 4096), &mut random);
     assert!(matches!(error, GrowError::Shrinks { .. }), "{error}");
-    let error = refused(&members, Some(8 << 20), &mut random);
+    let error = refused(&members, Some(8 << 30), &mut random);
     assert!(matches!(error, GrowError::NoRoom { by_sums: false, .. }), "{error}");
     let error = refused(&members, Some(used.0), &mut random);
     assert!(matches!(error, GrowError::Nothing { .. }), "{error}");

@@ -1,8 +1,8 @@
 //! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [sample=SEED:MINUTES] [NAME...]`: plants each bug of
 //! `uraid_io::mutant` in turn, or those that are named, or bugs drawn from a seed until the minutes are over, each of
-//! which is looked at to its end. Two at a time. Who notices: directed scenes and crashes, a few seeds and crash states, the tests of each
-//! PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug survives, and when the engine
-//! without any does not.
+//! which is looked at to its end. Two at a time. Who notices: directed scenes and crashes, a few seeds and crash
+//! states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug
+//! survives, and when the engine without any does not.
 //!
 //! Each check of a bug is a process of its own, with the bug in its environment, so that a bug may do what it likes.
 //! One that uses up [`LIMITS`], many times what any check takes without a bug, hangs: that counts as noticed, and is
@@ -57,10 +57,7 @@ const KILLERS: [&str; 7] = ["by_seeds", "by_scenes", "by_creation", "by_directed
 /// What becomes of a bug, or of one check of it.
 enum Verdict {
     Alive,
-    Killed {
-        by: &'static str,
-        finding: String,
-    },
+    Killed { by: &'static str, finding: String },
 }
 
 struct Arguments {
@@ -225,7 +222,9 @@ fn judge(mutants: &[Mutant], bench: &Bench, until: Option<Instant>) -> Vec<(Muta
     let (next, verdicts) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let is_over = || until.is_some_and(|until| Instant::now() >= until);
     let work = || {
-        while !is_over() && let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed)) {
+        while !is_over()
+            && let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed))
+        {
             let begun = Instant::now();
             let runs = bench.checks.iter().enumerate().map(|(index, check)| bench.run(check, index, Some(mutant)));
             let verdict = runs.into_iter().find(|verdict| !matches!(verdict, Verdict::Alive)).unwrap_or(Verdict::Alive);

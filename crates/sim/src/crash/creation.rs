@@ -323,7 +323,7 @@ impl Creation {
     /// There is nothing on record of what members held before.
     fn check_zeros(&self, images: &[Option<Image>]) -> Result<(), Finding> {
         let Shape { areas, geometry, .. } = &self.shape;
-        let used = if geometry.tolerance() > 0 { geometry.used_sectors().bytes() } else { Bytes(0) };
+        let used = geometry.used_sectors().bytes();
         for (slot, image) in (0u8..).zip(images) {
             let Some(image) = image else { continue };
             let own =

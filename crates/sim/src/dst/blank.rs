@@ -53,7 +53,7 @@ pub(super) fn made(truth: &Superblock, geometry: &Geometry, members: &Members) -
         is_whole.then_some(bytes)
     };
     let copies: Vec<Vec<u8>> = members.iter().filter_map(copy).collect();
-    Some(Bitmap::of_copies(regions, seal, copies.iter().map(Vec::as_slice)))
+    Some(Bitmap::of_copies(regions, seal, copies.iter().map(Vec::as_slice)).0)
 }
 
 /// Whether a stripe is blank.

@@ -268,7 +268,7 @@ impl Superblock {
         let is_mapped = |blank: Blank| {
             let regions = Regions::of_shift(&geometry, blank.shift);
             let has_room = regions.is_some_and(|regions| self.areas.has_room_for_map(regions.bitmap_bytes()));
-            has_room && blank.since <= self.epoch && geometry.tolerance() > 0 && self.initialising.is_none()
+            has_room && blank.since <= self.epoch && self.initialising.is_none()
         };
         require(self.blank.is_none_or(is_mapped), "blank regions")?;
         require(self.revision.0 <= COUNT_MAX, "revision")?;
