@@ -37,7 +37,7 @@ pub use create::{CreateError, CreateOptions, create};
 pub use disown::disown;
 pub use error::{OpenError, RecoverError};
 pub use gather::{Named, Opened, candidates, look};
-pub use grow::{GrowError, grow};
+pub use grow::{GrowError, check_growth, grow, grow_served};
 pub use initialise::{Content, format};
 pub use join::{JoinError, JoinOptions, check, check_all, join, make_spare, rejoin, returning, unmake};
 pub use judge::{Candidate, Refusal, SetAside, Verdict, judge};

@@ -41,6 +41,7 @@ mod patience;
 mod rate;
 mod record;
 mod replies;
+mod restart;
 mod shares;
 mod stuck;
 mod sums;
@@ -70,6 +71,7 @@ pub(crate) use error::named;
 pub use inspect::survives;
 pub use patience::Deadlines;
 pub use record::Record;
+pub(crate) use restart::Kept;
 pub use stuck::Stuck;
 pub use troubles::Troubles;
 
@@ -87,16 +89,15 @@ use background::rebuild::Rebuild;
 use background::sweep::Next;
 use change::Change;
 use core::Core;
-use executor::{Desk, Executor};
+use executor::Executor;
 use operations::Caller;
 use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
 use replies::Ticket;
 use sweeper::Kind;
-use tasks::Tasks;
-use transfer::{Goal, Workspace};
-use work::{Work, perform};
+use transfer::Goal;
+use work::Work;
 
 /// Runs commands on the members behind `D`; `T` is what the caller wants back with a reply.
 pub struct Engine<D, T> {
@@ -122,11 +123,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
-        let tasks = Rc::new(Tasks::default());
-        let core = Rc::new(Core::new(Parts::new(&tasks, geometry, record, is_read_only)?));
-        core.background.rebuild.restart(&core.parts);
-        let worker = Rc::clone(&core);
-        let executor = Executor::new(tasks, move |desk| serve(Rc::clone(&worker), desk));
+        let (core, executor) = restart::begin(geometry, record, is_read_only)?;
         let tokens = Tokens { slots: Vec::new(), free: Vec::new() };
         Ok(Self { disk, core, executor, patience: Patience::default(), tokens, completions: Vec::new() })
     }
@@ -766,17 +763,6 @@ impl<T> Tokens<T> {
 impl<D: fmt::Debug, T> fmt::Debug for Engine<D, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("disk", &self.disk).field("core", &self.core).finish_non_exhaustive()
-    }
-}
-
-/// A worker: does one piece of work after another.
-async fn serve(core: Rc<Core>, desk: Rc<Desk<Work>>) {
-    let mut space = Workspace::default();
-    loop {
-        let work = desk.next().await;
-        perform(&core, &mut space, work).await;
-        // A worker without work holds no pages.
-        space.clear();
     }
 }
 

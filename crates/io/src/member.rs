@@ -13,6 +13,7 @@ use std::io::{self, Seek, SeekFrom};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::fs::{AtFlags, OFlags, StatxFlags, fstatfs, ioctl_blksszget, statx};
 use rustix::io::Errno;
@@ -55,7 +56,7 @@ pub struct Member {
     path: PathBuf,
     id: FileId,
     access: Access,
-    size: Bytes,
+    size: AtomicU64,
     alignment: Alignment,
     is_direct: bool,
     is_device: bool,
@@ -75,7 +76,7 @@ impl Member {
             path,
             id,
             access,
-            size,
+            size: AtomicU64::new(size.0),
             alignment,
             is_direct: false,
             is_device: false,
@@ -108,7 +109,7 @@ impl Member {
 
     /// Whether its file is shorter than it was when it was opened. May block.
     pub(crate) fn is_cut(&self) -> bool {
-        self.file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < self.size.0)
+        self.file.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() < self.size().0)
     }
 
     /// Whether asking its file system for anything, also for a file's size, may take as long as some other process or
@@ -154,8 +155,7 @@ impl Member {
         let fail = |action| move |source| MemberError::Io { path: path.into(), action, source };
         let metadata = file.metadata().map_err(fail("examine it"))?;
         let is_device = metadata.file_type().is_block_device();
-        let size = if is_device { (&file).seek(SeekFrom::End(0)) } else { Ok(metadata.len()) };
-        let size = Bytes(size.map_err(fail("find its size"))?);
+        let size = size_of(&file, is_device).map_err(fail("find its size"))?;
         let file_system = fstatfs(&file).map(|told| told.f_type);
         let is_in_memory = file_system.is_ok_and(|magic| magic == TMPFS_MAGIC);
         let may_stall = file_system.is_ok_and(|magic| STALLING_MAGICS.contains(&magic));
@@ -165,7 +165,7 @@ impl Member {
             path: path.into(),
             id,
             access,
-            size,
+            size: AtomicU64::new(size.0),
             is_direct,
             is_device,
             is_in_memory,
@@ -209,10 +209,22 @@ impl Member {
         self.access
     }
 
-    /// Its size when it was opened.
+    /// Its size when it was opened, or measured last.
     #[must_use]
     pub fn size(&self) -> Bytes {
-        self.size
+        Bytes(self.size.load(Ordering::Relaxed))
+    }
+
+    /// Finds out whether it was enlarged; its size from now on. One that has become smaller keeps the size that it
+    /// had. May block.
+    ///
+    /// # Errors
+    /// When the system does not say its size.
+    pub fn measure(&self) -> Result<Bytes, MemberError> {
+        let fail = |source| MemberError::Io { path: self.path.clone(), action: "find its size", source };
+        let now = size_of(&self.file, self.is_device).map_err(fail)?;
+        self.size.fetch_max(now.0, Ordering::Relaxed);
+        Ok(self.size())
     }
 
     /// What operations on it must be aligned to; one byte when it goes through the page cache.
@@ -273,7 +285,7 @@ impl Member {
     /// When the device fails.
     pub(crate) fn peek(&self, offset: Bytes, len: Bytes) -> Result<Vec<u8>, MemberError> {
         const STEP: u64 = 4096;
-        let end = offset.0.saturating_add(len.0).min(self.size.0);
+        let end = offset.0.saturating_add(len.0).min(self.size().0);
         let start = offset.0 / STEP * STEP;
         if offset.0 >= end {
             return Ok(Vec::new());
@@ -384,6 +396,12 @@ fn alignment(file: &File, is_direct: bool) -> Alignment {
         },
         Ok(_) | Err(_) => Alignment { offset: sector_size(file), memory: Bytes(4096) },
     }
+}
+
+/// The size of a device or a file.
+fn size_of(mut file: &File, is_device: bool) -> io::Result<Bytes> {
+    let size = if is_device { file.seek(SeekFrom::End(0)) } else { file.metadata().map(|metadata| metadata.len()) };
+    size.map(Bytes)
 }
 
 /// The size of a device's sectors, or of a file's that are read directly.

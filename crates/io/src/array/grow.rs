@@ -1,4 +1,4 @@
-//! Growing an array that nobody uses, after its members were enlarged.
+//! Growing an array after its members were enlarged: one that nobody uses, or one that is served and pauses for it.
 //!
 //! It takes two rounds of superblock writes. The first says that the members have more room; the second says how much
 //! of it the array uses, and that what is new is blank. In between the map of blank regions is made, and what is new of
@@ -11,6 +11,7 @@ use thiserror::Error;
 use uraid_layout::{
     Bytes, DiskSector, Geometry, GeometryError, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId,
 };
+use uuid::Uuid;
 
 use super::assemble::Assembled;
 use super::bitmap::bitmap_writes;
@@ -19,7 +20,7 @@ use super::error::are;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
-use crate::engine::Record;
+use crate::engine::{Engine, EngineError, Kept, Record};
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, RegionId, Regions};
 use crate::format::superblock::{
@@ -99,6 +100,15 @@ pub enum GrowError {
         /// What the array uses.
         used: Bytes,
     },
+    /// Operations are under way: some member has not answered yet.
+    #[error("members have not answered everything yet; `uraid status` says which: try again when they have")]
+    Busy,
+    /// It has grown, and can't be served as it is.
+    #[error("the array has grown; serve it again")]
+    Engine {
+        /// Why not.
+        source: EngineError,
+    },
     /// No array has this geometry.
     #[error(transparent)]
     Geometry(#[from] GeometryError),
@@ -116,6 +126,17 @@ pub enum GrowError {
     Member(#[from] Error),
 }
 
+/// An array that has grown.
+#[derive(Debug)]
+struct Grown {
+    geometry: Geometry,
+    record: Record,
+    /// The write-intent bitmap.
+    bitmap: Option<Bitmap>,
+    /// The regions that are not blank.
+    map: Bitmap,
+}
+
 /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks.
 /// `sizes` are those of the members now, by slot. What is new is blank, but for what is zeroed of less than a region
 /// and of the room for checksums.
@@ -131,7 +152,63 @@ pub fn grow<D: Disk>(
     used: Option<Bytes>,
 ) -> Result<Assembled<D>, GrowError> {
     assert_eq!(assembled.access, Access::ReadWrite, "growing writes superblocks");
-    let Assembled { geometry, record, mut disk, .. } = assembled;
+    let Assembled { geometry, record, mut disk, blank, generation, .. } = assembled;
+    let grown = enlarge(&mut disk, &geometry, record, blank.as_ref(), sizes, used)?;
+    let Grown { geometry, mut record, bitmap, map } = grown;
+    record.renew(generation);
+    Ok(Assembled { geometry, record, disk, bitmap, blank: Some(map), ..assembled })
+}
+
+/// The same of an array whose engine was closed a moment ago, and has nothing to do. It goes on with the larger array,
+/// without cache, deadlines and limits. `generation` is a new number for the log, which nobody can guess.
+///
+/// # Errors
+/// As [`grow`]. The engine is as it was then, unless a member has failed: of [`GrowError::Member`] on it must not be
+/// used any more. [`GrowError::Busy`].
+pub fn grow_served<D: Disk, T>(
+    engine: &mut Engine<D, T>,
+    sizes: &[Option<Bytes>],
+    used: Option<Bytes>,
+    generation: Uuid,
+) -> Result<(), GrowError> {
+    if !engine.is_idle() {
+        return Err(GrowError::Busy);
+    }
+    let (geometry, Kept { record, bad_blocks, blank }) = (engine.geometry().clone(), engine.kept());
+    let Grown { geometry, mut record, bitmap, map } =
+        enlarge(engine.disk_mut(), &geometry, record, blank.as_ref(), sizes, used)?;
+    record.renew(generation);
+    let kept = Kept { record, bad_blocks, blank: Some(map) };
+    engine.restart(geometry, kept, bitmap).map_err(|source| GrowError::Engine { source })
+}
+
+/// What a served array would become that grows so.
+///
+/// # Errors
+/// As [`grow`] before anything is written, but that it may be unclean.
+pub fn check_growth<D: Disk, T>(
+    engine: &Engine<D, T>,
+    sizes: &[Option<Bytes>],
+    used: Option<Bytes>,
+) -> Result<Geometry, GrowError> {
+    let Kept { record, blank, .. } = engine.kept();
+    if !record.lost().is_empty() {
+        return Err(GrowError::NotWhole { missing: record.lost() });
+    }
+    let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
+    let grown = target(engine.geometry(), &mut superblocks, sizes, used)?;
+    grown_map(blank.as_ref(), engine.geometry(), &grown).map(|_| grown)
+}
+
+/// Carries it out on the members.
+fn enlarge(
+    disk: &mut impl Disk,
+    geometry: &Geometry,
+    record: Record,
+    blank: Option<&Bitmap>,
+    sizes: &[Option<Bytes>],
+    used: Option<Bytes>,
+) -> Result<Grown, GrowError> {
     if !record.lost().is_empty() {
         return Err(GrowError::NotWhole { missing: record.lost() });
     }
@@ -141,8 +218,8 @@ pub fn grow<D: Disk>(
     }
     let mut superblocks: Vec<Superblock> = record.into_superblocks().into_iter().flatten().collect();
     let sums: Vec<Area> = superblocks.iter().map(|superblock| superblock.areas.sums).collect();
-    let grown = target(&geometry, &mut superblocks, sizes, used)?;
-    let map = grown_map(assembled.blank.as_ref(), &geometry, &grown)?;
+    let grown = target(geometry, &mut superblocks, sizes, used)?;
+    let map = grown_map(blank, geometry, &grown)?;
     // The second round from here.
     let since = Epoch(superblocks[0].epoch.0 + 2);
     let new = Blank { since, shift: map.regions().shift(), allocation: Allocation::default() };
@@ -155,17 +232,17 @@ pub fn grow<D: Disk>(
         after.check().map_err(|source| GrowError::Unfit { member, source })?;
     }
     // From here on the copy at the tail is at the member's new end. The array is still as large as it was.
-    round(&mut disk, &mut superblocks)?;
+    round(disk, &mut superblocks)?;
     let areas = superblocks.iter().zip(sums).flat_map(|(superblock, sums)| {
         let more = Area {
             offset: Bytes(sums.offset.0 + sums.size.0),
             size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
         };
-        let unused = unused(&geometry, &grown, map.regions(), superblock).into_iter();
+        let unused = unused(geometry, &grown, map.regions(), superblock).into_iter();
         unused.chain([more]).map(|area| (superblock.slot, area))
     });
     for (member, area) in areas.collect::<Vec<(MemberIndex, Area)>>() {
-        zero(&mut disk, member, area)?;
+        zero(disk, member, area)?;
     }
     let regions = Regions::new(&grown);
     let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
@@ -175,22 +252,21 @@ pub fn grow<D: Disk>(
             let seal = own.seal().expect("the array has a bitmap");
             bitmap_writes(own.slot, own.areas.bitmap.offset, seal, bitmap)
         };
-        perform(&mut disk, superblocks.iter().flat_map(writes))?;
+        perform(disk, superblocks.iter().flat_map(writes))?;
     }
     // Where there was one, it is the same map, as large as the array was.
     let maps = superblocks.iter().map(|own| (own, grown_superblock(own, &grown, blank)));
     let maps = maps.filter_map(|(own, after)| Some((own, after.blank_map()?.0)));
     let writes = maps.flat_map(|(own, seal)| bitmap_writes(own.slot, own.areas.blank_map(), seal, &map));
-    perform(&mut disk, writes.filter(|_| !planted!(GrownMapUnmade)))?;
+    perform(disk, writes.filter(|_| !planted!(GrownMapUnmade)))?;
     // Zeros and bitmaps are durable before a member says that the array has them.
     if !planted!(GrownUnflushed) {
-        perform(&mut disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
+        perform(disk, superblocks.iter().map(|superblock| flush(superblock.slot)))?;
     }
     superblocks.iter_mut().for_each(|superblock| *superblock = grown_superblock(superblock, &grown, blank));
-    round(&mut disk, &mut superblocks)?;
-    let mut record = Record::new(superblocks.into_iter().map(Some).collect());
-    record.renew(assembled.generation);
-    Ok(Assembled { geometry: grown, record, disk, bitmap, blank: Some(map), ..assembled })
+    round(disk, &mut superblocks)?;
+    let record = Record::new(superblocks.into_iter().map(Some).collect());
+    Ok(Grown { geometry: grown, record, bitmap, map })
 }
 
 /// What a member says of the array when it has grown.

@@ -78,6 +78,11 @@ impl Blanks {
         *self.map.borrow_mut() = Some(map);
     }
 
+    /// The regions that are not blank, where any are.
+    pub(super) fn map(&self) -> Option<Bitmap> {
+        self.map.borrow().as_ref().map(|map| map.made.clone())
+    }
+
     /// Whether any region is blank.
     pub(super) fn has_any(&self) -> bool {
         self.map.borrow().is_some()

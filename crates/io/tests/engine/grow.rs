@@ -8,6 +8,8 @@ use uraid_io::engine::{Command, Engine};
 use uraid_io::format::superblock::{Areas, Consistency};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors};
 
+use uuid::Uuid;
+
 use crate::blank::initialise;
 use crate::recovery::{Members, assembled, superblock};
 use crate::support::watch::Watch;
@@ -265,4 +267,59 @@ fn what_can_not_grow_stays_as_it_is() {
     let dirty: Members = images(&engine);
     let (grown, _) = grow(&dirty, None, usize::MAX, &mut random);
     assert!(matches!(grown, Err(GrowError::Dirty)), "{grown:?}");
+}
+
+/// An array that is served pauses, grows, and goes on: its content is there, what is new is zeros and can be written, and
+/// after a crash all of that is so.
+#[test]
+fn an_array_grows_while_it_is_served() {
+    for shape in cases() {
+        let context = format!("{shape:?}");
+        let (members, content) = enlarged(shape);
+        let mut engine: Engine<MemDisk, u64> =
+            assembled(MemDisk::new(members.clone(), Order::Fifo), &members).into_engine().expect("an engine");
+        let before = engine.geometry().capacity();
+        let mut content = content;
+        let new = noise(77, 8);
+        on(&mut engine, Command::Write { lba: Lba(8), buf: buf(&new), fua: false });
+        content[8 * SECTOR..][..new.len()].copy_from_slice(&new);
+        let sizes = sizes(&members);
+        let foreseen = array::check_growth(&engine, &sizes, None).expect("it can grow");
+        let early = array::grow_served(&mut engine, &sizes, None, Uuid::from_u128(5));
+        assert!(matches!(early, Err(GrowError::Dirty)), "{context}: {early:?}");
+        on(&mut engine, Command::Close);
+        let written = engine.counters().total().written_bytes;
+        array::grow_served(&mut engine, &sizes, None, Uuid::from_u128(5)).expect("grown");
+        assert_eq!(engine.counters().total().written_bytes, written, "{context}: what was counted stays");
+        let capacity = engine.geometry().capacity();
+        assert!(capacity > before && capacity == foreseen.capacity(), "{context}");
+        content.resize(size(capacity.bytes()), 0);
+        for (lba, seed) in [(16, 78), (capacity.0 - 8, 79)] {
+            let new = noise(seed, 8);
+            on(&mut engine, Command::Write { lba: Lba(lba), buf: buf(&new), fua: true });
+            content[size(Bytes(lba * 512))..][..new.len()].copy_from_slice(&new);
+        }
+        let read = Command::Read { lba: Lba(0), buf: Buf::zeroed(capacity.bytes()) };
+        assert!(on(&mut engine, read).expect("its buffer").as_ref() == content, "{context}");
+        let again = array::check_growth(&engine, &sizes, None);
+        assert!(matches!(again, Err(GrowError::Nothing { .. })), "{context}: {again:?}");
+        // The power goes.
+        let left: Members =
+            (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let opened = assembled(MemDisk::new(left.clone(), Order::Fifo), &left);
+        let opened = if opened.needs_recovery() { array::recover(opened, |_| ()).expect("recovered") } else { opened };
+        let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
+        let read = Command::Read { lba: Lba(0), buf: Buf::zeroed(capacity.bytes()) };
+        assert!(on(&mut engine, read).expect("its buffer").as_ref() == content, "{context}: after a crash");
+    }
+}
+
+/// Has an engine do something; what it replies.
+fn on(engine: &mut Engine<MemDisk, u64>, command: Command) -> Option<Buf> {
+    let mut replies = Vec::new();
+    engine.submit(0, command);
+    while replies.is_empty() || engine.in_flight() > 0 {
+        engine.turn(&mut replies).expect("memory does not break");
+    }
+    replies.remove(0).result.expect("done")
 }

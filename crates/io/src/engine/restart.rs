@@ -1,0 +1,103 @@
+//! Putting an engine's parts together anew, when its array has become another one: it is larger. The disk stays, and so
+//! does what was counted.
+
+use std::rc::Rc;
+
+use uraid_layout::Geometry;
+
+use super::core::Core;
+use super::error::EngineError;
+use super::executor::{Desk, Executor};
+use super::ops::initialise;
+use super::parts::Parts;
+use super::record::Record;
+use super::tasks::Tasks;
+use super::transfer::Workspace;
+use super::work::{Work, perform};
+use super::Engine;
+use crate::disk::Disk;
+use crate::format::badblocks::BadBlocks;
+use crate::format::bitmap::Bitmap;
+use crate::format::superblock::Superblock;
+
+/// What an array has beside its content.
+#[derive(Debug)]
+pub(crate) struct Kept {
+    /// What is on record.
+    pub(crate) record: Record,
+    /// What the members lack, by slot.
+    pub(crate) bad_blocks: Vec<BadBlocks>,
+    /// The regions that are not blank, where any are.
+    pub(crate) blank: Option<Bitmap>,
+}
+
+impl<D: Disk, T> Engine<D, T> {
+    /// Whether nothing is under way, nor anything that was given up.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.in_flight() == 0 && !self.has_replies() && self.disk.in_flight() == 0
+    }
+
+    /// What the array has: as the members have it when the engine was closed, and nothing was written since.
+    pub(crate) fn kept(&self) -> Kept {
+        let parts = &self.core.parts;
+        let superblocks: Vec<Option<Superblock>> =
+            parts.members.record().superblocks().map(|own| own.cloned()).collect();
+        let list = |member| parts.bad.of(member).map(|list| list.clone()).unwrap_or_default();
+        let bad_blocks = parts.geometry().all_members().iter().map(list).collect();
+        Kept { record: Record::new(superblocks), bad_blocks, blank: parts.blanks.map() }
+    }
+
+    /// Goes on with another array, whose members are those that the disk has. `intent` is what
+    /// [`Engine::with_intent`] takes.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    ///
+    /// # Panics
+    /// When something is under way.
+    pub(crate) fn restart(
+        &mut self,
+        geometry: Geometry,
+        kept: Kept,
+        intent: Option<Bitmap>,
+    ) -> Result<(), EngineError> {
+        assert!(self.is_idle(), "an engine that begins anew is idle");
+        let Kept { record, bad_blocks, blank } = kept;
+        let (core, executor) = begin(geometry, record, false)?;
+        let parts = &core.parts;
+        parts.members.counters.replace(self.counters().clone());
+        intent.into_iter().for_each(|set| parts.intent.restart(set));
+        parts.bad.restart(bad_blocks);
+        blank.into_iter().for_each(|made| initialise::restart(parts, made));
+        parts.sweeps.turn_on();
+        (self.core, self.executor) = (core, executor);
+        Ok(())
+    }
+}
+
+/// What operations share, of an array that `record` describes, and those who carry them out.
+///
+/// # Errors
+/// As [`Engine::new`].
+pub(super) fn begin(
+    geometry: Geometry,
+    record: Record,
+    is_read_only: bool,
+) -> Result<(Rc<Core>, Executor<Work>), EngineError> {
+    let tasks = Rc::new(Tasks::default());
+    let core = Rc::new(Core::new(Parts::new(&tasks, geometry, record, is_read_only)?));
+    core.background.rebuild.restart(&core.parts);
+    let worker = Rc::clone(&core);
+    Ok((core, Executor::new(tasks, move |desk| serve(Rc::clone(&worker), desk))))
+}
+
+/// A worker: does one piece of work after another.
+async fn serve(core: Rc<Core>, desk: Rc<Desk<Work>>) {
+    let mut space = Workspace::default();
+    loop {
+        let work = desk.next().await;
+        perform(&core, &mut space, work).await;
+        // A worker without work holds no pages.
+        space.clear();
+    }
+}
