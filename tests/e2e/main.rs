@@ -13,6 +13,7 @@ mod create;
 mod degraded;
 mod docs;
 mod find;
+mod grow;
 mod harness;
 mod health;
 mod integrity;

@@ -47,6 +47,7 @@ mod stuck;
 mod sums;
 mod sweeper;
 mod tasks;
+mod tokens;
 mod transfer;
 mod troubles;
 mod work;
@@ -80,7 +81,7 @@ pub use crate::format::superblock::ScrubMode;
 use crate::array::Overlay;
 use crate::buf::Pool;
 use crate::cache::{Cache, TICK, Unwritten};
-use crate::disk::{Completion, Disk, DiskError};
+use crate::disk::{Completion, Disk};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
@@ -90,12 +91,12 @@ use background::sweep::Next;
 use change::Change;
 use core::Core;
 use executor::Executor;
-use operations::Caller;
 use ops::write::Request;
 use parts::Parts;
 use patience::Patience;
 use replies::Ticket;
 use sweeper::Kind;
+use tokens::Tokens;
 use transfer::Goal;
 use work::Work;
 
@@ -109,13 +110,6 @@ pub struct Engine<D, T> {
     completions: Vec<Completion>,
 }
 
-/// The callers' tokens, by ticket.
-#[derive(Debug)]
-struct Tokens<T> {
-    slots: Vec<Option<T>>,
-    free: Vec<Ticket>,
-}
-
 impl<D: Disk, T> Engine<D, T> {
     /// An engine for the members that `record` describes, at least as many of them present as the level needs. One that
     /// is read-only gives what can be had where fewer are.
@@ -124,7 +118,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
         let (core, executor) = restart::begin(geometry, record, is_read_only)?;
-        let tokens = Tokens { slots: Vec::new(), free: Vec::new() };
+        let tokens = Tokens::default();
         Ok(Self { disk, core, executor, patience: Patience::default(), tokens, completions: Vec::new() })
     }
 
@@ -133,7 +127,16 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Panics
     /// When commands were submitted already.
     #[must_use]
-    pub fn with_cache(self, mode: CacheMode, pool: Pool, size: Bytes) -> Self {
+    pub fn with_cache(mut self, mode: CacheMode, pool: Pool, size: Bytes) -> Self {
+        self.install_cache(mode, pool, size);
+        self
+    }
+
+    /// Gives the engine such a cache, which has none.
+    ///
+    /// # Panics
+    /// When commands are under way.
+    pub fn install_cache(&mut self, mode: CacheMode, pool: Pool, size: Bytes) {
         assert_eq!(self.in_flight(), 0, "a cache is there from the start");
         let parts = &self.core.parts;
         let mut cache = Cache::new(parts.geometry(), pool, size);
@@ -141,7 +144,6 @@ impl<D: Disk, T> Engine<D, T> {
             cache.limit_runs(log.stripes_max());
         }
         parts.writeback.install(cache, mode == CacheMode::WriteBack);
-        self
     }
 
     /// The engine of an array that is only read, with what its log has over what its members hold.
@@ -197,9 +199,17 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Panics
     /// When the engine has no cache.
     #[must_use]
-    pub fn with_read_ahead(self, largest: Bytes) -> Self {
-        self.core.ahead.install(&self.core.parts, largest);
+    pub fn with_read_ahead(mut self, largest: Bytes) -> Self {
+        self.install_read_ahead(largest);
         self
+    }
+
+    /// Begins such read-ahead.
+    ///
+    /// # Panics
+    /// As [`Engine::with_read_ahead`].
+    pub fn install_read_ahead(&mut self, largest: Bytes) {
+        self.core.ahead.install(&self.core.parts, largest);
     }
 
     /// Takes the engine apart when it has nothing left to do.
@@ -214,6 +224,36 @@ impl<D: Disk, T> Engine<D, T> {
         let core = Rc::into_inner(core).expect("workers are all that shares the core");
         let (geometry, record) = core.parts.members.into_parts();
         (disk, geometry, record)
+    }
+
+    /// Whether nothing is under way or about to be, nor anything that was given up.
+    pub(crate) fn is_idle(&self) -> bool {
+        let is_settled = self.core.parts.members.record().is_settled();
+        is_settled && self.in_flight() == 0 && !self.has_replies() && self.disk.in_flight() == 0
+    }
+
+    /// What the array has: as the members have it when the engine was closed, and nothing was written since.
+    pub(crate) fn kept(&self) -> Kept {
+        restart::kept(&self.core.parts)
+    }
+
+    /// Goes on with another array, whose members are those that the disk has. `intent` is what
+    /// [`Engine::with_intent`] takes.
+    ///
+    /// # Errors
+    /// As [`Engine::new`].
+    ///
+    /// # Panics
+    /// When something is under way.
+    pub(crate) fn restart(
+        &mut self,
+        geometry: Geometry,
+        kept: Kept,
+        intent: Option<Bitmap>,
+    ) -> Result<(), EngineError> {
+        assert!(self.is_idle(), "an engine that begins anew is idle");
+        (self.core, self.executor) = restart::anew(&self.core.parts, geometry, kept, intent)?;
+        Ok(())
     }
 
     /// Commands that have no reply yet, and destaging, read-ahead, healing and parts of a scrub under way.
@@ -415,12 +455,12 @@ impl<D: Disk, T> Engine<D, T> {
         let mut has_any = !self.completions.is_empty();
         for completion in self.completions.drain(..) {
             if let Some((caller, member, result)) = operations.ended(completion) {
-                ended(&self.core.parts, caller, member, &result);
+                self.core.parts.note_ended(caller, member, &result);
             }
         }
         while let Some((caller, member, result)) = operations.next_given_up() {
             has_any = true;
-            ended(&self.core.parts, caller, member, &result);
+            self.core.parts.note_ended(caller, member, &result);
         }
         has_any
     }
@@ -744,43 +784,8 @@ impl<D: Disk, T> Engine<D, T> {
     }
 }
 
-impl<T> Tokens<T> {
-    fn issue(&mut self, token: T) -> Ticket {
-        if let Some(ticket) = self.free.pop() {
-            self.slots[ticket.index()] = Some(token);
-            return ticket;
-        }
-        self.slots.push(Some(token));
-        Ticket(u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 commands at once"))
-    }
-
-    fn redeem(&mut self, ticket: Ticket) -> T {
-        self.free.push(ticket);
-        self.slots[ticket.index()].take().expect("a command has one reply")
-    }
-}
-
 impl<D: fmt::Debug, T> fmt::Debug for Engine<D, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("disk", &self.disk).field("core", &self.core).finish_non_exhaustive()
-    }
-}
-
-/// Tells whoever submitted an operation how it has ended.
-fn ended(parts: &Parts, caller: Caller, member: MemberIndex, result: &Result<(), DiskError>) {
-    let members = &parts.members;
-    members.note_result(member, result);
-    match caller {
-        Caller::Task(task) => {
-            if members.operations.call_ended(task, member, result, members.geometry.members()) {
-                members.note_written(member);
-            }
-        }
-        Caller::Flusher => parts.flusher.ended(members, member, result.is_err()),
-        Caller::Page(number) => {
-            let sums = parts.sums.as_ref().expect("pages are of checksums");
-            sums.ended(members, member, number, result.is_err());
-            parts.wake_repairs();
-        }
     }
 }

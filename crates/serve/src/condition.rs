@@ -141,7 +141,7 @@ impl Condition {
             })
         };
         let held_up = |work: Work, members: MemberSet, lost: MemberSet, stuck: Stuck| {
-            let geometry = &description.geometry;
+            let geometry = &*description.geometry.borrow();
             let unreadable = |(member, sector): (MemberIndex, uraid_layout::DiskSector)| Unreadable {
                 slot: member.0,
                 path: path(member),
@@ -163,7 +163,7 @@ impl Condition {
         let unwritten = |unwritten: Unwritten| protocol::Unwritten {
             bytes: unwritten.len.bytes().0,
             blocks: unwritten.ranges().map(blocks).collect(),
-            stripe_blocks: stripes(&description.geometry, unwritten.ranges()),
+            stripe_blocks: stripes(&description.geometry.borrow(), unwritten.ranges()),
             unreadable: named(unwritten.cause.unreadable),
             unwritable: named(unwritten.cause.unwritable),
         };
@@ -179,7 +179,7 @@ impl Condition {
             |(member, blocks): (MemberIndex, u64)| protocol::Lacking { slot: member.0, path: path(member), blocks };
         let state = self.state();
         let survives = |without: MemberSet| {
-            if state >= HealthState::Failing { 0 } else { survives(&description.geometry, without) }
+            if state >= HealthState::Failing { 0 } else { survives(&description.geometry.borrow(), without) }
         };
         Health {
             state,

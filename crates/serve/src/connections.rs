@@ -25,6 +25,7 @@ use uraid_nbd::{
 
 use crate::calls::{Call, Caller, Callers, Message, Queue, Report};
 use crate::commands::at_once;
+use crate::export_size::ExportSize;
 use crate::meter::{Meter, Request};
 use crate::recorder::Recorder;
 use crate::spin::Spinner;
@@ -33,6 +34,7 @@ use crate::spin::Spinner;
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
     pub(crate) info: ExportInfo,
+    pub(crate) size: ExportSize,
     /// For each thread.
     pub(crate) limits: Limits,
     /// Request memory that each thread keeps for reuse.
@@ -109,10 +111,11 @@ fn run(
     incoming: Incoming,
 ) -> Result<bool> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let Options { info, limits, kept, busy_poll, recorder } = options;
+    let Options { info, size, limits, kept, busy_poll, recorder } = options;
     let remote = Rc::new(Remote {
         thread,
         info,
+        size,
         pool: Pool::new(kept),
         calls,
         outgoing: RefCell::default(),
@@ -137,6 +140,7 @@ fn run(
 struct Remote {
     thread: usize,
     info: ExportInfo,
+    size: ExportSize,
     pool: Pool,
     calls: Arc<Queue<Call>>,
     /// What is to be sent to the engine.
@@ -208,7 +212,7 @@ impl Export for Remote {
     type Buffer = Buf;
 
     fn info(&self) -> ExportInfo {
-        self.info.clone()
+        self.size.of(&self.info)
     }
 
     fn buffer(&self, length_bytes: u32) -> Option<Buf> {

@@ -148,6 +148,13 @@ impl<D: LiveDisk> Control<D> {
             Request::Replace { member, path, force, size_bytes } => {
                 self.changes.replace(&member, path, force, size_bytes).await.map(Answer::Replaced)
             }
+            Request::Grow { member_bytes } => {
+                let grown = self.changes.grow(member_bytes.map(Bytes)).await.map(Answer::Grown)?;
+                let Limits { rebuild_bytes_per_second, scrub_bytes_per_second } = self.limits.get();
+                self.limit_rebuilds(rebuild_bytes_per_second.map(Bytes));
+                self.limit_scrubs(scrub_bytes_per_second.map(Bytes));
+                Ok(grown)
+            }
             Request::RebuildLimit { bytes_per_second } => {
                 self.limit_rebuilds(limit(bytes_per_second)?);
                 Ok(Answer::Done {})
@@ -178,7 +185,7 @@ impl<D: LiveDisk> Control<D> {
         let snapshot = Snapshot::take(&self.reactor).await.context("stop it with --force all the same")?;
         let unwritten_bytes = snapshot.cache.map_or(0, |fill| fill.used.0);
         let condition = deleted.map_or(snapshot.condition, |deleted| Condition { deleted, ..snapshot.condition });
-        match condition.loss(&self.description.geometry, unwritten_bytes) {
+        match condition.loss(&self.description.geometry.borrow(), unwritten_bytes) {
             None => Ok(()),
             Some(loss) => bail!("{loss}; to stop it all the same and lose that, use --force"),
         }

@@ -22,9 +22,9 @@ pub(crate) struct Description {
     pub(crate) level: &'static str,
     pub(crate) layout: &'static str,
     pub(crate) created: UnixSeconds,
-    pub(crate) size: Bytes,
     pub(crate) chunk: Bytes,
-    pub(crate) geometry: Geometry,
+    /// As it is until the array grows.
+    pub(crate) geometry: RefCell<Geometry>,
     /// The URI that clients connect to.
     pub(crate) uri: String,
     /// The configuration file, if there is one.
@@ -76,9 +76,8 @@ impl Description {
             level: level_name(level),
             layout: layout_name(level),
             created: array.superblock.created,
-            size: array.geometry.capacity().bytes(),
             chunk: array.geometry.chunk().bytes(),
-            geometry: array.geometry.clone(),
+            geometry: RefCell::new(array.geometry.clone()),
             uri,
             config: None,
             is_read_only,
@@ -87,6 +86,11 @@ impl Description {
             members: RefCell::new(members.collect()),
             spares: RefCell::new(spares),
         }
+    }
+
+    /// What the array holds.
+    pub(crate) fn size(&self) -> Bytes {
+        self.geometry.borrow().capacity().bytes()
     }
 
     /// The array's name, or its UUID if it has none.

@@ -15,6 +15,7 @@ mod control;
 mod description;
 mod disk;
 mod events;
+mod export_size;
 pub mod health;
 mod lacking;
 pub mod logging;

@@ -86,7 +86,7 @@ fn array(text: &mut Text, snapshot: &Snapshot, description: &Description) {
     let uuid = description.uuid.to_string();
     let labels = [("uuid", uuid.as_str()), ("name", &description.name), ("level", description.level)];
     text.gauge("uraid_array_info", "Always 1; the labels identify the array.").sample(&labels, 1);
-    text.gauge("uraid_array_size_bytes", "Usable size of the array.").sample(&[], description.size);
+    text.gauge("uraid_array_size_bytes", "Usable size of the array.").sample(&[], description.size());
     text.gauge("uraid_array_members", "Slots for members.").sample(&[], description.members.borrow().len());
     text.gauge("uraid_array_members_missing", "Slots whose member is missing or has failed.")
         .sample(&[], snapshot.condition.missing.len());

@@ -59,6 +59,12 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
+    /// Use the room of members that were enlarged: [`Grown`].
+    Grow {
+        /// Data area of each member; absent: all that the smallest member has room for.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        member_bytes: Option<u64>,
+    },
     /// Limit the rate of rebuilds and copies to each member.
     RebuildLimit { bytes_per_second: Option<u64> },
     /// Compare the members' content: [`Scrub`].
@@ -112,6 +118,7 @@ pub(crate) enum Answer {
     ScrubReport(ScrubReport),
     Added(Added),
     Replaced(Replaced),
+    Grown(Grown),
     Stopped(Stopped),
     Recording(Recording),
     Recorded(Recorded),
@@ -214,6 +221,14 @@ pub struct Limits {
 pub struct Added {
     pub slot: Option<u8>,
     pub uuid: Option<Uuid>,
+}
+
+/// An array that has grown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Grown {
+    /// What it held before, and holds now.
+    pub size_bytes_before: u64,
+    pub size_bytes: u64,
 }
 
 /// A file or device that takes the place of a failing member.

@@ -7,6 +7,7 @@
 
 pub(crate) mod deleted;
 mod disowning;
+pub(crate) mod grow;
 pub(crate) mod laggards;
 pub(crate) mod members;
 mod reports;
@@ -37,6 +38,7 @@ use crate::commands::{at_once, for_engine, nbd_error};
 use crate::condition::{Condition, LastResort};
 use crate::disk::LiveDisk;
 use crate::events::Watcher;
+use crate::export_size::ExportSize;
 use crate::meter::{Meter, Request};
 use crate::patience::{FORGIVEN_AFTER, Patience};
 use crate::recorder::Recorder;
@@ -86,6 +88,8 @@ pub(crate) struct Reactor<D> {
     engine: RefCell<Engine<D, Token>>,
     replies: RefCell<Vec<engine::Reply<Token>>>,
     info: ExportInfo,
+    size: ExportSize,
+    caching: Option<Caching>,
     pool: Pool,
     spinner: Spinner,
     /// A member is in the seat, but its copy has not begun yet.
@@ -125,6 +129,7 @@ impl<D: LiveDisk> Reactor<D> {
     pub(crate) fn new(
         mut engine: Engine<D, Token>,
         info: ExportInfo,
+        size: ExportSize,
         settings: Settings,
         callers: Option<Callers>,
         recorder: Arc<Recorder>,
@@ -139,6 +144,8 @@ impl<D: LiveDisk> Reactor<D> {
             engine: RefCell::new(engine),
             replies: RefCell::default(),
             info,
+            size,
+            caching: settings.caching,
             pool,
             spinner: Spinner::new(settings.busy_poll),
             begins_replacing: Cell::new(false),
@@ -280,33 +287,33 @@ impl<D: LiveDisk> Reactor<D> {
     /// Flushes and marks the members clean. Blocks. Nothing else may run meanwhile. Members that do not answer are
     /// given up on the way; a hanging member that the array can't do without ends the attempt.
     pub(crate) fn close(&self) -> Result<()> {
-        let closed = self.wind_up();
+        let mut replies = Vec::new();
+        let closed = self.wind_up(&mut self.engine.borrow_mut(), &mut replies);
+        replies.into_iter().for_each(|reply| self.answer(reply));
         // The paths of members that failed meanwhile are still known here.
         self.note_condition();
         closed
     }
 
-    fn wind_up(&self) -> Result<()> {
-        let mut engine = self.engine.borrow_mut();
-        let mut replies = Vec::new();
+    /// Writes out all that is in memory, and marks the members clean; `replies` gets what clients are told meanwhile.
+    fn wind_up(&self, engine: &mut Engine<D, Token>, replies: &mut Vec<engine::Reply<Token>>) -> Result<()> {
         engine.wind_down();
-        let mut clock = StopClock::new(&engine);
+        let mut clock = StopClock::new(engine);
         // Operations that clients left behind still run to completion.
         while engine.in_flight() > 0 {
-            engine.turn(&mut replies)?;
+            engine.turn(replies)?;
             if engine.in_flight() > 0 {
-                clock.wait(&mut engine)?;
+                clock.wait(engine)?;
             }
         }
         engine.submit(Token::Close, engine::Command::Close);
         loop {
-            engine.turn(&mut replies)?;
-            let reply = replies.drain(..).find(|reply| matches!(reply.token, Token::Close));
-            if let Some(reply) = reply {
-                reply.result?;
+            engine.turn(replies)?;
+            if let Some(index) = replies.iter().position(|reply| matches!(reply.token, Token::Close)) {
+                replies.remove(index).result?;
                 return Ok(());
             }
-            clock.wait(&mut engine)?;
+            clock.wait(engine)?;
         }
     }
 
@@ -457,7 +464,7 @@ impl<D: LiveDisk> Export for Reactor<D> {
     type Buffer = Buf;
 
     fn info(&self) -> ExportInfo {
-        self.info.clone()
+        self.size.of(&self.info)
     }
 
     fn buffer(&self, length_bytes: u32) -> Option<Buf> {

@@ -10,6 +10,7 @@ use uraid_nbd::{Connections, ExportInfo, Listener, Server};
 
 use crate::connections::{self, ConnectionThreads, warn_unless};
 use crate::disk::LiveDisk;
+use crate::export_size::ExportSize;
 use crate::reactor::{KEPT, Reactor, Settings};
 use crate::recorder::Recorder;
 
@@ -24,20 +25,22 @@ pub(crate) enum Service<D: LiveDisk> {
 impl<D: LiveDisk> Service<D> {
     /// Starts so many connection threads; none of them serves clients before [`Service::serve`].
     pub(crate) fn start(array: Array<D>, info: &ExportInfo, settings: Settings, threads: u8) -> Result<Self> {
+        let size = ExportSize::new(info);
         if threads > 0 {
             let recorder = Arc::<Recorder>::default();
             let options = connections::Options {
                 info: info.clone(),
+                size: size.clone(),
                 limits: settings.limits(threads),
                 kept: Bytes(KEPT.0 / u64::from(threads)),
                 busy_poll: settings.busy_poll,
                 recorder: Arc::clone(&recorder),
             };
             let (threads, callers) = ConnectionThreads::start(threads.into(), &options)?;
-            let reactor = Reactor::new(array.into_engine()?, info.clone(), settings, Some(callers), recorder);
+            let reactor = Reactor::new(array.into_engine()?, info.clone(), size, settings, Some(callers), recorder);
             return Ok(Self::Beside(Rc::new(reactor), threads));
         }
-        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), settings, None, Arc::default()));
+        let reactor = Rc::new(Reactor::new(array.into_engine()?, info.clone(), size, settings, None, Arc::default()));
         let server = Server::new(Rc::clone(&reactor), settings.limits(1))?;
         reactor.count_request_memory(server.request_memory());
         Ok(Self::Alone(reactor, server))

@@ -20,6 +20,7 @@ use super::locks::Locks;
 use super::log::Log;
 use super::members::Members;
 use super::memory::{Memory, ZEROES_BYTES};
+use super::operations::Caller;
 use super::record::Record;
 use super::replies::Replies;
 use super::shares::Shares;
@@ -29,6 +30,7 @@ use super::tasks::{Tasks, Waiters};
 use super::writeback::WriteBack;
 use crate::array::Overlay;
 use crate::buf::Buf;
+use crate::disk::DiskError;
 use crate::format::superblock::Consistency;
 
 /// Buckets of the lock table: more than the stripes that a full queue of small writes holds.
@@ -115,6 +117,25 @@ impl Parts {
             sweeps: Sweeps::new(),
             repairs,
         })
+    }
+
+    /// Tells whoever submitted an operation how it has ended.
+    pub(super) fn note_ended(&self, caller: Caller, member: MemberIndex, result: &Result<(), DiskError>) {
+        let members = &self.members;
+        members.note_result(member, result);
+        match caller {
+            Caller::Task(task) => {
+                if members.operations.call_ended(task, member, result, members.geometry.members()) {
+                    members.note_written(member);
+                }
+            }
+            Caller::Flusher => self.flusher.ended(members, member, result.is_err()),
+            Caller::Page(number) => {
+                let sums = self.sums.as_ref().expect("pages are of checksums");
+                sums.ended(members, member, number, result.is_err());
+                self.wake_repairs();
+            }
+        }
     }
 
     pub(super) fn geometry(&self) -> &Geometry {

@@ -3,7 +3,7 @@
 
 use std::rc::Rc;
 
-use uraid_layout::Geometry;
+use uraid_layout::{Geometry, MemberIndex};
 
 use super::core::Core;
 use super::error::EngineError;
@@ -14,8 +14,6 @@ use super::record::Record;
 use super::tasks::Tasks;
 use super::transfer::Workspace;
 use super::work::{Work, perform};
-use super::Engine;
-use crate::disk::Disk;
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::Superblock;
@@ -31,54 +29,42 @@ pub(crate) struct Kept {
     pub(crate) blank: Option<Bitmap>,
 }
 
-impl<D: Disk, T> Engine<D, T> {
-    /// Whether nothing is under way, nor anything that was given up.
-    pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight() == 0 && !self.has_replies() && self.disk.in_flight() == 0
-    }
+/// What an array has whose engine has nothing to do.
+pub(super) fn kept(parts: &Parts) -> Kept {
+    let (record, present) = (parts.members.record(), parts.geometry().all_members().minus(parts.members.missing()));
+    // Those of members that are not there are as they were.
+    let own = |(slot, own): (u8, Option<&Superblock>)| own.filter(|_| present.contains(MemberIndex(slot))).cloned();
+    let superblocks = (0u8..).zip(record.superblocks()).map(own).collect();
+    let list = |member| parts.bad.of(member).map(|list| list.clone()).unwrap_or_default();
+    let bad_blocks = parts.geometry().all_members().iter().map(list).collect();
+    Kept { record: Record::new(superblocks), bad_blocks, blank: parts.blanks.map() }
+}
 
-    /// What the array has: as the members have it when the engine was closed, and nothing was written since.
-    pub(crate) fn kept(&self) -> Kept {
-        let parts = &self.core.parts;
-        let superblocks: Vec<Option<Superblock>> =
-            parts.members.record().superblocks().map(|own| own.cloned()).collect();
-        let list = |member| parts.bad.of(member).map(|list| list.clone()).unwrap_or_default();
-        let bad_blocks = parts.geometry().all_members().iter().map(list).collect();
-        Kept { record: Record::new(superblocks), bad_blocks, blank: parts.blanks.map() }
-    }
-
-    /// Goes on with another array, whose members are those that the disk has. `intent` is what
-    /// [`Engine::with_intent`] takes.
-    ///
-    /// # Errors
-    /// As [`Engine::new`].
-    ///
-    /// # Panics
-    /// When something is under way.
-    pub(crate) fn restart(
-        &mut self,
-        geometry: Geometry,
-        kept: Kept,
-        intent: Option<Bitmap>,
-    ) -> Result<(), EngineError> {
-        assert!(self.is_idle(), "an engine that begins anew is idle");
-        let Kept { record, bad_blocks, blank } = kept;
-        let (core, executor) = begin(geometry, record, false)?;
-        let parts = &core.parts;
-        parts.members.counters.replace(self.counters().clone());
-        intent.into_iter().for_each(|set| parts.intent.restart(set));
-        parts.bad.restart(bad_blocks);
-        blank.into_iter().for_each(|made| initialise::restart(parts, made));
-        parts.sweeps.turn_on();
-        (self.core, self.executor) = (core, executor);
-        Ok(())
-    }
+/// As [`begin`], of an array that was another one `before`, with all that it has.
+///
+/// # Errors
+/// As [`begin`].
+pub(super) fn anew(
+    before: &Parts,
+    geometry: Geometry,
+    kept: Kept,
+    intent: Option<Bitmap>,
+) -> Result<(Rc<Core>, Executor<Work>), EngineError> {
+    let Kept { record, bad_blocks, blank } = kept;
+    let (core, executor) = begin(geometry, record, false)?;
+    let parts = &core.parts;
+    parts.members.counters.replace(before.members.counters.borrow().clone());
+    intent.into_iter().for_each(|set| parts.intent.restart(set));
+    parts.bad.restart(bad_blocks);
+    blank.into_iter().for_each(|made| initialise::restart(parts, made));
+    parts.sweeps.turn_on();
+    Ok((core, executor))
 }
 
 /// What operations share, of an array that `record` describes, and those who carry them out.
 ///
 /// # Errors
-/// As [`Engine::new`].
+/// As [`Engine::new`](super::Engine::new).
 pub(super) fn begin(
     geometry: Geometry,
     record: Record,

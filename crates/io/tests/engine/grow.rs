@@ -269,8 +269,8 @@ fn what_can_not_grow_stays_as_it_is() {
     assert!(matches!(grown, Err(GrowError::Dirty)), "{grown:?}");
 }
 
-/// An array that is served pauses, grows, and goes on: its content is there, what is new is zeros and can be written, and
-/// after a crash all of that is so.
+/// An array that is served pauses, grows, and goes on: its content is there, what is new is zeros and can be written,
+/// and after a crash all of that is so.
 #[test]
 fn an_array_grows_while_it_is_served() {
     for shape in cases() {
@@ -312,6 +312,27 @@ fn an_array_grows_while_it_is_served() {
         let read = Command::Read { lba: Lba(0), buf: Buf::zeroed(capacity.bytes()) };
         assert!(on(&mut engine, read).expect("its buffer").as_ref() == content, "{context}: after a crash");
     }
+}
+
+/// Nothing is written of an array that lacks a member, or in which one is being rebuilt.
+#[test]
+fn an_array_that_is_not_whole_does_not_grow_while_it_is_served() {
+    let shape = Shape { consistency: Consistency::Log, ..small(RAID5, 3) };
+    let (members, content) = enlarged(shape);
+    let mut engine: Engine<MemDisk, u64> =
+        assembled(MemDisk::new(members.clone(), Order::Fifo), &members).into_engine().expect("an engine");
+    on(&mut engine, Command::Fail { member: MemberIndex(0) });
+    on(&mut engine, Command::Close);
+    let written = engine.disk().member(MemberIndex(1)).expect("present").to_vec();
+    for grown in [
+        array::check_growth(&engine, &sizes(&members), None).map(drop),
+        array::grow_served(&mut engine, &sizes(&members), None, Uuid::from_u128(5)),
+    ] {
+        assert!(matches!(grown, Err(GrowError::NotWhole { missing }) if missing.contains(MemberIndex(0))), "{grown:?}");
+    }
+    assert!(engine.disk().member(MemberIndex(1)) == Some(&written), "nothing is written");
+    let read = Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(content.len() as u64)) };
+    assert!(on(&mut engine, read).expect("its buffer").as_ref() == content, "it goes on");
 }
 
 /// Has an engine do something; what it replies.

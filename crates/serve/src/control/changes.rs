@@ -14,8 +14,9 @@ use uraid_layout::{Bytes, MemberIndex};
 use super::spares::Spares;
 use crate::description::Description;
 use crate::disk::LiveDisk;
-use crate::protocol::{Added, Replaced};
+use crate::protocol::{Added, Grown, Replaced};
 use crate::reactor::Reactor;
+use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
 
 /// Changes of an array's members that administrators ask for.
@@ -72,6 +73,17 @@ impl<D: LiveDisk> Changes<D> {
             .with_context(|| format!("{} can't take the place of {name}", path.display()))
             .map_err(with_owner)?;
         Ok(Replaced { slot: slot.0, uuid, rebuilding: false })
+    }
+
+    /// Has the array use the room of members that were enlarged.
+    pub(super) async fn grow(&self, used: Option<Bytes>) -> Result<Grown> {
+        let _alone = self.members.change().await;
+        let before = self.description.size().0;
+        let geometry = grow(&self.reactor, used).await?;
+        self.description.geometry.replace(geometry);
+        let size_bytes = self.description.size().0;
+        tracing::info!(before, now = size_bytes, "the array has grown");
+        Ok(Grown { size_bytes_before: before, size_bytes })
     }
 
     /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.

@@ -85,7 +85,10 @@ impl<D: LiveDisk> Spares<D> {
     pub(super) async fn add(&self, path: PathBuf, options: JoinOptions) -> Result<Added> {
         ensure!(!self.description.is_read_only, "the array is open for reading only");
         self.members.ensure_can_join()?;
-        ensure!(self.description.geometry.tolerance() > 0, "the array survives no failure, so it can't use a spare");
+        ensure!(
+            self.description.geometry.borrow().tolerance() > 0,
+            "the array survives no failure, so it can't use a spare"
+        );
         if self.description.spares.borrow().iter().any(|spare| spare.path == path && !spare.is_given_up) {
             bail!("it is a spare already");
         }

@@ -26,7 +26,7 @@ pub(super) fn status(
     clients: usize,
     uptime: Duration,
 ) -> Status {
-    let Description { name, uuid, level, layout, size, chunk, uri, config, is_read_only, connection_threads, .. } =
+    let Description { name, uuid, level, layout, chunk, uri, config, is_read_only, connection_threads, .. } =
         description;
     let bytes = |fill: Option<uraid_io::engine::Fill>| {
         fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
@@ -37,7 +37,7 @@ pub(super) fn status(
         uuid: *uuid,
         level: (*level).to_owned(),
         layout: (*layout).to_owned(),
-        size_bytes: size.0,
+        size_bytes: description.size().0,
         chunk_bytes: chunk.0,
         uri: uri.clone(),
         config: config.as_ref().map(|path| path.display().to_string()),

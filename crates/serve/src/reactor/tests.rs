@@ -88,7 +88,9 @@ fn reactor() -> Reactor<InMemory> {
         patience,
         last_resort: LastResort::default(),
     };
-    Reactor::new(engine, ExportInfo::new(4 << 20), settings, None, Arc::default())
+    let info = ExportInfo::new(4 << 20);
+    let size = ExportSize::new(&info);
+    Reactor::new(engine, info, size, settings, None, Arc::default())
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! Growing the array while it is served. Clients wait while what is in memory is written out and the members'
+//! superblocks are written twice: for as long as a flush takes and some milliseconds. What is new becomes zeros
+//! afterwards.
+
+use std::sync::Arc;
+
+use anyhow::{Result, bail, ensure};
+use uraid_io::array::{GrowError, check_growth, grow_served};
+use uraid_io::engine::{Command, EngineError, Reply};
+use uraid_io::member::Member;
+use uraid_layout::{Bytes, Geometry};
+use uuid::Uuid;
+
+use super::{Caching, Reactor, Token};
+use crate::disk::LiveDisk;
+use crate::patience::Patience;
+
+/// Has the array use `used` bytes of each member, or all that the smallest has room for; the larger array. Whoever
+/// calls it has to set limits of rates again.
+///
+/// # Errors
+/// If the array can't grow now; it is served as it was then, unless a member fails while superblocks are written:
+/// then the server ends.
+pub(crate) async fn grow<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>) -> Result<Geometry> {
+    let sizes = sizes(reactor, used)?;
+    // So that there is little left to write out while clients wait.
+    reactor.administer(Command::Flush).await?;
+    let mut replies = Vec::new();
+    let grown = grow_at_once(reactor, &sizes, used, &mut replies);
+    replies.into_iter().for_each(|reply| reactor.answer(reply));
+    reactor.turn();
+    grown?;
+    let geometry = reactor.engine.borrow().geometry().clone();
+    reactor.size.set(geometry.capacity().bytes());
+    Ok(geometry)
+}
+
+/// Whether the array can grow; the members' sizes, by slot.
+fn sizes<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>) -> Result<Vec<Option<Bytes>>> {
+    let engine = reactor.engine.borrow();
+    engine.check_changes()?;
+    let is_changing = engine.replacement().is_some() || reactor.begins_replacing.get();
+    ensure!(!is_changing, "a member is being copied to another one: wait until that is done (uraid wait)");
+    let is_scrubbing = engine.scrub().is_some_and(|scrub| scrub.is_running);
+    ensure!(!is_scrubbing, "a scrub is running: wait for it, or stop it (uraid scrub stop)");
+    let slots = &engine.disk().members()[..engine.geometry().members()];
+    let size = |member: &Option<Arc<Member>>| member.as_ref().map(|member| member.measure()).transpose();
+    let sizes = slots.iter().map(size).collect::<Result<Vec<_>, _>>()?;
+    check_growth(&engine, &sizes, used)?;
+    Ok(sizes)
+}
+
+/// Nothing else may run meanwhile.
+fn grow_at_once<D: LiveDisk>(
+    reactor: &Reactor<D>,
+    sizes: &[Option<Bytes>],
+    used: Option<Bytes>,
+    replies: &mut Vec<Reply<Token>>,
+) -> Result<()> {
+    let mut engine = reactor.engine.borrow_mut();
+    reactor.wind_up(&mut engine, replies)?;
+    let (patience, mode) = (Patience::of(&*engine), engine.cache_mode());
+    match grow_served(&mut engine, sizes, used, Uuid::new_v4()) {
+        Ok(()) => {}
+        Err(GrowError::Member(source)) => {
+            fail(reactor, EngineError::Device(source));
+            bail!("a member failed meanwhile; the server ends: serve the array again");
+        }
+        Err(GrowError::Engine { source }) => {
+            fail(reactor, source);
+            bail!("it has grown, and the server ends: serve the array again");
+        }
+        Err(error) => return Err(error.into()),
+    }
+    if let (Some(Caching { size, read_ahead, .. }), Some(mode)) = (reactor.caching, mode) {
+        engine.install_cache(mode, reactor.pool.clone(), size);
+        engine.install_read_ahead(read_ahead);
+    }
+    patience.apply(&mut engine);
+    Ok(())
+}
+
+fn fail<D: LiveDisk>(reactor: &Reactor<D>, error: EngineError) {
+    reactor.failure.set(Some(error));
+    reactor.failed.notify_one();
+}

@@ -1,0 +1,85 @@
+//! Growing an array while it is served: clients go on, and those that connect afterwards see what is new.
+
+use std::fs::File;
+
+use uraid_tests::array::Array;
+use uraid_tests::image::{Random, assert_same, read_export};
+use uraid_tests::nbd::Client;
+use uraid_tests::server::Server;
+use uraid_tests::shape::{self, Shape};
+
+use crate::control::{ask, status};
+
+/// What members get: several regions of a map of blank regions of the smallest arrays.
+const MORE: u64 = 9 << 20;
+
+mod served {
+    uraid_tests::for_shapes!(super::grows_under_its_clients: raid0_of_4, raid1_of_2, raid10_of_5, raid5_of_3, rm2_of_6);
+}
+
+fn grows_under_its_clients(shape: &Shape) {
+    for (threads, cache) in [("0", "writeback"), ("2", "writeback"), ("0", "none")] {
+        let what = format!("{}, {threads} threads, cache {cache}", shape.name);
+        let array = Array::create(shape);
+        let server =
+            Server::start_members(&array, array.members(), &["--connection-threads", threads, "--cache", cache]);
+        let (mut random, mut model) = (Random::new(5), vec![0; array.expected_size()]);
+        let mut before = server.connect();
+        let old = model.len();
+        write_at_random(&mut before, &mut random, &mut model);
+        let refused = ask(&array, &["grow"]);
+        assert!(refused.code != Some(0) && refused.stderr.contains("enlarge all members first"), "{what}: {refused:?}");
+        for step in 1..3 {
+            enlarge(&array, MORE);
+            let printed = ask(&array, &["grow"]).success().text();
+            assert!(printed.starts_with("grew from "), "{what}: {printed}");
+            let size = usize::try_from(status(&array)["size_bytes"].as_u64().unwrap()).unwrap();
+            assert!(size > model.len(), "{what}: {size}");
+            // It knows the size that the array had.
+            write_at_random(&mut before, &mut random, &mut model[..old]);
+            model.resize(size, 0);
+            let mut after = server.connect();
+            write_at_random(&mut after, &mut random, &mut model);
+            assert_same(&read_export(server.uri()), &model, &format!("{what}, grown {step} times"));
+        }
+        let _ = ask(&array, &["wait"]).success();
+        before.flush();
+        server.kill();
+        let server = Server::start(&array);
+        assert_same(&read_export(server.uri()), &model, &format!("{what}, after a crash"));
+        let _ = server.stop();
+    }
+}
+
+/// What can't grow is served as it was.
+#[test]
+fn an_array_that_is_not_whole_does_not_grow() {
+    let array = Array::create(&shape::raid5_of_3());
+    let server = Server::start(&array);
+    let (mut random, mut model) = (Random::new(6), vec![0; array.expected_size()]);
+    let mut client = server.connect();
+    write_at_random(&mut client, &mut random, &mut model);
+    let _ = ask(&array, &["fail", "1"]).success();
+    enlarge(&array, MORE);
+    let refused = ask(&array, &["grow"]);
+    assert!(refused.stderr.contains("missing or not rebuilt"), "{refused:?}");
+    write_at_random(&mut client, &mut random, &mut model);
+    assert_same(&read_export(server.uri()), &model, "as it was");
+    let _ = server.stop();
+}
+
+fn enlarge(array: &Array, more: u64) {
+    for path in array.members() {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_len(file.metadata().unwrap().len() + more).unwrap();
+    }
+}
+
+fn write_at_random(client: &mut Client, random: &mut Random, model: &mut [u8]) {
+    for _ in 0..40 {
+        let (offset, length) = random.sectors(model.len(), 128 << 10);
+        let data = random.bytes(length);
+        client.write(offset, &data);
+        model[offset..offset + length].copy_from_slice(&data);
+    }
+}
