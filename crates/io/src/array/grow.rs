@@ -177,7 +177,9 @@ pub fn grow_served<D: Disk, T>(
     let (geometry, Kept { record, bad_blocks, blank }) = (engine.geometry().clone(), engine.kept());
     let Grown { geometry, mut record, bitmap, map } =
         enlarge(engine.disk_mut(), &geometry, record, blank.as_ref(), sizes, used)?;
-    record.renew(generation);
+    if !planted!(GrownLogKept) {
+        record.renew(generation);
+    }
     let kept = Kept { record, bad_blocks, blank: Some(map) };
     engine.restart(geometry, kept, bitmap).map_err(|source| GrowError::Engine { source })
 }
