@@ -237,6 +237,11 @@ impl<D: Disk, T> Engine<D, T> {
         restart::kept(&self.core.parts)
     }
 
+    /// Has nothing more written: what is on record of the array is not what this engine knows.
+    pub(crate) fn freeze(&self) {
+        self.core.parts.members.freeze();
+    }
+
     /// Goes on with another array, whose members are those that the disk has. `intent` is what
     /// [`Engine::with_intent`] takes.
     ///

@@ -45,6 +45,7 @@ mutants! {
     BadBlocksStay: "members that change places leave their lists of bad blocks behind",
     BadBlocksNotRedone: "what is done again from the log stays in the list of bad blocks",
     BadBlocksResynced: "parity is computed from what is in a list of bad blocks as absent",
+    GrownHalfUsed: "an array goes on as it was when a member failed while it grew",
     GrownLogKept: "the log of an array that grows while it is served goes on from its beginning in the same run",
     GrownMapUnmade: "what an array grows by has no map of blank regions",
     GrownUnflushed: "what an array grows by is used before the map of it is durable",

@@ -163,8 +163,8 @@ pub fn grow<D: Disk>(
 /// without cache, deadlines and limits. `generation` is a new number for the log, which nobody can guess.
 ///
 /// # Errors
-/// As [`grow`]. The engine is as it was then, unless a member has failed: of [`GrowError::Member`] on it must not be
-/// used any more. [`GrowError::Busy`].
+/// As [`grow`]. The engine is as it was then, unless a member has failed: after [`GrowError::Member`] it is frozen.
+/// [`GrowError::Busy`].
 pub fn grow_served<D: Disk, T>(
     engine: &mut Engine<D, T>,
     sizes: &[Option<Bytes>],
@@ -175,8 +175,12 @@ pub fn grow_served<D: Disk, T>(
         return Err(GrowError::Busy);
     }
     let (geometry, Kept { record, bad_blocks, blank }) = (engine.geometry().clone(), engine.kept());
-    let Grown { geometry, mut record, bitmap, map } =
-        enlarge(engine.disk_mut(), &geometry, record, blank.as_ref(), sizes, used)?;
+    let grown = enlarge(engine.disk_mut(), &geometry, record, blank.as_ref(), sizes, used);
+    if matches!(grown, Err(GrowError::Member(_))) && !planted!(GrownHalfUsed) {
+        // Members may have more on record by now than this engine knows.
+        engine.freeze();
+    }
+    let Grown { geometry, mut record, bitmap, map } = grown?;
     if !planted!(GrownLogKept) {
         record.renew(generation);
     }

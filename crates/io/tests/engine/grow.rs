@@ -1,9 +1,10 @@
 //! Arrays that grow after their members were enlarged, and power cuts at each of the operations that this takes.
 
+use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::array::{self, GrowError};
 use uraid_io::buf::Buf;
-use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
+use uraid_io::disk::{Completion, Disk, DiskOp, Fault, MemDisk, OpKind, OpName, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::superblock::{Areas, Consistency};
 use uraid_layout::{Bytes, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors};
@@ -346,6 +347,38 @@ fn an_array_that_is_not_whole_does_not_grow_while_it_is_served() {
     assert!(engine.disk().member(MemberIndex(1)) == Some(&written), "nothing is written");
     let read = Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(content.len() as u64)) };
     assert!(on(&mut engine, read).expect("its buffer").as_ref() == content, "it goes on");
+}
+
+/// A member that fails while the array grows ends it: nothing is written any more, and the next opening finds an array
+/// that is as large as before or larger, with all that it held.
+#[test]
+fn a_member_that_fails_while_the_array_grows_ends_it() {
+    let shape = Shape { consistency: Consistency::Log, ..small(RAID5, 3) };
+    let (members, content) = enlarged(shape);
+    let (mut old, mut new) = (0, 0);
+    for (name, after) in
+        [OpName::Write, OpName::Flush].into_iter().flat_map(|name| (0..).take(200).map(move |n| (name, n)))
+    {
+        let mut engine: Engine<MemDisk, u64> =
+            assembled(MemDisk::new(members.clone(), Order::Fifo), &members).into_engine().expect("an engine");
+        on(&mut engine, Command::Close);
+        let fault = Fault { member: MemberIndex(1), name, after, count: u64::MAX, errno: Errno::IO };
+        engine.disk_mut().fail(fault);
+        let grown = array::grow_served(&mut engine, &sizes(&members), None, Uuid::from_u128(5));
+        let Err(error) = grown else { continue };
+        assert!(matches!(error, GrowError::Member(_)), "{name:?} {after}: {error}");
+        let mut replies = Vec::new();
+        engine.submit(0, Command::Write { lba: Lba(0), buf: buf(&noise(9, 8)), fua: true });
+        while replies.is_empty() {
+            engine.turn(&mut replies).expect("memory does not break");
+        }
+        assert!(replies.remove(0).result.is_err(), "{name:?} {after}: it goes on");
+        let left: Members =
+            (0..shape.members).map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+        let capacity = assert_holds(&left, &content, &format!("{name:?} {after}"));
+        *if capacity == shape.geometry().capacity() { &mut old } else { &mut new } += 1;
+    }
+    assert!(old > 3 && new > 0, "{old} were as before, {new} had grown");
 }
 
 /// Has an engine do something; what it replies.
