@@ -22,12 +22,18 @@ use crate::patience::Patience;
 /// If the array can't grow now; it is served as it was then, unless a member fails while superblocks are written:
 /// then the server ends.
 pub(crate) async fn grow<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>) -> Result<Geometry> {
-    let sizes = sizes(reactor, used)?;
+    sizes(reactor, used)?;
     // So that there is little left to write out while clients wait.
     reactor.administer(Command::Flush).await?;
+    // A scrub may have begun meanwhile.
+    let sizes = sizes(reactor, used)?;
     let mut replies = Vec::new();
     let grown = grow_at_once(reactor, &sizes, used, &mut replies);
     replies.into_iter().for_each(|reply| reactor.answer(reply));
+    if grown.is_err() {
+        // What goes on in the background was closed with the engine, until somebody wants something.
+        reactor.engine.borrow_mut().submit(Token::Close, Command::Flush);
+    }
     reactor.turn();
     grown?;
     let geometry = reactor.engine.borrow().geometry().clone();
