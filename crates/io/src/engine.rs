@@ -59,7 +59,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, StripeId};
+use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 
 pub use background::copy::Replacement;
 pub use background::rebuild::Progress;
@@ -85,6 +85,7 @@ use crate::disk::{Completion, Disk};
 use crate::format::badblocks::BadBlocks;
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
+use admission::Admitted;
 use background::initialise::Initialising;
 use background::rebuild::Rebuild;
 use background::sweep::Next;
@@ -107,6 +108,10 @@ pub struct Engine<D, T> {
     executor: Executor<Work>,
     patience: Patience,
     tokens: Tokens<T>,
+    /// Replies to commands that were over at once.
+    answered: Vec<Reply<T>>,
+    /// A client has wanted something since the last turn began.
+    is_wanted: bool,
     completions: Vec<Completion>,
 }
 
@@ -118,8 +123,9 @@ impl<D: Disk, T> Engine<D, T> {
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
     pub fn new(disk: D, geometry: Geometry, record: Record, is_read_only: bool) -> Result<Self, EngineError> {
         let (core, executor) = restart::begin(geometry, record, is_read_only)?;
-        let tokens = Tokens::default();
-        Ok(Self { disk, core, executor, patience: Patience::default(), tokens, completions: Vec::new() })
+        let (patience, tokens) = (Patience::default(), Tokens::default());
+        let (answered, is_wanted, completions) = (Vec::new(), false, Vec::new());
+        Ok(Self { disk, core, executor, patience, tokens, answered, is_wanted, completions })
     }
 
     /// The engine with a cache of up to `size`, which takes in the memory of writes; their buffers should be of `pool`.
@@ -268,37 +274,47 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether replies wait for the next turn.
     pub fn has_replies(&self) -> bool {
-        self.core.parts.replies.has_any()
+        !self.answered.is_empty() || self.core.parts.replies.has_any()
     }
 
     /// Starts a command; its reply comes from this or a later [`Engine::turn`]. Disk operations are queued, and go out
     /// with the next turn.
     pub fn submit(&mut self, token: T, command: Command) {
-        let ticket = self.tokens.issue(token);
-        self.begin(ticket, command);
-        self.send();
+        self.is_wanted |= !matches!(command, Command::Close);
+        if self.core.is_changing() {
+            return self.core.hold_back(self.tokens.issue(token), command);
+        }
+        match admission::admit(&self.core.parts, &command) {
+            Ok(Admitted::Done) => self.answered.push(Reply { token, result: Ok(None) }),
+            Err(error) => self.answered.push(Reply { token, result: Err(error) }),
+            Ok(Admitted::Left(sectors)) => {
+                let ticket = self.tokens.issue(token);
+                self.begin(ticket, command, sectors);
+            }
+        }
     }
 
     /// Sends what is queued to the members, takes in what they completed, goes on with the commands that waited for it,
-    /// and appends the replies. Returns when the members have nothing more to say for now.
+    /// and hands the replies out, which must not call the engine. Returns when the members have nothing more to say for
+    /// now.
     ///
     /// # Errors
     /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.
-    pub fn turn(&mut self, replies: &mut Vec<Reply<T>>) -> Result<(), EngineError> {
+    pub fn turn(&mut self, replies: &mut impl Extend<Reply<T>>) -> Result<(), EngineError> {
         self.begin_turn();
         loop {
             self.run();
             self.begin_background();
             self.begin_rounds();
             self.send();
-            self.disk.kick().map_err(EngineError::Device)?;
+            self.disk.kick()?;
             let is_idle = !self.take_in_completions();
             self.patience.note_slow(&self.core.parts);
             if is_idle && self.executor.is_idle() && !self.wants_rounds() {
-                let Self { core, tokens, .. } = self;
-                core.parts.replies.drain(|(ticket, result)| {
-                    replies.push(Reply { token: tokens.redeem(ticket), result });
-                });
+                let Self { core, tokens, answered, .. } = self;
+                let mut given = core.parts.replies.given();
+                let given = given.drain(..).map(|(ticket, result)| Reply { token: tokens.redeem(ticket), result });
+                replies.extend(answered.drain(..).chain(given));
                 return Ok(());
             }
         }
@@ -320,61 +336,32 @@ impl<D: Disk, T> Engine<D, T> {
         self.send();
     }
 
-    /// Checks a command and begins it, unless a change of who is there holds it back.
-    fn begin(&mut self, ticket: Ticket, command: Command) {
-        let core = Rc::clone(&self.core);
-        let parts = &core.parts;
-        let Some(command) = core.hold_back(ticket, command) else { return };
-        if !matches!(command, Command::Close) {
-            parts.sweeps.each().for_each(|mut sweep| sweep.note_activity());
-        }
-        let command = match admission::admit(parts, command) {
-            Ok(Some(command)) => command,
-            Ok(None) => return parts.replies.give(ticket, Ok(None)),
-            Err(error) => return parts.replies.give(ticket, Err(error)),
-        };
-        if !matches!(command, Command::Join(_) | Command::Replace(_)) {
-            let _ = parts.writeback.with(Cache::note_activity);
-        }
-        let write = |goal, start: Lba, range, buf, fua| Request { ticket, goal, start, range, buf, fua };
-        match command {
-            Command::Join(joining) => self.begin_change(Some(ticket), Change::Join(*joining)),
-            Command::Replace(joining) => self.begin_change(Some(ticket), Change::Replace(*joining)),
+    /// Begins a command, of which these sectors are left to do.
+    fn begin(&mut self, ticket: Ticket, command: Command, sectors: Range<Lba>) {
+        let work = match command {
             Command::Read { lba, buf } => {
-                let len = Bytes(buf.len() as u64).whole_sectors();
                 self.executor.start(Work::Read(ticket, lba, buf));
-                if let Some(prefetch) = core.ahead.note_read(parts, lba, len) {
-                    self.executor.start(Work::Prefetch(prefetch));
-                }
+                let len = Sectors(sectors.end.0 - lba.0);
+                let Some(prefetch) = self.core.ahead.note_read(&self.core.parts, lba, len) else { return };
+                Work::Prefetch(prefetch)
             }
             Command::Write { lba, buf, fua } => {
-                let len = Bytes(buf.len() as u64).whole_sectors();
-                let is_blank = parts.blanks.touches(parts.geometry(), &(lba..Lba(lba.0 + len.0)));
-                let through = if fua || is_blank && !planted!(BlankCached) {
-                    lba..Lba(lba.0 + len.0)
-                } else {
-                    parts.writeback.take_in(parts.geometry(), lba, len, &buf)
-                };
-                if through.is_empty() {
-                    return parts.replies.give(ticket, Ok(None));
-                }
-                self.executor.start(Work::Write(write(Goal::Write, lba, through, Some(buf), fua)));
+                Work::Write(Request { ticket, goal: Goal::Write, start: lba, range: sectors, buf: Some(buf), fua })
             }
-            Command::WriteZeroes { lba, len, fua, may_punch } => {
-                let range = lba..Lba(lba.0 + len.0);
-                self.executor.start(Work::Write(write(Goal::Zero { may_punch }, lba, range, None, fua)));
+            Command::WriteZeroes { fua, may_punch, .. } => {
+                Work::Write(Request::zeroes(ticket, sectors, may_punch, fua))
             }
-            Command::Trim { lba, len, fua } => {
-                let (goal, range) = (Goal::Zero { may_punch: true }, lba..Lba(lba.0 + len.0));
-                self.executor.start(Work::Write(write(goal, lba, range, None, fua)));
-            }
-            Command::Flush => self.executor.start(Work::Flush(ticket)),
+            Command::Trim { fua, .. } => Work::Write(Request::zeroes(ticket, sectors, true, fua)),
+            Command::Flush => Work::Flush(ticket),
             Command::Close => {
                 self.stop_scrub();
-                self.executor.start(Work::Close(ticket));
+                Work::Close(ticket)
             }
-            Command::Fail { member } => self.executor.start(Work::Fail(ticket, member)),
-        }
+            Command::Fail { member } => Work::Fail(ticket, member),
+            Command::Join(joining) => return self.begin_change(Some(ticket), Change::Join(*joining)),
+            Command::Replace(joining) => return self.begin_change(Some(ticket), Change::Replace(*joining)),
+        };
+        self.executor.start(work);
     }
 
     /// Begins a change of who is there: from now on commands wait.
@@ -391,12 +378,28 @@ impl<D: Disk, T> Engine<D, T> {
             if released.is_empty() {
                 return;
             }
-            released.into_iter().for_each(|(ticket, command)| self.begin(ticket, command));
+            released.into_iter().for_each(|(ticket, command)| self.release(ticket, command));
+        }
+    }
+
+    /// Begins a command that was held back, unless a change that was held back before it has begun.
+    fn release(&mut self, ticket: Ticket, command: Command) {
+        if self.core.is_changing() {
+            return self.core.hold_back(ticket, command);
+        }
+        match admission::admit(&self.core.parts, &command) {
+            Ok(Admitted::Done) => self.core.parts.replies.give(ticket, Ok(None)),
+            Err(error) => self.core.parts.replies.give(ticket, Err(error)),
+            Ok(Admitted::Left(sectors)) => self.begin(ticket, command, sectors),
         }
     }
 
     fn begin_turn(&mut self) {
         let Core { parts, background, .. } = &*self.core;
+        if std::mem::take(&mut self.is_wanted) {
+            parts.sweeps.each().for_each(|mut sweep| sweep.note_activity());
+            let _ = parts.writeback.with(Cache::note_activity);
+        }
         parts.writeback.begin_turn();
         background.begin_turn(parts);
     }
@@ -533,6 +536,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something.
     /// What is under way still ends.
     pub fn wind_down(&mut self) {
+        self.is_wanted = false;
         self.stop_scrub();
         self.core.parts.sweeps.each().for_each(|mut sweep| sweep.close());
     }

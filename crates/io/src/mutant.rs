@@ -57,6 +57,7 @@ mutants! {
     ParityNeeded: "a write needs parity that is lost for good",
     BlankRead: "what is blank is read from the members",
     BlankWritten: "what is blank is written without being made first",
+    PassedOver: "a sweep does not come back to what it passed over and was written before its watermark came there",
     BlankCached: "what is blank is taken into the cache without being made first",
     BlankMapUnmade: "the map of a new array is not written",
     BlankZerosUnflushed: "the map says that a region is not blank before its zeros are durable",

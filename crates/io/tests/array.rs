@@ -286,7 +286,7 @@ fn run(engine: &mut Engine<uraid_io::disk::UringDisk, u8>, command: Command) -> 
         if let Some(reply) = replies.pop() {
             return reply.result.map(drop);
         }
-        engine.disk_mut().wait().map_err(EngineError::Device)?;
+        engine.disk_mut().wait()?;
     }
 }
 

@@ -53,7 +53,7 @@ fn run(engine: &mut FileEngine, command: Command) -> Result<Option<Buf>, EngineE
         if let Some(reply) = replies.pop() {
             return reply.result;
         }
-        engine.disk_mut().wait().map_err(EngineError::Device)?;
+        engine.disk_mut().wait()?;
     }
 }
 

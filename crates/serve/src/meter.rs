@@ -6,7 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use uraid_io::buf::Buf;
 use uraid_io::histogram::Histogram;
@@ -45,7 +45,10 @@ pub(crate) struct Meter {
     traffic: Cell<Traffic>,
     /// All threads' recorder of clients' requests.
     recorder: Arc<Recorder>,
-    now: Cell<Option<Instant>>,
+    /// What times are counted from.
+    start: Instant,
+    /// Nanoseconds since then, as the clock was read last for this batch; 0: it was not.
+    now: Cell<u64>,
     served: RefCell<ServedByKind>,
 }
 
@@ -56,7 +59,8 @@ pub(crate) struct Request {
     meter: Rc<Meter>,
     kind: RequestKind,
     len: Bytes,
-    began: Instant,
+    /// By the meter's clock.
+    began: u64,
 }
 
 impl RequestKind {
@@ -79,7 +83,8 @@ impl RequestKind {
 
 impl Meter {
     pub(crate) fn new(recorder: Arc<Recorder>) -> Rc<Self> {
-        Rc::new(Self { traffic: Cell::default(), recorder, now: Cell::default(), served: RefCell::default() })
+        let (traffic, start) = (Cell::default(), Instant::now());
+        Rc::new(Self { traffic, recorder, start, now: Cell::new(0), served: RefCell::default() })
     }
 
     /// Counts a request and starts timing it.
@@ -92,7 +97,7 @@ impl Meter {
 
     /// Ends a batch: the next request reads the clock again.
     pub(crate) fn pass(&self) {
-        self.now.set(None);
+        self.now.set(0);
     }
 
     /// The requests answered so far.
@@ -127,10 +132,12 @@ impl Meter {
         self.traffic.set(traffic);
     }
 
-    fn now(&self) -> Instant {
-        let now = self.now.get().unwrap_or_else(Instant::now);
-        self.now.set(Some(now));
-        now
+    fn now(&self) -> u64 {
+        if self.now.get() == 0 {
+            let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+            self.now.set(elapsed.max(1));
+        }
+        self.now.get()
     }
 }
 
@@ -150,7 +157,7 @@ impl Request {
         let Self { reply, meter, kind, len, began } = self;
         let now = meter.now();
         let served = &mut meter.served.borrow_mut()[kind as usize];
-        served.latency.record(now.saturating_duration_since(began));
+        served.latency.record(Duration::from_nanos(now.saturating_sub(began)));
         match &result {
             Ok(_) => served.bytes.0 += len.0,
             Err(_) => served.errors += 1,

@@ -86,7 +86,6 @@ impl Settings {
 /// An array as an export.
 pub(crate) struct Reactor<D> {
     engine: RefCell<Engine<D, Token>>,
-    replies: RefCell<Vec<engine::Reply<Token>>>,
     info: ExportInfo,
     size: ExportSize,
     caching: Option<Caching>,
@@ -111,6 +110,9 @@ pub(crate) struct Reactor<D> {
     failure: Cell<Option<EngineError>>,
     failed: Notify,
 }
+
+/// Those whom replies are for: they get them straight from the engine. None of them acts before the turn is over.
+struct Recipients<'a, D>(&'a Reactor<D>);
 
 /// The recipient of a reply.
 pub(crate) enum Token {
@@ -142,7 +144,6 @@ impl<D: LiveDisk> Reactor<D> {
         settings.patience.apply(&mut engine);
         Self {
             engine: RefCell::new(engine),
-            replies: RefCell::default(),
             info,
             size,
             caching: settings.caching,
@@ -328,15 +329,8 @@ impl<D: LiveDisk> Reactor<D> {
     }
 
     fn turn(&self) {
-        let mut replies = self.replies.take();
-        let turned = self.engine.borrow_mut().turn(&mut replies);
+        let turned = self.engine.borrow_mut().turn(&mut Recipients(self));
         self.note_condition();
-        self.meter.pass();
-        for reply in replies.drain(..) {
-            self.answer(reply);
-        }
-        self.meter.pass();
-        self.replies.replace(replies);
         self.callers.iter().for_each(Callers::deliver);
         let engine = self.engine.borrow();
         if engine.wants_turn() {
@@ -457,6 +451,15 @@ impl<D: LiveDisk> Reactor<D> {
         let engine = self.engine.borrow();
         let stripe = engine.geometry().stripe_sectors().bytes().0;
         engine.can_zero() && span.offset_bytes.next_multiple_of(stripe) + stripe <= span.end_bytes()
+    }
+}
+
+impl<D: LiveDisk> Extend<engine::Reply<Token>> for Recipients<'_, D> {
+    fn extend<R: IntoIterator<Item = engine::Reply<Token>>>(&mut self, replies: R) {
+        // The replies of a turn end their requests at the same time, which is later than when these began.
+        self.0.meter.pass();
+        replies.into_iter().for_each(|reply| self.0.answer(reply));
+        self.0.meter.pass();
     }
 }
 

@@ -141,7 +141,7 @@ fn close<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, EngineError> 
         }
         let is_under_way = engine.disk_mut().in_flight() > 0 || engine.wants_turn();
         assert!(is_under_way, "commands of a recovery wait, and not for members");
-        engine.disk_mut().wait().map_err(EngineError::Device)?;
+        engine.disk_mut().wait()?;
     }
     let set = engine.intent().as_deref().cloned();
     let (disk, geometry, record) = engine.into_parts();

@@ -1,4 +1,6 @@
-//! Whether a command can be done, and as what.
+//! Whether a command can be done, and what of it is left to do.
+
+use std::ops::Range;
 
 use uraid_layout::{Bytes, Lba, Sectors};
 
@@ -6,32 +8,37 @@ use super::change::{check_join, check_replace};
 use super::command::Command;
 use super::error::EngineError;
 use super::parts::Parts;
+use crate::buf::Buf;
 use crate::format::BLOCK;
 
-/// Checks a command, and cuts a trim to what it does. None: there is nothing to do.
+/// What is left of a command that can be done.
+#[derive(Debug)]
+pub(super) enum Admitted {
+    /// Nothing: it asked for nothing, or the cache has taken it in.
+    Done,
+    /// These sectors; of a command that is about none, itself.
+    Left(Range<Lba>),
+}
+
+/// Checks a command, and has the cache take in what it can of a write.
 ///
 /// # Errors
 /// Why it can't be done.
-pub(super) fn admit(parts: &Parts, command: Command) -> Result<Option<Command>, EngineError> {
+pub(super) fn admit(parts: &Parts, command: &Command) -> Result<Admitted, EngineError> {
     let members = &parts.members;
-    let sectors = |buf: &crate::buf::Buf| Bytes(buf.len() as u64).whole_sectors();
-    let (lba, len, is_write) = match &command {
-        Command::Read { lba, buf } => (*lba, sectors(buf), false),
-        Command::Write { lba, buf, .. } => (*lba, sectors(buf), true),
+    let itself = || Admitted::Left(Lba(0)..Lba(0));
+    let (lba, len, is_write) = match command {
+        Command::Read { lba, buf } => (*lba, sectors(buf)?, false),
+        Command::Write { lba, buf, .. } => (*lba, sectors(buf)?, true),
         Command::WriteZeroes { lba, len, .. } | Command::Trim { lba, len, .. } => (*lba, *len, true),
-        Command::Flush | Command::Close => return members.check_frozen().map(|()| Some(command)),
-        Command::Fail { member } => return members.check_fail(*member).map(|()| Some(command)),
-        Command::Join(joining) => return check_join(parts, joining).map(|()| Some(command)),
-        Command::Replace(joining) => return check_replace(parts, joining).map(|()| Some(command)),
+        Command::Flush | Command::Close => return members.check_frozen().map(|()| itself()),
+        Command::Fail { member } => return members.check_fail(*member).map(|()| itself()),
+        Command::Join(joining) => return check_join(parts, joining).map(|()| itself()),
+        Command::Replace(joining) => return check_replace(parts, joining).map(|()| itself()),
     };
     let capacity = parts.geometry().capacity();
     if lba.0.checked_add(len.0).is_none_or(|end| end > capacity.0) {
         return Err(EngineError::OutOfRange { lba, len, capacity });
-    }
-    if let Command::Read { buf, .. } | Command::Write { buf, .. } = &command
-        && buf.len() as u64 != len.bytes().0
-    {
-        return Err(EngineError::Unaligned { len: Bytes(buf.len() as u64) });
     }
     if parts.sums.is_some() && !(lba.0 | len.0).is_multiple_of(BLOCK.0) {
         return Err(EngineError::NotBlocks { lba, len });
@@ -40,13 +47,25 @@ pub(super) fn admit(parts: &Parts, command: Command) -> Result<Option<Command>, 
     if is_write && members.is_read_only() {
         return Err(EngineError::ReadOnly);
     }
-    if let Command::Trim { fua, .. } = command {
-        // Only whole parity stripes can be given back without computing parity.
-        let stripe = parts.geometry().stripe_sectors().0;
-        let first = lba.0.next_multiple_of(stripe);
-        let end = (lba.0 + len.0) / stripe * stripe;
-        let trim = || Command::Trim { lba: Lba(first), len: Sectors(end - first), fua };
-        return Ok((first < end).then(trim));
-    }
-    Ok((len.0 > 0).then_some(command))
+    let all = lba..Lba(lba.0 + len.0);
+    let left = match command {
+        Command::Write { buf, fua: false, .. }
+            if planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all) =>
+        {
+            parts.writeback.take_in(parts.geometry(), lba, len, buf)
+        }
+        Command::Trim { .. } => {
+            // Only whole parity stripes can be given back without computing parity.
+            let stripe = parts.geometry().stripe_sectors().0;
+            Lba(lba.0.next_multiple_of(stripe))..Lba(all.end.0 / stripe * stripe)
+        }
+        _ => all,
+    };
+    Ok(if left.is_empty() { Admitted::Done } else { Admitted::Left(left) })
+}
+
+/// The sectors of a request's memory.
+fn sectors(buf: &Buf) -> Result<Sectors, EngineError> {
+    let (len, sectors) = (Bytes(buf.len() as u64), Bytes(buf.len() as u64).whole_sectors());
+    if sectors.bytes() == len { Ok(sectors) } else { Err(EngineError::Unaligned { len }) }
 }

@@ -110,15 +110,17 @@ impl Core {
         self.released.borrow_mut().extend(barrier.held);
     }
 
-    /// Holds a command back; gives it back when nothing has to wait.
-    pub(super) fn hold_back(&self, ticket: Ticket, command: Command) -> Option<Command> {
-        match &mut *self.barrier.borrow_mut() {
-            Some(barrier) => {
-                barrier.held.push((ticket, command));
-                None
-            }
-            None => Some(command),
-        }
+    /// Whether commands have to wait for a change of who is there.
+    pub(super) fn is_changing(&self) -> bool {
+        self.barrier.borrow().is_some()
+    }
+
+    /// Has a command wait for the change.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(super) fn hold_back(&self, ticket: Ticket, command: Command) {
+        self.barrier.borrow_mut().as_mut().expect("a change is under way").held.push((ticket, command));
     }
 
     /// The commands that were held back by a change that has ended.

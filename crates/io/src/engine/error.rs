@@ -17,7 +17,7 @@ pub enum EngineError {
         /// Their slots.
         missing: MemberSet,
         /// What can't be recovered.
-        source: Unrecoverable,
+        source: Box<Unrecoverable>,
     },
     /// The range is not within the array.
     #[error("sectors {lba}..+{len} are not within the array's {capacity} sectors")]
@@ -179,8 +179,17 @@ pub enum EngineError {
     Plan(#[from] PlanError),
     /// The members can't be reached at all.
     #[error("the members can't be reached")]
-    Device(#[source] crate::Error),
+    Device(#[source] Box<crate::Error>),
 }
+
+impl From<crate::Error> for EngineError {
+    fn from(error: crate::Error) -> Self {
+        Self::Device(Box::new(error))
+    }
+}
+
+// Every reply has room for one.
+const _: () = assert!(size_of::<EngineError>() <= 32);
 
 /// `member 1`, `members 1 and 2`.
 pub(crate) fn named(members: MemberSet) -> String {

@@ -3,7 +3,7 @@
 //! A write is answered when the log has it, and written in place after that. Until it is, it counts here: so much may
 //! be answered and not in place, and whoever closes the array waits until nothing is.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, RefCell, RefMut};
 use std::rc::Rc;
 
 use uraid_layout::Bytes;
@@ -75,9 +75,9 @@ impl Replies {
         !self.given.borrow().is_empty()
     }
 
-    /// Hands the replies out, in their order.
-    pub(super) fn drain(&self, each: impl FnMut((Ticket, Outcome))) {
-        self.given.borrow_mut().drain(..).for_each(each);
+    /// The replies to take, in their order.
+    pub(super) fn given(&self) -> RefMut<'_, Vec<(Ticket, Outcome)>> {
+        self.given.borrow_mut()
     }
 
     /// Lets [`Replies::answer`] answer the running task's command, of `size` bytes; when it is durable only if

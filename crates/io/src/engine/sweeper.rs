@@ -84,8 +84,7 @@ pub(super) struct Sweeper {
     tried: Vec<Stuck>,
     /// What could not be read there is being written: they are tried again at once.
     mended: Vec<u64>,
-    /// Units under way.
-    under_way: usize,
+    under_way: Vec<u64>,
     /// Units that may still be begun in this turn.
     quantum: usize,
     rate: Rate,
@@ -135,7 +134,7 @@ impl Sweeper {
             retry: 0,
             tried: Vec::new(),
             mended: Vec::new(),
-            under_way: 0,
+            under_way: Vec::new(),
             quantum: 0,
             rate: Rate::default(),
             quiet: 0,
@@ -148,7 +147,7 @@ impl Sweeper {
     /// # Panics
     /// When units are under way.
     pub(super) fn restart(&mut self, start: u64) {
-        assert_eq!(self.under_way, 0, "a sweep that begins again is not under way");
+        assert!(self.under_way.is_empty(), "a sweep that begins again is not under way");
         (self.next, self.done, self.saved) = (start, start, start);
         self.finished.clear();
         self.forget_stuck();
@@ -258,19 +257,20 @@ impl Sweeper {
 
     /// Whether units are under way, or the watermark is being put on record.
     pub(super) fn is_busy(&self) -> bool {
-        self.under_way > 0 || self.step.is_some()
+        !self.under_way.is_empty() || self.step.is_some()
     }
 
     /// How many are.
     pub(super) fn under_way(&self) -> usize {
-        self.under_way
+        self.under_way.len()
     }
 
     /// Whether a unit that moves `size` may begin, beside those that are under way.
     pub(super) fn has_room(&self, size: Bytes) -> bool {
         let most = if self.is_disturbing() { self.pace.beside_clients } else { self.pace.alone };
-        let bytes = (self.under_way as u64 + 1).saturating_mul(size.0);
-        self.under_way < most && (self.under_way == 0 || bytes <= self.pace.bytes.0) && self.rate.allows()
+        let under_way = self.under_way.len();
+        let bytes = (under_way as u64 + 1).saturating_mul(size.0);
+        under_way < most && (under_way == 0 || bytes <= self.pace.bytes.0) && self.rate.allows()
     }
 
     /// The next unit before `end`, which the caller begins, if any is left and there is room for it. It costs `cost` of
@@ -278,7 +278,7 @@ impl Sweeper {
     pub(super) fn begin(&mut self, end: u64, cost: Bytes, wanted: impl Fn(u64) -> u64) -> Option<u64> {
         let unit = self.choose(end, wanted)?;
         self.quantum -= 1;
-        self.under_way += 1;
+        self.under_way.push(unit);
         self.rate.take(cost);
         Some(unit)
     }
@@ -295,6 +295,10 @@ impl Sweeper {
         }
         self.next = ahead(self.next, &wanted);
         self.advance(wanted);
+        if self.done < self.next && !self.under_way.contains(&self.done) && !planted!(PassedOver) {
+            // It was passed over, and is wanted since: it was blank, and a client wrote there.
+            return Some(self.done);
+        }
         let unit = self.next;
         self.next += u64::from(unit < end);
         (unit < end).then_some(unit)
@@ -302,25 +306,30 @@ impl Sweeper {
 
     /// Notes that a unit is done.
     pub(super) fn finish(&mut self, unit: u64, wanted: impl Fn(u64) -> u64) {
-        self.under_way -= 1;
+        self.end(unit);
         self.tried.retain(|stuck| stuck.stripe != StripeId(unit));
         self.finished.push(unit);
         self.advance(wanted);
     }
 
     /// Notes that a unit could not be done, and is nobody's business any more.
-    pub(super) fn drop_unit(&mut self) {
-        self.under_way -= 1;
+    pub(super) fn drop_unit(&mut self, unit: u64) {
+        self.end(unit);
     }
 
     /// Notes that a stripe could not be done, and is to be tried again; true: that is news.
     pub(super) fn fail(&mut self, stuck: Stuck) -> bool {
-        self.under_way -= 1;
+        self.end(stuck.stripe.0);
         let before = self.tried.len();
         self.tried.retain(|tried| tried.stripe != stuck.stripe);
         self.stuck.push(stuck);
         self.retry = RETRY_TICKS;
         self.tried.len() == before
+    }
+
+    fn end(&mut self, unit: u64) {
+        let place = self.under_way.iter().position(|&begun| begun == unit);
+        self.under_way.swap_remove(place.expect("what ends has begun"));
     }
 
     /// Moves the watermark over what is done.
@@ -380,14 +389,32 @@ mod tests {
     }
 
     #[test]
+    fn what_was_passed_over_and_is_wanted_later_is_done() {
+        let mut sweeper = Sweeper::new(PACE);
+        sweeper.restart(0);
+        let all = |from| from;
+        let but_one = |from| if from == 1 { 2 } else { from };
+        let begun: Vec<u64> = (0..2).filter_map(|_| begin(&mut sweeper, 4, but_one)).collect();
+        assert_eq!(begun, [0, 2]);
+        // Unit 1 is wanted from now on.
+        sweeper.finish(2, all);
+        sweeper.finish(0, all);
+        let begun: Vec<u64> = std::iter::from_fn(|| begin(&mut sweeper, 4, all)).collect();
+        assert_eq!((begun.as_slice(), sweeper.done()), (&[1, 3][..], 1));
+        begun.iter().for_each(|&unit| sweeper.finish(unit, all));
+        assert_eq!((begin(&mut sweeper, 4, all), sweeper.done()), (None, 4));
+    }
+
+    #[test]
     fn there_is_room_for_one_unit_beside_clients_and_for_many_when_they_are_away() {
         let mut sweeper = Sweeper::new(Pace { bytes: Bytes(8), ..PACE });
         let units = |sweeper: &mut Sweeper, size| {
-            let before = sweeper.under_way();
-            while sweeper.has_room(Bytes(size)) && begin(sweeper, 1000, |from| from).is_some() {}
-            let begun = sweeper.under_way() - before;
-            (0..begun).for_each(|_| sweeper.drop_unit());
-            begun
+            let mut begun = Vec::new();
+            while sweeper.has_room(Bytes(size)) {
+                begun.extend(begin(sweeper, 1000, |from| from));
+            }
+            begun.iter().for_each(|&unit| sweeper.drop_unit(unit));
+            begun.len()
         };
         sweeper.note_activity();
         assert_eq!(units(&mut sweeper, 1), 1);

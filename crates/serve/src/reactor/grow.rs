@@ -69,7 +69,7 @@ fn grow_at_once<D: LiveDisk>(
     match grow_served(&mut engine, sizes, used, Uuid::new_v4()) {
         Ok(()) => {}
         Err(GrowError::Member(source)) => {
-            fail(reactor, EngineError::Device(source));
+            fail(reactor, EngineError::from(source));
             bail!("a member failed meanwhile; the server ends: serve the array again");
         }
         Err(GrowError::Engine { source }) => {

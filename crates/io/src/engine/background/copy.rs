@@ -94,13 +94,13 @@ impl Copies {
     /// Copies a stripe.
     pub(in crate::engine) async fn copy(&self, parts: &Parts, space: &mut Workspace, stripe: StripeId) {
         let Some(Twin { slot: member, .. }) = parts.members.twin() else {
-            return parts.sweeps.of(Kind::Copy).drop_unit();
+            return parts.sweeps.of(Kind::Copy).drop_unit(stripe.0);
         };
         let result = make_columns(parts, space, Goal::Copy { stripe, member }).await;
         let sweep = &mut *parts.sweeps.of(Kind::Copy);
         let is_over = parts.members.twin().is_none() || parts.members.missing().contains(member);
         match result {
-            _ if is_over => sweep.drop_unit(),
+            _ if is_over => sweep.drop_unit(stripe.0),
             Ok(()) => sweep.finish(stripe.0, |from| self.first_wanted(parts, from)),
             Err((error, stuck)) => {
                 if sweep.fail(stuck) {

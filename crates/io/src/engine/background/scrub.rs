@@ -366,7 +366,7 @@ impl Scrubber {
             Ok(()) => sweep.finish(number, |from| next_part(parts, from)),
             Err(error) => {
                 tracing::error!(%stripe, %error, "the scrub can't go on");
-                sweep.drop_unit();
+                sweep.drop_unit(number);
                 self.stop();
             }
         }

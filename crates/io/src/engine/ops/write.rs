@@ -29,6 +29,13 @@ pub(in crate::engine) struct Request {
     pub(in crate::engine) fua: bool,
 }
 
+impl Request {
+    /// Zeros.
+    pub(in crate::engine) fn zeroes(ticket: Ticket, range: Range<Lba>, may_punch: bool, fua: bool) -> Self {
+        Self { ticket, goal: Goal::Zero { may_punch }, start: range.start, range, buf: None, fua }
+    }
+}
+
 /// Writes, and replies: as soon as the log has all of it, or when it is in place.
 pub(in crate::engine) async fn write(parts: &Parts, space: &mut Workspace, request: Request) {
     let (ticket, lba) = (request.ticket, request.start);
