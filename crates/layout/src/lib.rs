@@ -18,6 +18,7 @@ pub mod draw;
 pub mod geometry;
 pub mod plan;
 pub mod repair;
+pub mod reshape;
 pub mod stripe;
 mod units;
 pub mod verdict;

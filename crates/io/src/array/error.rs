@@ -107,6 +107,12 @@ pub enum OpenError {
         /// Members that were named and do not count.
         set_aside: Vec<(PathBuf, SetAside)>,
     },
+    /// It is between two shapes.
+    #[error(
+        "this array is being reshaped: go on with `uraid reshape MEMBERS`, or go back with `uraid reshape --abort \
+         MEMBERS`; until then it can't be used"
+    )]
+    Reshaping,
     /// A member's sectors are larger than the array's.
     #[error(
         "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; move the member to \

@@ -179,7 +179,7 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
     let newest = newest.ok_or(Refusal::NoMembers)?;
     refuse_strangers(candidates)?;
     let superblock = &newest.superblock;
-    let mut slots: Vec<Option<usize>> = vec![None; usize::from(superblock.spec.members)];
+    let mut slots: Vec<Option<usize>> = vec![None; superblock.slots.len()];
     let mut set_aside = Vec::new();
     for (index, candidate) in candidates.iter().enumerate() {
         match aside(superblock, &candidate.superblock) {
@@ -188,9 +188,11 @@ pub fn judge(candidates: &[Candidate]) -> Result<Verdict, Refusal> {
         }
     }
     let accepted = || slots.iter().flatten().map(|&index| &candidates[index]);
+    let newest_path = || newest.path.clone();
     for candidate in accepted() {
-        if candidate.superblock.spec != superblock.spec && !grows(superblock, &candidate.superblock) {
-            let (first, second) = (newest.path.clone(), candidate.path.clone());
+        let (newest, behind) = (superblock, &candidate.superblock);
+        if behind.spec != newest.spec && !grows(newest, behind) && !reshapes(newest, behind) {
+            let (first, second) = (newest_path(), candidate.path.clone());
             return Err(Refusal::Contradiction { first, second, array: superblock.array });
         }
     }
@@ -257,6 +259,7 @@ impl Verdict {
     /// Whether the level survives what is lost.
     #[must_use]
     pub fn is_readable(&self) -> bool {
+        // Between two shapes there are slots that one of them does not have; what is lost then is decided there.
         Repair::new(&self.geometry, self.lost()).is_ok()
     }
 }
@@ -308,6 +311,12 @@ fn grows(newest: &Superblock, behind: &Superblock) -> bool {
     let (size, spec) = (behind.spec.member_size, Spec { member_size: newest.spec.member_size, ..behind.spec });
     let has_room = || Superblock { spec, ..behind.clone() }.check().is_ok();
     behind.epoch < newest.epoch && size < newest.spec.member_size && spec == newest.spec && has_room()
+}
+
+/// Whether the array has just got another shape, and a member was not reached by the round that says so.
+fn reshapes(newest: &Superblock, behind: &Superblock) -> bool {
+    let outcome = behind.reshape.and_then(|reshape| reshape.outcome(behind.spec));
+    behind.epoch < newest.epoch && outcome == Some(newest.spec)
 }
 
 /// Whether an outsider and the newest superblock each went on without the other's member, of which `slot` is one that

@@ -133,6 +133,9 @@ impl<D: Disk> Array<D> {
         let Named { members, unreadable } = named;
         let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
+        if verdict.superblock.reshape.is_some() {
+            return Err(OpenError::Reshaping);
+        }
         let stale = accept_stale(&mut verdict, &candidates, stale)?;
         check_sizes(&members, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
@@ -267,13 +270,16 @@ fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result<(), OpenEr
 /// Whether what is there of an array may be used as `options` say.
 ///
 /// # Errors
-/// [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`], [`OpenError::Degraded`] or
+/// [`OpenError::Reshaping`], [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`], [`OpenError::Degraded`] or
 /// [`OpenError::DirtyDegraded`].
 pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
     let set_aside = verdict.asides(candidates);
+    if verdict.superblock.reshape.is_some() {
+        return Err(OpenError::Reshaping);
+    }
     if verdict.superblock.initialising.is_some() {
         let missing = verdict.missing();
         return match options.access {

@@ -9,6 +9,7 @@ mod areas;
 mod codec;
 mod content;
 mod copies;
+mod reshape;
 mod scrub;
 mod settings;
 #[cfg(test)]
@@ -20,6 +21,7 @@ pub use codec::{decode, encode};
 pub use content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
 pub use copies::newest;
 pub(crate) use copies::{erased, newest_beside};
+pub use reshape::Reshape;
 pub use scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 pub use settings::{Allocation, Consistency, Integrity, NameError};
 pub(crate) use settings::{SECTOR_SIZES, check_name};

@@ -76,6 +76,7 @@ impl Array {
             is_clean: true,
             initialising: None,
             blank: None,
+            reshape: None,
             sector_size: Bytes(SECTOR_BYTES),
             scrub: ScrubHistory::default(),
             slots: slots.clone(),

@@ -1,10 +1,11 @@
 //! The superblock's bytes: little-endian, fixed places, CRC32 over the whole.
 
-use uraid_layout::{Bytes, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
 use super::areas::{Area, Areas, SUPERBLOCK_BYTES};
 use super::content::{Blank, Revision, SlotEntry, SlotState, Superblock, SuperblockError};
+use super::reshape::Reshape;
 use super::scrub::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
 use crate::format::units::{Epoch, UnixSeconds};
@@ -22,7 +23,8 @@ mod feature {
     pub(super) const SECTORS: u64 = 16;
     pub(super) const BAD_BLOCKS: u64 = 32;
     pub(super) const BLANK: u64 = 64;
-    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK;
+    pub(super) const RESHAPE: u64 = 128;
+    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE;
 }
 
 const FLAG_CLEAN: u8 = 1;
@@ -64,6 +66,14 @@ mod at {
     pub(super) const LIST: usize = 312;
     pub(super) const BLANK_SINCE: usize = 328;
     pub(super) const BLANK_SHIFT: usize = 336;
+    pub(super) const MARK: usize = 344;
+    pub(super) const KEPT: usize = 352;
+    pub(super) const SAVED: usize = 360;
+    pub(super) const TO_USED: usize = 368;
+    pub(super) const TO_CHUNK: usize = 376;
+    pub(super) const TO_LEVEL: usize = 380;
+    pub(super) const TO_MEMBERS: usize = 383;
+    pub(super) const IS_BACK: usize = 384;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -95,7 +105,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     put(at::FLAGS, &[flags(superblock)]);
     put(at::SECTOR_SIZE, &[sector_code(superblock.sector_size)]);
     put(at::GENERATION, superblock.generation.as_bytes());
-    put(at::CHUNK, &u32::try_from(spec.chunk.0).expect("a chunk is at most 1 MiB").to_le_bytes());
+    put(at::CHUNK, &chunk_bytes(spec.chunk));
     put(at::USED, &spec.member_size.0.to_le_bytes());
     let areas = &superblock.areas;
     put(at::MEMBER_SIZE, &areas.member_size.0.to_le_bytes());
@@ -113,6 +123,16 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
     if let Some(Blank { since, shift, .. }) = superblock.blank {
         put(at::BLANK_SINCE, &since.0.to_le_bytes());
         put(at::BLANK_SHIFT, &shift.to_le_bytes());
+    }
+    if let Some(Reshape { to, kept, mark, is_back, saved }) = superblock.reshape {
+        put(at::MARK, &mark.0.to_le_bytes());
+        put(at::KEPT, &kept.0.to_le_bytes());
+        put(at::SAVED, &saved.0.to_le_bytes());
+        put(at::TO_USED, &to.member_size.0.to_le_bytes());
+        put(at::TO_CHUNK, &chunk_bytes(to.chunk));
+        put(at::TO_LEVEL, &level_bytes(to.level));
+        put(at::TO_MEMBERS, &[to.members]);
+        put(at::IS_BACK, &[u8::from(is_back)]);
     }
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::REVISION, &superblock.revision.0.to_le_bytes());
@@ -170,6 +190,8 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         return Err(SuperblockError::Field { field: "bytes 142 and 143" });
     }
     let members = bytes[at::MEMBERS];
+    let reshape = if features & feature::RESHAPE == 0 { None } else { Some(reshape(bytes)?) };
+    let slots = reshape.map_or(members, |reshape| members.max(reshape.to.members));
     let superblock = Superblock {
         array: uuid_at(bytes, at::ARRAY),
         name: name(bytes)?,
@@ -202,12 +224,13 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
             shift: u32_at(bytes, at::BLANK_SHIFT),
             allocation: allocation(bytes[at::FLAGS]),
         }),
+        reshape,
         sector_size: sector_size(features, bytes[at::SECTOR_SIZE])?,
         scrub: ScrubHistory {
             finished: Some(UnixSeconds(u64_at(bytes, at::SCRUB_FINISHED))).filter(|&at| at != UnixSeconds(0)),
             run: scrub_run(bytes)?,
         },
-        slots: slot_table(bytes, members)?,
+        slots: slot_table(bytes, slots)?,
     };
     superblock.check()?;
     Ok(superblock)
@@ -220,6 +243,10 @@ fn checksum(bytes: &[u8; SUPERBLOCK_BYTES]) -> u32 {
     crc.update(&[0; 4]);
     crc.update(&bytes[at::CHECKSUM + 4..]);
     crc.finalize()
+}
+
+fn chunk_bytes(chunk: Bytes) -> [u8; 4] {
+    u32::try_from(chunk.0).expect("a chunk is at most 1 MiB").to_le_bytes()
 }
 
 /// The level's code and its two options.
@@ -262,7 +289,8 @@ fn features(superblock: &Superblock) -> u64 {
     let initialising = if superblock.initialising.is_some() { feature::INITIALISING } else { 0 };
     let sectors = if superblock.sector_size == SECTOR_SIZES[0] { 0 } else { feature::SECTORS };
     let blank = if superblock.blank.is_some() { feature::BLANK } else { 0 };
-    consistency | integrity | initialising | sectors | blank | feature::BAD_BLOCKS
+    let reshape = if superblock.reshape.is_some() { feature::RESHAPE } else { 0 };
+    consistency | integrity | initialising | sectors | blank | reshape | feature::BAD_BLOCKS
 }
 
 fn flags(superblock: &Superblock) -> u8 {
@@ -317,6 +345,25 @@ fn scrub_run(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Option<ScrubRun>, Superbl
         None if code == 0 && position == StripeId(0) && found == ScrubFound::default() => Ok(None),
         None => Err(SuperblockError::Field { field: "scrub" }),
     }
+}
+
+fn reshape(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Reshape, SuperblockError> {
+    Ok(Reshape {
+        to: Spec {
+            level: level(array_at(bytes, at::TO_LEVEL))?,
+            members: bytes[at::TO_MEMBERS],
+            chunk: Bytes(u64::from(u32_at(bytes, at::TO_CHUNK))),
+            member_size: Sectors(u64_at(bytes, at::TO_USED)),
+        },
+        kept: Sectors(u64_at(bytes, at::KEPT)),
+        mark: Lba(u64_at(bytes, at::MARK)),
+        is_back: match bytes[at::IS_BACK] {
+            0 => false,
+            1 => true,
+            _ => return Err(SuperblockError::Field { field: "direction of a reshape" }),
+        },
+        saved: Sectors(u64_at(bytes, at::SAVED)),
+    })
 }
 
 fn slot_table(bytes: &[u8; SUPERBLOCK_BYTES], members: u8) -> Result<Vec<SlotEntry>, SuperblockError> {

@@ -1,9 +1,10 @@
 //! What a superblock says, and when that makes sense.
 
-use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Spec, StripeId};
+use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
 use super::areas::{Areas, positions};
+use super::reshape::Reshape;
 use super::scrub::{ScrubHistory, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
 use crate::format::bitmap::{Regions, Seal};
@@ -51,6 +52,8 @@ pub struct Superblock {
     pub initialising: Option<Allocation>,
     /// Of an array that was new a while ago: which of its regions are blank.
     pub blank: Option<Blank>,
+    /// Of an array that is getting another shape: which, and how far it has come.
+    pub reshape: Option<Reshape>,
     /// The array's sectors: offsets and lengths of all I/O in data areas are multiples of it. Chosen when the array is
     /// created, and never changed.
     pub sector_size: Bytes,
@@ -199,6 +202,7 @@ impl Superblock {
             is_clean: true,
             initialising: None,
             blank: None,
+            reshape: None,
             sector_size: SECTOR_SIZES[0],
             scrub: ScrubHistory::default(),
             slots: slots.clone(),
@@ -243,6 +247,19 @@ impl Superblock {
         Some((Seal { array: self.array, since }, regions))
     }
 
+    /// How many slots the array has: those of both shapes while it is being reshaped.
+    #[must_use]
+    pub fn slot_count(&self) -> u8 {
+        self.reshape.map_or(self.spec.members, |reshape| reshape.slots(self.spec))
+    }
+
+    /// How much of this member's data area the array uses: in the shapes that it has a place in.
+    fn used(&self) -> Sectors {
+        let shapes = [Some(self.spec), self.reshape.map(|reshape| reshape.to)];
+        let own = shapes.into_iter().flatten().filter(|spec| self.slot.0 < spec.members);
+        own.map(|spec| spec.member_size).max().unwrap_or_default()
+    }
+
     /// Whether the fields make sense together.
     ///
     /// # Errors
@@ -253,8 +270,9 @@ impl Superblock {
         require(!self.array.is_nil(), "array UUID")?;
         require(!self.member.is_nil(), "member UUID")?;
         require(self.name.len() <= NAME_BYTES_MAX && !self.name.contains('\0'), "name")?;
-        require(self.slot.0 < self.spec.members, "slot")?;
-        require(self.areas.are_sound(self.spec.member_size), "area table")?;
+        require(self.reshape.is_none_or(|reshape| reshape.is_sound(self.spec)), "reshape")?;
+        require(self.slot.0 < self.slot_count(), "slot")?;
+        require(self.areas.are_sound(self.used()), "area table")?;
         let is_checkable = self.integrity == Integrity::None || self.consistency == Consistency::Log;
         require(is_checkable, "integrity without a log")?;
         let needed = Regions::new(&geometry).bitmap_bytes();
@@ -271,13 +289,18 @@ impl Superblock {
             has_room && blank.since <= self.epoch && self.initialising.is_none()
         };
         require(self.blank.is_none_or(is_mapped), "blank regions")?;
+        let is_at_rest = self.is_clean && self.blank.is_none() && self.initialising.is_none();
+        let is_plain = self.integrity == Integrity::None && self.scrub.run.is_none();
+        require(self.reshape.is_none() || is_at_rest && is_plain, "state of an array that is being reshaped")?;
         require(self.revision.0 <= COUNT_MAX, "revision")?;
-        require(self.slots.len() == usize::from(self.spec.members), "slot table")?;
+        require(self.slots.len() == usize::from(self.slot_count()), "slot table")?;
         require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
         let is_past = |entry: &SlotEntry| entry.since <= self.epoch;
         require(self.slots.iter().all(is_past), "slot table's epochs")?;
         let exists = |entry: &SlotEntry| match entry.state {
-            SlotState::Rebuilding { upto, .. } => upto <= StripeId(geometry.stripes().0) && geometry.tolerance() > 0,
+            SlotState::Rebuilding { upto, .. } => {
+                upto <= StripeId(geometry.stripes().0) && geometry.tolerance() > 0 && self.reshape.is_none()
+            }
             SlotState::Active | SlotState::Failed => true,
         };
         require(self.slots.iter().all(exists), "slot table's progress")?;

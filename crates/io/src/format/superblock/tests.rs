@@ -37,6 +37,7 @@ pub(crate) fn sample() -> Superblock {
         is_clean: true,
         initialising: None,
         blank: None,
+        reshape: None,
         sector_size: Bytes(512),
         scrub: ScrubHistory {
             finished: Some(UnixSeconds(0x6543_2101)),
@@ -223,6 +224,56 @@ fn blank_regions_are_an_incompatible_feature() {
     }
 }
 
+/// Member 1 of a RAID 5 of three that is to become a RAID 10 of four, halfway.
+fn between() -> Superblock {
+    let (spec, slots) = (sample().spec, sample().slots);
+    let mut slots: Vec<_> = slots.iter().map(|entry| SlotEntry { state: SlotState::Active, ..*entry }).collect();
+    slots.push(SlotEntry { member: uuid(0xb3), state: SlotState::Active, since: Epoch(5) });
+    // 40 MiB of RAID 10 would not fit; 10 MiB of 4096 bytes each.
+    let to = Spec { level: Level::Raid10 { copies: 2 }, members: 4, chunk: Bytes(4096), member_size: Sectors(10 << 10) };
+    let reshape = Reshape { to, kept: Sectors(20 << 10), mark: Lba(256), is_back: true, saved: Sectors(256) };
+    let scrub = ScrubHistory { run: None, ..sample().scrub };
+    Superblock { reshape: Some(reshape), slots, scrub, spec, ..sample() }
+}
+
+#[test]
+fn an_array_between_two_shapes_is_an_incompatible_feature() {
+    let bytes = encode(&between());
+    assert_eq!((bytes[16], bytes[137]), (162, 3));
+    assert_eq!(bytes[344..352], [0, 1, 0, 0, 0, 0, 0, 0], "the mark");
+    assert_eq!(bytes[352..360], [0, 0x50, 0, 0, 0, 0, 0, 0], "what is kept");
+    assert_eq!(bytes[360..368], [0, 1, 0, 0, 0, 0, 0, 0], "what is saved");
+    assert_eq!(bytes[368..376], [0, 0x28, 0, 0, 0, 0, 0, 0], "used of each member");
+    assert_eq!(bytes[376..386], [0, 0x10, 0, 0, 10, 2, 0, 4, 1, 0], "chunk, level, members, direction");
+    assert_eq!(bytes[1024 + 3 * 48..][..16], [0xb3; 16], "the slots of both shapes");
+    assert_eq!(decode(&bytes), Ok(between()));
+    let field = |field| Err(SuperblockError::Field { field });
+    for (at, value, wrong) in [
+        (344, &[1][..], "reshape"),
+        (345, &[0xff; 7], "reshape"),
+        (352, &[0; 8], "reshape"),
+        (352, &[0xff; 8], "reshape"),
+        (360, &[1], "reshape"),
+        (360, &[0xff; 8], "reshape"),
+        (368, &[0xff; 8], "reshape"),
+        (369, &[0x29], "reshape"),
+        (376, &[1], "reshape"),
+        (380, &[7], "level"),
+        (383, &[65], "number of members"),
+        (383, &[1], "reshape"),
+        (384, &[2], "direction of a reshape"),
+        (141, &[0], "state of an array that is being reshaped"),
+        (264, &[1], "state of an array that is being reshaped"),
+        (1040, &[3], "slot table's progress"),
+        (137, &[4], "slot table's UUIDs"),
+    ] {
+        let mut bytes = bytes;
+        bytes[at..at + value.len()].copy_from_slice(value);
+        let found = decode(&sealed(bytes));
+        assert!(found == field(wrong) || at == 137, "byte {at}: {found:?}");
+    }
+}
+
 #[test]
 fn sectors_that_are_larger_than_the_smallest_are_an_incompatible_feature() {
     for (size, features, code) in [(512, 34, 0), (1024, 50, 1), (2048, 50, 2), (4096, 50, 3)] {
@@ -278,7 +329,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[162]), Err(SuperblockError::UnknownFeatures { flags: 128 }));
+    assert_eq!(changed(16, &[34, 1]), Err(SuperblockError::UnknownFeatures { flags: 256 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -404,6 +455,20 @@ proptest! {
         }
         if let Ok(superblock) = decode(&sealed(bytes)) {
             prop_assert!(Geometry::new(superblock.spec).is_ok());
+            prop_assert_eq!(decode(&encode(&superblock)), Ok(superblock));
+        }
+    }
+
+    /// The same of an array between two shapes.
+    #[test]
+    fn any_reshape_is_decoded_or_refused(
+        changes in proptest::collection::vec((prop_oneof![136..160_usize, 344..386_usize], any::<u8>()), 1..12),
+    ) {
+        let mut bytes = encode(&between());
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        if let Ok(superblock) = decode(&sealed(bytes)) {
             prop_assert_eq!(decode(&encode(&superblock)), Ok(superblock));
         }
     }
