@@ -3,7 +3,7 @@
 //! [`judge`] decides from superblocks alone; [`Array::open`] reads them from members and refuses what is unsafe;
 //! [`Assembled`] brings the members into agreement; [`select`] finds those of one array among others; [`create`] makes
 //! new ones, [`format()`] from members that are open, and [`configure`] changes how they are kept
-//! consistent, and [`grow`] how much of their members they use; [`join`] and [`rejoin`] have members ready
+//! consistent, [`grow`] how much of their members they use, and [`Reshaping`] gives them another shape; [`join`] and [`rejoin`] have members ready
 //! for an array that runs. What clients do with an array is the [`engine`](crate::engine)'s.
 
 mod assemble;
@@ -24,6 +24,7 @@ mod open;
 mod overlay;
 mod recover;
 mod redo;
+mod reshape;
 mod resync;
 mod sectors;
 mod select;
@@ -45,6 +46,10 @@ pub use losses::Loss;
 pub use open::{Array, OpenOptions, check_presence};
 pub(crate) use overlay::Overlay;
 pub use recover::{recover, recovery_bytes};
+pub use reshape::{
+    Found, NewMember, Prepared, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Work, begin_reshape,
+    open_for_reshape, plan_reshape,
+};
 pub use select::{Ignored, Look, Wanted, select};
 pub use stale::{Stale, StaleError, accept_stale};
 pub use wait::Patience;

@@ -65,13 +65,7 @@ impl<D: Disk> Assembled<D> {
         generation: Uuid,
     ) -> Result<Self, RecoverError> {
         let truth = &verdict.superblock;
-        let own = |index: &Option<usize>| {
-            index.map(|index| {
-                let Superblock { member, slot, areas, revision, .. } = candidates[index].superblock;
-                Superblock { member, slot, areas, revision, ..truth.clone() }
-            })
-        };
-        let mut superblocks: Vec<Option<Superblock>> = verdict.slots.iter().map(own).collect();
+        let mut superblocks = taken_over(verdict, candidates);
         let mut losses = Losses::new(verdict, candidates);
         let geometry = verdict.geometry.clone();
         // What a log holds before its array is initialised is anything.
@@ -255,12 +249,23 @@ impl<D: Disk> Assembled<D> {
     }
 }
 
+/// The superblocks of the accepted members, by slot, as each is to say what the newest does.
+pub(super) fn taken_over(verdict: &Verdict, candidates: &[Candidate]) -> Vec<Option<Superblock>> {
+    let own = |index: &Option<usize>| {
+        index.map(|index| {
+            let Superblock { member, slot, areas, revision, .. } = candidates[index].superblock;
+            Superblock { member, slot, areas, revision, ..verdict.superblock.clone() }
+        })
+    };
+    verdict.slots.iter().map(own).collect()
+}
+
 /// Makes durable what the members show, and has those catch up that the last round did not reach. Those that fail that
 /// are given up.
 ///
 /// The superblocks that were found are written again: one whose flush failed may not be on the medium, although it was
 /// read, and no later flush would bring it there. So a copy that is damaged is made good, too.
-fn catch_up(
+pub(super) fn catch_up(
     disk: &mut impl Disk,
     verdict: &Verdict,
     candidates: &[Candidate],

@@ -252,7 +252,7 @@ impl<D: Disk> Array<D> {
     }
 }
 
-fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result<(), OpenError> {
+pub(super) fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result<(), OpenError> {
     for &index in verdict.slots.iter().flatten() {
         let Opened { candidate: Candidate { path, superblock }, size, sector_size: found, .. } = &members[index];
         let expected = superblock.areas.member_size;

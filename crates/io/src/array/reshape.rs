@@ -1,0 +1,284 @@
+//! Another shape for a stopped array: level, chunk, number of members and placement, on the same members and new ones.
+//!
+//! The content moves window by window ([`Course`]). A window is read from its old places, written with all of its parity
+//! to its new ones, made durable, and then the mark goes on record on all members. A window whose new places are some
+//! of its old ones is [saved](saved) first, which goes on record, too. Cut off anywhere, this leaves an array whose
+//! superblocks say which content is in which shape: nothing else opens it, and it can go on or go back from there.
+//!
+//! Going back is the same with the mark moving the other way. What joins has its superblock before a member of the
+//! array knows of it; what leaves loses its own when no member does any more.
+
+mod content;
+mod error;
+mod files;
+mod members;
+mod moving;
+mod plan;
+mod saved;
+
+use std::ops::Range;
+use std::path::PathBuf;
+
+use uraid_layout::repair::Repair;
+use uraid_layout::reshape::{Course, Window};
+use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors};
+use uuid::Uuid;
+
+use super::assemble::{Assembled, catch_up, taken_over};
+use super::bitmap::bitmap_writes;
+use super::blocking::{flush, perform, superblock_writes};
+use super::judge::{Candidate, Verdict};
+use super::losses::{Loss, Losses};
+use crate::Error;
+use crate::disk::Disk;
+use crate::format::Epoch;
+use crate::format::bitmap::{Bitmap, Regions};
+use crate::format::superblock::{Area, Areas, Reshape, SUPERBLOCK_BYTES, SlotEntry, Superblock, positions};
+pub use error::ReshapeError;
+pub use files::{Found, Prepared, UnderWay, open_for_reshape};
+use members::Members;
+pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
+
+/// An array that is being reshaped; its members are open.
+#[derive(Debug)]
+pub struct Reshaping<D> {
+    members: Members<D>,
+    course: Course,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Reshaped<D> {
+    /// The shape that the array has.
+    pub geometry: Geometry,
+    /// Whether that is the one that it had.
+    pub is_back: bool,
+    /// Where its members are, by slot; none is missing.
+    pub paths: Vec<Option<PathBuf>>,
+    /// Who failed meanwhile.
+    pub losses: Vec<Loss>,
+    /// The disk, with the members of both shapes.
+    pub disk: D,
+}
+
+/// Puts a reshape on record; blocks. `more` gives a disk that has the new members, too, in the slots after those of the
+/// array. `generation` is a number that nobody can guess.
+///
+/// # Errors
+/// When a member fails. No member has the reshape on record then, or it can go on.
+pub fn begin_reshape<D: Disk, E: Disk>(
+    assembled: Assembled<D>,
+    plan: ReshapePlan,
+    generation: Uuid,
+    more: impl FnOnce(D) -> Result<E, Error>,
+) -> Result<Reshaping<E>, ReshapeError> {
+    let Assembled { record, disk, losses, .. } = assembled;
+    let ReshapePlan { reshape, course, joining, paths, .. } = plan;
+    let truth = record.any().clone();
+    let missing = record.missing();
+    let is_there = |own: &Superblock| !missing.contains(own.slot);
+    let mut own: Vec<Option<Superblock>> = record.superblocks().map(|own| own.cloned().filter(is_there)).collect();
+    let mut disk = more(disk)?;
+    // They are members from the round on that all others get.
+    let mut slots = joining.first().map_or(truth.slots, |own| own.slots.clone());
+    let epoch = Epoch(truth.epoch.0 + 1);
+    slots[own.len()..].iter_mut().for_each(|entry: &mut SlotEntry| entry.since = epoch);
+    for new in &joining {
+        let first = Superblock { epoch, ..plan::begun(new, reshape, &slots, generation) };
+        introduce(&mut disk, &first)?;
+    }
+    let old = (0..).map(MemberIndex).take(own.len()).map(|slot| losses.path(slot));
+    let paths = old.chain(paths).collect();
+    own.extend(joining.into_iter().map(|new| Some(Superblock { epoch: truth.epoch, ..new })));
+    let mut members = Members::new(disk, own, paths, Vec::new());
+    members.record(|own| *own = plan::begun(own, reshape, &slots, generation))?;
+    Ok(Reshaping { members, course })
+}
+
+/// Makes a new member: nothing that it held is taken for anything of the array, and then it has its superblock.
+fn introduce(disk: &mut impl Disk, own: &Superblock) -> Result<(), ReshapeError> {
+    members::erase(disk, own.slot, &superblock_areas(&own.areas))?;
+    members::erase(disk, own.slot, &[own.areas.bitmap, own.areas.bad_blocks, own.areas.log])?;
+    perform(disk, superblock_writes(own))?;
+    perform(disk, [flush(own.slot)])?;
+    Ok(())
+}
+
+/// Where a member has its superblocks.
+fn superblock_areas(areas: &Areas) -> [Area; 3] {
+    let positions = positions(areas.member_size).expect("checked areas have room for a superblock");
+    positions.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) })
+}
+
+impl<D: Disk> Reshaping<D> {
+    /// The array that a verdict describes and that is being reshaped; `disk` has the accepted members in their slots.
+    /// Members that the last round of superblock writes did not reach catch up.
+    ///
+    /// # Errors
+    /// When members are missing that it can't do without, going forward or back; or when some are that are on record as
+    /// there, unless that is allowed, or it goes back and they are new.
+    ///
+    /// # Panics
+    /// When the array is not being reshaped.
+    pub fn found(
+        mut disk: D,
+        verdict: &Verdict,
+        candidates: &[Candidate],
+        is_back: bool,
+        allow_degraded: bool,
+    ) -> Result<Self, ReshapeError> {
+        let reshape = verdict.superblock.reshape.expect("the array is being reshaped");
+        let course = reshape.course(verdict.superblock.spec)?;
+        let is_needed = |slot: &MemberIndex| !is_back || slot.index() < course.from().members();
+        let newly_missing: MemberSet = verdict.newly_missing().iter().filter(is_needed).collect();
+        if !newly_missing.is_empty() && !allow_degraded {
+            return Err(ReshapeError::Missing { missing: newly_missing });
+        }
+        let mut own = taken_over(verdict, candidates);
+        let mut losses = Losses::new(verdict, candidates);
+        let paths = (0..).map(MemberIndex).take(own.len()).map(|slot| losses.path(slot)).collect();
+        catch_up(&mut disk, verdict, candidates, &mut own, &mut losses).map_err(super::OpenError::from)?;
+        losses.members().iter().for_each(|member| own[member.index()] = None);
+        let members = Members::new(disk, own, paths, losses.all().to_vec());
+        let missing = members.missing();
+        for shape in members.shapes(is_back) {
+            if Repair::new(&shape, missing).is_err() {
+                return Err(ReshapeError::TooFew { missing, level: shape.spec().level });
+            }
+        }
+        Ok(Self { members, course })
+    }
+
+    /// The two shapes, and the way between them.
+    pub fn course(&self) -> &Course {
+        &self.course
+    }
+
+    /// How far it has come.
+    pub fn state(&self) -> Reshape {
+        self.members.reshape()
+    }
+
+    /// Goes on to the end, or back to the beginning; blocks. `progress` gets how much content is where it is to be.
+    /// `generation` is a number for the log that nobody can guess.
+    ///
+    /// # Errors
+    /// When a member fails that can't be done without, or content can't be read. It can go on from there.
+    pub fn run(
+        mut self,
+        is_back: bool,
+        generation: Uuid,
+        mut progress: impl FnMut(Bytes),
+    ) -> Result<Reshaped<D>, ReshapeError> {
+        self.restore(is_back)?;
+        let heading = self.course.heading(is_back);
+        let end = self.course.end(heading);
+        let room = saved::room(self.members.own().iter().flatten());
+        let unit = self.course.unit().bytes();
+        let pace = saved::pace(&self.course, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
+        loop {
+            let mark = self.state().mark;
+            progress(Sectors(self.course.kept().0 - mark.0.abs_diff(end.0)).bytes());
+            let Some(window) = self.course.next(mark, heading, pace) else { break };
+            self.step(&window, is_back)?;
+        }
+        self.finish(is_back, generation)
+    }
+
+    /// Brings a window that was saved back to where the direction wants it, and turns round if it is to.
+    fn restore(&mut self, is_back: bool) -> Result<(), ReshapeError> {
+        let Reshape { mark, saved, is_back: was_back, .. } = self.state();
+        let heading = self.course.heading(was_back);
+        let window = self.course.ahead(mark, heading, saved).expect("a superblock is sound");
+        let (mut next, is_saved) = (mark, saved > Sectors(0) && !planted!(ReshapeUnrestored));
+        if is_saved {
+            let bytes = saved::read(&mut self.members, &self.course, &window)?;
+            let shape = if is_back == was_back || planted!(ReshapeTurnedEarly) {
+                self.course.target(heading)
+            } else {
+                self.course.source(heading)
+            };
+            moving::settle(&mut self.members, shape, &window, &bytes)?;
+        }
+        if is_saved && is_back == was_back {
+            next = beyond(&window, mark);
+        }
+        if is_saved || is_back != was_back {
+            self.members.record(|own| advance(own, |reshape| {
+                (reshape.mark, reshape.saved, reshape.is_back) = (next, Sectors(0), is_back);
+            }))?;
+        }
+        Ok(())
+    }
+
+    /// Moves a window.
+    fn step(&mut self, window: &Window, is_back: bool) -> Result<(), ReshapeError> {
+        let Self { members, course } = self;
+        let (heading, content) = (course.heading(is_back), &window.content);
+        let next = beyond(content, members.reshape().mark);
+        let bytes = content::read(members, course.source(heading), content)?;
+        if window.is_saved && !planted!(ReshapeUnsaved) {
+            saved::write(members, course, content, &bytes)?;
+            if !planted!(ReshapeSavedUnflushed) {
+                members.flush()?;
+            }
+            let saved = Sectors(content.end.0 - content.start.0);
+            members.record(|own| advance(own, |reshape| reshape.saved = saved))?;
+        }
+        let done = |own: &mut Superblock| {
+            advance(own, |reshape| (reshape.mark, reshape.saved) = (next, Sectors(0)));
+        };
+        if planted!(ReshapeMarkEarly) {
+            members.record(done)?;
+        }
+        moving::settle(members, course.target(heading), content, &bytes)?;
+        members.record(done)
+    }
+
+    /// Says that the array has its shape, and lets those go that it has no place for.
+    fn finish(self, is_back: bool, generation: Uuid) -> Result<Reshaped<D>, ReshapeError> {
+        let Self { mut members, course } = self;
+        let shape = course.target(course.heading(is_back)).clone();
+        let leaving = members.split_off(shape.members());
+        let truth = members.any();
+        let consistency = match is_back {
+            true => truth.consistency,
+            false => plan::after(truth.consistency, truth.spec.level, shape.spec().level),
+        };
+        let change = |own: &mut Superblock| *own = plan::ended(own, &shape, consistency, generation);
+        // Whoever is missing lacks all of it, whatever a bitmap said of the shape before.
+        let regions = Regions::new(&shape);
+        let is_whole = members.missing().is_empty() && !planted!(ReshapeBitsKept);
+        let bitmap = if is_whole { Bitmap::empty(regions) } else { Bitmap::full(regions) };
+        let seal_of = |own: &Superblock| {
+            let mut own = own.clone();
+            change(&mut own);
+            own.seal().filter(|_| shape.tolerance() > 0)
+        };
+        let write = |own: &Superblock| {
+            let seal = seal_of(own)?;
+            Some(bitmap_writes(own.slot, own.areas.bitmap.offset, seal, &bitmap))
+        };
+        let writes: Vec<_> = members.own().iter().flatten().filter_map(write).flatten().collect();
+        members.perform(writes)?;
+        members.flush()?;
+        members.record(change)?;
+        for own in leaving {
+            // It is no member of the array any more, whatever it says.
+            if let Err(error) = members.erase(own.slot, &superblock_areas(&own.areas)) {
+                tracing::warn!(slot = %own.slot, %error, "a member that left still has its superblock");
+            }
+        }
+        let (disk, paths, losses) = members.into_parts();
+        Ok(Reshaped { geometry: shape, is_back, paths, losses, disk })
+    }
+}
+
+/// Where the mark is when a window at it has moved.
+fn beyond(window: &Range<Lba>, mark: Lba) -> Lba {
+    if window.start == mark { window.end } else { window.start }
+}
+
+fn advance(own: &mut Superblock, change: impl FnOnce(&mut Reshape)) {
+    change(own.reshape.as_mut().expect("the array is being reshaped"));
+}

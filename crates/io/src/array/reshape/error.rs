@@ -1,0 +1,240 @@
+//! Why an array can't get another shape, in words that say what to do about it.
+
+use std::path::PathBuf;
+
+use thiserror::Error;
+use uraid_layout::reshape::CourseError;
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet};
+
+use crate::Error;
+use crate::array::error::{OpenError, are};
+use crate::disk::DiskError;
+use crate::engine::EngineError;
+use crate::format::superblock::SuperblockError;
+use crate::member::MemberError;
+
+/// Why a reshape does not begin, go on or end. What is on record is as it was then; whatever has begun can go on.
+#[derive(Debug, Error)]
+pub enum ReshapeError {
+    /// The array can't be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// A path is no member.
+    #[error("{path}: is not a member of the array; name new members with --add", path = path.display())]
+    Stranger {
+        /// The path.
+        path: PathBuf,
+    },
+    /// There is no way to that shape.
+    #[error(transparent)]
+    Course(#[from] CourseError),
+    /// The members would hold less than the array does.
+    #[error(
+        "in that shape the members hold {room} bytes, and the array has {kept}: add members, or shrink what is on the \
+         array, and say with --size how much of it to keep"
+    )]
+    NoRoom {
+        /// What they hold.
+        room: Bytes,
+        /// What is to be kept.
+        kept: Bytes,
+    },
+    /// More is to be kept than there is.
+    #[error("the array has {size} bytes; --size says how many of them to keep, and {asked} is more")]
+    TooMuch {
+        /// The array's size.
+        size: Bytes,
+        /// What was asked for.
+        asked: Bytes,
+    },
+    /// It has that shape.
+    #[error("the array has this shape already")]
+    Same,
+    /// Members are missing or being rebuilt.
+    #[error(
+        "{} missing or not rebuilt: name all members and rebuild them first. Without missing members the reshape \
+         computes what they held; --degraded accepts that, if both shapes survive it",
+        are(*missing)
+    )]
+    NotWhole {
+        /// Their slots.
+        missing: MemberSet,
+    },
+    /// A level does not survive what is missing.
+    #[error("{} missing, and {} does not survive that: bring the members back", are(*missing), level.name())]
+    TooFew {
+        /// Their slots.
+        missing: MemberSet,
+        /// The level.
+        level: Level,
+    },
+    /// The array was not stopped cleanly.
+    #[error("the array was not stopped cleanly: serve it and stop it once, then reshape it")]
+    Dirty,
+    /// The array is new.
+    #[error("the array is not initialised yet: serve it, let `uraid wait` end, stop it, then reshape it")]
+    Blank,
+    /// The array has checksums.
+    #[error("an array with checksums can't be reshaped; copy its content to a new array")]
+    Checksums,
+    /// A member lacks content.
+    #[error(
+        "member {member} has bad blocks: serve the array, repair it with `uraid scrub start --repair`, stop it, then \
+         reshape it"
+    )]
+    BadBlocks {
+        /// The member.
+        member: MemberIndex,
+    },
+    /// A member that leaves is not one of the last.
+    #[error(
+        "{path}: is in slot {slot}, and only the members in the last slots can leave: remove {}, or move this one \
+         there with `uraid replace`", named(last), path = path.display()
+    )]
+    NotLast {
+        /// The member.
+        path: PathBuf,
+        /// Its slot.
+        slot: MemberIndex,
+        /// The members that can leave.
+        last: Vec<PathBuf>,
+    },
+    /// A new member can't be opened.
+    #[error(transparent)]
+    New(#[from] MemberError),
+    /// A new member holds something.
+    #[error(
+        "{path}: holds {what} (at byte {offset}); a new member has to be empty: fill its first and its last 4 MiB with \
+         zeros",
+        path = path.display()
+    )]
+    InUse {
+        /// The member.
+        path: PathBuf,
+        /// What it holds.
+        what: &'static str,
+        /// Where that shows.
+        offset: Bytes,
+    },
+    /// A new member is too small.
+    #[error("{path}: {size} bytes are too few for a member", path = path.display())]
+    TooSmall {
+        /// The member.
+        path: PathBuf,
+        /// Its size.
+        size: Bytes,
+    },
+    /// A new member's sectors are larger than the array's.
+    #[error(
+        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; use a member with \
+         sectors of {sector_size} bytes", path = path.display()
+    )]
+    SectorSize {
+        /// The member.
+        path: PathBuf,
+        /// Its sectors.
+        found: Bytes,
+        /// The array's.
+        sector_size: Bytes,
+    },
+    /// What moves at once is too much.
+    #[error(
+        "the parity stripes of both shapes fit together only every {unit} bytes, and at most {most} can move at once: \
+         choose another --chunk or number of members, or go there in two steps"
+    )]
+    TooCoarse {
+        /// The least common multiple.
+        unit: Bytes,
+        /// What there is room for.
+        most: Bytes,
+    },
+    /// A member's log is too small.
+    #[error(
+        "the log of member {member} has {size} bytes, but parity stripes of that shape need {needed}: choose a smaller \
+         --chunk, or another consistency with `uraid configure`"
+    )]
+    LogTooSmall {
+        /// The member.
+        member: MemberIndex,
+        /// The size of its log.
+        size: Bytes,
+        /// The least size.
+        needed: Bytes,
+    },
+    /// A member's areas don't allow it.
+    #[error("member {member} can't be used in that shape")]
+    Unfit {
+        /// The member.
+        member: MemberIndex,
+        /// What is wrong.
+        source: SuperblockError,
+    },
+    /// Another reshape is under way.
+    #[error(
+        "a reshape to another shape is under way: let it end with `uraid reshape MEMBERS`, or go back with `uraid \
+         reshape --abort MEMBERS`"
+    )]
+    UnderWay,
+    /// None is.
+    #[error("no reshape of this array is under way")]
+    NotUnderWay,
+    /// Members are missing that the reshape had.
+    #[error("{} missing; name all members, or go on without these with --degraded", are(*missing))]
+    Missing {
+        /// Their slots.
+        missing: MemberSet,
+    },
+    /// Content can't be read.
+    #[error(
+        "the content at byte {} of the array can't be read, so it can't move: {source}. Nothing is lost that was there \
+         before; bring missing members back and go on, or go back with --abort", lba.0 * 512
+    )]
+    Unreadable {
+        /// Where.
+        lba: Lba,
+        /// Why.
+        source: EngineError,
+    },
+    /// What was saved is gone.
+    #[error(
+        "what was saved of the array's content at byte {} is on none of the members that are here: bring the missing \
+         ones back", lba.0 * 512
+    )]
+    SavedLost {
+        /// Where.
+        lba: Lba,
+    },
+    /// A member fails that it can't go on without.
+    #[error(
+        "{path}: {source}; the reshape can't go on without this member: copy it to one that works and go on with the \
+         copy in its place, or go back with --abort",
+        path = path.display()
+    )]
+    Needed {
+        /// The member.
+        path: PathBuf,
+        /// What failed.
+        source: DiskError,
+    },
+    /// The members can't be reached.
+    #[error("the members can't be reached; what was begun can go on with `uraid reshape MEMBERS`")]
+    Io(#[from] Error),
+}
+
+impl ReshapeError {
+    /// Whether it is what was asked for that is wrong, whatever the members.
+    #[must_use]
+    pub fn is_misuse(&self) -> bool {
+        matches!(
+            self,
+            Self::Same
+                | Self::TooMuch { .. }
+                | Self::NotLast { .. }
+                | Self::Course(CourseError::Geometry(_) | CourseError::Nothing)
+        )
+    }
+}
+
+fn named(paths: &[PathBuf]) -> String {
+    paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(", ")
+}

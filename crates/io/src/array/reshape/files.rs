@@ -1,0 +1,195 @@
+//! A reshape of members that are files and devices: from paths to an array at rest or one that is under way.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use uraid_layout::{MemberIndex, MemberSet, Spec};
+use uuid::Uuid;
+
+use super::error::ReshapeError;
+use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
+use super::{Reshaping, begin_reshape};
+use crate::array::error::OpenError;
+use crate::array::gather::{Named, Opened, gather};
+use crate::array::judge::{Candidate, SetAside, Verdict, judge};
+use crate::array::open::{Array, OpenOptions, check_sizes};
+use crate::array::wait::Patience;
+use crate::disk::{DEFAULT_DEPTH, UringDisk};
+use crate::format::superblock::{Reshape, Superblock};
+use crate::member::{Access, FileId, Member};
+use crate::{signature, superblock};
+
+/// What is at some paths.
+#[derive(Debug)]
+pub enum Found {
+    /// An array that has one shape.
+    AtRest(Box<Prepared>),
+    /// One that is being reshaped.
+    UnderWay(Box<UnderWay>),
+}
+
+/// An array that has one shape, and new members for it.
+#[derive(Debug)]
+pub struct Prepared {
+    /// The array.
+    pub array: Array,
+    new: Vec<Member>,
+    /// How many members leave.
+    leaving: u8,
+}
+
+/// An array that is being reshaped, as its superblocks have it; nothing of it was written.
+#[derive(Debug)]
+pub struct UnderWay {
+    members: Vec<Opened<Member>>,
+    candidates: Vec<Candidate>,
+    verdict: Verdict,
+}
+
+/// Opens the array that the files and devices at `paths` make up, in any order, and holds them.
+///
+/// # Errors
+/// See [`ReshapeError::Open`]; [`ReshapeError::Stranger`].
+pub fn open_for_reshape(paths: &[PathBuf], access: Access, allow_degraded: bool) -> Result<Found, ReshapeError> {
+    // Where a reshape was cut off as it began, a new member may have nothing of the array yet.
+    let named = gather(paths, access, true, &mut Patience::endless())?;
+    let candidates: Vec<Candidate> = named.members.iter().map(|opened| opened.candidate.clone()).collect();
+    let verdict = judge(&candidates).map_err(OpenError::from)?;
+    if verdict.superblock.reshape.is_some() {
+        check_sizes(&named.members, &verdict)?;
+        return Ok(Found::UnderWay(Box::new(UnderWay { members: named.members, candidates, verdict })));
+    }
+    let stranger = named.unreadable.iter().find(|(_, reason)| *reason == SetAside::Blank);
+    if let Some((path, _)) = stranger.filter(|_| !allow_degraded) {
+        return Err(ReshapeError::Stranger { path: path.clone() });
+    }
+    let Named { members, unreadable } = named;
+    let options = OpenOptions { access, allow_degraded: true, force: false };
+    let named = Named { members, unreadable };
+    let array = Array::of(named, options, MemberSet::EMPTY, &mut Patience::endless(), |members| {
+        UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)
+    })?;
+    Ok(Found::AtRest(Box::new(Prepared { array, new: Vec::new(), leaving: 0 })))
+}
+
+impl Prepared {
+    /// Says who joins, and who leaves; nothing is written.
+    ///
+    /// # Errors
+    /// [`ReshapeError::New`], [`ReshapeError::InUse`], [`ReshapeError::Stranger`], [`ReshapeError::NotLast`].
+    pub fn with(mut self, add: &[PathBuf], remove: &[PathBuf], access: Access) -> Result<Self, ReshapeError> {
+        let truth = self.array.assembled.record.any().clone();
+        for path in add {
+            let member = Member::open(path, access)?;
+            refuse_content(&member, &truth)?;
+            self.new.push(member);
+        }
+        self.leaving = self.leaving(remove)?;
+        Ok(self)
+    }
+
+    /// How many members the array has then.
+    #[must_use]
+    pub fn member_count(&self) -> usize {
+        self.array.geometry.members() + self.new.len() - usize::from(self.leaving)
+    }
+
+    /// See [`plan_reshape`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn plan(&self, target: &Target) -> Result<ReshapePlan, ReshapeError> {
+        let new = |member: &Member| NewMember {
+            path: member.path().into(),
+            size: member.size(),
+            sector_size: member.alignment().offset,
+        };
+        plan_reshape(&self.array.assembled, target, &self.new.iter().map(new).collect::<Vec<_>>())
+    }
+
+    /// See [`begin_reshape`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn begin(self, plan: ReshapePlan) -> Result<Reshaping<UringDisk>, ReshapeError> {
+        let Self { array, new, .. } = self;
+        begin_reshape(array.assembled, plan, Uuid::new_v4(), |disk| {
+            let old = disk.members().to_vec();
+            drop(disk);
+            let members = old.into_iter().chain(new.into_iter().map(|member| Some(Arc::new(member))));
+            UringDisk::new(members.collect(), DEFAULT_DEPTH)
+        })
+    }
+
+    /// How many members leave, which have to be the last ones.
+    fn leaving(&self, remove: &[PathBuf]) -> Result<u8, ReshapeError> {
+        let members = self.array.assembled.disk.members();
+        let mut slots = MemberSet::EMPTY;
+        for path in remove {
+            let id = FileId::of(path)?;
+            let slot = (0..).zip(members).find(|(_, member)| member.as_ref().is_some_and(|member| member.id() == id));
+            let (slot, _) = slot.ok_or_else(|| ReshapeError::Stranger { path: path.clone() })?;
+            slots = slots.with(MemberIndex(slot));
+        }
+        let left = members.len() - slots.len();
+        let misplaced = slots.iter().find(|slot| slot.index() < left);
+        if let Some(slot) = misplaced {
+            let path = |slot: usize| self.array.paths[slot].clone().unwrap_or_default();
+            let last = (left..members.len()).map(path).collect();
+            return Err(ReshapeError::NotLast { path: path(slot.index()), slot, last });
+        }
+        Ok(u8::try_from(slots.len()).expect("members are at most 64"))
+    }
+}
+
+impl UnderWay {
+    /// The shape that the array had.
+    #[must_use]
+    pub fn from(&self) -> Spec {
+        self.verdict.superblock.spec
+    }
+
+    /// How far it has come.
+    ///
+    /// # Panics
+    /// Never: the array is being reshaped.
+    #[must_use]
+    pub fn state(&self) -> Reshape {
+        self.verdict.superblock.reshape.expect("the array is being reshaped")
+    }
+
+    /// See [`Reshaping::found`].
+    ///
+    /// # Errors
+    /// See there.
+    pub fn open(self, is_back: bool, allow_degraded: bool) -> Result<Reshaping<UringDisk>, ReshapeError> {
+        let Self { members, candidates, verdict } = self;
+        let mut members: Vec<Option<Arc<Member>>> =
+            members.into_iter().map(|opened| Some(Arc::new(opened.member))).collect();
+        let present = verdict.slots.iter().map(|index| index.and_then(|index| members[index].take())).collect();
+        let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
+        Reshaping::found(disk, &verdict, &candidates, is_back, allow_degraded)
+    }
+}
+
+/// Refuses to overwrite what a new member holds, unless it was to become one in a reshape that no member of the array
+/// has heard of.
+fn refuse_content(member: &Member, truth: &Superblock) -> Result<(), ReshapeError> {
+    if superblock::load(member).is_ok_and(|own| is_stray(&own, truth)) {
+        return Ok(());
+    }
+    match signature::find(member.size(), |offset, len| member.peek(offset, len))? {
+        Some(found) => Err(in_use(member.path(), &found)),
+        None => Ok(()),
+    }
+}
+
+fn in_use(path: &Path, found: &signature::Signature) -> ReshapeError {
+    ReshapeError::InUse { path: path.into(), what: found.name, offset: found.offset }
+}
+
+/// Whether a superblock is of a reshape that was cut off before it began.
+fn is_stray(own: &Superblock, truth: &Superblock) -> bool {
+    let is_known = truth.slots.iter().any(|entry| entry.member == own.member);
+    own.array == truth.array && own.reshape.is_some() && !is_known
+}

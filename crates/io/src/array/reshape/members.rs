@@ -1,0 +1,179 @@
+//! The members of an array that is being reshaped: those of both shapes, and what is on record of them.
+//!
+//! A member that fails a write is done without where both shapes that still matter survive that. It is on record as
+//! failed with the next round of superblock writes, and no round counts before everyone that is left has it.
+
+use std::path::PathBuf;
+
+use smallvec::smallvec;
+use uraid_layout::reshape::Course;
+use uraid_layout::repair::Repair;
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+
+use super::error::ReshapeError;
+use crate::Error;
+use crate::array::blocking::{flush, run, superblock_writes};
+use crate::array::losses::Loss;
+use crate::buf::Buf;
+use crate::disk::{Disk, DiskError, DiskOp, OpKind};
+use crate::format::Epoch;
+use crate::format::superblock::{Area, Reshape, Revision, SlotState, Superblock};
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Members<D> {
+    pub(super) disk: D,
+    /// By slot; none is missing.
+    own: Vec<Option<Superblock>>,
+    /// By slot.
+    paths: Vec<PathBuf>,
+    losses: Vec<Loss>,
+}
+
+impl<D: Disk> Members<D> {
+    /// The members of these superblocks, by slot; at least one is there.
+    pub(super) fn new(disk: D, own: Vec<Option<Superblock>>, paths: Vec<PathBuf>, losses: Vec<Loss>) -> Self {
+        Self { disk, own, paths, losses }
+    }
+
+    /// The superblocks of those that are there, by slot.
+    pub(super) fn own(&self) -> &[Option<Superblock>] {
+        &self.own
+    }
+
+    /// A superblock of one that is there.
+    pub(super) fn any(&self) -> &Superblock {
+        self.own.iter().flatten().next().expect("an array has a member")
+    }
+
+    /// How far the reshape has come.
+    pub(super) fn reshape(&self) -> Reshape {
+        self.any().reshape.expect("the array is being reshaped")
+    }
+
+    /// The way that it goes.
+    pub(super) fn course(&self) -> Course {
+        self.reshape().course(self.any().spec).expect("a superblock is sound")
+    }
+
+    /// The slots whose members are there.
+    pub(super) fn present(&self) -> MemberSet {
+        self.own.iter().flatten().map(|own| own.slot).collect()
+    }
+
+    /// The slots whose members are not.
+    pub(super) fn missing(&self) -> MemberSet {
+        MemberSet::all(self.own.len()).minus(self.present())
+    }
+
+    /// The disk, where the members are that are there, by slot, and who failed meanwhile.
+    pub(super) fn into_parts(self) -> (D, Vec<Option<PathBuf>>, Vec<Loss>) {
+        let paths = self.own.iter().zip(self.paths).map(|(own, path)| own.is_some().then_some(path));
+        (self.disk, paths.collect(), self.losses)
+    }
+
+    /// The shapes that have to survive what is lost, going forward or back: the one that content moves to, and the one
+    /// that it comes from while some is left there.
+    pub(super) fn shapes(&self, is_back: bool) -> Vec<Geometry> {
+        let Superblock { spec, reshape, .. } = self.any();
+        let Some(reshape) = reshape else {
+            return vec![Geometry::new(*spec).expect("a superblock is sound")];
+        };
+        let course = self.course();
+        let heading = course.heading(is_back);
+        let is_left = reshape.mark != course.end(heading);
+        let source = is_left.then(|| course.source(heading).clone());
+        source.into_iter().chain([course.target(heading).clone()]).collect()
+    }
+
+    /// Runs operations; whoever fails one is done without.
+    ///
+    /// # Errors
+    /// [`ReshapeError::Needed`] where that can't be; [`ReshapeError::Io`].
+    pub(super) fn perform(&mut self, ops: impl IntoIterator<Item = DiskOp>) -> Result<(), ReshapeError> {
+        let failed = run(&mut self.disk, ops)?;
+        failed.into_iter().try_for_each(|error| self.give_up(error))
+    }
+
+    /// Makes durable what was written.
+    ///
+    /// # Errors
+    /// As [`Members::perform`].
+    pub(super) fn flush(&mut self) -> Result<(), ReshapeError> {
+        let present = self.present();
+        self.perform(present.iter().map(flush))
+    }
+
+    /// Puts a change on record, durably, on all that are there; what is missing is on record as failed then.
+    ///
+    /// # Errors
+    /// As [`Members::perform`].
+    pub(super) fn record(&mut self, change: impl Fn(&mut Superblock)) -> Result<(), ReshapeError> {
+        loop {
+            let missing = self.missing();
+            let epoch = Epoch(self.any().epoch.0 + 1);
+            for own in self.own.iter_mut().flatten() {
+                (own.epoch, own.revision) = (epoch, Revision(own.revision.0 + 1));
+                change(own);
+                for (slot, entry) in (0..).map(MemberIndex).zip(&mut own.slots) {
+                    if missing.contains(slot) && entry.state != SlotState::Failed {
+                        (entry.state, entry.since) = (SlotState::Failed, epoch);
+                    }
+                }
+            }
+            let writes: Vec<DiskOp> = self.own.iter().flatten().flat_map(superblock_writes).collect();
+            self.perform(writes)?;
+            self.flush()?;
+            if self.missing() == missing {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Lets those go that the array has no slots for any more: nothing on them tells of it then.
+    pub(super) fn split_off(&mut self, slots: usize) -> Vec<Superblock> {
+        self.own.split_off(slots.min(self.own.len())).into_iter().flatten().collect()
+    }
+
+    /// Writes zeros over areas of a member.
+    ///
+    /// # Errors
+    /// When it fails.
+    pub(super) fn erase(&mut self, member: MemberIndex, areas: &[Area]) -> Result<(), Error> {
+        erase(&mut self.disk, member, areas)
+    }
+
+    fn give_up(&mut self, error: DiskError) -> Result<(), ReshapeError> {
+        let member = error.op().member;
+        let path = self.paths.get(member.index()).cloned().unwrap_or_default();
+        let lost = self.missing().with(member);
+        let is_survived = |shape: &Geometry| Repair::new(shape, lost).is_ok();
+        let is_back = self.any().reshape.is_some_and(|reshape| reshape.is_back);
+        if !self.shapes(is_back).iter().all(is_survived) {
+            return Err(ReshapeError::Needed { path, source: error });
+        }
+        if self.own[member.index()].take().is_some() {
+            tracing::error!("{}: {error}; the reshape goes on without this member", path.display());
+            self.losses.push(Loss { member, path, error });
+        }
+        Ok(())
+    }
+}
+
+/// Writes zeros over areas of a member, durably.
+///
+/// # Errors
+/// When it fails.
+pub(super) fn erase(disk: &mut impl Disk, member: MemberIndex, areas: &[Area]) -> Result<(), Error> {
+    const STEP: u64 = 1 << 20;
+    let zeros = Buf::zeroed(Bytes(STEP));
+    for area in areas {
+        for at in (0..area.size.0).step_by(1 << 20) {
+            let len = usize::try_from(STEP.min(area.size.0 - at)).expect("a step is small");
+            let (offset, segments) = (Bytes(area.offset.0 + at), smallvec![zeros.lease_read(0..len)]);
+            let write = DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments };
+            crate::array::blocking::perform(disk, [write])?;
+        }
+    }
+    crate::array::blocking::perform(disk, [flush(member)])
+}

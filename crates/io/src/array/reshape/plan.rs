@@ -1,0 +1,298 @@
+//! What a reshape comes to, decided before anything is written: every refusal is here.
+
+use std::path::{Path, PathBuf};
+
+use uraid_layout::repair::Repair;
+use uraid_layout::reshape::{Course, CourseError, Pace, Window};
+use uraid_layout::{Bytes, Geometry, Level, MemberIndex, SECTOR_BYTES, Sectors, Spec};
+use uuid::Uuid;
+
+use super::error::ReshapeError;
+use super::saved;
+use crate::array::assemble::Assembled;
+use crate::array::create::stripe_on_member;
+use crate::array::sectors::too_large;
+use crate::disk::Disk;
+use crate::format::Epoch;
+use crate::format::superblock::{
+    Areas, Consistency, Integrity, Reshape, Revision, ScrubHistory, SlotEntry, SlotState, Superblock,
+};
+
+/// The most content that the parity stripes of both shapes may have in common: it is in memory.
+const UNIT_MAX: Bytes = Bytes(512 << 20);
+
+/// What content is kept in multiples of: no member has larger sectors.
+const GRAIN: u64 = 4096;
+
+/// The shape that an array is to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The level with its options.
+    pub level: Level,
+    /// The number of members.
+    pub members: u8,
+    /// The chunk.
+    pub chunk: Bytes,
+    /// How much of the content is kept; none: all of it.
+    pub kept: Option<Bytes>,
+    /// Although members are missing.
+    pub allow_degraded: bool,
+}
+
+/// A file or device that becomes a member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewMember {
+    /// Where it is.
+    pub path: PathBuf,
+    /// Its size.
+    pub size: Bytes,
+    /// The least that it reads and writes at once.
+    pub sector_size: Bytes,
+}
+
+/// What a reshape will do.
+#[derive(Clone, Debug)]
+pub struct ReshapePlan {
+    pub(super) reshape: Reshape,
+    pub(super) course: Course,
+    /// The new members' superblocks, of the round that begins it.
+    pub(super) joining: Vec<Superblock>,
+    pub(super) paths: Vec<PathBuf>,
+    pace: Pace,
+}
+
+/// How much work it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// How often content moves.
+    pub windows: u64,
+    /// In how many of these it is saved first.
+    pub saved_windows: u64,
+    /// How much content is saved.
+    pub saved: Bytes,
+}
+
+impl ReshapePlan {
+    /// The shape that the array has, as far as it has content that is kept.
+    #[must_use]
+    pub fn from(&self) -> &Geometry {
+        self.course.from()
+    }
+
+    /// The shape that it gets.
+    #[must_use]
+    pub fn to(&self) -> &Geometry {
+        self.course.to()
+    }
+
+    /// How much content is kept.
+    #[must_use]
+    pub fn kept(&self) -> Bytes {
+        self.course.kept().bytes()
+    }
+
+    /// How much moves at once, at most.
+    #[must_use]
+    pub fn window(&self) -> Bytes {
+        self.pace.plain.max(self.pace.saved).bytes()
+    }
+
+    /// How much work it is.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        let heading = self.course.heading(false);
+        let (mut mark, mut work) = (self.course.start(), Work::default());
+        while let Some(Window { content, is_saved }) = self.course.next(mark, heading, self.pace) {
+            work.windows += 1;
+            if is_saved {
+                work.saved_windows += 1;
+                work.saved.0 += (content.end.0 - content.start.0) * SECTOR_BYTES;
+            }
+            mark = if content.start == mark { content.end } else { content.start };
+        }
+        work
+    }
+}
+
+/// How a stopped array gets another shape. `new` are members that join, for the slots after those that it has.
+///
+/// # Errors
+/// See [`ReshapeError`].
+///
+/// # Panics
+/// When new members join that the shape has no slots for.
+pub fn plan_reshape<D: Disk>(
+    assembled: &Assembled<D>,
+    target: &Target,
+    new: &[NewMember],
+) -> Result<ReshapePlan, ReshapeError> {
+    let truth = assembled.record.any();
+    let has_slots = usize::from(target.members) == usize::from(truth.spec.members) + new.len();
+    assert!(new.is_empty() || has_slots, "who joins gets a slot of its own");
+    refuse_state(assembled, target)?;
+    let joining = joining(truth, new)?;
+    let course = course(assembled, target, &joining)?;
+    let missing = assembled.record.missing();
+    for shape in [course.from(), course.to()] {
+        if Repair::new(shape, missing).is_err() {
+            return Err(ReshapeError::TooFew { missing, level: shape.spec().level });
+        }
+    }
+    let reshape = Reshape {
+        to: *course.to().spec(),
+        kept: course.kept(),
+        mark: course.start(),
+        is_back: false,
+        saved: Sectors(0),
+    };
+    let old: Vec<Superblock> = assembled.record.superblocks().flatten().cloned().collect();
+    let slots: Vec<SlotEntry> = truth.slots.iter().copied().chain(entries(&joining, truth)).collect();
+    let begun = |own: &Superblock| begun(own, reshape, &slots, truth.generation);
+    for own in old.iter().chain(&joining) {
+        check(&begun(own), &course)?;
+    }
+    check_logs(&old, &joining, &course, after(truth.consistency, truth.spec.level, target.level))?;
+    let room = saved::room(old.iter().chain(&joining));
+    let unit = course.unit().bytes();
+    let pace = saved::pace(&course, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
+    if unit > UNIT_MAX {
+        return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
+    }
+    let joining = joining.iter().map(begun).collect();
+    Ok(ReshapePlan { reshape, course, joining, paths: new.iter().map(|new| new.path.clone()).collect(), pace })
+}
+
+/// What keeps an array's stripes consistent that had one level and gets another.
+pub(super) fn after(before: Consistency, from: Level, to: Level) -> Consistency {
+    match (from, to) {
+        (_, Level::Raid0) => Consistency::None,
+        (Level::Raid0, to) => Consistency::of_level(to),
+        _ => before,
+    }
+}
+
+/// A member's superblock when a reshape has begun.
+pub(super) fn begun(own: &Superblock, reshape: Reshape, slots: &[SlotEntry], generation: Uuid) -> Superblock {
+    Superblock {
+        reshape: Some(reshape),
+        slots: slots.to_vec(),
+        generation,
+        scrub: ScrubHistory { run: None, ..own.scrub },
+        ..own.clone()
+    }
+}
+
+/// Refuses an array that is not in a state to be reshaped.
+fn refuse_state<D: Disk>(assembled: &Assembled<D>, target: &Target) -> Result<(), ReshapeError> {
+    let Assembled { record, bad_blocks, blank, .. } = assembled;
+    let (lost, missing) = (record.lost(), record.missing());
+    if !lost.is_empty() && (!target.allow_degraded || lost != missing) {
+        return Err(ReshapeError::NotWhole { missing: lost });
+    }
+    if record.any().integrity != Integrity::None {
+        return Err(ReshapeError::Checksums);
+    }
+    if assembled.is_initialising() || blank.is_some() {
+        return Err(ReshapeError::Blank);
+    }
+    if !record.is_clean() {
+        return Err(ReshapeError::Dirty);
+    }
+    let lacking = (0..).map(MemberIndex).zip(bad_blocks).find(|(_, list)| !list.is_empty());
+    lacking.map_or(Ok(()), |(member, _)| Err(ReshapeError::BadBlocks { member }))
+}
+
+/// The superblocks that new members would have if the array had them in its shape.
+fn joining(truth: &Superblock, new: &[NewMember]) -> Result<Vec<Superblock>, ReshapeError> {
+    let one = |(slot, NewMember { path, size, sector_size }): (u8, &NewMember)| {
+        if let Some(found) = too_large(*sector_size, truth.sector_size) {
+            return Err(sectors(path, found, truth));
+        }
+        let areas = Areas::new(*size, truth.areas.log.size, Integrity::None);
+        let areas = areas.ok_or_else(|| ReshapeError::TooSmall { path: path.clone(), size: *size })?;
+        let slot = MemberIndex(truth.spec.members.saturating_add(slot));
+        Ok(Superblock { member: Uuid::new_v4(), slot, areas, revision: Revision(0), ..truth.clone() })
+    };
+    (0..=u8::MAX).zip(new).map(one).collect()
+}
+
+fn sectors(path: &Path, found: Bytes, truth: &Superblock) -> ReshapeError {
+    ReshapeError::SectorSize { path: path.into(), found, sector_size: truth.sector_size }
+}
+
+fn entries(joining: &[Superblock], truth: &Superblock) -> Vec<SlotEntry> {
+    let since = Epoch(truth.epoch.0);
+    joining.iter().map(|own| SlotEntry { member: own.member, state: SlotState::Active, since }).collect()
+}
+
+/// The way to the shape that the array is to get, with as much of each member as there is.
+fn course<D: Disk>(
+    assembled: &Assembled<D>,
+    target: &Target,
+    joining: &[Superblock],
+) -> Result<Course, ReshapeError> {
+    let Assembled { geometry, record, .. } = assembled;
+    let from = *geometry.spec();
+    let size = geometry.capacity().bytes();
+    let kept = target.kept.unwrap_or(size);
+    if kept > size {
+        return Err(ReshapeError::TooMuch { size, asked: kept });
+    }
+    let kept = Bytes(kept.0.next_multiple_of(GRAIN).min(size.0));
+    let old = record.superblocks().flatten();
+    let members = old.chain(joining).filter(|own| own.slot.0 < target.members);
+    let room = members.map(|own| own.areas.data_sectors()).min().unwrap_or_default();
+    // What is missing has at least as much as the array uses.
+    let is_missing = record.missing().iter().any(|slot| slot.0 < target.members);
+    let room = if is_missing { room.min(from.member_size) } else { room };
+    let to = Spec { level: target.level, members: target.members, chunk: target.chunk, member_size: room };
+    if (to.level, to.members, to.chunk, kept) == (from.level, from.members, from.chunk, size) {
+        return Err(ReshapeError::Same);
+    }
+    Course::new(from, to, kept.whole_sectors()).map_err(|error| match error {
+        CourseError::NoRoom { room, kept } => ReshapeError::NoRoom { room: room.bytes(), kept: kept.bytes() },
+        error => error.into(),
+    })
+}
+
+/// Refuses members that can't have what their superblocks would say, now or at either end.
+fn check(begun: &Superblock, course: &Course) -> Result<(), ReshapeError> {
+    let unfit = |source| ReshapeError::Unfit { member: begun.slot, source };
+    begun.check().map_err(unfit)?;
+    let consistency = after(begun.consistency, begun.spec.level, course.to().spec().level);
+    for (shape, consistency) in [(course.to(), consistency), (course.from(), begun.consistency)] {
+        if begun.slot.index() < shape.members() {
+            ended(begun, shape, consistency, begun.generation).check().map_err(unfit)?;
+        }
+    }
+    Ok(())
+}
+
+/// A member's superblock when the array has got a shape.
+pub(super) fn ended(own: &Superblock, shape: &Geometry, consistency: Consistency, generation: Uuid) -> Superblock {
+    Superblock {
+        spec: *shape.spec(),
+        reshape: None,
+        slots: own.slots[..shape.members()].to_vec(),
+        consistency,
+        generation,
+        ..own.clone()
+    }
+}
+
+/// Refuses logs that are too small for the new shape, where it is to have one.
+fn check_logs(
+    old: &[Superblock],
+    joining: &[Superblock],
+    course: &Course,
+    consistency: Consistency,
+) -> Result<(), ReshapeError> {
+    let needed = Areas::log_min(stripe_on_member(course.to()));
+    let members = old.iter().chain(joining).filter(|own| own.slot.index() < course.to().members());
+    let least = members.min_by_key(|own| own.areas.log.size).expect("an array has members");
+    let (member, size) = (least.slot, least.areas.log.size);
+    if consistency == Consistency::Log && size < needed {
+        return Err(ReshapeError::LogTooSmall { member, size, needed });
+    }
+    Ok(())
+}

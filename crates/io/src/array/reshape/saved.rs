@@ -1,0 +1,238 @@
+//! Content that is safe while it is written over its own places: in the members' areas for logs, which a stopped array
+//! does not use.
+//!
+//! The content is cut into pieces, and each piece is on as many members as can be lost, and one more. Each copy says
+//! whose it is and is checked, so whatever a cut leaves of one is no copy. Nothing of the content changes while the
+//! array is being reshaped: any copy of a window that carries the reshape's generation is right, whenever it was made.
+//!
+//! A piece with its header, in bytes:
+//!
+//! | offset | size | field |
+//! |---:|---:|---|
+//! | 0 | 8 | magic |
+//! | 8 | 4 | CRC32 of the header with zeros here |
+//! | 12 | 4 | CRC32 of the content |
+//! | 16 | 16 | the superblocks' generation |
+//! | 32 | 8 + 8 | the window: its first sector, and its length in sectors |
+//! | 48 | 8 | the piece's number |
+//! | 4096 | | the content, a multiple of 4096; behind the window's end zeros |
+
+use std::ops::Range;
+
+use smallvec::smallvec;
+use uraid_layout::reshape::{Course, Pace};
+use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
+use uuid::Uuid;
+
+use super::error::ReshapeError;
+use super::members::Members;
+use crate::array::blocking::perform;
+use crate::buf::Buf;
+use crate::disk::{Disk, DiskOp, OpKind};
+use crate::format::superblock::Superblock;
+
+const MAGIC: [u8; 8] = *b"\x8dUSAVE\r\n";
+const HEADER: usize = 4096;
+
+/// The longest piece: what a member reads and writes at once.
+const PIECE_MAX: u64 = 1 << 20;
+
+/// What moves at once, at most, and on all members together.
+const STEP: Bytes = Bytes(16 << 20);
+const STEP_ON_MEMBERS: Bytes = Bytes(64 << 20);
+
+/// How a window is spread over the members.
+struct Spread {
+    slots: u64,
+    copies: u64,
+    /// The length of a piece's content.
+    piece: u64,
+    pieces: u64,
+}
+
+impl Spread {
+    fn new(course: &Course, window: Bytes) -> Self {
+        let slots = course.from().members().max(course.to().members()) as u64;
+        let piece = window.0.div_ceil(slots).next_multiple_of(HEADER as u64).min(PIECE_MAX);
+        Self { slots, copies: copies(course), piece, pieces: window.0.div_ceil(piece) }
+    }
+
+    /// Where the copies of a piece are: the members, and the offsets in their areas for logs.
+    fn places(&self, piece: u64) -> impl Iterator<Item = (MemberIndex, Bytes)> + '_ {
+        (0..self.copies).map(move |copy| {
+            // Each copy has a round of its own over all members, one further than the one before.
+            let slot = (piece + copy) % self.slots;
+            let index = piece / self.slots * self.copies + copy;
+            (MemberIndex(u8::try_from(slot).expect("slots are few")), Bytes(index * (HEADER as u64 + self.piece)))
+        })
+    }
+
+    /// What it takes of each member.
+    fn room(&self) -> Bytes {
+        Bytes(self.pieces.div_ceil(self.slots) * self.copies * (HEADER as u64 + self.piece))
+    }
+}
+
+/// How many members have each piece: with one less than that lost, one is left, and no shape survives more losses
+/// than that.
+fn copies(course: &Course) -> u64 {
+    course.from().tolerance().min(course.to().tolerance()) as u64 + 1
+}
+
+/// How much moves at once, where so much of each member's area for the log can be used; none where a window that has to
+/// be saved does not fit.
+pub(super) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
+    let unit = course.unit().bytes().0;
+    let on_members = |shape: &uraid_layout::Geometry| {
+        let stripe = shape.stripe_sectors().0;
+        (shape.rows() as u64 * shape.chunk().0 * shape.members() as u64).div_ceil(stripe)
+    };
+    let most = on_members(course.from()).max(on_members(course.to()));
+    let step = (STEP.0.min(STEP_ON_MEMBERS.0 / most) / unit).max(1);
+    let fits = |units: &u64| Spread::new(course, Bytes(units * unit)).room() <= room;
+    let halves = std::iter::successors(Some(step), |&units| (units > 1).then_some(units / 2));
+    let saved = halves.into_iter().find(fits)?;
+    let sectors = |units: u64| Sectors(units * course.unit().0);
+    Some(Pace { plain: sectors(step), saved: sectors(saved) })
+}
+
+/// How much of each member's area for the log there is.
+pub(super) fn room<'a>(superblocks: impl Iterator<Item = &'a Superblock>) -> Bytes {
+    superblocks.map(|own| own.areas.log.size).min().unwrap_or_default()
+}
+
+/// Saves content; not durable yet.
+///
+/// # Errors
+/// When a member fails that can't be done without.
+pub(super) fn write<D: Disk>(
+    members: &mut Members<D>,
+    course: &Course,
+    content: &Range<Lba>,
+    bytes: &Buf,
+) -> Result<(), ReshapeError> {
+    let spread = Spread::new(course, Bytes(bytes.len() as u64));
+    let generation = members.any().generation;
+    let mut ops = Vec::new();
+    for number in 0..spread.pieces {
+        let piece = encode(&spread, number, generation, content, bytes.as_ref());
+        for (member, at) in spread.places(number) {
+            let Some(own) = members.own()[member.index()].as_ref() else { continue };
+            let offset = Bytes(own.areas.log.offset.0 + at.0);
+            let segments = smallvec![piece.lease_read(0..piece.len())];
+            ops.push(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments });
+        }
+    }
+    members.perform(ops)
+}
+
+/// The content that was saved.
+///
+/// # Errors
+/// [`ReshapeError::SavedLost`] where no member has some piece of it.
+pub(super) fn read<D: Disk>(
+    members: &mut Members<D>,
+    course: &Course,
+    content: &Range<Lba>,
+) -> Result<Buf, ReshapeError> {
+    let len = Sectors(content.end.0 - content.start.0).bytes();
+    let spread = Spread::new(course, len);
+    let generation = members.any().generation;
+    let mut bytes = Buf::zeroed(len);
+    for number in 0..spread.pieces {
+        let start = usize::try_from(number * spread.piece).expect("a window fits the address space");
+        let mut found = None;
+        for (member, at) in spread.places(number) {
+            let Some(own) = members.own()[member.index()].as_ref() else { continue };
+            let mut piece = Buf::zeroed(Bytes(HEADER as u64 + spread.piece));
+            let (offset, size) = (Bytes(own.areas.log.offset.0 + at.0), piece.len());
+            let segments = smallvec![piece.lease_write(0..size)];
+            // Who can't give it may have a copy elsewhere.
+            let read = [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }];
+            if perform(&mut members.disk, read).is_ok() && is_right(piece.as_ref(), number, generation, content) {
+                found = Some(piece);
+                break;
+            }
+        }
+        let piece = found.ok_or(ReshapeError::SavedLost { lba: Lba(content.start.0 + start as u64 / 512) })?;
+        let target = &mut bytes.as_mut()[start..];
+        let size = target.len().min(piece.len() - HEADER);
+        target[..size].copy_from_slice(&piece.as_ref()[HEADER..HEADER + size]);
+    }
+    Ok(bytes)
+}
+
+fn encode(spread: &Spread, number: u64, generation: Uuid, content: &Range<Lba>, bytes: &[u8]) -> Buf {
+    let mut piece = Buf::zeroed(Bytes(HEADER as u64 + spread.piece));
+    let start = usize::try_from(number * spread.piece).expect("a window fits the address space");
+    let (header, target) = piece.as_mut().split_at_mut(HEADER);
+    let source = &bytes[start..bytes.len().min(start + target.len())];
+    target[..source.len()].copy_from_slice(source);
+    header[0..8].copy_from_slice(&MAGIC);
+    header[12..16].copy_from_slice(&crc32fast::hash(target).to_le_bytes());
+    header[16..56].copy_from_slice(&identity(number, generation, content));
+    let checksum = crc32fast::hash(header);
+    header[8..12].copy_from_slice(&checksum.to_le_bytes());
+    piece
+}
+
+/// Whether this is that piece, whole.
+fn is_right(piece: &[u8], number: u64, generation: Uuid, content: &Range<Lba>) -> bool {
+    let (header, held) = piece.split_at(HEADER);
+    let mut unsealed = header.to_vec();
+    unsealed[8..12].fill(0);
+    header[0..8] == MAGIC
+        && header[8..12] == crc32fast::hash(&unsealed).to_le_bytes()
+        && header[12..16] == crc32fast::hash(held).to_le_bytes()
+        && header[16..56] == identity(number, generation, content)
+}
+
+/// What tells a piece from others: the header's bytes from 16 on.
+fn identity(number: u64, generation: Uuid, content: &Range<Lba>) -> [u8; 40] {
+    let mut bytes = [0; 40];
+    bytes[..16].copy_from_slice(generation.as_bytes());
+    let numbers = [content.start.0, content.end.0 - content.start.0, number];
+    for (at, field) in bytes[16..].chunks_exact_mut(8).zip(numbers) {
+        at.copy_from_slice(&field.to_le_bytes());
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use uraid_layout::{Level, Placement, Rotation, Spec};
+
+    use super::*;
+
+    #[test]
+    fn the_copies_of_a_piece_are_on_different_members_and_apart() {
+        let rm2 = Level::Rm2 { height: 3, placement: Placement::Adjacent };
+        let spec = |level, members| Spec { level, members, chunk: Bytes(4096), member_size: Sectors(9000) };
+        let raid5 = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        for (from, to, lost) in [
+            (spec(raid5, 3), spec(raid5, 4), 1),
+            (spec(Level::Raid1, 3), spec(rm2, 7), 2),
+            (spec(rm2, 7), spec(Level::Raid0, 8), 0),
+        ] {
+            let course = Course::new(from, to, Sectors(4096)).unwrap();
+            for window in [4096, 24 << 10, 5 << 20, 32 << 20] {
+                let spread = Spread::new(&course, Bytes(window));
+                assert!(spread.pieces * spread.piece >= window && spread.piece <= PIECE_MAX);
+                let mut all = Vec::new();
+                for piece in 0..spread.pieces {
+                    let places: Vec<_> = spread.places(piece).collect();
+                    let mut members: Vec<_> = places.iter().map(|&(member, _)| member).collect();
+                    members.dedup();
+                    assert_eq!(members.len(), lost + 1, "piece {piece} of {window} bytes");
+                    all.extend(places);
+                }
+                let room = spread.room();
+                assert!(all.iter().all(|(_, at)| at.0 + 4096 + spread.piece <= room.0), "{window} bytes");
+                let count = all.len();
+                all.sort();
+                all.dedup();
+                assert_eq!(all.len(), count, "{window} bytes: no place has two pieces");
+            }
+        }
+    }
+}
