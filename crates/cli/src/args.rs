@@ -17,6 +17,7 @@ use crate::members::{AddArgs, MemberArgs, ReplaceArgs};
 use crate::quickstart::QuickstartArgs;
 use crate::record::RecordArgs;
 use crate::report::ReportArgs;
+use crate::reshape::ReshapeArgs;
 use crate::scrub::ScrubArgs;
 use crate::serve::args::ServeArgs;
 use crate::set::SetArgs;
@@ -89,6 +90,8 @@ pub(crate) enum Command {
     Configure(ConfigureArgs),
     /// Use the additional space of members that were enlarged
     Grow(GrowArgs),
+    /// Change level, chunk, placement or number of members of a stopped array
+    Reshape(Box<ReshapeArgs>),
     /// Erase what makes a file or device a member
     Wipe(WipeArgs),
     /// Show where a block is, and how it is read and written
@@ -116,7 +119,7 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
-    ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "wipe", "report"]),
+    ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "reshape", "wipe", "report"]),
     ("Understand and plan", &["bench", "advise", "record", "map", "layout", "simulate"]),
     ("Set up a shell", &["completions"]),
 ];

@@ -8,10 +8,10 @@ use serde::Serialize;
 use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
 use uraid_io::badblocks;
 use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
-use uraid_io::format::superblock::{Consistency, Integrity, SlotState, Superblock};
+use uraid_io::format::superblock::{Consistency, Integrity, Reshape, SlotState, Superblock};
 use uraid_io::lost;
 use uraid_io::member::Access;
-use uraid_layout::{Geometry, MemberIndex, MemberSet, SECTOR_BYTES};
+use uraid_layout::{Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Spec};
 use uraid_serve::clock::now;
 use uraid_serve::health::{RANGES_TOLD, ranges};
 use uraid_serve::names::{layout_name, level_name, level_title};
@@ -57,7 +57,7 @@ pub(crate) struct Report {
     #[serde(skip_serializing_if = "Option::is_none")]
     copies: Option<u8>,
     epoch: u64,
-    /// `clean`, `dirty`, or `initialising`: its creation was interrupted, and it is still empty.
+    /// `clean`, `dirty`, `reshaping`, or `initialising`: its creation was interrupted, and it is still empty.
     state: &'static str,
     /// How the members are kept consistent across an unclean stop: `log`, `bitmap` or `none`.
     consistency: &'static str,
@@ -71,6 +71,8 @@ pub(crate) struct Report {
     /// How many members may fail, in any combination.
     /// Some regions are blank: nobody has written them, and members do not hold them as zeros yet.
     blank: bool,
+    /// The shape that it is getting, and how far that has come; `null` if it has one.
+    reshape: Option<ReshapeReport>,
     tolerance: usize,
     /// Number of the array's members.
     #[serde(skip)]
@@ -82,6 +84,20 @@ pub(crate) struct Report {
     /// Content that none of these members has because of their bad blocks; `null` if there is none.
     lost: Option<LostContent>,
     members: Vec<MemberReport>,
+}
+
+/// An array between two shapes. Sizes are in bytes.
+#[derive(Debug, Serialize)]
+struct ReshapeReport {
+    level: &'static str,
+    layout: &'static str,
+    chunk: u64,
+    members: u8,
+    /// How much content there is, and how much of it has the new shape.
+    content: u64,
+    moved: u64,
+    /// It goes back to the shape that it had.
+    back: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -155,8 +171,11 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
     let counted = members.iter().zip(facts).filter(|(member, _)| member.counts());
     let lists: Vec<(MemberIndex, BadBlocks)> =
         counted.filter_map(|(member, (_, list))| Some((MemberIndex(member.slot), list.ok()?))).collect();
-    let missing = geometry.all_members().minus(lists.iter().map(|&(slot, _)| slot).collect());
-    let lost = lost_of(geometry, missing.union(verdict.rebuilding()), &lists, are_listed);
+    let missing = MemberSet::all(superblock.slots.len()).minus(lists.iter().map(|&(slot, _)| slot).collect());
+    // Between two shapes there is no one place for content.
+    let has_shape = superblock.reshape.is_none();
+    let lost = || lost_of(geometry, missing.union(verdict.rebuilding()), &lists, are_listed);
+    let lost = has_shape.then(lost).flatten();
     members.sort_by_key(|member| member.slot);
     Ok(Report {
         uuid: superblock.array,
@@ -174,8 +193,9 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         sector_size: superblock.sector_size.0,
         scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
         blank: superblock.blank.is_some(),
-        tolerance: geometry.tolerance(),
-        member_count: geometry.members(),
+        reshape: superblock.reshape.and_then(|reshape| reshape_report(superblock, &reshape)),
+        tolerance: tolerance(superblock, geometry),
+        member_count: superblock.slots.len(),
         rebuilding: verdict.rebuilding().iter().map(|slot| slot.0).collect(),
         missing: missing.iter().map(|slot| slot.0).collect(),
         lost,
@@ -198,9 +218,31 @@ fn lost_of(
     LostContent::of(&lost(geometry, missing, &list), if are_listed { usize::MAX } else { RANGES_TOLD })
 }
 
+/// How many members may fail: between two shapes, as many as both survive.
+fn tolerance(superblock: &Superblock, geometry: &Geometry) -> usize {
+    let other = superblock.reshape.and_then(|reshape| Geometry::new(reshape.to).ok());
+    other.map_or(geometry.tolerance(), |other| other.tolerance().min(geometry.tolerance()))
+}
+
+fn reshape_report(superblock: &Superblock, reshape: &Reshape) -> Option<ReshapeReport> {
+    let course = reshape.course(superblock.spec).ok()?;
+    let moved = reshape.mark.0.abs_diff(course.start().0) * SECTOR_BYTES;
+    let Spec { level, members, chunk, .. } = reshape.to;
+    Some(ReshapeReport {
+        level: level_name(level),
+        layout: layout_name(level),
+        chunk: chunk.0,
+        members,
+        content: reshape.kept.bytes().0,
+        moved,
+        back: reshape.is_back,
+    })
+}
+
 fn state(superblock: &Superblock) -> &'static str {
     match superblock.initialising {
         Some(_) => "initialising",
+        None if superblock.reshape.is_some() => "reshaping",
         None if superblock.is_clean => "clean",
         None => "dirty",
     }
@@ -277,6 +319,7 @@ impl Report {
         let state = match self.state {
             "initialising" => return "its creation was interrupted".to_owned(),
             "clean" => "clean",
+            "reshaping" => "being reshaped",
             _ => "not stopped cleanly",
         };
         match self.missing.as_slice() {
@@ -314,6 +357,16 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
             "  its creation was interrupted, and it holds nothing yet: serve all of its members to finish it"
         ))?;
     }
+    if let Some(reshape) = &report.reshape {
+        let ReshapeReport { level, layout, chunk, members, content, moved, back } = reshape;
+        let (level, chunk, way) = (level_title(level), size(*chunk), if *back { ", and it goes back" } else { "" });
+        print(format_args!(
+            "  being reshaped to {level} {layout} of {members} members in chunks of {chunk}: {} of {} have moved{way}",
+            size(*moved),
+            size(*content)
+        ))?;
+        print(format_args!("  go on with `uraid reshape MEMBERS`, or back with `uraid reshape --abort MEMBERS`"))?;
+    }
     if report.blank {
         print(format_args!(
             "  new: what nobody has written yet reads as zeros, and becomes zeros on the members while it is served"
@@ -323,6 +376,9 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
         [] if *state == "initialising" => {}
         [] if rebuilding.is_empty() && report.lacks() => {
             print(format_args!("  members lack content: survives {failures} where all have it"))?;
+        }
+        [] if rebuilding.is_empty() && report.reshape.is_some() => {
+            print(format_args!("  all members found: survives {failures}"))?;
         }
         [] if rebuilding.is_empty() => print(format_args!("  whole: survives {failures}"))?,
         [] => print(format_args!("  degraded: rebuilding slots {}, survives {failures}", list(rebuilding)))?,

@@ -2,7 +2,7 @@
 
 use clap::{Args, ValueEnum};
 use uraid_layout::{Bytes, Level, Placement, Rotation};
-use uraid_serve::names::level_name;
+use uraid_serve::names::{layout_name, level_name};
 
 use crate::misuse::Misuse;
 use crate::values::bytes;
@@ -36,6 +36,26 @@ pub(crate) struct PlacementArgs {
     /// Chunk size: 4K to 1M
     #[arg(long, value_parser = bytes, default_value = "64K", value_name = "SIZE")]
     pub(crate) chunk: Bytes,
+    #[command(flatten)]
+    variant: VariantArgs,
+}
+
+/// The shape that an array is to get; what is not said stays as it is.
+#[derive(Debug, Args)]
+pub(crate) struct ShapeArgs {
+    /// RAID level
+    #[arg(long, short, value_enum)]
+    level: Option<LevelName>,
+    /// Chunk size: 4K to 1M
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    pub(crate) chunk: Option<Bytes>,
+    #[command(flatten)]
+    variant: VariantArgs,
+}
+
+/// The options within a level.
+#[derive(Clone, Debug, Args)]
+struct VariantArgs {
     /// Placement within the level
     ///
     /// RAID 5: left-symmetric (default), left-asymmetric, right-symmetric, right-asymmetric. RM2: adjacent (default),
@@ -53,6 +73,17 @@ pub(crate) struct PlacementArgs {
 }
 
 impl LevelName {
+    /// A level's name.
+    fn of(level: Level) -> Self {
+        match level {
+            Level::Raid0 => Self::Raid0,
+            Level::Raid1 => Self::Raid1,
+            Level::Raid10 { .. } => Self::Raid10,
+            Level::Raid5 { .. } => Self::Raid5,
+            Level::Rm2 { .. } => Self::Rm2,
+        }
+    }
+
     /// The level in its default layout; what is not said of `rm2_m` and `copies` has the default for `members` members.
     pub(crate) fn level(self, members: u8, rm2_m: Option<u8>, copies: Option<u8>) -> Level {
         match self {
@@ -71,7 +102,7 @@ impl LevelName {
 impl PlacementArgs {
     /// Refuses options of a level that takes none but the chunk.
     pub(crate) fn ensure_default(&self, level: &str) -> Result<(), Misuse> {
-        let Self { layout, rm2_m, copies, .. } = self;
+        let VariantArgs { layout, rm2_m, copies } = &self.variant;
         let given = [("--layout", layout.is_some()), ("--rm2-m", rm2_m.is_some()), ("--copies", copies.is_some())];
         match given.iter().find(|(_, is_given)| *is_given) {
             Some((option, _)) => Err(Misuse(format!("{level} does not take {option}; leave it out"))),
@@ -81,7 +112,42 @@ impl PlacementArgs {
 
     /// The level with the options that it takes, for `members` members.
     pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
-        let Self { ref layout, rm2_m, copies, .. } = *self;
+        self.variant.level(name, members)
+    }
+}
+
+impl ShapeArgs {
+    /// Whether anything is said.
+    pub(crate) fn is_empty(&self) -> bool {
+        let VariantArgs { layout, rm2_m, copies } = &self.variant;
+        let options = layout.is_none() && rm2_m.is_none() && copies.is_none();
+        self.level.is_none() && self.chunk.is_none() && options
+    }
+
+    /// The level that an array of `before` is to get, for `members` members.
+    pub(crate) fn level(&self, before: Level, members: u8) -> Result<Level, Misuse> {
+        let name = self.level.unwrap_or_else(|| LevelName::of(before));
+        let mut variant = self.variant.clone();
+        if name == LevelName::of(before) {
+            match before {
+                Level::Raid0 | Level::Raid1 => {}
+                Level::Raid10 { copies } => variant.copies = variant.copies.or(Some(copies)),
+                Level::Raid5 { .. } => variant.layout = variant.layout.or_else(|| Some(layout_name(before).into())),
+                Level::Rm2 { height, .. } => {
+                    let most = uraid_layout::geometry::default_height(members);
+                    variant.rm2_m = variant.rm2_m.or(Some(height.min(most)));
+                    variant.layout = variant.layout.or_else(|| Some(layout_name(before).into()));
+                }
+            }
+        }
+        variant.level(name, members)
+    }
+}
+
+impl VariantArgs {
+    /// The level with these options, for `members` members.
+    fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
+        let Self { ref layout, rm2_m, copies } = *self;
         let layout = layout.as_deref();
         let refuse = |text: String| Err(Misuse(text));
         let level = match (name.level(members, rm2_m, copies), layout) {

@@ -23,6 +23,7 @@ mod probe;
 mod quickstart;
 mod record;
 mod report;
+mod reshape;
 mod scrub;
 mod serve;
 mod server_args;
@@ -40,7 +41,7 @@ use std::panic;
 use std::process::{self, ExitCode};
 
 use clap::FromArgMatches as _;
-use uraid_io::array::{ConfigureError, CreateError};
+use uraid_io::array::{ConfigureError, CreateError, ReshapeError};
 use uraid_layout::GeometryError;
 use uraid_serve::logging;
 use uraid_serve::text::chain;
@@ -74,6 +75,7 @@ fn main() -> ExitCode {
         Command::Configure(args) => configure::run(&args),
         Command::Wipe(args) => wipe::run(&args),
         Command::Grow(args) => grow::run(&args),
+        Command::Reshape(args) => reshape::run(&args),
         Command::Map(args) => map::run(&args),
         Command::Layout(args) => layout::run(&args),
         Command::Quickstart(args) => quickstart::run(args),
@@ -125,5 +127,6 @@ fn is_misuse(error: &anyhow::Error) -> bool {
     error.is::<Misuse>()
         || error.is::<GeometryError>()
         || error.downcast_ref::<CreateError>().is_some_and(CreateError::is_misuse)
+        || error.downcast_ref::<ReshapeError>().is_some_and(ReshapeError::is_misuse)
         || matches!(error.downcast_ref(), Some(ConfigureError::Unsuited { .. } | ConfigureError::Name(_)))
 }

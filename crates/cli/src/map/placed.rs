@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use uraid_io::array::{candidates, judge};
+use uraid_io::array::{OpenError, candidates, judge};
 use uraid_io::badblocks;
 use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::member::Access;
@@ -63,6 +63,9 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
     });
     let (lists, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
+    if verdict.superblock.reshape.is_some() {
+        bail!(OpenError::Reshaping);
+    }
     let member = |index: &Option<usize>| {
         let candidate = index.map(|index| &candidates[index]);
         let path = candidate.map(|candidate| candidate.path.clone());

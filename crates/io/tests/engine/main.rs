@@ -17,6 +17,7 @@ mod rebuild;
 mod record;
 mod recovery;
 mod replace;
+mod reshape;
 mod scrub;
 mod sectors;
 mod slow;

@@ -3,12 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use uraid_layout::{MemberIndex, MemberSet, Spec};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
 use super::error::ReshapeError;
+use super::content;
+use super::members::Members;
 use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
 use super::{Reshaping, begin_reshape};
+use crate::array::assemble::Assembled;
 use crate::array::error::OpenError;
 use crate::array::gather::{Named, Opened, gather};
 use crate::array::judge::{Candidate, SetAside, Verdict, judge};
@@ -105,6 +108,19 @@ impl Prepared {
             sector_size: member.alignment().offset,
         };
         plan_reshape(&self.array.assembled, target, &self.new.iter().map(new).collect::<Vec<_>>())
+    }
+
+    /// Reads the array's content from its beginning, for who measures how long that takes; how much it was, at most so
+    /// much. The array is closed then.
+    ///
+    /// # Errors
+    /// [`ReshapeError::Unreadable`].
+    pub fn sample(self, most: Bytes) -> Result<Bytes, ReshapeError> {
+        let Assembled { disk, record, geometry, .. } = self.array.assembled;
+        let mut members = Members::new(disk, record.into_superblocks(), Vec::new(), Vec::new());
+        let end = Lba(most.whole_sectors().min(geometry.capacity()).0);
+        let read = content::read(&mut members, &geometry, &(Lba(0)..end))?;
+        Ok(Bytes(read.len() as u64))
     }
 
     /// See [`begin_reshape`].

@@ -59,6 +59,8 @@ pub struct ReshapePlan {
     pub(super) joining: Vec<Superblock>,
     pub(super) paths: Vec<PathBuf>,
     pace: Pace,
+    /// What the members have room for in the new shape.
+    room: Sectors,
 }
 
 /// How much work it is.
@@ -89,6 +91,12 @@ impl ReshapePlan {
     #[must_use]
     pub fn kept(&self) -> Bytes {
         self.course.kept().bytes()
+    }
+
+    /// How much the array can hold in its new shape: when it has grown into all of its members.
+    #[must_use]
+    pub fn room(&self) -> Bytes {
+        self.room.bytes()
     }
 
     /// How much moves at once, at most.
@@ -131,7 +139,7 @@ pub fn plan_reshape<D: Disk>(
     assert!(new.is_empty() || has_slots, "who joins gets a slot of its own");
     refuse_state(assembled, target)?;
     let joining = joining(truth, new)?;
-    let course = course(assembled, target, &joining)?;
+    let (course, to) = course(assembled, target, &joining)?;
     let missing = assembled.record.missing();
     for shape in [course.from(), course.to()] {
         if Repair::new(shape, missing).is_err() {
@@ -159,7 +167,7 @@ pub fn plan_reshape<D: Disk>(
         return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
     }
     let joining = joining.iter().map(begun).collect();
-    Ok(ReshapePlan { reshape, course, joining, paths: new.iter().map(|new| new.path.clone()).collect(), pace })
+    Ok(ReshapePlan { reshape, course, joining, paths: new.iter().map(|new| new.path.clone()).collect(), pace, room: to.capacity() })
 }
 
 /// What keeps an array's stripes consistent that had one level and gets another.
@@ -225,12 +233,12 @@ fn entries(joining: &[Superblock], truth: &Superblock) -> Vec<SlotEntry> {
     joining.iter().map(|own| SlotEntry { member: own.member, state: SlotState::Active, since }).collect()
 }
 
-/// The way to the shape that the array is to get, with as much of each member as there is.
+/// The way to the shape that the array is to get, and that shape with as much of each member as there is.
 fn course<D: Disk>(
     assembled: &Assembled<D>,
     target: &Target,
     joining: &[Superblock],
-) -> Result<Course, ReshapeError> {
+) -> Result<(Course, Geometry), ReshapeError> {
     let Assembled { geometry, record, .. } = assembled;
     let from = *geometry.spec();
     let size = geometry.capacity().bytes();
@@ -249,10 +257,11 @@ fn course<D: Disk>(
     if (to.level, to.members, to.chunk, kept) == (from.level, from.members, from.chunk, size) {
         return Err(ReshapeError::Same);
     }
-    Course::new(from, to, kept.whole_sectors()).map_err(|error| match error {
+    let course = Course::new(from, to, kept.whole_sectors()).map_err(|error| match error {
         CourseError::NoRoom { room, kept } => ReshapeError::NoRoom { room: room.bytes(), kept: kept.bytes() },
         error => error.into(),
-    })
+    })?;
+    Ok((course, Geometry::new(to).map_err(CourseError::from)?))
 }
 
 /// Refuses members that can't have what their superblocks would say, now or at either end.

@@ -1,0 +1,284 @@
+//! `uraid reshape`: gives a stopped array another level, chunk, placement or number of members.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use serde::Serialize;
+use uraid_io::array::{
+    Array, Found, GrowError, OpenOptions, Prepared, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay,
+    open_for_reshape,
+};
+use uraid_io::disk::UringDisk;
+use uraid_io::member::Access;
+use uraid_layout::{Bytes, Geometry, Spec};
+use uraid_serve::names::{layout_name, level_name, level_title};
+use uraid_serve::signals::outlive_file_limits;
+use uraid_serve::text::{duration, list, size};
+use uuid::Uuid;
+
+use crate::examine;
+use crate::level::ShapeArgs;
+use crate::misuse::Misuse;
+use crate::terminal::{Progress, print, print_json};
+use crate::values::bytes;
+
+/// What is read to estimate how long a reshape takes.
+const SAMPLE: Bytes = Bytes(64 << 20);
+
+/// Arguments of `uraid reshape`.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "What is not said stays as it is. A reshape that was interrupted goes on with `uraid reshape MEMBERS`, all of
+them, old and new. Until it ends, or went back, nothing else uses the array.
+
+Examples:
+  uraid reshape --add d.img a.img b.img c.img               one member more
+  uraid reshape --level rm2 --add d --add e a b c           from RAID 5 to RM2
+  uraid reshape --remove d.img --size 1G a.img b.img c.img d.img
+  uraid reshape --rehearse --chunk 256K disk*.img"
+)]
+pub(crate) struct ReshapeArgs {
+    #[command(flatten)]
+    shape: ShapeArgs,
+    /// An empty file or device that becomes a member; may be repeated
+    #[arg(long, value_name = "PATH")]
+    add: Vec<PathBuf>,
+    /// A member that leaves, one of the last slots; may be repeated
+    #[arg(long, value_name = "PATH")]
+    remove: Vec<PathBuf>,
+    /// How much of the array's content to keep [default: all of it]
+    ///
+    /// Shrink the file system first: the array ends there, and what was behind it is gone.
+    #[arg(long, value_parser = bytes, value_name = "SIZE")]
+    size: Option<Bytes>,
+    /// Say what would be done and how long it takes; write nothing
+    #[arg(long)]
+    rehearse: bool,
+    /// Go back to the shape that the array had
+    #[arg(long, conflicts_with_all = ["add", "remove", "size", "level", "chunk", "layout", "rm2_m", "copies"])]
+    abort: bool,
+    /// Go on although members are missing
+    #[arg(long)]
+    degraded: bool,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// All members of a stopped array, in any order
+    #[arg(required = true, value_name = "MEMBER")]
+    members: Vec<PathBuf>,
+}
+
+/// A rehearsal. Sizes are in bytes.
+#[derive(Debug, Serialize)]
+struct Rehearsal {
+    from: Shape,
+    to: Shape,
+    /// How much content moves.
+    content: u64,
+    /// In how many steps, of at most so much.
+    steps: u64,
+    step_size: u64,
+    /// In how many of these the content is saved first, and how much that is.
+    saved_steps: u64,
+    saved: u64,
+    /// The array's size before and after.
+    size_before: u64,
+    size_after: u64,
+    /// How many members may fail meanwhile, in any combination.
+    tolerance: usize,
+    /// About how long it takes, at the rate at which the members were read.
+    seconds: u64,
+    bytes_per_second: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Shape {
+    level: &'static str,
+    layout: &'static str,
+    chunk: u64,
+    members: u8,
+}
+
+/// Runs the command.
+pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
+    outlive_file_limits()?;
+    match open(args)? {
+        Found::AtRest(prepared) => begin(args, *prepared),
+        Found::UnderWay(under_way) => resume(args, *under_way),
+    }
+}
+
+/// The array; of one that is being reshaped, new members may be named in either way.
+fn open(args: &ReshapeArgs) -> Result<Found, ReshapeError> {
+    let access = if args.rehearse { Access::ReadOnly } else { Access::ReadWrite };
+    let found = open_for_reshape(&args.members, access, args.degraded)?;
+    let is_named = |path: &&PathBuf| !args.members.contains(path);
+    let more: Vec<PathBuf> = args.add.iter().filter(is_named).cloned().collect();
+    match found {
+        Found::UnderWay(under_way) if !more.is_empty() => {
+            drop(under_way);
+            open_for_reshape(&[args.members.clone(), more].concat(), access, args.degraded)
+        }
+        found => Ok(found),
+    }
+}
+
+/// Plans a reshape and carries it out.
+fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
+    if args.abort {
+        bail!(ReshapeError::NotUnderWay);
+    }
+    if !args.add.is_empty() && !args.remove.is_empty() {
+        bail!(Misuse("members can join or leave, not both at once: exchange members with `uraid replace`".into()));
+    }
+    if args.shape.is_empty() && args.add.is_empty() && args.remove.is_empty() && args.size.is_none() {
+        bail!(Misuse("no reshape is under way; say what to change: see `uraid reshape --help`".into()));
+    }
+    let access = if args.rehearse { Access::Inspect } else { Access::ReadWrite };
+    let prepared = prepared.with(&args.add, &args.remove, access)?;
+    let spec = *prepared.array.geometry.spec();
+    let members = u8::try_from(prepared.member_count()).unwrap_or(u8::MAX);
+    let target = Target {
+        level: args.shape.level(spec.level, members)?,
+        members,
+        chunk: args.shape.chunk.unwrap_or(spec.chunk),
+        kept: args.size,
+        allow_degraded: args.degraded,
+    };
+    let plan = prepared.plan(&target)?;
+    if args.rehearse {
+        return rehearse(args, prepared, &plan);
+    }
+    if !args.json {
+        let (from, to) = (said(plan.from().spec()), said(plan.to().spec()));
+        print(format_args!("reshaping from {from} to {to}"))?;
+    }
+    let reshaping = prepared.begin(plan)?;
+    carry_out(args, reshaping, false)
+}
+
+/// Goes on with a reshape, or back.
+fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
+    let (from, state) = (under_way.from(), under_way.state());
+    let joined = usize::from(state.to.members).saturating_sub(usize::from(from.members));
+    let left = usize::from(from.members).saturating_sub(usize::from(state.to.members));
+    let is_same_count = (args.add.is_empty() || args.add.len() == joined)
+        && (args.remove.is_empty() || args.remove.len() == left);
+    let level = args.shape.level(from.level, state.to.members)?;
+    let chunk = args.shape.chunk.unwrap_or(from.chunk);
+    let is_same_shape = args.shape.is_empty() || (level, chunk) == (state.to.level, state.to.chunk);
+    let is_same_size = args.size.is_none_or(|kept| kept == state.kept.bytes());
+    if !(is_same_count && is_same_shape && is_same_size) {
+        bail!(ReshapeError::UnderWay);
+    }
+    let is_back = args.abort || state.is_back;
+    let course = state.course(from)?;
+    let done = state.mark.0.abs_diff(course.end(course.heading(!is_back)).0) * 512;
+    let (source, target) = if is_back { (&state.to, &from) } else { (&from, &state.to) };
+    if !args.json {
+        let way = match (is_back, args.abort) {
+            (false, _) => "going on",
+            (true, true) => "going back",
+            (true, false) => "going on back, as --abort was interrupted,",
+        };
+        print(format_args!(
+            "{way} from {} to {}: {} of {} are there",
+            said(source),
+            said(target),
+            size(done),
+            size(state.kept.bytes().0)
+        ))?;
+    }
+    if args.rehearse {
+        return examine::show(&examine::report(&args.members)?, args.json);
+    }
+    carry_out(args, under_way.open(is_back, args.degraded)?, is_back)
+}
+
+/// Moves the content, and shows the array that comes of it.
+fn carry_out(args: &ReshapeArgs, reshaping: Reshaping<UringDisk>, is_back: bool) -> Result<()> {
+    let (kept, course) = (reshaping.state().kept, reshaping.course().clone());
+    // What was there before `--size` cut it is not known any more; what is as large as it was may become larger.
+    let is_whole = course.from().capacity() == kept;
+    let mut bar = Progress::new("reshaping", kept.bytes().0);
+    let reshaped = reshaping.run(is_back, Uuid::new_v4(), |done| bar.set(done.0))?;
+    drop(bar);
+    let Reshaped { geometry, paths, losses, disk, .. } = reshaped;
+    // They are held no longer.
+    drop(disk);
+    let paths: Vec<PathBuf> = paths.into_iter().flatten().collect();
+    if is_whole && !is_back && losses.is_empty() && paths.len() == geometry.members() {
+        grow(&paths)?;
+    }
+    examine::show(&examine::report(&paths)?, args.json)?;
+    let failed: Vec<String> = losses.iter().map(|loss| format!("{} ({})", loss.path.display(), loss.error)).collect();
+    ensure!(failed.is_empty(), "the array has its shape, and members failed meanwhile: {}", list(&failed));
+    Ok(())
+}
+
+/// Has the array use all that its members have room for.
+fn grow(paths: &[PathBuf]) -> Result<()> {
+    let options = OpenOptions { access: Access::ReadWrite, allow_degraded: false, force: false };
+    match Array::open(paths, options)?.grow(None) {
+        Ok(_) | Err(GrowError::Nothing { .. }) => Ok(()),
+        Err(error) => Err(error).context("the array has its shape, and can't use all of its members' space"),
+    }
+}
+
+/// Says what a reshape comes to.
+fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Result<()> {
+    let size_before = prepared.array.geometry.capacity().bytes().0;
+    let work = plan.work();
+    let begun = Instant::now();
+    let read = prepared.sample(SAMPLE)?;
+    let rate = read.0 as f64 / begun.elapsed().max(Duration::from_micros(1)).as_secs_f64();
+    // Each byte is read and written; what is saved, once more.
+    let moved = 2 * plan.kept().0 + work.saved.0;
+    let is_cut = plan.kept().0 < size_before;
+    let rehearsal = Rehearsal {
+        from: shape(plan.from()),
+        to: shape(plan.to()),
+        content: plan.kept().0,
+        steps: work.windows,
+        step_size: plan.window().0,
+        saved_steps: work.saved_windows,
+        saved: work.saved.0,
+        size_before,
+        size_after: if is_cut { plan.to().capacity().bytes().0 } else { plan.room().0 },
+        tolerance: plan.from().tolerance().min(plan.to().tolerance()),
+        seconds: (moved as f64 / rate).ceil() as u64,
+        bytes_per_second: rate as u64,
+    };
+    if args.json {
+        return print_json(&rehearsal);
+    }
+    let Rehearsal { content, steps, step_size, saved_steps, saved, tolerance, seconds, bytes_per_second, .. } =
+        rehearsal;
+    print(format_args!("from {}, {}", said(plan.from().spec()), size(size_before)))?;
+    print(format_args!("  to {}, {}", said(plan.to().spec()), size(rehearsal.size_after)))?;
+    print(format_args!("{} of content move in {steps} steps of at most {}", size(content), size(step_size)))?;
+    print(format_args!("  {saved_steps} of these write over their own places: {} are saved first", size(saved)))?;
+    print(format_args!(
+        "about {}, at {} a second, the rate at which the members were read",
+        duration(seconds),
+        size(bytes_per_second)
+    ))?;
+    print(format_args!(
+        "cut off at any moment, it goes on with `uraid reshape MEMBERS`, or back with --abort; meanwhile the array \
+         can't be used, and survives the loss of {tolerance} members"
+    ))?;
+    print(format_args!("nothing was written"))
+}
+
+fn shape(geometry: &Geometry) -> Shape {
+    let Spec { level, members, chunk, .. } = *geometry.spec();
+    Shape { level: level_name(level), layout: layout_name(level), chunk: chunk.0, members }
+}
+
+/// `RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+fn said(spec: &Spec) -> String {
+    let (level, layout) = (level_title(level_name(spec.level)), layout_name(spec.level));
+    format!("{level} {layout} of {} members in chunks of {}", spec.members, size(spec.chunk.0))
+}
