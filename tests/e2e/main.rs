@@ -30,6 +30,7 @@ mod package;
 mod protocol;
 mod record;
 mod report;
+mod reshape;
 mod running;
 mod simulate;
 mod smart;

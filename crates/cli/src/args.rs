@@ -119,7 +119,10 @@ pub(crate) enum Command {
 const GROUPS: [(&str, &[&str]); 5] = [
     ("Use an array", &["quickstart", "create", "serve", "status", "wait", "stop"]),
     ("Change a running array", &["add", "replace", "fail", "remove", "scrub", "set"]),
-    ("Find arrays, and change stopped ones", &["list", "examine", "rename", "configure", "grow", "reshape", "wipe", "report"]),
+    (
+        "Find arrays, and change stopped ones",
+        &["list", "examine", "rename", "configure", "grow", "reshape", "wipe", "report"],
+    ),
     ("Understand and plan", &["bench", "advise", "record", "map", "layout", "simulate"]),
     ("Set up a shell", &["completions"]),
 ];

@@ -164,8 +164,8 @@ fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
     let (from, state) = (under_way.from(), under_way.state());
     let joined = usize::from(state.to.members).saturating_sub(usize::from(from.members));
     let left = usize::from(from.members).saturating_sub(usize::from(state.to.members));
-    let is_same_count = (args.add.is_empty() || args.add.len() == joined)
-        && (args.remove.is_empty() || args.remove.len() == left);
+    let is_same_count =
+        (args.add.is_empty() || args.add.len() == joined) && (args.remove.is_empty() || args.remove.len() == left);
     let level = args.shape.level(from.level, state.to.members)?;
     let chunk = args.shape.chunk.unwrap_or(from.chunk);
     let is_same_shape = args.shape.is_empty() || (level, chunk) == (state.to.level, state.to.chunk);

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 use uraid_layout::reshape::{Course, CourseError, Heading, Pace, Window};
 use uraid_layout::{
-    Bytes, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec,
-    StripeId,
+    Bytes, Geometry, Lba, Level, Location, MemberIndex, Placement, Rotation, SECTOR_BYTES, Sectors, Spec, StripeId,
 };
 
 /// Chunks are whole blocks of 4 KiB, so nothing is smaller.
@@ -182,7 +181,8 @@ fn most_windows_of_a_growing_array_need_no_saving() {
 
 #[test]
 fn what_has_no_course_is_refused() {
-    let spec = |level, members, rows: u64| Spec { level, members, chunk: Bytes(4096), member_size: Sectors(rows * BLOCK) };
+    let spec =
+        |level, members, rows: u64| Spec { level, members, chunk: Bytes(4096), member_size: Sectors(rows * BLOCK) };
     let partitioned = Level::Rm2 { height: 3, placement: Placement::Partitioned };
     let refused = |from, to, kept| Course::new(from, to, Sectors(kept)).unwrap_err();
     assert_eq!(refused(spec(partitioned, 7, 9), spec(Level::Raid0, 7, 9), 8), CourseError::Partitioned);

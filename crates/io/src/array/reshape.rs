@@ -204,9 +204,11 @@ impl<D: Disk> Reshaping<D> {
             next = beyond(&window, mark);
         }
         if is_saved || is_back != was_back {
-            self.members.record(|own| advance(own, |reshape| {
-                (reshape.mark, reshape.saved, reshape.is_back) = (next, Sectors(0), is_back);
-            }))?;
+            self.members.record(|own| {
+                advance(own, |reshape| {
+                    (reshape.mark, reshape.saved, reshape.is_back) = (next, Sectors(0), is_back);
+                })
+            })?;
         }
         Ok(())
     }
@@ -248,7 +250,7 @@ impl<D: Disk> Reshaping<D> {
         let change = |own: &mut Superblock| *own = plan::ended(own, &shape, consistency, generation);
         // Whoever is missing lacks all of it, whatever a bitmap said of the shape before.
         let regions = Regions::new(&shape);
-        let is_whole = members.missing().is_empty() && !planted!(ReshapeBitsKept);
+        let is_whole = members.missing().is_empty() || planted!(ReshapeBitsKept);
         let bitmap = if is_whole { Bitmap::empty(regions) } else { Bitmap::full(regions) };
         let seal_of = |own: &Superblock| {
             let mut own = own.clone();

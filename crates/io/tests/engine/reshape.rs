@@ -417,13 +417,7 @@ fn a_member_that_fails_is_done_without() {
         let (members, content) = case.members();
         let mut power = Power::new(members.clone(), usize::MAX);
         let failing = MemberIndex(1);
-        power.inner.fail(Fault {
-            member: failing,
-            name: OpName::Write,
-            after,
-            count: u64::MAX,
-            errno: Errno::IO,
-        });
+        power.inner.fail(Fault { member: failing, name: OpName::Write, after, count: u64::MAX, errno: Errno::IO });
         let outcome = go(&mut power, &members, &case, false, false).expect("another shape").expect("reshaped");
         let failed: Vec<MemberIndex> = outcome.losses.iter().map(|loss| loss.member).collect();
         assert_eq!(failed, [failing], "{context}");

@@ -87,11 +87,8 @@ fn first_unreadable<D: Disk>(engine: &mut Engine<D, Lba>, from: Lba, len: Bytes)
         }
     }
     // It can be read block by block: whoever goes on tries again.
-    let again = EngineError::Unreadable {
-        lba: from,
-        len: len.whole_sectors(),
-        members: uraid_layout::MemberSet::EMPTY,
-    };
+    let again =
+        EngineError::Unreadable { lba: from, len: len.whole_sectors(), members: uraid_layout::MemberSet::EMPTY };
     failure.unwrap_or(ReshapeError::Unreadable { lba: from, source: again })
 }
 

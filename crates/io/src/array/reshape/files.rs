@@ -6,8 +6,8 @@ use std::sync::Arc;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
-use super::error::ReshapeError;
 use super::content;
+use super::error::ReshapeError;
 use super::members::Members;
 use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
 use super::{Reshaping, begin_reshape};

@@ -6,8 +6,8 @@
 use std::path::PathBuf;
 
 use smallvec::smallvec;
-use uraid_layout::reshape::Course;
 use uraid_layout::repair::Repair;
+use uraid_layout::reshape::Course;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 
 use super::error::ReshapeError;

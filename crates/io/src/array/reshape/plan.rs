@@ -167,7 +167,14 @@ pub fn plan_reshape<D: Disk>(
         return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
     }
     let joining = joining.iter().map(begun).collect();
-    Ok(ReshapePlan { reshape, course, joining, paths: new.iter().map(|new| new.path.clone()).collect(), pace, room: to.capacity() })
+    Ok(ReshapePlan {
+        reshape,
+        course,
+        joining,
+        paths: new.iter().map(|new| new.path.clone()).collect(),
+        pace,
+        room: to.capacity(),
+    })
 }
 
 /// What keeps an array's stripes consistent that had one level and gets another.

@@ -50,8 +50,8 @@ impl Reshape {
         // What is recorded is what the course comes to, so that both ends of it can be told from the superblock alone.
         let is_fitted = *course.to().spec() == self.to;
         let is_ahead = course.ahead(self.mark, course.heading(self.is_back), self.saved);
-        is_fitted && course.is_mark(self.mark) && is_ahead.is_some_and(|window| {
-            course.is_mark(window.start) && course.is_mark(window.end)
-        })
+        is_fitted
+            && course.is_mark(self.mark)
+            && is_ahead.is_some_and(|window| course.is_mark(window.start) && course.is_mark(window.end))
     }
 }

@@ -230,7 +230,8 @@ fn between() -> Superblock {
     let mut slots: Vec<_> = slots.iter().map(|entry| SlotEntry { state: SlotState::Active, ..*entry }).collect();
     slots.push(SlotEntry { member: uuid(0xb3), state: SlotState::Active, since: Epoch(5) });
     // 40 MiB of RAID 10 would not fit; 10 MiB of 4096 bytes each.
-    let to = Spec { level: Level::Raid10 { copies: 2 }, members: 4, chunk: Bytes(4096), member_size: Sectors(10 << 10) };
+    let to =
+        Spec { level: Level::Raid10 { copies: 2 }, members: 4, chunk: Bytes(4096), member_size: Sectors(10 << 10) };
     let reshape = Reshape { to, kept: Sectors(20 << 10), mark: Lba(256), is_back: true, saved: Sectors(256) };
     let scrub = ScrubHistory { run: None, ..sample().scrub };
     Superblock { reshape: Some(reshape), slots, scrub, spec, ..sample() }
