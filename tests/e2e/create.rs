@@ -3,15 +3,16 @@
 mod configure;
 mod cut;
 
-use std::os::unix::fs::MetadataExt as _;
+use std::fs::OpenOptions;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 
 use uraid_tests::array::{Array, Content};
 use uraid_tests::binary;
-use uraid_tests::image::assert_same;
+use uraid_tests::image::{Random, assert_same};
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
-use crate::control::ask;
+use crate::control::{ask, metric, status};
 
 /// Byte offset and bytes.
 type Part = (usize, &'static [u8]);
@@ -172,4 +173,38 @@ fn unequal_members_give_the_smallest_ones_capacity() {
         let smallest = Array::create(&shape);
         assert_eq!(size, smallest.expected_size(), "{}: as of equal members", shape.name);
     }
+}
+
+/// Where a member's map of blank regions begins: `docs/on-disk-format.md`.
+const MAP_START: u64 = 96 << 10;
+
+/// Nobody knows then what is blank, or where members agree: that is told until a scrub has seen to it.
+#[test]
+fn a_map_that_is_damaged_on_all_members_is_told_until_a_scrub_repairs() {
+    let array = Array::planned(&shape::raid5_of_3());
+    for (slot, member) in array.members().iter().enumerate() {
+        std::fs::write(member, Random::new(60 + slot as u64).bytes(MEMBER_BYTES)).unwrap();
+    }
+    let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
+    for member in array.members() {
+        let file = OpenOptions::new().write(true).open(member).unwrap();
+        file.write_all_at(&[0xff; 512], MAP_START).unwrap();
+    }
+    let _ = Server::start(&array).stop();
+    assert_eq!(array.examine()["scrub_owed"].as_bool(), Some(true));
+    let server = Server::start_members(&array, array.members(), &["--metrics", "0"]);
+    let address = server.line_after("metrics at http://");
+    let owed = || metric(&address, "uraid_scrub_owed").unwrap();
+    let told = ask(&array, &["wait"]).code_is(1).stderr;
+    assert!(told.contains("degraded: a scrub is owed"), "{told}");
+    assert!(told.contains("survives no failure there, and 1 more failure elsewhere"), "{told}");
+    assert_eq!((status(&array)["health"]["scrub_owed"].as_bool(), owed()), (Some(true), "1".to_owned()));
+    let _ = ask(&array, &["scrub", "start", "--wait"]).code_is(1);
+    assert!(ask(&array, &["wait"]).code_is(1).stderr.contains("a scrub is owed"), "it repaired nothing");
+    let _ = ask(&array, &["scrub", "start", "--repair", "--wait"]).success();
+    assert_eq!(ask(&array, &["wait"]).success().text(), "whole: survives 1 more failure\n");
+    assert_eq!(owed(), "0");
+    let _ = server.stop();
+    assert_eq!(array.examine()["scrub_owed"].as_bool(), Some(false));
+    Content::read(&array).assert_consistent("repaired");
 }

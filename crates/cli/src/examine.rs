@@ -13,7 +13,7 @@ use uraid_io::lost;
 use uraid_io::member::Access;
 use uraid_layout::{Geometry, MemberIndex, MemberSet, SECTOR_BYTES, Spec};
 use uraid_serve::clock::now;
-use uraid_serve::health::{RANGES_TOLD, ranges};
+use uraid_serve::health::{RANGES_TOLD, SCRUB_OWED, ranges};
 use uraid_serve::names::{layout_name, level_name, level_title};
 use uraid_serve::protocol::{self, LostContent};
 use uraid_serve::text::{chain, duration, list, size, visible};
@@ -68,11 +68,13 @@ pub(crate) struct Report {
     sector_size: u64,
     /// When the last complete scrub finished, in seconds since 1970.
     scrub_finished_s: Option<u64>,
-    /// How many members may fail, in any combination.
+    /// The map of blank regions was damaged on all members: they may not agree until a repairing scrub is complete.
+    scrub_owed: bool,
     /// Some regions are blank: nobody has written them, and members do not hold them as zeros yet.
     blank: bool,
     /// The shape that it is getting, and how far that has come; `null` if it has one.
     reshape: Option<ReshapeReport>,
+    /// How many members may fail, in any combination.
     tolerance: usize,
     /// Number of the array's members.
     #[serde(skip)]
@@ -192,6 +194,7 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         size: geometry.capacity().bytes().0,
         sector_size: superblock.sector_size.0,
         scrub_finished_s: superblock.scrub.finished.map(|at| at.0),
+        scrub_owed: superblock.scrub.is_owed,
         blank: superblock.blank.is_some(),
         reshape: superblock.reshape.and_then(|reshape| reshape_report(superblock, &reshape)),
         tolerance: tolerance(superblock, geometry),
@@ -326,6 +329,7 @@ impl Report {
             [] if !self.rebuilding.is_empty() => {
                 format!("{state}, all members found, rebuilding {}", list(&self.rebuilding))
             }
+            [] if self.scrub_owed => format!("{state}, all members found, a scrub is owed"),
             [] if self.blank => format!("{state}, all members found, not initialised yet"),
             [] => format!("{state}, all members found"),
             [slot] => format!("{state}, member {slot} not found"),
@@ -380,12 +384,18 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
         [] if rebuilding.is_empty() && report.reshape.is_some() => {
             print(format_args!("  all members found: survives {failures}"))?;
         }
+        [] if rebuilding.is_empty() && report.scrub_owed => {
+            print(format_args!("  survives {failures} where members agree"))?;
+        }
         [] if rebuilding.is_empty() => print(format_args!("  whole: survives {failures}"))?,
         [] => print(format_args!("  degraded: rebuilding slots {}, survives {failures}", list(rebuilding)))?,
         missing => print(format_args!("  missing here: slots {}", list(missing)))?,
     }
     if let Some(lost) = &report.lost {
         show_lost(lost, missing)?;
+    }
+    if report.scrub_owed {
+        print(format_args!("  {SCRUB_OWED}"))?;
     }
     match (report.scrub_finished_s, now()) {
         (Some(finished), Ok(now)) => {

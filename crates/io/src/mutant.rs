@@ -72,6 +72,7 @@ mutants! {
     BlankMapsDiffer: "a map that only some members have is not written to all when the array is opened",
     BlankMapUnjoined: "a member that was rebuilt does not have the map",
     BlankMapUncopied: "a copy takes its member's place without the map",
+    ScrubOwedUnrecorded: "a map that was damaged on all members is written before it is on record that a scrub is owed",
     BlankForgotten: "the map is forgotten while regions are blank",
     AbsentProven: "what a member never got is compared with the checksum of what it held before",
     CellsByMember: "a member that failed to give one unit of a stripe is done without in all of it",

@@ -56,6 +56,8 @@ pub(crate) struct Condition {
     pub(crate) replaced: Option<(MemberIndex, u32)>,
     /// Regions of a new array are not zeros on its members yet.
     pub(crate) is_blank: bool,
+    /// See [`ScrubHistory::is_owed`](uraid_io::format::superblock::ScrubHistory::is_owed).
+    pub(crate) is_scrub_owed: bool,
 }
 
 impl Condition {
@@ -76,6 +78,7 @@ impl Condition {
             promoting: engine.promoting(),
             replaced: engine.replaced(),
             is_blank: engine.initialising().is_some(),
+            is_scrub_owed: engine.scrub_record().is_owed,
             ..Self::default()
         }
     }
@@ -85,9 +88,9 @@ impl Condition {
         self.missing.union(self.rebuilding)
     }
 
-    /// Whether redundancy is incomplete anywhere.
+    /// Whether redundancy is incomplete anywhere, or may be.
     pub(crate) fn is_degraded(&self) -> bool {
-        !self.lost().is_empty() || !self.lacking.set().is_empty()
+        !self.lost().is_empty() || !self.lacking.set().is_empty() || self.is_scrub_owed
     }
 
     /// Whether more members are gone than the level survives, and the rest is read.
@@ -184,7 +187,7 @@ impl Condition {
         Health {
             state,
             // As if all bad blocks were in the same parity stripe.
-            survives: survives(self.lost().union(self.lacking.set())),
+            survives: if self.is_scrub_owed { 0 } else { survives(self.lost().union(self.lacking.set())) },
             survives_elsewhere: survives(self.lost()),
             missing: slots(self.missing),
             rebuilding: slots(self.rebuilding),
@@ -193,6 +196,7 @@ impl Condition {
             unwritten: self.unwritten.map(unwritten),
             lost: self.lacking.lost.map(lost),
             lacking: self.lacking.members().map(lacking).collect(),
+            scrub_owed: self.is_scrub_owed,
             salvage: description.salvage.clone(),
         }
     }
@@ -290,6 +294,7 @@ mod tests {
             (Condition { lacking: Lacking::new(&[(1, 3)], Sectors(0)), ..Condition::default() }, HealthState::Degraded),
             (Condition { lacking: Lacking::new(&[(1, 3)], Sectors(8)), ..Condition::default() }, HealthState::Failing),
             (Condition { rebuilding: members(&[1]), ..Condition::default() }, HealthState::Degraded),
+            (Condition { is_scrub_owed: true, ..Condition::default() }, HealthState::Degraded),
             (troubles(stalled), HealthState::Stalled),
             (troubles(roomless), HealthState::Stalled),
             (troubles(failing), HealthState::Failing),

@@ -8,6 +8,11 @@ use crate::protocol::{
 };
 use crate::text::{duration, list, size};
 
+/// What it means that a scrub is owed, and what helps.
+pub const SCRUB_OWED: &str = "a scrub is owed, because the map of what nobody had written was damaged on all members: \
+    what nobody has written may read as anything, and members may not agree there; `uraid scrub start --repair` makes \
+    them agree";
+
 /// The condition of an array, in words.
 #[must_use]
 pub fn words(health: &Health) -> String {
@@ -44,8 +49,10 @@ fn survives(health: &Health) -> String {
         more => format!("{more} more failures"),
     };
     let (there, elsewhere) = (failures(health.survives), failures(health.survives_elsewhere));
-    match there == elsewhere || health.lacking.is_empty() {
+    match there == elsewhere {
         true => format!("survives {there}"),
+        false if health.scrub_owed => format!("survives {there} there, and {elsewhere} elsewhere"),
+        false if health.lacking.is_empty() => format!("survives {there}"),
         false => format!("survives {there} where blocks are lacking, and {elsewhere} elsewhere"),
     }
 }
@@ -143,6 +150,7 @@ fn causes(health: &Health) -> Vec<String> {
     let is_written = !is_frozen && health.state != HealthState::Salvage;
     causes.extend(health.lost.as_ref().map(|lost| self::lost(lost, is_written)));
     causes.extend(lacking(health));
+    causes.extend(health.scrub_owed.then(|| SCRUB_OWED.to_owned()));
     causes.extend(health.held_up.iter().map(held_up));
     causes.extend(health.unwritten.as_ref().map(|what| unwritten(what, is_frozen)));
     causes

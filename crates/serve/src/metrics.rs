@@ -356,6 +356,11 @@ fn scrubs(text: &mut Text, snapshot: &Snapshot) {
     text.gauge("uraid_scrub_running", "1 while a scrub runs.").sample(&[], u8::from(is_running));
     let done = scrub.map_or(0, |scrub| scrub.done.bytes().0);
     text.gauge("uraid_scrub_done_bytes", "Progress of the latest scrub.").sample(&[], done);
+    text.gauge(
+        "uraid_scrub_owed",
+        "1 until a repairing scrub is complete after the map of blank regions was damaged on all members.",
+    )
+    .sample(&[], u8::from(snapshot.scrub_record.is_owed));
     let finished = snapshot.scrub_record.finished.map_or(0, |at| at.0);
     text.gauge(
         "uraid_scrub_finished_timestamp_seconds",

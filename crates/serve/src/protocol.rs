@@ -355,6 +355,9 @@ pub struct Health {
     /// Members with bad blocks.
     #[serde(default)]
     pub lacking: Vec<Lacking>,
+    /// Members may not agree where nobody has written, until a scrub that repairs is complete.
+    #[serde(default)]
+    pub scrub_owed: bool,
     /// The array is served read-only, to save what is left of it.
     #[serde(default)]
     pub salvage: Option<Salvage>,
@@ -515,7 +518,7 @@ pub enum HealthState {
     /// Every member is present, and has all of its content.
     #[default]
     Whole,
-    /// Members are missing or lack content, but nothing is lost.
+    /// Members are missing, lack content or may not agree, but nothing is lost.
     Degraded,
     /// Clients wait for a member that does not answer, or for room.
     Stalled,

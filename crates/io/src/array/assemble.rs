@@ -95,16 +95,12 @@ impl<D: Disk> Assembled<D> {
             }
         };
         let bitmap = read_bitmap(&mut disk, &geometry, truth.is_clean, &current);
-        let blank = read_blank_map(&mut disk, &current);
+        let (blank, is_damaged) = read_blank_map(&mut disk, &current).unzip();
+        if is_damaged == Some(true) {
+            owe_scrub(&mut disk, access, &mut superblocks, &mut losses, is_resynced)?;
+        }
         if let Some(map) = blank.as_ref().filter(|_| access == Access::ReadWrite && !planted!(BlankMapsDiffer)) {
-            // A member that is lost later may be the only one that has a bit.
-            let writes = current.iter().flatten().filter_map(|own| {
-                let (seal, _) = own.blank_map()?;
-                Some(bitmap_writes(own.slot, own.areas.blank_map(), seal, map))
-            });
-            attempt(&mut disk, writes.flatten(), &mut losses)?;
-            let present: MemberSet = current.iter().flatten().map(|own| own.slot).collect();
-            attempt(&mut disk, present.minus(losses.members()).iter().map(flush), &mut losses)?;
+            write_blank_map(&mut disk, &current, map, &mut losses)?;
         }
         // What an array that is initialising has for a list is anything.
         let mut bad_blocks = match truth.initialising {
@@ -176,28 +172,7 @@ impl<D: Disk> Assembled<D> {
 
     /// Makes durable on the members' superblocks that others are missing. A member that fails that is missing, too.
     pub(super) fn record_losses(&mut self) -> Result<(), RecoverError> {
-        let Self { disk, record, losses, .. } = self;
-        let mut attempt = |record: &mut Record, ops: Vec<DiskOp>| -> Result<(), RecoverError> {
-            for error in run(disk, ops)? {
-                let member = error.op().member;
-                losses.give_up(error.into())?;
-                record.fail(MemberSet::EMPTY.with(member));
-            }
-            Ok(())
-        };
-        while let Some(writes) = record.next_step() {
-            let write = |(member, offset, lease)| DiskOp {
-                tag: 0,
-                member,
-                kind: OpKind::Write,
-                offset,
-                segments: smallvec![lease],
-            };
-            attempt(record, writes.into_iter().map(write).collect())?;
-            let flushes = record.step_members().iter().map(flush).collect();
-            attempt(record, flushes)?;
-        }
-        Ok(())
+        settle(&mut self.disk, &mut self.record, &mut self.losses, false)
     }
 
     /// The same with another disk in the place of this one; none where there is no other.
@@ -303,6 +278,73 @@ pub(super) fn catch_up(
         }
     }
     Ok(())
+}
+
+/// Writes what is to be on record. A member that fails that is given up, and on record as failed unless it `is_kept`.
+fn settle(disk: &mut impl Disk, record: &mut Record, losses: &mut Losses, is_kept: bool) -> Result<(), RecoverError> {
+    let mut attempt = |record: &mut Record, ops: Vec<DiskOp>| -> Result<(), RecoverError> {
+        for error in run(disk, ops)? {
+            let member = error.op().member;
+            losses.give_up(error.into())?;
+            record.fail(Some(member).filter(|_| !is_kept).into_iter().collect());
+        }
+        Ok(())
+    };
+    while let Some(writes) = record.next_step() {
+        let write = |(member, offset, lease)| DiskOp {
+            tag: 0,
+            member,
+            kind: OpKind::Write,
+            offset,
+            segments: smallvec![lease],
+        };
+        attempt(record, writes.into_iter().map(write).collect())?;
+        let flushes = record.step_members().iter().map(flush).collect();
+        attempt(record, flushes)?;
+    }
+    Ok(())
+}
+
+/// Takes note that the map of blank regions is damaged on all members: nobody knows where they agree. That is durable
+/// before the map is written again, and nothing tells of the damage any more. Members that fail stay where they
+/// `are_kept` to compute parity from.
+fn owe_scrub(
+    disk: &mut impl Disk,
+    access: Access,
+    superblocks: &mut Vec<Option<Superblock>>,
+    losses: &mut Losses,
+    are_kept: bool,
+) -> Result<(), RecoverError> {
+    tracing::error!(
+        "the map of blank regions is damaged on all members: what nobody has written since the array was created may \
+         read as what its members held before, and members may not agree there; `uraid scrub start --repair` makes \
+         them agree"
+    );
+    if access != Access::ReadWrite || planted!(ScrubOwedUnrecorded) {
+        superblocks.iter_mut().flatten().for_each(|own| own.scrub = own.scrub.owed());
+        return Ok(());
+    }
+    let mut record = Record::new(std::mem::take(superblocks));
+    record.owe_scrub();
+    settle(disk, &mut record, losses, are_kept)?;
+    *superblocks = record.into_superblocks();
+    Ok(())
+}
+
+/// Gives all members the map of blank regions: one that is lost later may be the only one that has a bit.
+fn write_blank_map(
+    disk: &mut impl Disk,
+    members: &[Option<Superblock>],
+    map: &Bitmap,
+    losses: &mut Losses,
+) -> Result<(), RecoverError> {
+    let writes = members.iter().flatten().filter_map(|own| {
+        let (seal, _) = own.blank_map()?;
+        Some(bitmap_writes(own.slot, own.areas.blank_map(), seal, map))
+    });
+    attempt(disk, writes.flatten(), losses)?;
+    let present: MemberSet = members.iter().flatten().map(|own| own.slot).collect();
+    attempt(disk, present.minus(losses.members()).iter().map(flush), losses)
 }
 
 /// Which copies of the version of its superblock that a member has are whole: the one at the head, and the one at the

@@ -50,8 +50,8 @@ pub(super) fn read_bitmap(
 }
 
 /// The map of blank regions, where the array has one. A bit that is set on any of the members is set; one that is being
-/// rebuilt may have it as it was.
-pub(super) fn read_blank_map(disk: &mut impl Disk, superblocks: &[Option<Superblock>]) -> Option<Bitmap> {
+/// rebuilt may have it as it was. Also whether any of it is damaged on all members, and counts as not blank for that.
+pub(super) fn read_blank_map(disk: &mut impl Disk, superblocks: &[Option<Superblock>]) -> Option<(Bitmap, bool)> {
     let (seal, regions) = superblocks.iter().flatten().next()?.blank_map()?;
     let mut copies: Vec<Buf> = Vec::new();
     let is_whole = |own: &&Superblock| own.slots[own.slot.index()].state == SlotState::Active;
@@ -66,15 +66,7 @@ pub(super) fn read_blank_map(disk: &mut impl Disk, superblocks: &[Option<Superbl
             }
         }
     }
-    let (map, is_damaged) = Bitmap::of_copies(regions, seal, copies.iter().map(AsRef::as_ref));
-    if is_damaged {
-        tracing::error!(
-            "the map of blank regions is damaged on all members: what nobody has written since the array was created \
-             may read as what its members held before, and members may not agree there; see to it with `uraid scrub \
-             start --repair`"
-        );
-    }
-    Some(map)
+    Some(Bitmap::of_copies(regions, seal, copies.iter().map(AsRef::as_ref)))
 }
 
 /// Writes of a bitmap to a place of a member.

@@ -105,7 +105,8 @@ pub(super) fn initialise<D: Disk>(
     let superblocks = finish(&mut disk, &geometry, superblocks, content, |done, _| progress(done))?;
     let superblocks: Vec<_> = superblocks.into_iter().map(Some).collect();
     let bitmap = read_bitmap(&mut disk, &geometry, true, &superblocks);
-    let blank = read_blank_map(&mut disk, &superblocks);
+    // It was written a moment ago.
+    let blank = read_blank_map(&mut disk, &superblocks).map(|(map, _)| map);
     let mut record = Record::new(superblocks);
     record.renew(generation);
     Ok(Assembled { geometry, record, disk, is_recovered: true, bitmap, blank, ..assembled })

@@ -197,6 +197,12 @@ impl Record {
         }
     }
 
+    /// Has it recorded that nobody knows where redundancy agrees, with the next round.
+    pub(crate) fn owe_scrub(&mut self) {
+        self.scrub = self.scrub.owed();
+        self.wanted.scrub = self.scrub;
+    }
+
     /// Has it recorded that they have nothing: what they had can't be relied on after a stop that nothing makes good.
     pub(crate) fn restart(&mut self) {
         for one in &mut self.wanted.rebuilding {

@@ -1,17 +1,23 @@
 //! New arrays whose members hold anything: regions are blank until they are written, and are zeros to clients.
 
+use std::cell::RefCell;
+use std::rc::Rc;
+
 use uraid_io::array::{GrowError, grow, recover};
 use uraid_io::disk::{Disk, MemDisk, Order};
-use uraid_io::engine::{CacheMode, Command, Engine};
+use uraid_io::engine::{CacheMode, Command, Engine, ScrubStatus, Troubles};
 use uraid_io::format::Epoch;
 use uraid_io::format::bitmap::{Bitmap, RegionId};
-use uraid_io::format::superblock::{Allocation, Blank, Consistency, Integrity, ScrubMode, Superblock, encode};
+use uraid_io::format::superblock::{
+    Allocation, Blank, Consistency, Integrity, ScrubFound, ScrubHistory, ScrubMode, ScrubRun, Superblock, encode,
+};
+use uraid_io::member::Access;
 use uraid_layout::{
     Bytes, Cell, DiskSector, Lba, Level, Location, MemberIndex, MemberSet, Placement, Sectors, StripeId,
 };
 
 use crate::rebuild::{assert_whole, fail, logged, new_member, redundant};
-use crate::recovery::{Members, assembled};
+use crate::recovery::{Cut, Members, assembled, superblock, try_assembled};
 use crate::replace::{assert_replaced, replacement};
 use crate::support::watch::Watch;
 use crate::support::{
@@ -326,6 +332,112 @@ fn a_damaged_map_loses_no_content() {
         assert!(read(&mut engine, stripe, 8).expect("read") == new, "{context}: what was written is there");
         assert_eq!(engine.missing(), MemberSet::EMPTY);
     }
+}
+
+/// A new array whose map is damaged on all members, which hold anything in what was blank; some of it was written.
+fn damaged(shape: &Shape) -> (Members, Vec<u8>) {
+    let mut engine = new_engine(shape);
+    let (stripe, new) = (engine.geometry().stripe_sectors().0, noise(3, 8));
+    write(&mut engine, stripe, &new).expect("written");
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    let mut left = images(&engine);
+    left.iter_mut().flatten().for_each(|bytes| bytes[MAP_START + 20] ^= 1);
+    (left, new)
+}
+
+fn closed(mut engine: TestEngine) -> Members {
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    images(&engine)
+}
+
+fn scrubbed(engine: &mut TestEngine, mode: ScrubMode) -> ScrubStatus {
+    engine.start_scrub(mode, StripeId(0)).expect("started");
+    to_its_end(engine)
+}
+
+fn to_its_end(engine: &mut TestEngine) -> ScrubStatus {
+    while engine.scrub().is_some_and(|scrub| scrub.is_running) || engine.in_flight() > 0 {
+        engine.turn(&mut Vec::new()).expect("memory does not break");
+        engine.tick();
+    }
+    engine.scrub().expect("there was one").clone()
+}
+
+/// Nobody knows then where members agree: it stays on record until a scrub has made parity what the data says.
+#[test]
+fn a_map_that_nobody_has_leaves_a_scrub_owed_until_one_repairs() {
+    for shape in every() {
+        let context = format!("{shape:?}");
+        let (left, new) = damaged(&shape);
+        let engine = opened(&shape, &left);
+        assert!(engine.scrub_record().is_owed, "{context}");
+        // The map is whole from now on, and tells nothing of it.
+        let mut engine = opened(&shape, &closed(engine));
+        engine.set_max_errors(Some(1));
+        assert!(engine.scrub_record().is_owed, "{context}: when it is opened again");
+        let content = read_all(&mut engine);
+        let status = scrubbed(&mut engine, ScrubMode::Check);
+        assert!(engine.scrub_record().is_owed, "{context}: it repaired nothing");
+        assert_eq!(status.mismatched.0 > 0, engine.geometry().tolerance() > 0, "{context}: {status:?}");
+        engine.start_scrub(ScrubMode::Repair, StripeId(1)).expect("started");
+        let _ = to_its_end(&mut engine);
+        assert!(engine.scrub_record().is_owed, "{context}: it did not compare everything");
+        let status = scrubbed(&mut engine, ScrubMode::Repair);
+        assert!(!engine.scrub_record().is_owed, "{context}: {status:?}");
+        assert_eq!(engine.troubles(), Troubles::default(), "{context}: it is no member's fault");
+        assert_eq!(engine.missing(), MemberSet::EMPTY, "{context}");
+        // Of copies that differed either may have been read.
+        let after = read_all(&mut engine);
+        assert!(shape.level.is_mirrored() || after == content, "{context}: no data changes");
+        assert_encoded(&engine, &after, &context);
+        let stripe = engine.geometry().stripe_sectors().0;
+        assert!(read(&mut engine, stripe, 8).expect("read") == new, "{context}: what was written is there");
+        let engine = opened(&shape, &closed(engine));
+        assert!(!engine.scrub_record().is_owed, "{context}: it is settled");
+    }
+}
+
+/// The damage is there to be found again, or on record, whenever the power goes while the array is opened.
+#[test]
+fn a_scrub_is_owed_wherever_the_opening_is_cut_off() {
+    for shape in mirrors().into_iter().chain([logged(small(RAID5, 3)), small(RAID5, 3).checked()]) {
+        let (left, _) = damaged(&shape);
+        let used = shape.geometry().used_sectors().bytes();
+        for cut in 0.. {
+            let disk = MemDisk::new(left.clone(), Order::Fifo);
+            let watch = Watch::new(disk, shape.members, shape.superblocks()[0].areas, used);
+            let watch = Rc::new(RefCell::new(watch));
+            let disk = Cut { watch: Rc::clone(&watch), left: cut };
+            let is_over = try_assembled(disk, &left, Access::ReadWrite).is_ok();
+            let after = watch.borrow().cut(&mut Random(cut as u64));
+            let engine = opened(&shape, &after);
+            assert!(engine.scrub_record().is_owed, "{shape:?}, cut off after {cut} operations");
+            if is_over {
+                break;
+            }
+        }
+    }
+}
+
+/// A scrub that was under way starts over: what it had compared by then counts for nothing.
+#[test]
+fn a_scrub_under_way_starts_over_where_one_is_owed() {
+    let shape = logged(small(RAID5, 3));
+    let mut engine = opened(&shape, &damaged(&shape).0.clone());
+    let run = ScrubRun { mode: ScrubMode::Repair, position: StripeId(2), found: ScrubFound::default() };
+    engine.keep_scrub(ScrubHistory { finished: None, run: Some(run), is_owed: false }, true);
+    let mut left = closed(engine);
+    // As if regions were blank again, and then were not.
+    for bytes in left.iter_mut().flatten() {
+        let own = Superblock { blank: Some(BLANK), ..superblock(bytes) };
+        for at in own.write_positions() {
+            bytes[size(at)..][..4096].copy_from_slice(&encode(&own));
+        }
+    }
+    left.iter_mut().flatten().for_each(|bytes| bytes[MAP_START + 20] ^= 1);
+    let record = opened(&shape, &left).scrub_record();
+    let run = ScrubRun { position: StripeId(0), ..run };
+    assert_eq!(record, ScrubHistory { finished: None, run: Some(run), is_owed: true });
 }
 
 /// A new array grows: what was blank is, what it gets is zeros, and what was written is there.

@@ -265,9 +265,9 @@ fn every_cut_of_a_run_is_recovered_from_what_is_marked() {
 }
 
 /// The members of an array that lose power after some operations.
-struct Cut {
-    watch: Rc<RefCell<Watch>>,
-    left: usize,
+pub(crate) struct Cut {
+    pub(crate) watch: Rc<RefCell<Watch>>,
+    pub(crate) left: usize,
 }
 
 impl Disk for Cut {

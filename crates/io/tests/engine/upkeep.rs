@@ -22,7 +22,7 @@ fn run_at(position: u64) -> ScrubRun {
 }
 
 fn at(position: u64) -> ScrubHistory {
-    ScrubHistory { finished: Some(UnixSeconds(position + 1000)), run: Some(run_at(position)) }
+    ScrubHistory { finished: Some(UnixSeconds(position + 1000)), run: Some(run_at(position)), is_owed: position == 3 }
 }
 
 fn turn(engine: &mut TestEngine) {

@@ -214,7 +214,7 @@ impl<D: LiveDisk> Scrubs<D> {
             tell(Event::ScrubIncomplete);
         } else if status.done == status.total {
             let finished = now().ok().or(self.reactor.engine().scrub_record().finished);
-            let record = ScrubHistory { finished, run: None };
+            let record = ScrubHistory { finished, run: None, ..self.reactor.engine().scrub_record() };
             self.reactor.adjust(|engine| engine.keep_scrub(record, true));
             tell(Event::ScrubFinished);
         } else {

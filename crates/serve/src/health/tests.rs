@@ -23,6 +23,14 @@ fn what_is_missing_is_said_in_words() {
 }
 
 #[test]
+fn a_scrub_that_is_owed_is_said_before_anything_is_called_whole() {
+    let owed = Health { scrub_owed: true, survives: 0, ..health(HealthState::Degraded, 1) };
+    let said = words(&owed);
+    assert!(said.starts_with("degraded: a scrub is owed, because "), "{said}");
+    assert!(said.ends_with("; survives no failure there, and 1 more failure elsewhere"), "{said}");
+}
+
+#[test]
 fn troubles_are_said_with_their_members() {
     let said = |state, missing: &[u8], troubles: &[Ailing]| {
         words(&Health { missing: missing.to_vec(), troubles: troubles.to_vec(), ..health(state, 0) })

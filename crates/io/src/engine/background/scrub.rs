@@ -11,18 +11,19 @@
 //!
 //! Invariants:
 //! - [`ScrubMode::Check`] writes no content.
-//! - What is not certain is not written, unless [`ScrubMode::RepairSuspects`] says so.
+//! - What is not certain is not written, unless [`ScrubMode::RepairSuspects`] says so, or a scrub is owed: nobody knows
+//!   then where parity agrees, and a scrub that repairs makes it what the data says.
 //! - Everything before [`ScrubStatus::position`] was compared, or lies before the start.
 //!
 //! Where a scrub is and when one was finished is on record as far as the caller says so: it has the clock.
 
-use std::cell::{Ref, RefCell};
+use std::cell::{self, Ref, RefCell};
 use std::fmt;
 use std::ops::Range;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use uraid_layout::plan::Difference;
-use uraid_layout::stripe::Role;
+use uraid_layout::stripe::{Role, StripeMap};
 use uraid_layout::verdict::{Verdict, copied_unit, is_zero, judge};
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, GroupId, Lba, Location, MemberSet, Owner, Sectors, StripeId};
 
@@ -38,7 +39,7 @@ use crate::engine::transfer::{Goal, Transfer, Workspace, proof, reading};
 use crate::format::BLOCK;
 use crate::format::badblocks::Lack;
 use crate::format::sums::Sum;
-use crate::format::superblock::{ScrubFound, ScrubMode, ScrubRun};
+use crate::format::superblock::{ScrubFound, ScrubHistory, ScrubMode, ScrubRun};
 
 /// What one part reads, unless a block of each unit is more.
 const PART_BYTES: Bytes = Bytes(1 << 20);
@@ -121,6 +122,8 @@ pub struct ScrubStatus {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Scrubber {
     status: RefCell<Option<ScrubStatus>>,
+    /// It began with the first parity stripe, under an earlier engine or this one.
+    is_whole: cell::Cell<bool>,
 }
 
 /// Part of a parity stripe that is compared, in columns of each chunk, and what of it was repaired already.
@@ -149,6 +152,8 @@ enum Fault {
     Unread(Cell, Option<Sum>),
     /// The member never got it: that is known, and nobody's fault.
     Absent(Cell),
+    /// Who is wrong is not known, and the data counts: so this parity of the group is to be what it says.
+    Open(GroupId, Cell),
     Judged(Verdict),
 }
 
@@ -209,6 +214,7 @@ impl Scrubber {
             mismatches: Vec::new(),
             unlisted: 0,
         });
+        self.is_whole.set(from.0 == 0);
         sweep.restart(from.0 * parts_of_stripe(geometry));
         self.note_position(geometry, sweep);
         Ok(())
@@ -220,6 +226,7 @@ impl Scrubber {
     /// As [`Scrubber::start`].
     pub(in crate::engine) fn resume(&self, parts: &Parts, run: ScrubRun) -> Result<(), EngineError> {
         self.start(parts, run.mode, run.position)?;
+        self.is_whole.set(true);
         let ScrubFound { mismatched, repaired, unchecked } = run.found;
         self.change(|status| {
             (status.mismatched, status.repaired, status.unchecked) = (mismatched, repaired, unchecked);
@@ -244,6 +251,11 @@ impl Scrubber {
         self.status.borrow().as_ref().is_some_and(|status| status.is_running)
     }
 
+    /// What the present scrub does about what it finds.
+    fn mode(&self) -> ScrubMode {
+        self.status.borrow().as_ref().map_or(ScrubMode::Check, |status| status.mode)
+    }
+
     /// Compares a part, and makes good what it finds wrong as far as the scrub's mode allows.
     pub(in crate::engine) async fn scrub(&self, parts: &Parts, space: &mut Workspace, number: u64) {
         let geometry = parts.geometry();
@@ -257,7 +269,14 @@ impl Scrubber {
                     part = Part { tried: finding.key(), ..rest };
                     let piece = finding.piece(part.stripe).expect("what is repaired is a unit's");
                     // What is repaired is rare: it has working memory of its own.
-                    if heal_judged(parts, &mut Workspace::default(), guard, piece, finding.without).await {
+                    let is_owed = parts.members.record().scrub().is_owed;
+                    let is_at_fault = match finding.fault {
+                        Fault::Unread(..) => true,
+                        Fault::Absent(_) => false,
+                        Fault::Judged(_) | Fault::Open(..) => !is_owed,
+                    };
+                    let space = &mut Workspace::default();
+                    if heal_judged(parts, space, guard, piece, finding.without, is_at_fault).await {
                         self.note_mismatch(parts, part.stripe, &finding, true);
                     }
                 }
@@ -326,7 +345,8 @@ impl Scrubber {
             break;
         }
         reading::compute(transfer);
-        let (findings, missed, unread) = compare(transfer, part);
+        let is_owed = parts.members.record().scrub().is_owed && self.mode() != ScrubMode::Check;
+        let (findings, missed, unread) = compare(transfer, part, is_owed);
         transfer.unreadable = MemberSet::EMPTY;
         let is_next = |finding: &&Finding| self.may_repair(parts, finding) && finding.key() > part.tried;
         if let Some(&finding) = findings.iter().find(is_next) {
@@ -347,10 +367,12 @@ impl Scrubber {
         let members = &parts.members;
         // While parity was not computed since an unclean stop, it tells nothing.
         let is_open = !members.is_read_only() && !members.is_suspect() && !members.is_frozen();
-        let mode = self.status.borrow().as_ref().map_or(ScrubMode::Check, |status| status.mode);
+        let mode = self.mode();
         is_open
             && match finding.fault {
-                Fault::Unread(..) | Fault::Absent(_) | Fault::Judged(Verdict::Wrong(_)) => mode != ScrubMode::Check,
+                Fault::Unread(..) | Fault::Absent(_) | Fault::Open(..) | Fault::Judged(Verdict::Wrong(_)) => {
+                    mode != ScrubMode::Check
+                }
                 Fault::Judged(Verdict::Suspect(_)) if planted!(ScrubRepairsSuspects) => mode != ScrubMode::Check,
                 Fault::Judged(Verdict::Suspect(_)) => mode == ScrubMode::RepairSuspects,
                 Fault::Judged(Verdict::Unknown(_)) => false,
@@ -371,6 +393,7 @@ impl Scrubber {
             }
         }
         self.note_position(geometry, sweep);
+        self.settle(parts);
         let compared = Sectors(done_of() - before).bytes();
         parts.members.counters.borrow_mut().scrubs_mut().compared.0 += compared.0;
         parts.wake_repairs();
@@ -388,6 +411,19 @@ impl Scrubber {
         });
     }
 
+    /// Takes it back that a scrub is owed, when this one has compared everything, and left nothing as it found it.
+    fn settle(&self, parts: &Parts) {
+        let is_done = self.status.borrow().as_ref().is_some_and(|status| {
+            let has_all = status.done == status.total && status.unchecked == Sectors(0) && self.is_whole.get();
+            has_all && status.mode != ScrubMode::Check && status.mismatched == status.repaired
+        });
+        let record = parts.members.record().scrub();
+        if is_done && record.is_owed && !parts.members.is_read_only() {
+            parts.members.change_record(|kept| kept.keep_scrub(ScrubHistory { is_owed: false, ..record }, true));
+            parts.members.demand_record();
+        }
+    }
+
     fn note_mismatch(&self, parts: &Parts, stripe: StripeId, finding: &Finding, is_repaired: bool) {
         let &Finding { start, len, fault, .. } = finding;
         let at = |cell| location(parts.geometry(), stripe, cell, start);
@@ -395,7 +431,7 @@ impl Scrubber {
             Fault::Absent(_) => return,
             Fault::Unread(cell, _) | Fault::Judged(Verdict::Wrong(cell)) => Blame::Certain(at(cell)),
             Fault::Judged(Verdict::Suspect(cell)) => Blame::Suspected(at(cell)),
-            Fault::Judged(Verdict::Unknown(group)) => Blame::Unknown(group),
+            Fault::Open(group, _) | Fault::Judged(Verdict::Unknown(group)) => Blame::Unknown(group),
         };
         let mut counters = parts.members.counters.borrow_mut();
         let counters = counters.scrubs_mut();
@@ -454,13 +490,14 @@ impl Sweep for Scrubber {
         let part = sweeper.begin(end, cost, |from| next_part(parts, from));
         // What is blank at the end is passed over without a part.
         self.note_position(geometry, sweeper);
+        self.settle(parts);
         part
     }
 }
 
 /// What is wrong with columns that were read, in order, and how much parity could not be checked: because members are
-/// missing, and because something could not be read.
-fn compare(transfer: &mut Transfer<'_>, part: Part) -> (Vec<Finding>, Sectors, Sectors) {
+/// missing, and because something could not be read. Where the data counts, it is parity that is wrong.
+fn compare(transfer: &mut Transfer<'_>, part: Part, data_counts: bool) -> (Vec<Finding>, Sectors, Sectors) {
     let parts = transfer.parts;
     let geometry = parts.geometry();
     let (stripe, start, len) = (part.stripe, Sectors(part.start.0 + transfer.at.0), transfer.len);
@@ -482,7 +519,7 @@ fn compare(transfer: &mut Transfer<'_>, part: Part) -> (Vec<Finding>, Sectors, S
             let at = start.0 + column;
             unread.iter().any(|piece| piece.cell() == Some(cell) && (piece.start.0..piece.end()).contains(&at))
         };
-        let mut differences: SmallVec<[Option<&[u8]>; 16]> = smallvec::smallvec![None; map.groups().len()];
+        let mut differences: SmallVec<[Option<&[u8]>; 16]> = smallvec![None; map.groups().len()];
         for difference in plan.differences() {
             if map.group(difference.group).cells().any(is_unread) {
                 unchecked += step;
@@ -492,7 +529,10 @@ fn compare(transfer: &mut Transfer<'_>, part: Part) -> (Vec<Finding>, Sectors, S
             let part = &content(difference)[bytes(column)..][..bytes(step)];
             differences[usize::from(difference.group.0)] = Some(part);
         }
-        let verdicts = judge(map, &differences);
+        let mut verdicts = judge(map, &differences);
+        if data_counts {
+            verdicts = open(map, &verdicts, &differences);
+        }
         let at = start.0 + column;
         match runs.last_mut().filter(|(range, last)| range.end == at && *last == verdicts) {
             Some((range, _)) => range.end += step,
@@ -501,10 +541,27 @@ fn compare(transfer: &mut Transfer<'_>, part: Part) -> (Vec<Finding>, Sectors, S
     }
     let mut findings = unread;
     for (range, verdicts) in &runs {
-        findings.extend(verdicts.iter().map(|&verdict| Finding::of(geometry, stripe, range, verdict, verdicts)));
+        for &verdict in verdicts {
+            let finding = Finding::of(geometry, stripe, range, verdict, verdicts);
+            findings.push(if data_counts { finding.by_data(geometry, stripe) } else { finding });
+        }
     }
     findings.sort_by_key(Finding::key);
     (findings, missed, Sectors(unchecked))
+}
+
+/// The same verdicts without suspicions of data.
+fn open(map: &StripeMap, verdicts: &[Verdict], differences: &[Option<&[u8]>]) -> Vec<Verdict> {
+    let disagrees = |group: &GroupId| differences[usize::from(group.0)].is_some_and(|bytes| !is_zero(bytes));
+    let of = |&verdict: &Verdict| match verdict {
+        Verdict::Suspect(cell) => {
+            let Role::Data(unit) = map.role(cell) else { unreachable!("only data is suspected") };
+            let groups = map.groups_of(unit).iter().copied().filter(disagrees);
+            groups.map(Verdict::Unknown).collect::<SmallVec<[_; 2]>>()
+        }
+        verdict => smallvec![verdict],
+    };
+    verdicts.iter().flat_map(of).collect()
 }
 
 impl Finding {
@@ -528,15 +585,24 @@ impl Finding {
         Self { start, len, fault: Fault::Judged(verdict), without }
     }
 
+    /// The same where data is right: what is open is parity's fault.
+    fn by_data(self, geometry: &Geometry, stripe: StripeId) -> Self {
+        let Fault::Judged(Verdict::Unknown(group)) = self.fault else { return self };
+        let parity = geometry.map(stripe).group(group).parity;
+        let without = MemberSet::EMPTY.with(geometry.member(parity));
+        Self { fault: Fault::Open(group, parity), without, ..self }
+    }
+
     fn end(&self) -> u64 {
         self.start.0 + self.len.0
     }
 
-    /// The unit that is wrong, where it is known.
+    /// The unit that is wrong, where it is known or does not matter.
     fn cell(&self) -> Option<Cell> {
         match self.fault {
             Fault::Unread(cell, _)
             | Fault::Absent(cell)
+            | Fault::Open(_, cell)
             | Fault::Judged(Verdict::Wrong(cell) | Verdict::Suspect(cell)) => Some(cell),
             Fault::Judged(Verdict::Unknown(_)) => None,
         }

@@ -22,31 +22,31 @@ use crate::format::badblocks::Lack;
 pub(in crate::engine) async fn heal(parts: &Parts, space: &mut Workspace, piece: Piece) {
     let healing = parts.repairs.heals.begin();
     let member = parts.geometry().member(piece.cell);
-    let is_known = is_absent(parts, piece);
+    let is_at_fault = !is_absent(parts, piece);
     let (is_healed, result) = make_good(parts, space, None, piece, MemberSet::EMPTY.with(member)).await;
     if !is_healed && result.is_err() && parts.members.missing().contains(member) {
         // It is done without, and what it was to hold is nobody's loss.
         let Piece { stripe, start, .. } = piece;
         tracing::info!(%member, %stripe, %start, "the member has failed, so nothing is written back to it");
     } else {
-        note_outcome(parts, piece, is_known, is_healed, result.err().as_ref());
+        note_outcome(parts, piece, is_at_fault, is_healed, result.err().as_ref());
     }
     drop(healing);
     parts.wake_repairs();
 }
 
 /// Heals a piece that a scrub found wrong, which has the stripe's lock; units of the members `without` are not what it
-/// is computed from. Whether it is healed.
+/// is computed from. Where the member `is_at_fault`, that is one of its errors. Whether it is healed.
 pub(in crate::engine) async fn heal_judged<'a>(
     parts: &'a Parts,
     space: &'a mut Workspace,
     guard: Option<Guard<'a>>,
     piece: Piece,
     without: MemberSet,
+    is_at_fault: bool,
 ) -> bool {
-    let is_known = is_absent(parts, piece);
     let (is_healed, result) = make_good(parts, space, guard, piece, without).await;
-    note_outcome(parts, piece, is_known, is_healed, result.err().as_ref());
+    note_outcome(parts, piece, is_at_fault, is_healed, result.err().as_ref());
     is_healed
 }
 
@@ -57,13 +57,13 @@ fn is_absent(parts: &Parts, piece: Piece) -> bool {
     parts.bad.lacks(member, sectors, Lack::Absent)
 }
 
-fn note_outcome(parts: &Parts, piece: Piece, is_known: bool, is_healed: bool, error: Option<&EngineError>) {
+fn note_outcome(parts: &Parts, piece: Piece, is_at_fault: bool, is_healed: bool, error: Option<&EngineError>) {
     let Piece { stripe, cell, start, .. } = piece;
     let member = parts.geometry().member(cell);
     if is_healed {
         parts.members.counters.borrow_mut().repaired(member);
         tracing::info!(%member, %stripe, %start, "content was computed from the other members and written back");
-        if !is_known {
+        if is_at_fault {
             parts.note_corrected(member);
         }
     } else {

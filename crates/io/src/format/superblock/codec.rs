@@ -31,6 +31,9 @@ const FLAG_CLEAN: u8 = 1;
 /// Of an array that is initialising, or of which regions are blank: zeros take no space.
 const FLAG_SPARSE: u8 = 2;
 
+/// Of the scrubs: one is owed.
+const SCRUB_OWED: u8 = 1;
+
 /// Byte offsets of the fields.
 mod at {
     pub(super) const MAGIC: usize = 0;
@@ -58,6 +61,7 @@ mod at {
     pub(super) const GENERATION: usize = 248;
     pub(super) const SCRUB_MODE: usize = 264;
     pub(super) const SECTOR_SIZE: usize = 265;
+    pub(super) const SCRUB_FLAGS: usize = 266;
     pub(super) const SCRUB_POSITION: usize = 272;
     pub(super) const SCRUB_MISMATCHED: usize = 280;
     pub(super) const SCRUB_REPAIRED: usize = 288;
@@ -143,6 +147,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::SCRUB_REPAIRED, &found.repaired.0.to_le_bytes());
         put(at::SCRUB_UNCHECKED, &found.unchecked.0.to_le_bytes());
     }
+    put(at::SCRUB_FLAGS, &[if superblock.scrub.is_owed { SCRUB_OWED } else { 0 }]);
     put(at::SCRUB_FINISHED, &superblock.scrub.finished.map_or(0, |at| at.0).to_le_bytes());
     for (slot, entry) in superblock.slots.iter().enumerate() {
         let start = at::TABLE + slot * at::ENTRY_BYTES;
@@ -229,6 +234,7 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
         scrub: ScrubHistory {
             finished: Some(UnixSeconds(u64_at(bytes, at::SCRUB_FINISHED))).filter(|&at| at != UnixSeconds(0)),
             run: scrub_run(bytes)?,
+            is_owed: bytes[at::SCRUB_FLAGS] & SCRUB_OWED != 0,
         },
         slots: slot_table(bytes, slots)?,
     };

@@ -26,6 +26,9 @@ pub struct ScrubHistory {
     pub finished: Option<UnixSeconds>,
     /// One that was begun and has not ended.
     pub run: Option<ScrubRun>,
+    /// Nobody knows where redundancy agrees: the map of blank regions was damaged on all members. A scrub that repairs
+    /// and leaves nothing as it found it ends that.
+    pub is_owed: bool,
 }
 
 /// How far a scrub is.
@@ -48,6 +51,15 @@ pub struct ScrubFound {
     pub repaired: Sectors,
     /// Parity that could not be checked, because members are missing or could not be read.
     pub unchecked: Sectors,
+}
+
+impl ScrubHistory {
+    /// The same where a scrub is owed: one that was begun starts over.
+    #[must_use]
+    pub(crate) fn owed(self) -> Self {
+        let run = self.run.map(|run| ScrubRun { position: StripeId(0), ..run });
+        Self { run, is_owed: true, ..self }
+    }
 }
 
 impl ScrubMode {

@@ -46,6 +46,7 @@ pub(crate) fn sample() -> Superblock {
                 position: StripeId(0x82),
                 found: ScrubFound { mismatched: Sectors(24), repaired: Sectors(16), unchecked: Sectors(9) },
             }),
+            is_owed: true,
         },
         slots: vec![
             entry(0xb0, SlotState::Active, 1),
@@ -86,7 +87,7 @@ fn sample_head() -> Vec<u8> {
     ]);
     bytes.extend([0xc0; 16]);
     bytes.extend([
-        2, 0, 0, 0, 0, 0, 0, 0,                     // a scrub that repairs
+        2, 0, 1, 0, 0, 0, 0, 0,                     // a scrub that repairs; one is owed
         0x82, 0, 0, 0, 0, 0, 0, 0,                  // and is at stripe 130
         24, 0, 0, 0, 0, 0, 0, 0,   16, 0, 0, 0, 0, 0, 0, 0,   9, 0, 0, 0, 0, 0, 0, 0,
         0x01, 0x21, 0x43, 0x65, 0, 0, 0, 0,         // the last one's end
@@ -297,8 +298,8 @@ fn a_scrub_is_on_record_in_every_mode_or_not_at_all() {
     let run = sample().scrub.run.unwrap();
     let modes = [(ScrubMode::Check, 1), (ScrubMode::Repair, 2), (ScrubMode::RepairSuspects, 3)];
     for (mode, code) in modes {
-        for finished in [None, Some(UnixSeconds(7))] {
-            let scrub = ScrubHistory { finished, run: Some(ScrubRun { mode, ..run }) };
+        for (finished, is_owed) in [(None, true), (Some(UnixSeconds(7)), false)] {
+            let scrub = ScrubHistory { finished, run: Some(ScrubRun { mode, ..run }), is_owed };
             let bytes = encode(&Superblock { scrub, ..sample() });
             assert_eq!((bytes[264], decode(&bytes).unwrap().scrub), (code, scrub));
         }
