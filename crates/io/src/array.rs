@@ -33,6 +33,7 @@ mod tables;
 mod wait;
 
 pub use assemble::Assembled;
+pub use badblocks::LostList;
 pub use configure::{ConfigureError, Setting, configure};
 pub use create::{CreateError, CreateOptions, create};
 pub use disown::disown;

@@ -65,7 +65,8 @@ pub(crate) struct ServeArgs {
     /// Start although content may come back wrong
     ///
     /// Needed if the array was not stopped cleanly, has no log, and members are missing: what these members held may
-    /// be wrong wherever writes were under way.
+    /// be wrong wherever writes were under way. Also if both copies of a member's list of bad blocks are damaged and
+    /// the array needs this member: what it lacked reads as anything.
     #[arg(long, help_heading = "Starting with problems")]
     pub(crate) force: bool,
     /// Last resort: read from this outdated member; repeatable

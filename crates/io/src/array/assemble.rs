@@ -8,7 +8,7 @@ use smallvec::smallvec;
 use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
-use super::badblocks::read_lists;
+use super::badblocks::{LostList, read_lists};
 use super::bitmap::{bitmap_writes, read_bitmap, read_blank_map};
 use super::blocking::{flush, run, run_all, superblock_writes};
 use super::error::RecoverError;
@@ -58,11 +58,29 @@ impl<D: Disk> Assembled<D> {
     /// # Panics
     /// When members are accepted that are out of date, and not for reading only.
     pub fn new(
+        disk: D,
+        verdict: &Verdict,
+        candidates: &[Candidate],
+        access: Access,
+        generation: Uuid,
+    ) -> Result<Self, RecoverError> {
+        Self::with_lists(disk, verdict, candidates, access, generation, LostList::Refused)
+    }
+
+    /// The same; members whose lists of bad blocks are lost are taken as `lost_list` says.
+    ///
+    /// # Errors
+    /// As [`Assembled::new`].
+    ///
+    /// # Panics
+    /// As [`Assembled::new`].
+    pub fn with_lists(
         mut disk: D,
         verdict: &Verdict,
         candidates: &[Candidate],
         access: Access,
         generation: Uuid,
+        lost_list: LostList,
     ) -> Result<Self, RecoverError> {
         let truth = &verdict.superblock;
         let mut superblocks = taken_over(verdict, candidates);
@@ -105,7 +123,7 @@ impl<D: Disk> Assembled<D> {
         // What an array that is initialising has for a list is anything.
         let mut bad_blocks = match truth.initialising {
             Some(_) => vec![BadBlocks::default(); superblocks.len()],
-            None => read_lists(&mut disk, &superblocks, &mut losses)?,
+            None => read_lists(&mut disk, &superblocks, &mut losses, access, lost_list)?,
         };
         overlay.cover(&mut bad_blocks);
         if !is_resynced {

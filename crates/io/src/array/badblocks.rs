@@ -12,23 +12,49 @@ use crate::disk::{Disk, DiskError, DiskOp, OpKind};
 use crate::format::BLOCK;
 use crate::format::badblocks::{BadBlocks, Damaged, Found};
 use crate::format::superblock::Superblock;
+use crate::member::Access;
+
+/// What becomes of a member that the array can't do without, and whose list is damaged in both of its copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LostList {
+    /// The array is refused.
+    Refused,
+    /// The member is taken to have everything: where it lacked content it gives anything.
+    Trusted,
+}
 
 /// The members' lists, by slot. A member whose list is damaged in both of its copies is given up: nobody knows what it
-/// lacks.
+/// lacks. One that the array can't do without is taken as `lost_list` says.
 ///
 /// # Errors
-/// When the array can't do without such a member.
+/// [`RecoverError::ListLost`].
 pub(super) fn read_lists(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     losses: &mut Losses,
+    access: Access,
+    lost_list: LostList,
 ) -> Result<Vec<BadBlocks>, RecoverError> {
     let mut lists = vec![BadBlocks::default(); superblocks.len()];
     for own in superblocks.iter().flatten().filter(|_| !planted!(BadBlocksUnread)) {
         let copies = [read_copy(disk, own, 0)?, read_copy(disk, own, 1)?];
         match BadBlocks::newest(copies) {
             Ok(list) => lists[own.slot.index()] = list,
+            Err(Damaged) if losses.needs(own.slot) && lost_list == LostList::Trusted => {
+                tracing::error!(
+                    "{}: its list of bad blocks is lost, and it is taken to have everything: what it lacked reads as \
+                     anything",
+                    losses.path(own.slot).display()
+                );
+                // Otherwise the next opening would have to be told again.
+                if access == Access::ReadWrite
+                    && let Err(error) = write_list(disk, own, &mut lists[own.slot.index()])
+                {
+                    losses.give_up(error)?;
+                }
+            }
             Err(Damaged) => {
+                losses.check_list(own.slot)?;
                 let op = read(own, 0, &mut Buf::zeroed(BLOCK.bytes())).info();
                 losses.give_up(DiskError::Damaged { op, what: "list of bad blocks, as does its other copy" }.into())?;
             }

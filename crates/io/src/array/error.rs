@@ -200,6 +200,22 @@ pub enum RecoverError {
         /// What failed.
         source: DiskError,
     },
+    /// Nobody knows what a member lacks that the array can't do without.
+    #[error(
+        "{path}: both copies of its list of bad blocks are damaged, so nobody knows which of its sectors do not have \
+         their content, and {level} needs this member{}. --force takes it to have everything: what it lacked, \
+         and what is computed from that, then reads as anything, without an error",
+        lost_already(*beside),
+        path = path.display()
+    )]
+    ListLost {
+        /// The member.
+        path: PathBuf,
+        /// The level's name.
+        level: &'static str,
+        /// Who is missing, being rebuilt or failing beside it.
+        beside: MemberSet,
+    },
     /// More can't be computed than a member's list of bad blocks has room for.
     #[error(
         "{path}: {source}. More of the array can't be computed than that: start without this member, with --degraded \

@@ -59,6 +59,28 @@ impl Losses {
         self.paths[member.index()].clone()
     }
 
+    /// Whether the level does not survive that a member is lost, too.
+    pub(super) fn needs(&self, member: MemberIndex) -> bool {
+        !self.is_survived(self.lost.with(member))
+    }
+
+    /// Whether the array can do without a member whose list of bad blocks is lost.
+    ///
+    /// # Errors
+    /// [`RecoverError::ListLost`].
+    pub(super) fn check_list(&self, member: MemberIndex) -> Result<(), RecoverError> {
+        // As a last resort an array is read though too many are gone.
+        if self.needs(member) && self.is_survived(self.lost) {
+            let (path, level) = (self.path(member), self.geometry.spec().level.name());
+            return Err(RecoverError::ListLost { path, level, beside: self.lost.without(member) });
+        }
+        Ok(())
+    }
+
+    fn is_survived(&self, lost: MemberSet) -> bool {
+        Repair::new(&self.geometry, lost).is_ok()
+    }
+
     /// Gives up the member that an operation failed on.
     ///
     /// # Errors
@@ -75,9 +97,8 @@ impl Losses {
         }
         let path = self.path(member);
         let lost = self.lost.with(member);
-        let is_survived = |lost| Repair::new(&self.geometry, lost).is_ok();
         // As a last resort an array is read though too many are gone.
-        if is_survived(self.lost) && !is_survived(lost) || planted!(OpeningGivesNobodyUp) {
+        if self.is_survived(self.lost) && self.needs(member) || planted!(OpeningGivesNobodyUp) {
             let level = self.geometry.spec().level.name();
             return Err(RecoverError::Needed { path, level, beside: self.lost.without(member), source: error });
         }

@@ -12,6 +12,7 @@ use uraid_layout::{Bytes, Geometry, MemberSet, StripeId};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
+use super::badblocks::LostList;
 use super::configure::{ConfigureError, Setting, configure};
 use super::error::OpenError;
 use super::gather::{Named, Opened, gather};
@@ -35,7 +36,7 @@ pub struct OpenOptions {
     pub access: Access,
     /// Although members are missing that it had when it was last used.
     pub allow_degraded: bool,
-    /// Although it was not stopped cleanly and members are missing.
+    /// Although it was not stopped cleanly and members are missing, or nobody knows what a member lacks that is needed.
     pub force: bool,
 }
 
@@ -145,7 +146,8 @@ impl<D: Disk> Array<D> {
         let mut members: Vec<Option<M>> = members.into_iter().map(|opened| Some(opened.member)).collect();
         let present = verdict.slots.iter().map(|index| index.and_then(|index| members[index].take())).collect();
         let disk = Watched::new(disk(present)?, names(&paths), patience);
-        let assembled = Assembled::new(disk, &verdict, &candidates, options.access, Uuid::new_v4())?;
+        let lost_list = if options.force { LostList::Trusted } else { LostList::Refused };
+        let assembled = Assembled::with_lists(disk, &verdict, &candidates, options.access, Uuid::new_v4(), lost_list)?;
         let assembled = assembled.with_disk(Watched::into_inner).ok_or(OpenError::Hung)?;
         let Verdict { superblock, geometry, .. } = verdict;
         Ok(Self { superblock, geometry, paths, set_aside, stale, assembled })

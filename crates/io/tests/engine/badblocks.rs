@@ -2,18 +2,20 @@
 //! after all; whatever stops the array meanwhile.
 
 use rustix::io::Errno;
-use uraid_io::array::recover;
+use uraid_io::array::{LostList, RecoverError, recover};
 use uraid_io::disk::{Fault, MemDisk, OpName, Order};
 use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
+use uraid_io::member::Access;
 use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
 use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
-use crate::recovery::{Members, assembled, superblock};
+use crate::recovery::{Members, assembled, assembled_with, superblock, try_assembled};
 use crate::replace::{assert_replaced, replacement};
 use crate::support::{
-    CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, shapes, size, small, write,
+    CHUNK, RAID5, Random, Shape, TestEngine, assert_encoded, block, buf, noise, read, rm2, run, shapes, size, small,
+    write,
 };
 
 /// The sectors that a member's list has, for a reason, as runs.
@@ -537,6 +539,46 @@ fn a_list_is_read_from_either_copy_and_a_member_without_any_is_given_up() {
             assert!(matches!(error, EngineError::Unreadable { .. }), "{error}");
         } else {
             assert_lost(&mut engine, &content, &all_of(HOLE), &format!("copies {damaged:?}"));
+        }
+    }
+}
+
+/// Member 0 is gone, and so nobody could do without member 1, of which nobody knows what it lacks.
+#[test]
+fn a_needed_member_without_a_list_is_refused_until_it_is_trusted() {
+    let shape = logged(small(RAID5, 4));
+    let (mut engine, content) = with_a_hole(shape);
+    drop(run(&mut engine, Command::Close).expect("closed"));
+    let mut left = engine.disk().cut(&mut Random(3));
+    left[0] = None;
+    let at = shape.superblocks()[1].areas.bad_blocks.offset;
+    for copy in 0..2 {
+        left[1].as_mut().expect("present")[size(Bytes(at.0 + copy * COPY_BYTES.0)) + 70] ^= 1;
+    }
+    for access in [Access::ReadOnly, Access::ReadWrite] {
+        let open = |lost_list| assembled_with(MemDisk::new(left.clone(), Order::Fifo), &left, access, lost_list);
+        match open(LostList::Refused) {
+            Err(error @ RecoverError::ListLost { .. }) => {
+                let said = error.to_string();
+                assert!(said.contains("member1: both copies of its list of bad blocks") && said.contains("--force"));
+                assert!(said.contains("beside member 0, which is lost already"), "{said}");
+            }
+            other => panic!("{access:?}: {other:?}"),
+        }
+        let mut engine: Engine<MemDisk, u64> = open(LostList::Trusted).expect("trusted").into_engine().expect("fine");
+        assert_eq!(engine.missing(), MemberSet::EMPTY.with(MemberIndex(0)), "{access:?}");
+        let is_there = |engine: &mut Engine<MemDisk, u64>, lba: u64| {
+            block(engine, lba).expect("it is trusted") == content[size(Bytes(lba * 512))..][..4096]
+        };
+        let blocks = (0..engine.geometry().capacity().0).step_by(8);
+        let other: Vec<u64> = blocks.filter(|&lba| !is_there(&mut engine, lba)).collect();
+        // It is in the fifth parity stripe, and so is what is computed from it.
+        assert!(other.iter().all(|lba| lba / 24 == HOLE.start / 24), "{access:?}: {other:?} is wrong");
+        if access == Access::ReadWrite {
+            let left: Members =
+                (0..4).map(|slot| engine.disk().member(MemberIndex(slot)).map(<[u8]>::to_vec)).collect();
+            let again = try_assembled(MemDisk::new(left.clone(), Order::Fifo), &left, access);
+            assert!(again.is_ok(), "it has a list again: {again:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 
 use uraid_io::Error;
-use uraid_io::array::{self, Assembled, Candidate, RecoverError, judge, recovery_bytes};
+use uraid_io::array::{self, Assembled, Candidate, LostList, RecoverError, judge, recovery_bytes};
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, MemDisk, OpKind, Order};
 use uraid_io::engine::{Command, Engine};
@@ -32,6 +32,15 @@ pub(crate) fn assembled<D: Disk>(disk: D, members: &Members) -> Assembled<D> {
 }
 
 pub(crate) fn try_assembled<D: Disk>(disk: D, members: &Members, access: Access) -> Result<Assembled<D>, RecoverError> {
+    assembled_with(disk, members, access, LostList::Refused)
+}
+
+pub(crate) fn assembled_with<D: Disk>(
+    disk: D,
+    members: &Members,
+    access: Access,
+    lost_list: LostList,
+) -> Result<Assembled<D>, RecoverError> {
     let candidate = |(slot, bytes): (usize, &Vec<u8>)| Candidate {
         path: PathBuf::from(format!("member{slot}")),
         superblock: superblock(bytes),
@@ -39,7 +48,7 @@ pub(crate) fn try_assembled<D: Disk>(disk: D, members: &Members, access: Access)
     let present = members.iter().enumerate().filter_map(|(slot, bytes)| Some((slot, bytes.as_ref()?)));
     let candidates: Vec<Candidate> = present.map(candidate).collect();
     let verdict = judge(&candidates).expect("an array");
-    Assembled::new(disk, &verdict, &candidates, access, Uuid::from_bytes([5; 16]))
+    Assembled::with_lists(disk, &verdict, &candidates, access, Uuid::from_bytes([5; 16]), lost_list)
 }
 
 /// The bits that are set on any of the members.
