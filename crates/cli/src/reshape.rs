@@ -29,16 +29,14 @@ const SAMPLE: Bytes = Bytes(64 << 20);
 
 /// Arguments of `uraid reshape`.
 #[derive(Debug, Args)]
-#[command(
-    after_help = "What is not said stays as it is. A reshape that was interrupted goes on with `uraid reshape MEMBERS`, all of
-them, old and new. Until it ends, or went back, nothing else uses the array.
+#[command(after_help = "What is not said stays as it is. A reshape that was interrupted goes on with `uraid reshape
+MEMBERS`, all of them, old and new. Until it ends, or went back, nothing else uses the array.
 
 Examples:
   uraid reshape --add d.img a.img b.img c.img               one member more
   uraid reshape --level rm2 --add d --add e a b c           from RAID 5 to RM2
   uraid reshape --remove d.img --size 1G a.img b.img c.img d.img
-  uraid reshape --rehearse --chunk 256K disk*.img"
-)]
+  uraid reshape --rehearse --chunk 256K disk*.img")]
 pub(crate) struct ReshapeArgs {
     #[command(flatten)]
     shape: ShapeArgs,

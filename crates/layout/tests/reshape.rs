@@ -51,7 +51,10 @@ fn stripes(geometry: &Geometry, content: &std::ops::Range<Lba>) -> Vec<((MemberI
     if content.is_empty() {
         return found;
     }
-    for lba in (content.start.0..end.min(geometry.capacity().0)).step_by(usize::try_from(BLOCK).unwrap()).map(Lba) {
+    for lba in (content.start.0..end.min(geometry.capacity().0))
+        .step_by(usize::try_from(BLOCK).expect("a whole number"))
+        .map(Lba)
+    {
         let held = if lba < content.end { Held::Content(lba) } else { Held::Nothing };
         let place = |at: Location| (at.member, at.sector.0);
         found.push((place(geometry.locate(lba)), held));

@@ -272,8 +272,8 @@ pub(super) fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result
 /// Whether what is there of an array may be used as `options` say.
 ///
 /// # Errors
-/// [`OpenError::Reshaping`], [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`], [`OpenError::Degraded`] or
-/// [`OpenError::DirtyDegraded`].
+/// [`OpenError::Reshaping`], [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`],
+/// [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
 pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()

@@ -1,9 +1,10 @@
 //! Another shape for a stopped array: level, chunk, number of members and placement, on the same members and new ones.
 //!
-//! The content moves window by window ([`Course`]). A window is read from its old places, written with all of its parity
-//! to its new ones, made durable, and then the mark goes on record on all members. A window whose new places are some
-//! of its old ones is [saved](saved) first, which goes on record, too. Cut off anywhere, this leaves an array whose
-//! superblocks say which content is in which shape: nothing else opens it, and it can go on or go back from there.
+//! The content moves window by window ([`Course`]). A window is read from its old places, written with all of its
+//! parity to its new ones, made durable, and then the mark goes on record on all members. A window whose new places are
+//! some of its old ones is [saved](saved) first, which goes on record, too. Cut off anywhere, this leaves an array
+//! whose superblocks say which content is in which shape: nothing else opens it, and it can go on or go back from
+//! there.
 //!
 //! Going back is the same with the mark moving the other way. What joins has its superblock before a member of the
 //! array knows of it; what leaves loses its own when no member does any more.
@@ -207,7 +208,7 @@ impl<D: Disk> Reshaping<D> {
             self.members.record(|own| {
                 advance(own, |reshape| {
                     (reshape.mark, reshape.saved, reshape.is_back) = (next, Sectors(0), is_back);
-                })
+                });
             })?;
         }
         Ok(())

@@ -105,7 +105,9 @@ impl Members {
     ) -> Result<Self, EngineError> {
         let without = |missing| match Repair::new(&geometry, missing) {
             Err(_) if is_read_only => Ok(Rc::new(Repair::partial(&geometry, missing))),
-            repair => repair.map(Rc::new).map_err(|source| EngineError::TooManyMissing { missing, source: Box::new(source) }),
+            repair => {
+                repair.map(Rc::new).map_err(|source| EngineError::TooManyMissing { missing, source: source.into() })
+            }
         };
         let missing = without(record.missing())?;
         let is_whole = record.rebuilding().is_empty();
@@ -270,7 +272,7 @@ impl Members {
         let rebuilding = self.unready().minus(missing);
         let repair = |without| {
             let repair = Repair::new(&self.geometry, without).map(Rc::new);
-            repair.map_err(|source| EngineError::TooManyMissing { missing, source: Box::new(source) })
+            repair.map_err(|source| EngineError::TooManyMissing { missing, source: source.into() })
         };
         let lost = (!rebuilding.is_empty()).then(|| repair(missing.union(rebuilding)));
         Ok((repair(missing)?, lost.transpose()?))

@@ -100,7 +100,7 @@ fn ask<D: Disk>(engine: &mut Engine<D, Lba>, lba: Lba, len: Bytes) -> Result<Buf
         if engine.in_flight() == 0 && !engine.has_replies() {
             break;
         }
-        engine.disk_mut().wait().map_err(EngineError::Device)?;
+        engine.disk_mut().wait()?;
     }
     let reply = replies.pop().expect("a command is replied to");
     Ok(reply.result?.expect("a read's buffer comes back"))

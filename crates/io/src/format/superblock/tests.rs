@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use uraid_layout::{Bytes, Geometry, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
+use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, Placement, Rotation, Sectors, Spec, StripeId};
 
 use uuid::Uuid;
 
