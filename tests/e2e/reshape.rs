@@ -102,7 +102,7 @@ fn a_reshape_that_is_killed_goes_on_or_back() {
         let old = array.members().to_vec();
         let new = blank(&array, "n5");
         let all = [old.clone(), vec![new.clone()]].concat();
-        let options = ["--add", text(&new), "--chunk", "4K"];
+        let options = ["--add", text(&new), "--chunk", "16K"];
         for _ in 0..12 {
             let mut command = binary::command();
             command.args(arguments(&options, &old));
@@ -151,7 +151,7 @@ fn what_can_not_be_reshaped_is_refused_with_a_remedy() {
     let new = blank(&array, "n3");
     for (options, code, said) in [
         (&[][..], 2, "say what to change"),
-        (&["--chunk", "64K"], 2, "has this shape already"),
+        (&["--chunk", "4K"], 2, "has this shape already"),
         (&["--abort"], 1, "no reshape of this array is under way"),
         (&["--level", "1"], 1, "--size"),
         (&["--remove", text(&members[0]), "--size", "4K"], 2, "last slots"),
@@ -159,16 +159,16 @@ fn what_can_not_be_reshaped_is_refused_with_a_remedy() {
         (&["--add", text(&new), "--remove", text(&members[2])], 2, "uraid replace"),
         (&["--level", "rm2", "--add", text(&new), "--layout", "partitioned"], 1, "partitioned"),
         (&["--level", "10", "--copies", "9"], 2, "copies"),
-        (&["--size", "1T", "--chunk", "4K"], 2, "is more"),
+        (&["--size", "1T", "--chunk", "16K"], 2, "is more"),
     ] {
         let refused = reshape(options, &members);
         assert_eq!(refused.code, Some(code), "{options:?}: {refused:?}");
         assert!(refused.stderr.contains(said), "{options:?}: {refused:?}");
     }
-    let missing = reshape(&["--chunk", "4K"], &members[..2]);
+    let missing = reshape(&["--chunk", "16K"], &members[..2]);
     assert!(missing.stderr.contains("--degraded"), "{missing:?}");
     assert_same(&served(&array, &members, &[]), &content, "as it was");
     // Without a member, if that is accepted; the others have it in the new shape, too.
-    let _ = reshape(&["--chunk", "4K", "--degraded"], &members[..2]).success();
+    let _ = reshape(&["--chunk", "16K", "--degraded"], &members[..2]).success();
     assert_same(&served(&array, &members[..2], &["--degraded"])[..content.len()], &content, "without a member");
 }
