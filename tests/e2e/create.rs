@@ -83,6 +83,10 @@ fn a_new_array_is_zeros_and_becomes_consistent() {
         let _ = array.run_create(MEMBER_BYTES, &["--force"]).success();
         assert_eq!(array.examine()["state"].as_str(), Some("clean"), "{}: as created", shape.name);
         assert_eq!(array.examine()["blank"].as_bool(), Some(true), "{}: as created", shape.name);
+        let members = array.members().iter().map(|member| member.to_str().unwrap());
+        let map = binary::uraid(["map", "--json", "--lba", "0"].into_iter().chain(members)).success().json();
+        assert_eq!(map["blank"], serde_json::json!([0, array.expected_size() / 512]), "{}", shape.name);
+        assert_eq!(map["read"]["reads"], serde_json::json!([]), "{}: nobody reads members", shape.name);
         let server = Server::start_members(&array, array.members(), &["--rebuild-limit", "1M"]);
         let mut client = server.connect();
         let all = usize::try_from(client.size()).unwrap();

@@ -125,6 +125,10 @@ fn what_a_rebuild_can_not_have_is_told_until_it_is_written_again() {
         for part in [" (absent)\n", " (unread)\n", "it is lost: reads of it fail until it is written again"] {
             assert!(text.contains(part), "{part}: {text}");
         }
+        // Block 8 is lost; the data of the stripe whose parity is bad is there, and is read where it is.
+        let map = |lba: &str| binary::uraid(["map", "--json", "--lba", lba].iter().chain(&paths)).success().json();
+        assert_eq!((&map("8")["read"], &map("8")["lost"]), (&json!(null), &json!(true)));
+        assert_eq!(map("0")["read"]["reads"][0]["lacks"], json!(null));
         let server = Server::start_members(&array, &members, &options);
         assert_eq!(events.until("content-lost"), ["started", "degraded"]);
         let mut client = server.connect();

@@ -10,10 +10,10 @@ use serde::Serialize;
 use uraid_io::format::badblocks::Lack;
 use uraid_io::lost;
 use uraid_layout::geometry::Location;
-use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, Planner, Slice, View};
+use uraid_layout::plan::{Buffer, DiskIo, Extent, Method, Plan, PlanError, Planner, Slice, View};
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Role;
-use uraid_layout::{DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
+use uraid_layout::{Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
 use uraid_serve::text::list;
 
 use crate::terminal::{print, print_json};
@@ -57,8 +57,11 @@ struct Mapping {
     failed: Vec<u8>,
     /// No member has it, because of bad blocks.
     lost: bool,
-    read: Operations,
-    write: Operations,
+    /// The blank blocks around it, half-open: it reads as zeros, and the first write of it makes zeros of its region.
+    blank: Option<[u64; 2]>,
+    /// What bad blocks make impossible is `null`.
+    read: Option<Operations>,
+    write: Option<Operations>,
 }
 
 /// A sector of a member, counted from the start of the member file.
@@ -116,14 +119,24 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
 fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
     let geometry = &placed.geometry;
     let repair = Repair::new(geometry, failed).context("the array does not survive this")?;
-    let view = View { missing: failed, ..View::new(geometry, &repair) };
     let (stripe, unit, offset) = geometry.split(lba);
+    let blank = placed.blank(lba);
+    let lacking = placed.lacking(stripe, offset);
+    let repair = repair.beside(geometry, stripe, lacking.iter().copied());
+    let view = View { missing: failed, ..View::new(geometry, &repair) };
     let (mut planner, mut plan) = (Planner::new(), Plan::default());
     let extents = [Extent::request(lba, Sectors(1))];
-    planner.read(&mut plan, &view, &extents)?;
-    let read = operations(placed, &plan, None);
-    let method = planner.write(&mut plan, &view, &extents)?;
-    let write = operations(placed, &plan, Some(method));
+    let read = match blank {
+        Some(_) => Some(operations(placed, &Plan::default(), None)),
+        None => possible(planner.read(&mut plan, &view, &extents))?.map(|()| operations(placed, &plan, None)),
+    };
+    // A write does without parity that is lost for good.
+    let map = geometry.map(stripe);
+    let is_lost = |&cell: &Cell| matches!(map.role(cell), Role::Parity(_)) && !repair.has(geometry, stripe, cell);
+    let left_out: Vec<Cell> = lacking.into_iter().filter(is_lost).collect();
+    let view = View { left_out: &left_out, ..view };
+    let method = possible(planner.write(&mut plan, &view, &extents))?;
+    let write = method.map(|method| operations(placed, &plan, Some(method)));
     Ok(Mapping {
         lba: lba.0,
         stripe: stripe.0,
@@ -132,13 +145,23 @@ fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
         at: sector(placed, geometry.locate(lba)),
         parity: geometry.parity_of(lba).map(|at| sector(placed, at)).collect(),
         failed: failed.iter().map(|member| member.0).collect(),
-        lost: is_lost(placed, lba, failed),
+        lost: is_lost_to(placed, lba, failed),
+        blank: blank.map(|blank| [blank.start.0, blank.end.0]),
         read,
         write,
     })
 }
 
-fn is_lost(placed: &Placed, lba: Lba, failed: MemberSet) -> bool {
+/// A plan's result; none where what it needs can't be read.
+fn possible<T>(planned: Result<T, PlanError>) -> Result<Option<T>, PlanError> {
+    match planned {
+        Ok(plan) => Ok(Some(plan)),
+        Err(PlanError::Unreadable { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_lost_to(placed: &Placed, lba: Lba, failed: MemberSet) -> bool {
     let list = |member: MemberIndex| placed.members[member.index()].bad_blocks.clone();
     lost(&placed.geometry, failed, &list).iter().any(|range| range.contains(&lba))
 }
@@ -187,13 +210,18 @@ fn buffer(slice: &Slice) -> String {
 }
 
 fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
-    let Mapping { lba, stripe, unit, offset, at, parity, failed, lost, read, write } = mapping;
+    let Mapping { lba, stripe, unit, offset, at, parity, failed, lost, blank, read, write } = mapping;
     let role = if is_mirrored(&placed.geometry, Lba(*lba)) { "copy" } else { "parity" };
     print(format_args!("block {lba}: {}", place(at)))?;
     for at in parity {
         print(format_args!("  {role}: {}", place(at)))?;
     }
     print(format_args!("  parity stripe {stripe}, unit {unit}, sector {offset} of its chunk"))?;
+    if let Some([start, end]) = blank {
+        print(format_args!(
+            "  blank, as are blocks {start} to {end}: nobody has written there, and it reads as zeros"
+        ))?;
+    }
     match at.lacks {
         _ if *lost => print(format_args!("  it is lost: reads of it fail until it is written again"))?,
         Some(_) => print(format_args!("  its member lacks it, and the other members make up for it"))?,
@@ -203,10 +231,23 @@ fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
         [] => String::new(),
         failed => format!(" without members {}", list(failed)),
     };
-    print(format_args!("reading it{state}: {}", count(read)))?;
-    steps(read)?;
-    print(format_args!("writing it{state}: {} ({})", count(write), write.method.unwrap_or_default()))?;
-    steps(write)
+    match read {
+        Some(read) => {
+            print(format_args!("reading it{state}: {}", count(read)))?;
+            steps(read)?;
+        }
+        None => print(format_args!("reading it{state}: an I/O error"))?,
+    }
+    // What is written first is the region's affair, whoever writes to it.
+    let first = if blank.is_some() { ", after its region was made zeros" } else { "" };
+    match write {
+        Some(write) => {
+            let method = write.method.unwrap_or_default();
+            print(format_args!("writing it{state}{first}: {} ({method})", count(write)))?;
+            steps(write)
+        }
+        None => print(format_args!("writing it{state}: an I/O error, unless all of its parity stripe is written")),
+    }
 }
 
 fn is_mirrored(geometry: &Geometry, lba: Lba) -> bool {

@@ -16,6 +16,7 @@ macro_rules! planted {
 
 pub mod array;
 pub mod badblocks;
+pub mod blank;
 mod bounds;
 pub mod buf;
 pub mod cache;

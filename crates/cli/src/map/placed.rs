@@ -1,14 +1,16 @@
 //! An array to answer questions about: an existing one, or one that options describe.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use uraid_io::array::{OpenError, candidates, judge};
-use uraid_io::badblocks;
+use uraid_io::array::{candidates, judge};
 use uraid_io::format::badblocks::BadBlocks;
+use uraid_io::format::bitmap::{Bitmap, RegionId};
 use uraid_io::member::Access;
-use uraid_layout::{Bytes, Geometry, MemberSet, Spec};
+use uraid_io::{badblocks, blank};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberIndex, MemberSet, Sectors, Spec, StripeId};
 
 use crate::level::{LevelName, MEMBERS_MAX, PlacementArgs};
 use crate::misuse::Misuse;
@@ -38,6 +40,8 @@ pub(super) struct Placed {
     pub(super) members: Vec<PlacedMember>,
     /// Members of an existing array that were not named or do not count.
     pub(super) missing: MemberSet,
+    /// The regions that are not blank, where any are.
+    pub(super) made: Option<Bitmap>,
 }
 
 /// One member.
@@ -50,6 +54,35 @@ pub(super) struct PlacedMember {
     pub(super) bad_blocks: BadBlocks,
 }
 
+impl Placed {
+    /// The cells of a parity stripe that their members can't give in a column, because it is in their lists.
+    pub(super) fn lacking(&self, stripe: StripeId, column: Sectors) -> Vec<Cell> {
+        let lacks = |&cell: &Cell| {
+            let (MemberIndex(member), sectors) = self.geometry.columns(stripe, cell, column, Sectors(1));
+            self.members[usize::from(member)].bad_blocks.touches(&sectors)
+        };
+        (0_u16..).map(Cell).take(self.geometry.map(stripe).cells()).filter(lacks).collect()
+    }
+
+    /// The blank regions around a block, as a range of blocks; none: it is not blank.
+    pub(super) fn blank(&self, lba: Lba) -> Option<Range<Lba>> {
+        let made = self.made.as_ref()?;
+        let (regions, stripe) = (made.regions(), self.geometry.split(lba).0);
+        let own = regions.of(stripe);
+        if made.contains(own) {
+            return None;
+        }
+        let count = u32::try_from(regions.count()).expect("regions are few");
+        let first = (0..own.0).rev().map(RegionId).take_while(|&region| !made.contains(region)).last().unwrap_or(own);
+        let last = (own.0..count).map(RegionId).take_while(|&region| !made.contains(region)).last().unwrap_or(own);
+        let lba = |stripe: StripeId| {
+            let start = stripe.0.saturating_mul(self.geometry.stripe_sectors().0);
+            Lba(start.min(self.geometry.capacity().0))
+        };
+        Some(lba(regions.stripes(first).start)..lba(regions.stripes(last).end))
+    }
+}
+
 /// The array of these members, or without any the one that is described.
 pub(super) fn placed(members: &[PathBuf], args: &DescribedArgs) -> Result<Placed> {
     if members.is_empty() { described(args) } else { existing(members) }
@@ -59,23 +92,22 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
     let named = candidates(paths, Access::Inspect)?;
     let known = named.members.into_iter().map(|opened| {
         let list = badblocks::load(&opened.member, &opened.candidate.superblock);
-        (list.unwrap_or_default(), opened.candidate)
+        ((list.unwrap_or_default(), opened.member), opened.candidate)
     });
-    let (lists, candidates): (Vec<_>, Vec<_>) = known.unzip();
+    let (known, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
-    if verdict.superblock.reshape.is_some() {
-        bail!(OpenError::Reshaping);
-    }
+    let counted = verdict.slots.iter().flatten().map(|&index| (&known[index].1, &candidates[index].superblock));
+    let made = blank::load(&counted.collect::<Vec<_>>());
     let member = |index: &Option<usize>| {
         let candidate = index.map(|index| &candidates[index]);
         let path = candidate.map(|candidate| candidate.path.clone());
         // Missing members have their data at the same offset as the others, unless their sizes differ.
         let areas = candidate.map_or(verdict.superblock.areas, |candidate| candidate.superblock.areas);
-        let bad_blocks = index.map_or_else(BadBlocks::default, |index| lists[index].clone());
+        let bad_blocks = index.map_or_else(BadBlocks::default, |index| known[index].0.clone());
         PlacedMember { path, data_offset: areas.data.offset, bad_blocks }
     };
     let members = verdict.slots.iter().map(member).collect();
-    Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry })
+    Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry, made })
 }
 
 fn described(args: &DescribedArgs) -> Result<Placed> {
@@ -86,5 +118,5 @@ fn described(args: &DescribedArgs) -> Result<Placed> {
     let spec = Spec { level, members: count, chunk: args.placement.chunk, member_size: args.size.whole_sectors() };
     let geometry = Geometry::new(spec)?;
     let members = vec![PlacedMember::default(); geometry.members()];
-    Ok(Placed { geometry, members, missing: MemberSet::EMPTY })
+    Ok(Placed { geometry, members, missing: MemberSet::EMPTY, made: None })
 }
