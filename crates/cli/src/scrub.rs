@@ -94,7 +94,7 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
 
 /// Whether everything was compared and is right now.
 fn judge(scrub: &Scrub, level: &str) -> Result<()> {
-    let &Scrub { done_bytes, total_bytes, mismatched_bytes, repaired_bytes, missed_bytes, .. } = scrub;
+    let &Scrub { done_bytes, total_bytes, mismatched_bytes, repaired_bytes, unchecked_bytes, missed_bytes, .. } = scrub;
     ensure!(done_bytes == total_bytes, "the scrub was stopped");
     // RAID 0 has no redundancy that could agree.
     let wrong = if level == "0" { "blocks do not match their checksums" } else { "the members do not agree" };
@@ -103,16 +103,17 @@ fn judge(scrub: &Scrub, level: &str) -> Result<()> {
         missed_bytes == 0,
         "the scrub is incomplete because members are missing; scrub again when the array is whole"
     );
+    ensure!(
+        unchecked_bytes == 0,
+        "{} of parity could not be checked, because members can't be read there: see `uraid status`",
+        size(unchecked_bytes)
+    );
     Ok(())
 }
 
 fn show(report: &ScrubReport) -> Result<()> {
     let ScrubReport { scrub, faults, unlisted } = report;
     print(format_args!("{}", status::scrub_line(scrub)))?;
-    if scrub.unchecked_bytes > 0 {
-        let unchecked = size(scrub.unchecked_bytes);
-        print(format_args!("{unchecked} of parity could not be checked: members are missing or can't be read"))?;
-    }
     for ScrubFault { stripe, certainty, slot, member_sector, sectors, blocks, repaired } in faults {
         let who = match (certainty, slot, member_sector) {
             (Certainty::Certain, Some(slot), Some(sector)) => {
@@ -157,5 +158,7 @@ mod tests {
         assert_eq!(said(&Scrub { done_bytes: 4096, ..done }, "5"), Err("the scrub was stopped".into()));
         let missed = said(&Scrub { unchecked_bytes: 4096, missed_bytes: 4096, ..done }, "5").unwrap_err();
         assert!(missed.contains("members are missing") && missed.contains("incomplete"), "{missed}");
+        let unread = said(&Scrub { unchecked_bytes: 4096, ..done }, "5").unwrap_err();
+        assert!(unread.starts_with("4 KiB of parity could not be checked"), "{unread}");
     }
 }

@@ -147,7 +147,8 @@ pub(crate) fn counted(BadBlocks { blocks, absent, unread }: BadBlocks) -> Option
 
 /// Progress of a scrub: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.
 pub(crate) fn scrub_line(scrub: &Scrub) -> String {
-    let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, missed_bytes, .. } = *scrub;
+    let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, .. } = *scrub;
+    let Scrub { unchecked_bytes, missed_bytes, .. } = *scrub;
     let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
     let state = match (running, mode) {
         (true, ScrubMode::Check) => "checking",
@@ -157,12 +158,16 @@ pub(crate) fn scrub_line(scrub: &Scrub) -> String {
         (false, _) => "stopped",
     };
     let found = match (mismatched_bytes, repaired_bytes) {
-        (0, _) if missed_bytes > 0 => "nothing wrong in the rest".to_owned(),
+        (0, _) if unchecked_bytes > 0 => "nothing wrong in the rest".to_owned(),
         (0, _) => "nothing wrong".to_owned(),
         (wrong, 0) => format!("{} wrong", size(wrong)),
         (wrong, repaired) => format!("{} wrong, {} repaired", size(wrong), size(repaired)),
     };
-    format!("scrub    {done}, {state}; {found}")
+    let unchecked = match unchecked_bytes {
+        0 => String::new(),
+        bytes => format!("{} of parity could not be checked, ", size(bytes)),
+    };
+    format!("scrub    {done}, {state}; {unchecked}{found}")
 }
 
 /// The rate of a work, and the time left at the rate between the two status requests.

@@ -144,6 +144,12 @@ fn a_scrub_has_a_bar_and_the_time_that_is_left() {
     assert_eq!(text.lines().last(), Some(line));
     let done = Scrub { running: false, done_bytes: 3 << 30, repaired_bytes: 8192, ..scrub };
     assert!(scrub_line(&done).ends_with("3 GiB of 3 GiB, finished; 8 KiB wrong, 8 KiB repaired"));
+    let unread = Scrub { mismatched_bytes: 0, repaired_bytes: 0, unchecked_bytes: 4096, ..done };
+    let line = scrub_line(&unread);
+    assert!(line.ends_with("finished; 4 KiB of parity could not be checked, nothing wrong in the rest"), "{line}");
+    let missed = Scrub { missed_bytes: 4096, mismatched_bytes: 8192, ..unread };
+    let line = scrub_line(&missed);
+    assert!(line.ends_with("without missing members; 4 KiB of parity could not be checked, 8 KiB wrong"), "{line}");
     let stopped = Scrub { running: false, mismatched_bytes: 0, ..scrub };
     assert!(scrub_line(&stopped).ends_with("1.06 GiB of 3 GiB, stopped; nothing wrong"));
 }

@@ -20,6 +20,7 @@ use crate::events::Event;
 use crate::protocol::{self, Certainty, Scrub, ScrubFault, ScrubReport};
 use crate::reactor::Reactor;
 use crate::reactor::snapshot::Snapshot;
+use crate::text::size;
 
 /// How often to check whether a scrub has found something or has ended.
 const PERIOD: Duration = Duration::from_millis(250);
@@ -216,6 +217,10 @@ impl<D: LiveDisk> Scrubs<D> {
             let finished = now().ok().or(self.reactor.engine().scrub_record().finished);
             let record = ScrubHistory { finished, run: None, ..self.reactor.engine().scrub_record() };
             self.reactor.adjust(|engine| engine.keep_scrub(record, true));
+            if unchecked.0 > 0 {
+                let unchecked = size(unchecked.bytes().0);
+                tracing::warn!("{unchecked} of parity could not be checked, because members can't be read there");
+            }
             tell(Event::ScrubFinished);
         } else {
             self.keep(Some(run).filter(|_| !is_stopped.get()), true);
