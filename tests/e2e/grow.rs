@@ -3,11 +3,13 @@
 use std::fs::File;
 
 use uraid_tests::array::Array;
+use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export};
 use uraid_tests::nbd::Client;
 use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
+use crate::control::scrub::Events;
 use crate::control::{ask, status};
 
 /// What members get: several regions of a map of blank regions of the smallest arrays.
@@ -82,4 +84,19 @@ fn write_at_random(client: &mut Client, random: &mut Random, model: &mut [u8]) {
         client.write(offset, &data);
         model[offset..offset + length].copy_from_slice(&data);
     }
+}
+
+#[test]
+fn growth_is_an_event_and_the_list_has_the_size() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (events, hook) = Events::new(&array);
+    let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
+    enlarge(&array, MORE);
+    let _ = ask(&array, &["grow"]).success();
+    assert_eq!(events.until("grown"), ["started"]);
+    let size = status(&array)["size_bytes"].as_u64().unwrap();
+    assert!(size > array.expected_size() as u64);
+    let listed = binary::uraid(["list", "--json", array.members()[0].to_str().unwrap()]).success().json();
+    assert!(listed.to_string().contains(&format!("\"size_bytes\":{size}")), "{size}: {listed:#}");
+    let _ = server.stop();
 }

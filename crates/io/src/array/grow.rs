@@ -100,9 +100,12 @@ pub enum GrowError {
         /// What the array uses.
         used: Bytes,
     },
-    /// Operations are under way: some member has not answered yet.
-    #[error("members have not answered everything yet; `uraid status` says which: try again when they have")]
-    Busy,
+    /// Operations are under way, which these members have not answered yet.
+    #[error("{}: try again when all is answered", busy(*members))]
+    Busy {
+        /// Their slots; none: what is under way is somebody else's.
+        members: MemberSet,
+    },
     /// It has grown, and can't be served as it is.
     #[error("the array has grown; serve it again")]
     Engine {
@@ -135,6 +138,14 @@ struct Grown {
     bitmap: Option<Bitmap>,
     /// The regions that are not blank.
     map: Bitmap,
+}
+
+/// Who has not answered.
+fn busy(members: MemberSet) -> String {
+    if members.is_empty() {
+        return "operations on members are still under way".to_owned();
+    }
+    format!("{} late with operations that were given up", are(members))
 }
 
 /// Has the array use more of each member: `used` bytes, or all that the smallest has room for; durably; blocks.
@@ -172,7 +183,8 @@ pub fn grow_served<D: Disk, T>(
     generation: Uuid,
 ) -> Result<(), GrowError> {
     if !engine.is_idle() {
-        return Err(GrowError::Busy);
+        let is_late = |&member: &MemberIndex| engine.lingering(member) > 0;
+        return Err(GrowError::Busy { members: engine.geometry().all_members().iter().filter(is_late).collect() });
     }
     let (geometry, Kept { record, bad_blocks, blank }) = (engine.geometry().clone(), engine.kept());
     let grown = enlarge(engine.disk_mut(), &geometry, record, blank.as_ref(), sizes, used);

@@ -14,6 +14,7 @@ use uraid_layout::{Bytes, MemberIndex};
 use super::spares::Spares;
 use crate::description::Description;
 use crate::disk::LiveDisk;
+use crate::events::Event;
 use crate::protocol::{Added, Grown, Replaced};
 use crate::reactor::Reactor;
 use crate::reactor::grow::grow;
@@ -83,6 +84,7 @@ impl<D: LiveDisk> Changes<D> {
         self.description.geometry.replace(geometry);
         let size_bytes = self.description.size().0;
         tracing::info!(before, now = size_bytes, "the array has grown");
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Grown));
         Ok(Grown { size_bytes_before: before, size_bytes })
     }
 

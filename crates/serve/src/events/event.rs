@@ -47,6 +47,8 @@ pub(crate) enum Event {
     ReplaceStuck(MemberSet),
     /// All of a new array is zeros on its members where nobody has written.
     Initialised,
+    /// The array has grown while it is served.
+    Grown,
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
@@ -100,6 +102,7 @@ impl Event {
             Self::RebuildStuck(_) => "rebuild-stuck",
             Self::ReplaceStuck(_) => "replace-stuck",
             Self::Initialised => "initialised",
+            Self::Grown => "grown",
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
@@ -199,6 +202,7 @@ impl Event {
             }
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
             Self::Initialised => tracing::info!(event, array, "the array is initialised"),
+            Self::Grown => tracing::info!(event, array, "the array has grown; clients see it when they connect again"),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(

@@ -2,18 +2,25 @@
 //! superblocks are written twice: for as long as a flush takes and some milliseconds. What is new becomes zeros
 //! afterwards.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use uraid_io::array::{GrowError, check_growth, grow_served};
-use uraid_io::engine::{Command, EngineError, Reply};
+use uraid_io::engine::{Command, EngineError, Reply, Troubles};
 use uraid_io::member::Member;
 use uraid_layout::{Bytes, Geometry};
 use uuid::Uuid;
 
 use super::{Caching, Reactor, Token};
+use crate::condition::slots;
 use crate::disk::LiveDisk;
 use crate::patience::Patience;
+use crate::text::list;
+
+/// How often to look whether members keep the array waiting.
+const PERIOD: Duration = Duration::from_millis(250);
 
 /// Has the array use `used` bytes of each member, or all that the smallest has room for; the larger array. Whoever
 /// calls it has to set limits of rates again.
@@ -24,7 +31,7 @@ use crate::patience::Patience;
 pub(crate) async fn grow<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>) -> Result<Geometry> {
     sizes(reactor, used)?;
     // So that there is little left to write out while clients wait.
-    reactor.administer(Command::Flush).await?;
+    flush(reactor).await?;
     // A scrub may have begun meanwhile.
     let sizes = sizes(reactor, used)?;
     let mut replies = Vec::new();
@@ -39,6 +46,24 @@ pub(crate) async fn grow<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>)
     let geometry = reactor.engine.borrow().geometry().clone();
     reactor.size.set(geometry.capacity().bytes());
     Ok(geometry)
+}
+
+/// Writes out what is in memory, unless members keep it waiting for longer than an operation may take.
+async fn flush<D: LiveDisk>(reactor: &Reactor<D>) -> Result<()> {
+    let mut flushed = pin!(reactor.administer(Command::Flush));
+    loop {
+        tokio::select! {
+            done = &mut flushed => return done,
+            () = tokio::time::sleep(PERIOD) => {}
+        }
+        let Troubles { stalled, roomless, .. } = reactor.engine.borrow().troubles();
+        let late = stalled.union(roomless);
+        ensure!(
+            late.is_empty(),
+            "the array can't grow while it waits for members {}; `uraid status` says why. It is as large as it was",
+            list(&slots(late)),
+        );
+    }
 }
 
 /// Whether the array can grow; the members' sizes, by slot.
