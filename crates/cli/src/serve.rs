@@ -7,6 +7,7 @@ mod spares;
 mod start;
 
 use std::net::SocketAddr;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf, absolute};
 use std::rc::Rc;
 use std::time::Duration;
@@ -219,8 +220,12 @@ fn beside(socket: &Path) -> Result<PathBuf, Misuse> {
 
 /// The default socket, in the first member's directory. For devices it is in the working directory.
 fn default_socket(members: &[PathBuf]) -> PathBuf {
-    let directory = members.first().and_then(|member| member.parent()).filter(|parent| !parent.starts_with("/dev"));
-    directory.unwrap_or(Path::new("")).join("uraid.sock")
+    // One that is not there is taken for what its path says: files may be in /dev, too, as in /dev/shm.
+    let is_device = |member: &Path| {
+        member.metadata().map_or(member.starts_with("/dev"), |metadata| metadata.file_type().is_block_device())
+    };
+    let file = members.first().filter(|member| !is_device(member));
+    file.and_then(|member| member.parent()).unwrap_or(Path::new("")).join("uraid.sock")
 }
 
 /// Prints where the array is served and how clients connect.
@@ -247,4 +252,19 @@ fn announce(Reachable { endpoints, info, metrics }: &Reachable<'_>) -> Result<()
 /// Quotes a URI, because some of its characters are special in shells.
 fn quoted_uri(uri: &str) -> String {
     format!("'{uri}'")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_socket_is_beside_files_wherever_they_are() {
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+        let member = directory.path().join("d0");
+        std::fs::write(&member, []).unwrap();
+        assert_eq!(default_socket(&[member]), directory.path().join("uraid.sock"));
+        assert_eq!(default_socket(&[PathBuf::from("/dev/no-such-disk")]), Path::new("uraid.sock"));
+        assert_eq!(default_socket(&[PathBuf::from("/srv/d0"), PathBuf::from("/x/d1")]), Path::new("/srv/uraid.sock"));
+    }
 }

@@ -8,7 +8,9 @@ use uraid_io::engine::{Command, Engine, EngineError};
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, ENTRIES_MAX, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, ScrubMode, SlotState};
 use uraid_io::member::Access;
-use uraid_layout::{Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
+use uraid_layout::{
+    Bytes, Cell, DiskSector, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Sectors, StripeId,
+};
 
 use crate::rebuild::{assert_whole, fail, filled, logged, new_member, states};
 use crate::recovery::{Members, assembled, assembled_with, superblock, try_assembled};
@@ -539,6 +541,27 @@ fn a_list_is_read_from_either_copy_and_a_member_without_any_is_given_up() {
             assert!(matches!(error, EngineError::Unreadable { .. }), "{error}");
         } else {
             assert_lost(&mut engine, &content, &all_of(HOLE), &format!("copies {damaged:?}"));
+        }
+    }
+}
+
+/// Zeros are content as any other: what is zeroed, or trimmed in whole parity stripes, is not lost any more.
+#[test]
+fn a_trim_and_zeros_heal_what_they_cover() {
+    for shape in raid5() {
+        for is_trim in [true, false] {
+            let context = format!("{shape:?}, trim: {is_trim}");
+            let (mut engine, mut content) = with_a_hole(shape);
+            let zeroed = if is_trim { 4 * 24..5 * 24 } else { HOLE };
+            let (lba, len) = (Lba(zeroed.start), Sectors(zeroed.end - zeroed.start));
+            let zero = match is_trim {
+                true => Command::Trim { lba, len, fua: true },
+                false => Command::WriteZeroes { lba, len, fua: true, may_punch: false },
+            };
+            drop(run(&mut engine, zero).expect("zeroed"));
+            content[size(Bytes(zeroed.start * 512))..size(Bytes(zeroed.end * 512))].fill(0);
+            assert_eq!(listed(&engine, 1, Lack::Absent), [], "{context}");
+            assert_lost(&mut engine, &content, &[], &context);
         }
     }
 }
