@@ -54,6 +54,19 @@ fn assert_lost(client: &mut Client, image: &[u8], lost: &[usize]) {
     }
 }
 
+/// Block 8 is lost; that of the stripe whose parity is bad is there, and is read where it is.
+#[track_caller]
+fn assert_mapped(members: &[&str]) {
+    let text = binary::uraid(["map", "--lba", "8"].iter().chain(members)).success().text();
+    for part in [" (absent)\n", " (unread)\n", "it is lost: reads of it fail until it is written again", "an I/O error"]
+    {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let map = |lba: &str| binary::uraid(["map", "--json", "--lba", lba].iter().chain(members)).success().json();
+    assert_eq!((&map("8")["read"], &map("8")["lost"]), (&json!(null), &json!(true)));
+    assert_eq!(map("0")["read"]["reads"][0]["lacks"], json!(null));
+}
+
 /// Member 1 is gone, and member 2 can't be read in three parity stripes, of which it has the parity, the only data that
 /// is lost, and one of two.
 #[test]
@@ -121,14 +134,7 @@ fn what_a_rebuild_can_not_have_is_told_until_it_is_written_again() {
         assert_eq!((&said["members"][1]["absent"], &said["members"][2]["unread"]), (&runs, &runs));
         assert_eq!(said["lost"], all);
         let paths = members.each_ref().map(|member| member.to_str().unwrap());
-        let text = binary::uraid(["map", "--lba", "8"].iter().chain(&paths)).success().text();
-        for part in [" (absent)\n", " (unread)\n", "it is lost: reads of it fail until it is written again"] {
-            assert!(text.contains(part), "{part}: {text}");
-        }
-        // Block 8 is lost; the data of the stripe whose parity is bad is there, and is read where it is.
-        let map = |lba: &str| binary::uraid(["map", "--json", "--lba", lba].iter().chain(&paths)).success().json();
-        assert_eq!((&map("8")["read"], &map("8")["lost"]), (&json!(null), &json!(true)));
-        assert_eq!(map("0")["read"]["reads"][0]["lacks"], json!(null));
+        assert_mapped(&paths);
         let server = Server::start_members(&array, &members, &options);
         assert_eq!(events.until("content-lost"), ["started", "degraded"]);
         let mut client = server.connect();

@@ -130,12 +130,14 @@ fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
         Some(_) => Some(operations(placed, &Plan::default(), None)),
         None => possible(planner.read(&mut plan, &view, &extents))?.map(|()| operations(placed, &plan, None)),
     };
-    // A write does without parity that is lost for good.
+    // A write that can't keep parity in agreement does without what of it is lost for good.
     let map = geometry.map(stripe);
     let is_lost = |&cell: &Cell| matches!(map.role(cell), Role::Parity(_)) && !repair.has(geometry, stripe, cell);
     let left_out: Vec<Cell> = lacking.into_iter().filter(is_lost).collect();
-    let view = View { left_out: &left_out, ..view };
-    let method = possible(planner.write(&mut plan, &view, &extents))?;
+    let mut method = possible(planner.write(&mut plan, &view, &extents))?;
+    if method.is_none() {
+        method = possible(planner.write(&mut plan, &View { left_out: &left_out, ..view }, &extents))?;
+    }
     let write = method.map(|method| operations(placed, &plan, Some(method)));
     Ok(Mapping {
         lba: lba.0,
@@ -283,4 +285,52 @@ fn place(at: &Sector) -> String {
 
 fn lba(text: &str) -> Result<Lba, String> {
     text.parse().map(Lba).map_err(|_| format!("'{text}' is not a sector number"))
+}
+
+#[cfg(test)]
+mod tests {
+    use uraid_io::format::badblocks::BadBlocks;
+    use uraid_layout::{Bytes, Level, Rotation, Spec};
+
+    use super::*;
+    use crate::map::placed::PlacedMember;
+
+    /// A RAID 5 of three, left-symmetric: the first parity stripe has units on members 0 and 1, and parity on member 2.
+    fn placed(absent: &[usize]) -> Placed {
+        let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
+        let spec = Spec { level, members: 3, chunk: Bytes(4096), member_size: Sectors(1 << 10) };
+        let mut members = vec![PlacedMember::default(); 3];
+        for &member in absent {
+            let mut list = BadBlocks::default();
+            list.add(DiskSector(0)..DiskSector(8), Lack::Absent).unwrap();
+            members[member].bad_blocks = list;
+        }
+        Placed { geometry: Geometry::new(spec).unwrap(), members, missing: MemberSet::EMPTY, made: None }
+    }
+
+    fn members(operations: &[Operation]) -> Vec<u8> {
+        operations.iter().map(|operation| operation.at.member).collect()
+    }
+
+    #[test]
+    fn what_a_member_lacks_is_read_of_the_others() {
+        let map = |absent: &[usize]| mapping(&placed(absent), Lba(0), MemberSet::EMPTY).unwrap();
+        assert_eq!(members(&map(&[]).read.unwrap().reads), [0]);
+        let made_up_for = map(&[0]);
+        assert_eq!((members(&made_up_for.read.unwrap().reads), made_up_for.lost), (vec![1, 2], false));
+        // Its old content is not what a write needs then.
+        let write = made_up_for.write.unwrap();
+        assert_eq!((members(&write.reads), members(&write.writes)), (vec![1], vec![0, 2]));
+    }
+
+    #[test]
+    fn what_nobody_has_is_not_read_and_its_parity_not_needed() {
+        let map = |absent: &[usize]| mapping(&placed(absent), Lba(0), MemberSet::EMPTY).unwrap();
+        let lost = map(&[0, 2]);
+        assert!(lost.read.is_none() && lost.lost);
+        assert_eq!(members(&lost.write.unwrap().writes), [0, 2], "the other unit is there");
+        // With both units lost, parity is nothing that a write could keep.
+        let both = map(&[0, 1, 2]);
+        assert_eq!((both.read.is_none(), members(&both.write.unwrap().writes)), (true, vec![0]));
+    }
 }

@@ -148,8 +148,8 @@ pub(crate) struct WatchArgs {
     /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
     /// array's health. Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
     /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
-    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, initialised, grown,
-    /// spare-taken, rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped,
+    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, initialised, grown, spare-taken,
+    /// rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped,
     /// replace-stuck, replace-rebuilding, scrub-finished, scrub-incomplete, scrub-mismatch.
     #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]
     pub(crate) on_event: Option<PathBuf>,
