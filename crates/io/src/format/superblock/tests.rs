@@ -61,7 +61,7 @@ pub(crate) fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x2f, 0x1e, 0x02, 0x00,   1, 0, 0, 0,
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x26, 0x98, 0xfa, 0x8a,   1, 0, 0, 0,
         34, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,          // incompatible features: log, bad blocks
     ];
     bytes.extend([0xa0; 16]);
