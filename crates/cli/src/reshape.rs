@@ -263,9 +263,10 @@ fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Resul
         duration(seconds),
         size(bytes_per_second)
     ))?;
+    let losses = if tolerance == 1 { "one member".to_owned() } else { format!("{tolerance} members") };
     print(format_args!(
         "cut off at any moment, it goes on with `uraid reshape MEMBERS`, or back with --abort; meanwhile the array \
-         can't be used, and survives the loss of {tolerance} members"
+         can't be used, and survives the loss of {losses}"
     ))?;
     print(format_args!("nothing was written"))
 }

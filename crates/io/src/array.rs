@@ -51,6 +51,7 @@ pub use reshape::{
     Found, NewMember, Prepared, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Work, begin_reshape,
     open_for_reshape, plan_reshape,
 };
+pub use sectors::LargeSectors;
 pub use select::{Ignored, Look, Wanted, select};
 pub use stale::{Stale, StaleError, accept_stale};
 pub use wait::Patience;

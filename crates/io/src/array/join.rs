@@ -12,7 +12,7 @@ use thiserror::Error;
 use uraid_layout::{Bytes, MemberIndex, Sectors};
 use uuid::Uuid;
 
-use super::sectors::too_large;
+use super::sectors::{LargeSectors, too_large};
 use super::wait::Patience;
 use crate::Error;
 use crate::badblocks;
@@ -83,18 +83,8 @@ pub enum JoinError {
         needed: Sectors,
     },
     /// Its sectors are larger than the array's.
-    #[error(
-        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; use a member with \
-         sectors of {sector_size} bytes", path = path.display()
-    )]
-    SectorSize {
-        /// The member.
-        path: PathBuf,
-        /// Its sectors.
-        found: Bytes,
-        /// The array's.
-        sector_size: Bytes,
-    },
+    #[error(transparent)]
+    SectorSize(#[from] LargeSectors),
     /// The array can't use it as it was divided.
     #[error("{path}: no longer fits the array; add it as a new member, with --force", path = path.display())]
     Unfit {
@@ -376,7 +366,7 @@ fn zero(member: &Member, area: Area) -> Result<(), Error> {
 /// Refuses a member that can't be written in pieces as small as the array's sectors.
 fn refuse_sectors(member: &Member, truth: &Superblock) -> Result<(), JoinError> {
     match too_large(member.alignment().offset, truth.sector_size) {
-        Some(found) => Err(JoinError::SectorSize { path: member.path().into(), found, sector_size: truth.sector_size }),
+        Some(found) => Err(LargeSectors { path: member.path().into(), found, sector_size: truth.sector_size }.into()),
         None => Ok(()),
     }
 }

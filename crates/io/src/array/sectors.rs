@@ -1,6 +1,24 @@
 //! Which members suit an array's sectors: those that take reads and writes as small as the array's.
 
+use std::path::PathBuf;
+
+use thiserror::Error;
 use uraid_layout::Bytes;
+
+/// A new member's sectors are larger than the array's.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; use a member with \
+     sectors of {sector_size} bytes", path = path.display()
+)]
+pub struct LargeSectors {
+    /// The member.
+    pub path: PathBuf,
+    /// Its sectors.
+    pub found: Bytes,
+    /// The array's.
+    pub sector_size: Bytes,
+}
 
 /// The size of a member's sectors, where they are larger than the array's: smaller writes would fail.
 pub(super) fn too_large(found: Bytes, sector_size: Bytes) -> Option<Bytes> {

@@ -209,7 +209,7 @@ fn is_untouched(error: &anyhow::Error) -> bool {
             | JoinError::NoSize { .. }
             | JoinError::InUse { .. }
             | JoinError::TooSmall { .. }
-            | JoinError::SectorSize { .. },
+            | JoinError::SectorSize(_),
         ) => true,
         Some(_) | None => false,
     }

@@ -8,6 +8,7 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet};
 
 use crate::Error;
 use crate::array::error::{OpenError, are};
+use crate::array::sectors::LargeSectors;
 use crate::disk::DiskError;
 use crate::engine::EngineError;
 use crate::format::superblock::SuperblockError;
@@ -125,18 +126,8 @@ pub enum ReshapeError {
         size: Bytes,
     },
     /// A new member's sectors are larger than the array's.
-    #[error(
-        "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; use a member with \
-         sectors of {sector_size} bytes", path = path.display()
-    )]
-    SectorSize {
-        /// The member.
-        path: PathBuf,
-        /// Its sectors.
-        found: Bytes,
-        /// The array's.
-        sector_size: Bytes,
-    },
+    #[error(transparent)]
+    SectorSize(#[from] LargeSectors),
     /// What moves at once is too much.
     #[error(
         "the parity stripes of both shapes fit together only every {unit} bytes, and at most {most} can move at once: \

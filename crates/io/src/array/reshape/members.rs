@@ -14,10 +14,10 @@ use super::error::ReshapeError;
 use crate::Error;
 use crate::array::blocking::{flush, run, superblock_writes};
 use crate::array::losses::Loss;
-use crate::buf::Buf;
+use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, DiskError, DiskOp, OpKind};
 use crate::format::Epoch;
-use crate::format::superblock::{Area, Reshape, Revision, SlotState, Superblock};
+use crate::format::superblock::{Area, Areas, Reshape, Revision, SlotState, Superblock};
 
 /// See the module.
 #[derive(Debug)]
@@ -93,6 +93,24 @@ impl<D: Disk> Members<D> {
     pub(super) fn perform(&mut self, ops: impl IntoIterator<Item = DiskOp>) -> Result<(), ReshapeError> {
         let failed = run(&mut self.disk, ops)?;
         failed.into_iter().try_for_each(|error| self.give_up(error))
+    }
+
+    /// Writes to those that are there: what is leased, at an offset within one of a member's areas. Not durable yet.
+    ///
+    /// # Errors
+    /// As [`Members::perform`].
+    pub(super) fn write(
+        &mut self,
+        area: impl Fn(&Areas) -> Area,
+        writes: impl IntoIterator<Item = (MemberIndex, Bytes, Lease)>,
+    ) -> Result<(), ReshapeError> {
+        let op = |(member, at, lease): (MemberIndex, Bytes, Lease)| {
+            let own = self.own[member.index()].as_ref()?;
+            let offset = Bytes(area(&own.areas).offset.0 + at.0);
+            Some(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments: smallvec![lease] })
+        };
+        let ops: Vec<DiskOp> = writes.into_iter().filter_map(op).collect();
+        self.perform(ops)
     }
 
     /// Makes durable what was written.

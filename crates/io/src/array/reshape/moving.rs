@@ -4,14 +4,13 @@
 
 use std::ops::Range;
 
-use smallvec::smallvec;
 use uraid_layout::stripe::Role;
-use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
+use uraid_layout::{DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
 
 use super::error::ReshapeError;
 use super::members::Members;
 use crate::buf::Buf;
-use crate::disk::{Disk, DiskOp, OpKind};
+use crate::disk::Disk;
 use crate::xor::xor_into;
 
 /// What a member gets: from which sector of its data area on.
@@ -21,39 +20,19 @@ struct Part {
     bytes: Buf,
 }
 
-/// Writes content where `shape` has it; not durable yet.
-///
-/// # Errors
-/// When a member fails that can't be done without.
-pub(super) fn write<D: Disk>(
-    members: &mut Members<D>,
-    shape: &Geometry,
-    content: &Range<Lba>,
-    bytes: &Buf,
-) -> Result<(), ReshapeError> {
-    let present = members.present();
-    let mut ops = Vec::new();
-    for Part { member, sector, bytes } in parts(shape, content, bytes.as_ref()) {
-        if let Some(own) = members.own()[member.index()].as_ref().filter(|_| present.contains(member)) {
-            let offset = Bytes(own.areas.data.offset.0 + Sectors(sector.0).bytes().0);
-            let segments = smallvec![bytes.lease_read(0..bytes.len())];
-            ops.push(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments });
-        }
-    }
-    members.perform(ops)
-}
-
 /// Writes content where `shape` has it, and makes it durable.
 ///
 /// # Errors
-/// As [`write`].
+/// When a member fails that can't be done without.
 pub(super) fn settle<D: Disk>(
     members: &mut Members<D>,
     shape: &Geometry,
     content: &Range<Lba>,
     bytes: &Buf,
 ) -> Result<(), ReshapeError> {
-    write(members, shape, content, bytes)?;
+    let parts = parts(shape, content, bytes.as_ref());
+    let write = |part: &Part| (part.member, Sectors(part.sector.0).bytes(), part.bytes.lease_read(0..part.bytes.len()));
+    members.write(|areas| areas.data, parts.iter().map(write))?;
     if planted!(ReshapeUnflushed) { Ok(()) } else { members.flush() }
 }
 
@@ -112,7 +91,7 @@ fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &[u8]) -> Vec<Part> {
 
 #[cfg(test)]
 mod tests {
-    use uraid_layout::{Level, Placement, Rotation, Spec};
+    use uraid_layout::{Bytes, Level, Placement, Rotation, Spec};
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! What a reshape comes to, decided before anything is written: every refusal is here.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::{Course, CourseError, Pace, Window};
@@ -11,7 +11,7 @@ use super::error::ReshapeError;
 use super::saved;
 use crate::array::assemble::Assembled;
 use crate::array::create::stripe_on_member;
-use crate::array::sectors::too_large;
+use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
 use crate::format::Epoch;
 use crate::format::superblock::{
@@ -221,7 +221,8 @@ fn refuse_state<D: Disk>(assembled: &Assembled<D>, target: &Target) -> Result<()
 fn joining(truth: &Superblock, new: &[NewMember]) -> Result<Vec<Superblock>, ReshapeError> {
     let one = |(slot, NewMember { path, size, sector_size }): (u8, &NewMember)| {
         if let Some(found) = too_large(*sector_size, truth.sector_size) {
-            return Err(sectors(path, found, truth));
+            let (path, sector_size) = (path.clone(), truth.sector_size);
+            return Err(LargeSectors { path, found, sector_size }.into());
         }
         let areas = Areas::new(*size, truth.areas.log.size, Integrity::None);
         let areas = areas.ok_or_else(|| ReshapeError::TooSmall { path: path.clone(), size: *size })?;
@@ -229,10 +230,6 @@ fn joining(truth: &Superblock, new: &[NewMember]) -> Result<Vec<Superblock>, Res
         Ok(Superblock { member: Uuid::new_v4(), slot, areas, revision: Revision(0), ..truth.clone() })
     };
     (0..=u8::MAX).zip(new).map(one).collect()
-}
-
-fn sectors(path: &Path, found: Bytes, truth: &Superblock) -> ReshapeError {
-    ReshapeError::SectorSize { path: path.into(), found, sector_size: truth.sector_size }
 }
 
 fn entries(joining: &[Superblock], truth: &Superblock) -> Vec<SlotEntry> {

@@ -113,17 +113,12 @@ pub(super) fn write<D: Disk>(
 ) -> Result<(), ReshapeError> {
     let spread = Spread::new(course, Bytes(bytes.len() as u64));
     let generation = members.any().generation;
-    let mut ops = Vec::new();
+    let mut writes = Vec::new();
     for number in 0..spread.pieces {
         let piece = encode(&spread, number, generation, content, bytes.as_ref());
-        for (member, at) in spread.places(number) {
-            let Some(own) = members.own()[member.index()].as_ref() else { continue };
-            let offset = Bytes(own.areas.log.offset.0 + at.0);
-            let segments = smallvec![piece.lease_read(0..piece.len())];
-            ops.push(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments });
-        }
+        writes.extend(spread.places(number).map(|(member, at)| (member, at, piece.lease_read(0..piece.len()))));
     }
-    members.perform(ops)
+    members.write(|areas| areas.log, writes)
 }
 
 /// The content that was saved.
