@@ -80,14 +80,15 @@ pub fn begin_reshape<D: Disk, E: Disk>(
     let is_there = |own: &Superblock| !missing.contains(own.slot);
     let mut own: Vec<Option<Superblock>> = record.superblocks().map(|own| own.cloned().filter(is_there)).collect();
     let mut disk = more(disk)?;
-    // They are members from the round on that all others get.
     let mut slots = joining.first().map_or(truth.slots, |own| own.slots.clone());
-    let epoch = Epoch(truth.epoch.0 + 1);
-    slots[own.len()..].iter_mut().for_each(|entry: &mut SlotEntry| entry.since = epoch);
     for new in &joining {
-        let first = Superblock { epoch, ..plan::begun(new, reshape, &slots, generation) };
+        // Of the array's epoch, in which its own members know nothing of it: until all are made, nothing has begun.
+        let first = Superblock { epoch: truth.epoch, ..plan::begun(new, reshape, &slots, generation) };
         introduce(&mut disk, &first)?;
     }
+    // They are members from the round on that all others get.
+    let epoch = Epoch(truth.epoch.0 + 1);
+    slots[own.len()..].iter_mut().for_each(|entry: &mut SlotEntry| entry.since = epoch);
     let old = (0..).map(MemberIndex).take(own.len()).map(|slot| losses.path(slot));
     let paths = old.chain(paths).collect();
     own.extend(joining.into_iter().map(|new| Some(Superblock { epoch: truth.epoch, ..new })));

@@ -486,28 +486,30 @@ fn content_that_is_lost_stops_it_where_it_is() {
     }
 }
 
-/// A new member that got nothing yet is not needed to go back, and an old one is.
+/// Until all new members have their superblocks nothing has begun: the array is what it was, and who was made a member
+/// can be made one again.
 #[test]
-fn going_back_needs_the_old_members_only() {
+fn what_is_cut_off_before_all_new_members_are_made_has_not_begun() {
     let case = case(small(RAID5, 3), rm2(3, Placement::Adjacent), 7);
     let (members, content) = case.members();
-    let mut cut = None;
+    let (mut has_some, mut begun) = (false, None);
     for left in 0.. {
         let (_, after, _) = reshape(&members, &case, false, left, &mut Random(left as u64));
-        let blank: Vec<usize> = (3..7).filter(|&slot| after[slot].as_deref().and_then(says).is_none()).collect();
+        let blank = (3..7).filter(|&slot| after[slot].as_deref().and_then(says).is_none()).count();
         if judged(&after).1.superblock.reshape.is_some() {
-            cut = Some((after, blank));
+            assert_eq!(blank, 0, "cut after {left}");
+            begun = Some(after);
             break;
         }
+        assert!(content_of(&after[..3].to_vec()).1 == content, "cut after {left}");
+        if blank == 2 && !std::mem::replace(&mut has_some, true) {
+            let (outcome, end, _) = reshape(&after, &case, false, usize::MAX, &mut Random(1));
+            outcome.expect("it begins anew").expect("reshaped");
+            assert_shape(&end, &case, false, &content, "begun anew");
+        }
     }
-    let (after, blank) = cut.expect("it begins some time");
-    assert!(!blank.is_empty(), "it is cut off before all new members have their superblocks");
-    let (forward, _, _) = reshape(&after, &case, false, usize::MAX, &mut Random(1));
-    assert!(matches!(forward, Some(Err(ReshapeError::Missing { .. }))), "{forward:?}");
-    let (back, home, _) = reshape(&after, &case, true, usize::MAX, &mut Random(1));
-    assert!(back.expect("it is under way").expect("back").is_back);
-    assert_shape(&home, &case, true, &content, "back");
-    let mut fewer = after.clone();
+    assert!(has_some, "it is cut off among the new members");
+    let mut fewer = begun.expect("it begins some time");
     fewer[1] = None;
     let (back, _, _) = reshape(&fewer, &case, true, usize::MAX, &mut Random(1));
     assert!(matches!(back, Some(Err(ReshapeError::Missing { .. }))), "an old member is not done without: {back:?}");
@@ -516,9 +518,21 @@ fn going_back_needs_the_old_members_only() {
     let mut home = power.cut(&mut Random(1));
     home.truncate(3);
     assert!(content_of(&home).1 == content);
-    // Begun again, as if nothing had been: new members that had become some of the array are made once more.
-    let old: Members = after[..3].to_vec();
-    assert!(judged(&old).1.superblock.reshape.is_none(), "no old member knows of it");
+}
+
+/// A new member that is gone is not needed to go back.
+#[test]
+fn going_back_needs_the_old_members_only() {
+    let case = case(small(RAID5, 3), rm2(3, Placement::Adjacent), 7);
+    let (members, content) = case.members();
+    let mut after = (0..).map(|left| reshape(&members, &case, false, left, &mut Random(1)).1);
+    let mut begun = after.find(|after| judged(after).1.superblock.reshape.is_some()).expect("it begins some time");
+    begun[5] = None;
+    let (forward, _, _) = reshape(&begun, &case, false, usize::MAX, &mut Random(1));
+    assert!(matches!(forward, Some(Err(ReshapeError::Missing { .. }))), "{forward:?}");
+    let (back, home, _) = reshape(&begun, &case, true, usize::MAX, &mut Random(1));
+    assert!(back.expect("it is under way").expect("back").is_back);
+    assert_shape(&home, &case, true, &content, "back");
 }
 
 /// A member that a round did not reach has all content, and one that missed more counts no more.
