@@ -24,7 +24,7 @@ mod open;
 mod overlay;
 mod recover;
 mod redo;
-mod reshape;
+pub(crate) mod reshape;
 mod resync;
 mod sectors;
 mod select;
@@ -49,7 +49,7 @@ pub(crate) use overlay::Overlay;
 pub use recover::{recover, recovery_bytes};
 pub use reshape::{
     Found, NewMember, Prepared, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Work, begin_reshape,
-    open_for_reshape, plan_reshape,
+    finish_served, open_for_reshape, plan_reshape,
 };
 pub use sectors::LargeSectors;
 pub use select::{Ignored, Look, Wanted, select};

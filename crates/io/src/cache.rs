@@ -390,6 +390,13 @@ impl Cache {
         }
     }
 
+    /// Whether any of these parity stripes has content that the members are still to be written.
+    #[must_use]
+    pub fn is_dirty_within(&self, stripes: Range<u64>) -> bool {
+        let mut slots = stripes.filter_map(|stripe| self.store.stripes.find(StripeId(stripe)));
+        slots.any(|slot| self.store.stripes.at(slot).dirty > 0)
+    }
+
     /// Whether there is content that the members are still to be written, other than what can't be.
     #[must_use]
     pub fn is_dirty(&self) -> bool {

@@ -18,6 +18,7 @@
 mod admission;
 mod background;
 mod badblocks;
+mod between;
 mod blank;
 mod change;
 mod command;
@@ -63,6 +64,7 @@ use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, Stripe
 
 pub use background::copy::Replacement;
 pub use background::rebuild::Progress;
+pub use background::reshape::ReshapeProgress;
 pub use background::scrub::{Blame, Mismatch, ScrubStatus};
 pub use change::Joining;
 pub use command::{CacheMode, Command, Reply};
@@ -88,6 +90,7 @@ use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
 use admission::Admitted;
 use background::initialise::Initialising;
 use background::rebuild::Rebuild;
+use background::reshape::Reshaping;
 use background::sweep::Next;
 use change::Change;
 use core::Core;
@@ -144,12 +147,14 @@ impl<D: Disk, T> Engine<D, T> {
     /// When commands are under way.
     pub fn install_cache(&mut self, mode: CacheMode, pool: Pool, size: Bytes) {
         assert_eq!(self.in_flight(), 0, "a cache is there from the start");
-        let parts = &self.core.parts;
-        let mut cache = Cache::new(parts.geometry(), pool, size);
-        if let Some(log) = &parts.log {
-            cache.limit_runs(log.stripes_max());
+        let size = Bytes(size.0 / self.core.sides().count() as u64);
+        for parts in self.core.sides() {
+            let mut cache = Cache::new(parts.geometry(), pool.clone(), size);
+            if let Some(log) = &parts.log {
+                cache.limit_runs(log.stripes_max());
+            }
+            parts.writeback.install(cache, mode == CacheMode::WriteBack);
         }
-        parts.writeback.install(cache, mode == CacheMode::WriteBack);
     }
 
     /// The engine of an array that is only read, with what its log has over what its members hold.
@@ -228,7 +233,7 @@ impl<D: Disk, T> Engine<D, T> {
         // Its workers use the core.
         drop(executor);
         let core = Rc::into_inner(core).expect("workers are all that shares the core");
-        let (geometry, record) = core.parts.members.into_parts();
+        let (geometry, record) = core.into_members().into_parts();
         (disk, geometry, record)
     }
 
@@ -284,7 +289,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.core.is_changing() {
             return self.core.hold_back(self.tokens.issue(token), command);
         }
-        match admission::admit(&self.core.parts, &command) {
+        match admission::admit(&self.core, &command) {
             Ok(Admitted::Done) => self.answered.push(Reply { token, result: Ok(None) }),
             Err(error) => self.answered.push(Reply { token, result: Err(error) }),
             Ok(Admitted::Left(sectors)) => {
@@ -326,7 +331,7 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn tick(&mut self) {
         let core = Rc::clone(&self.core);
         let parts = &core.parts;
-        let _ = parts.writeback.with(Cache::tick);
+        core.each_cache(Cache::tick);
         if parts.intent.tick(&parts.members, &parts.flusher) {
             self.executor.start(Work::Sync);
         }
@@ -342,7 +347,9 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Read { lba, buf } => {
                 self.executor.start(Work::Read(ticket, lba, buf));
                 let len = Sectors(sectors.end.0 - lba.0);
-                let Some(prefetch) = self.core.ahead.note_read(&self.core.parts, lba, len) else { return };
+                let is_at_rest = self.core.parts.members.between().is_none();
+                let prefetch = is_at_rest.then(|| self.core.ahead.note_read(&self.core.parts, lba, len)).flatten();
+                let Some(prefetch) = prefetch else { return };
                 Work::Prefetch(prefetch)
             }
             Command::Write { lba, buf, fua } => {
@@ -387,7 +394,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.core.is_changing() {
             return self.core.hold_back(ticket, command);
         }
-        match admission::admit(&self.core.parts, &command) {
+        match admission::admit(&self.core, &command) {
             Ok(Admitted::Done) => self.core.parts.replies.give(ticket, Ok(None)),
             Err(error) => self.core.parts.replies.give(ticket, Err(error)),
             Ok(Admitted::Left(sectors)) => self.begin(ticket, command, sectors),
@@ -398,9 +405,9 @@ impl<D: Disk, T> Engine<D, T> {
         let Core { parts, background, .. } = &*self.core;
         if std::mem::take(&mut self.is_wanted) {
             parts.sweeps.each().for_each(|mut sweep| sweep.note_activity());
-            let _ = parts.writeback.with(Cache::note_activity);
+            self.core.each_cache(Cache::note_activity);
         }
-        parts.writeback.begin_turn();
+        self.core.sides().for_each(|parts| parts.writeback.begin_turn());
         background.begin_turn(parts);
     }
 
@@ -411,11 +418,13 @@ impl<D: Disk, T> Engine<D, T> {
         if parts.repairs.is_held.get() {
             return;
         }
-        while let Some(stripes) = parts.writeback.next_run() {
-            self.executor.start(Work::Destage(stripes));
-        }
-        while let Some(piece) = parts.repairs.heals.next() {
-            self.executor.start(Work::Heal(piece));
+        for side in core.sides() {
+            while let Some(stripes) = side.writeback.next_run() {
+                self.executor.start(Work::Destage(side.side, stripes));
+            }
+            while let Some(piece) = side.repairs.heals.next() {
+                self.executor.start(Work::Heal(side.side, piece));
+            }
         }
         while let Some(next) = core.background.next(parts) {
             match next {
@@ -430,7 +439,7 @@ impl<D: Disk, T> Engine<D, T> {
     fn begin_rounds(&mut self) {
         let core = Rc::clone(&self.core);
         let parts = &core.parts;
-        if parts.log.as_ref().is_some_and(log::Log::wants_commit) {
+        if parts.log.as_ref().is_some_and(|log| log.wants_commit()) {
             self.executor.start(Work::Commit);
         }
         if parts.members.wants_record_round() {
@@ -473,9 +482,15 @@ impl<D: Disk, T> Engine<D, T> {
         has_any
     }
 
-    /// The array's geometry.
+    /// The array's geometry; while it is being reshaped the one that it had.
     pub fn geometry(&self) -> &Geometry {
-        self.core.parts.geometry()
+        let members = &self.core.parts.members;
+        members.between().map_or_else(|| self.core.parts.geometry(), |between| between.course.from())
+    }
+
+    /// The array's size.
+    pub fn capacity(&self) -> Sectors {
+        self.core.parts.members.capacity()
     }
 
     /// The members that are not there.
@@ -512,7 +527,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
     pub fn wants_turn(&self) -> bool {
         let Core { parts, background, .. } = &*self.core;
-        parts.writeback.wants_turn() || background.wants_turn(parts)
+        self.core.sides().any(|parts| parts.writeback.wants_turn()) || background.wants_turn(parts)
     }
 
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
@@ -525,12 +540,12 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether replied-to content waits in memory.
     pub fn is_dirty(&self) -> bool {
-        self.cache().is_some_and(|cache| cache.is_dirty())
+        self.caches().any(|cache| cache.is_dirty())
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
     pub fn reclaim(&mut self, need: Bytes) {
-        let _ = self.core.parts.writeback.with(|cache| cache.reclaim(need));
+        self.core.each_cache(|cache| cache.reclaim(need));
     }
 
     /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something.
@@ -580,7 +595,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// How many more members may fail, whichever they are; a lower bound where that is more than one.
     pub fn survives(&self) -> usize {
         let members = &self.core.parts.members;
-        if members.is_frozen() { 0 } else { survives(&members.geometry, members.record().lost()) }
+        if members.is_frozen() { 0 } else { survives(self.geometry(), members.record().lost()) }
     }
 
     /// What is wrong with members that are there.
@@ -610,7 +625,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Content that was replied to and could not be written when that was tried last: flushes fail until it is. The
     /// next one tries again.
     pub fn unwritten(&self) -> Option<Unwritten> {
-        self.cache().and_then(|cache| cache.unwritten())
+        self.caches().find_map(|cache| cache.unwritten())
     }
 
     /// When a write is replied to; none without a cache.
@@ -624,18 +639,28 @@ impl<D: Disk, T> Engine<D, T> {
     /// nothing changes: there is no cache.
     pub fn set_cache_mode(&mut self, mode: CacheMode) -> bool {
         let has_cache = self.cache().is_some();
-        self.core.parts.writeback.set_on(has_cache && mode == CacheMode::WriteBack);
+        let is_on = has_cache && mode == CacheMode::WriteBack;
+        self.core.sides().for_each(|parts| parts.writeback.set_on(is_on));
         has_cache
     }
 
     /// What the cache holds that the members don't have yet, of all that it may hold.
     pub fn cache_fill(&self) -> Option<Fill> {
-        self.cache().map(|cache| Fill { used: cache.pinned(), limit: cache.limit() })
+        let fill = |cache: Ref<'_, Cache>| Fill { used: cache.pinned(), limit: cache.limit() };
+        self.caches().map(fill).reduce(|one, other| Fill {
+            used: Bytes(one.used.0 + other.used.0),
+            limit: Bytes(one.limit.0 + other.limit.0),
+        })
     }
 
     /// The cache, if there is one.
     pub fn cache(&self) -> Option<Ref<'_, Cache>> {
         self.core.parts.writeback.cache()
+    }
+
+    /// The caches of the shapes that the array has.
+    fn caches(&self) -> impl Iterator<Item = Ref<'_, Cache>> {
+        self.core.sides().filter_map(|parts| parts.writeback.cache())
     }
 
     /// One member's log; none without a log, or where the member was missing from the start.
@@ -667,7 +692,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
     pub fn lost(&self) -> Rc<[Range<Lba>]> {
         let Parts { bad, members, .. } = &self.core.parts;
-        bad.lost(&members.geometry, members.record().lost())
+        bad.lost(self.geometry(), members.record().lost())
     }
 
     /// How far rebuilding has come, where something is to be rebuilt.
@@ -678,6 +703,22 @@ impl<D: Disk, T> Engine<D, T> {
     /// How far initialising has come, where any region is blank: nobody has written to it, and it reads as zeros.
     pub fn initialising(&self) -> Option<Progress> {
         Initialising::progress(&self.core.parts)
+    }
+
+    /// How far the array is on its way to another shape.
+    pub fn reshaping(&self) -> Option<ReshapeProgress> {
+        Reshaping::progress(&self.core.parts)
+    }
+
+    /// Has content move to the shape that the array is to get, or back to the one that it had, from the next window on.
+    pub fn turn_reshape(&mut self, is_back: bool) {
+        let between = self.core.parts.members.between();
+        between.into_iter().for_each(|between| between.is_back.set(is_back));
+    }
+
+    /// Limits how fast content moves to another shape, in bytes of it a second.
+    pub fn set_reshape_limit(&mut self, limit: Option<Bytes>) {
+        self.core.parts.sweeps.of(Kind::Reshape).set_limit(limit);
     }
 
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave
@@ -784,7 +825,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// When a scrub's position is beyond the last parity stripe.
     pub fn keep_scrub(&mut self, record: ScrubHistory, at_once: bool) {
         let members = &self.core.parts.members;
-        let is_within = record.run.is_none_or(|run| run.position.0 <= members.geometry.stripes().0);
+        let is_within = record.run.is_none_or(|run| run.position.0 <= self.geometry().stripes().0);
         assert!(is_within, "a scrub is within the array");
         if !members.is_read_only() && !members.is_frozen() {
             members.change_record(|kept| kept.keep_scrub(record, at_once));

@@ -5,7 +5,7 @@
 //! fails meanwhile is given up where the level allows that ([`losses`](super::losses)).
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
 use super::badblocks::{LostList, read_lists};
@@ -106,7 +106,7 @@ impl<D: Disk> Assembled<D> {
             if access == Access::ReadWrite || !is_logged {
                 break (Overlay::default(), current);
             }
-            match redo::overlay(&mut disk, &current, &geometry) {
+            match redo::overlay(&mut disk, &current, &verdict.shapes()) {
                 Ok(overlay) => break (overlay, current),
                 Err(RecoverError::Io(error)) => losses.give_up(error)?,
                 Err(error) => return Err(error),
@@ -140,7 +140,10 @@ impl<D: Disk> Assembled<D> {
         }
         let is_initialising = truth.initialising.is_some();
         let is_condemned = is_resynced && !losses.members().is_empty();
-        let is_recovered = !is_initialising && (access != Access::ReadWrite || !(is_logged || is_condemned));
+        // Where a window is that was saved is not known before it is where it is to be.
+        let is_saved = truth.reshape.is_some_and(|reshape| reshape.saved > Sectors(0));
+        let is_behind = is_logged || is_condemned || is_saved;
+        let is_recovered = !is_initialising && (access != Access::ReadWrite || !is_behind);
         Ok(Self {
             geometry,
             record,
@@ -180,12 +183,17 @@ impl<D: Disk> Assembled<D> {
     /// [`recover`](super::recover) can bring into agreement.
     pub fn needs_recovery(&self) -> bool {
         match self.record.consistency() {
-            _ if self.is_initialising() => true,
+            _ if self.is_initialising() || self.has_saved() => true,
             Consistency::Log => !self.is_recovered,
             // What is missing can't be computed from parity that has yet to be. Copies that are left are made to agree.
             _ if self.record.is_clean() || self.geometry.tolerance() == 0 => false,
             _ => self.record.lost().is_empty() || self.geometry.spec().level.is_mirrored(),
         }
+    }
+
+    /// Whether a window of a reshape was saved, and may not be whole in its places.
+    pub(super) fn has_saved(&self) -> bool {
+        self.record.any().reshape.is_some_and(|reshape| reshape.saved > Sectors(0))
     }
 
     /// Makes durable on the members' superblocks that others are missing. A member that fails that is missing, too.

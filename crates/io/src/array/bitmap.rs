@@ -20,8 +20,9 @@ pub(super) fn read_bitmap(
     let present = || superblocks.iter().flatten();
     let any = present().next()?;
     let regions = Regions::new(geometry);
-    let mut bitmap =
-        (geometry.tolerance() > 0 && any.consistency != Consistency::None).then(|| Bitmap::empty(regions))?;
+    // Between two shapes no region is where it was.
+    let has_regions = any.reshape.is_none() && geometry.tolerance() > 0;
+    let mut bitmap = (has_regions && any.consistency != Consistency::None).then(|| Bitmap::empty(regions))?;
     let is_whole = any.slots.iter().all(|entry| entry.state == SlotState::Active);
     let is_complete = is_whole && present().count() == geometry.members();
     if is_clean && (is_complete || planted!(BitsOfCleanForgotten)) {

@@ -46,6 +46,9 @@ pub enum ConfigureError {
          it"
     )]
     Dirty,
+    /// It is between two shapes.
+    #[error("the array is being reshaped: configure it when that is over")]
+    Reshaping,
     /// The setting is of no use to the level.
     #[error(
         "{} has no redundancy to bring into agreement after a crash; choose --consistency none",
@@ -100,6 +103,9 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
     }
     if !record.lost().is_empty() {
         return Err(ConfigureError::NotWhole { missing: record.lost() });
+    }
+    if record.any().reshape.is_some() {
+        return Err(ConfigureError::Reshaping);
     }
     if !record.is_clean() {
         return Err(ConfigureError::Dirty);

@@ -7,6 +7,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Refusal, SetAside};
+use super::reshape::ReshapeError;
 use super::stale::StaleError;
 use crate::Error;
 use crate::disk::DiskError;
@@ -109,8 +110,8 @@ pub enum OpenError {
     },
     /// It is between two shapes.
     #[error(
-        "this array is being reshaped: go on with `uraid reshape MEMBERS`, or go back with `uraid reshape --abort \
-         MEMBERS`; until then it can't be used"
+        "this array is being reshaped, and can't be used like this meanwhile: go on with `uraid reshape MEMBERS`, or go \
+         back with `uraid reshape --abort MEMBERS`; arrays with a log can be served for writing (uraid serve)"
     )]
     Reshaping,
     /// A member's sectors are larger than the array's.
@@ -228,6 +229,9 @@ pub enum RecoverError {
         /// That it is full.
         source: Full,
     },
+    /// A window of a reshape that was saved can't be brought to its places.
+    #[error(transparent)]
+    Reshape(#[from] Box<ReshapeError>),
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

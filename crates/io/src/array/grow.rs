@@ -48,6 +48,9 @@ pub enum GrowError {
         "the array was not stopped cleanly, or its creation was interrupted: serve it and stop it once, then grow it"
     )]
     Dirty,
+    /// It is between two shapes.
+    #[error("the array is being reshaped: grow it when that is over")]
+    Reshaping,
     /// Its map of blank regions has no room for more.
     #[error("the array is new, and grows too far for the map of what was written: serve it until it is initialised")]
     Initialising,
@@ -210,6 +213,9 @@ pub fn check_growth<D: Disk, T>(
     used: Option<Bytes>,
 ) -> Result<Geometry, GrowError> {
     let Kept { record, blank, .. } = engine.kept();
+    if record.any().reshape.is_some() {
+        return Err(GrowError::Reshaping);
+    }
     if !record.lost().is_empty() {
         return Err(GrowError::NotWhole { missing: record.lost() });
     }
@@ -227,6 +233,9 @@ fn enlarge(
     sizes: &[Option<Bytes>],
     used: Option<Bytes>,
 ) -> Result<Grown, GrowError> {
+    if record.any().reshape.is_some() {
+        return Err(GrowError::Reshaping);
+    }
     if !record.lost().is_empty() {
         return Err(GrowError::NotWhole { missing: record.lost() });
     }

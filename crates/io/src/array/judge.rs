@@ -15,6 +15,7 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
+use super::reshape;
 use crate::format::Epoch;
 use crate::format::superblock::{Revision, SlotEntry, SlotState, Superblock};
 
@@ -256,11 +257,15 @@ impl Verdict {
         self.missing().union(self.rebuilding())
     }
 
-    /// Whether the level survives what is lost.
+    /// The shapes that the array has: while it is being reshaped the one that it had, and the other.
+    pub(super) fn shapes(&self) -> Vec<Geometry> {
+        reshape::shapes(&self.superblock)
+    }
+
+    /// Whether the level survives what is lost; while the array is being reshaped, whether both do.
     #[must_use]
     pub fn is_readable(&self) -> bool {
-        // Between two shapes there are slots that one of them does not have; what is lost then is decided there.
-        Repair::new(&self.geometry, self.lost()).is_ok()
+        self.shapes().iter().all(|shape| Repair::new(shape, self.lost()).is_ok())
     }
 }
 

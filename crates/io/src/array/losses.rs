@@ -28,7 +28,8 @@ pub struct Loss {
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Losses {
-    geometry: Geometry,
+    /// The shapes that the array has.
+    shapes: Vec<Geometry>,
     /// By slot.
     paths: Vec<PathBuf>,
     /// Who is missing or being rebuilt without them.
@@ -41,7 +42,7 @@ impl Losses {
     pub(super) fn new(verdict: &Verdict, candidates: &[Candidate]) -> Self {
         let path = |index: &Option<usize>| index.map(|index| candidates[index].path.clone()).unwrap_or_default();
         let paths = verdict.slots.iter().map(path).collect();
-        Self { geometry: verdict.geometry.clone(), paths, lost: verdict.lost(), all: Vec::new() }
+        Self { shapes: verdict.shapes(), paths, lost: verdict.lost(), all: Vec::new() }
     }
 
     /// The members that were given up.
@@ -71,14 +72,14 @@ impl Losses {
     pub(super) fn check_list(&self, member: MemberIndex) -> Result<(), RecoverError> {
         // As a last resort an array is read though too many are gone.
         if self.needs(member) && self.is_survived(self.lost) {
-            let (path, level) = (self.path(member), self.geometry.spec().level.name());
+            let (path, level) = (self.path(member), self.shapes[0].spec().level.name());
             return Err(RecoverError::ListLost { path, level, beside: self.lost.without(member) });
         }
         Ok(())
     }
 
     fn is_survived(&self, lost: MemberSet) -> bool {
-        Repair::new(&self.geometry, lost).is_ok()
+        self.shapes.iter().all(|shape| Repair::new(shape, lost).is_ok())
     }
 
     /// Gives up the member that an operation failed on.
@@ -99,7 +100,7 @@ impl Losses {
         let lost = self.lost.with(member);
         // As a last resort an array is read though too many are gone.
         if self.is_survived(self.lost) && self.needs(member) || planted!(OpeningGivesNobodyUp) {
-            let level = self.geometry.spec().level.name();
+            let level = self.shapes[0].spec().level.name();
             return Err(RecoverError::Needed { path, level, beside: self.lost.without(member), source: error });
         }
         tracing::error!("{}: {error}; the array continues without this member", path.display());

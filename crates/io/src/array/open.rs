@@ -14,6 +14,7 @@ use uuid::Uuid;
 use super::assemble::Assembled;
 use super::badblocks::LostList;
 use super::configure::{ConfigureError, Setting, configure};
+use super::create::stripe_on_member;
 use super::error::OpenError;
 use super::gather::{Named, Opened, gather};
 use super::grow::{GrowError, grow};
@@ -26,7 +27,7 @@ use crate::Error;
 use crate::disk::{DEFAULT_DEPTH, Disk, UringDisk};
 use crate::engine::{Engine, EngineError};
 use crate::format::BLOCK;
-use crate::format::superblock::{Consistency, Integrity, Superblock};
+use crate::format::superblock::{Areas, Consistency, Integrity, Superblock};
 use crate::member::{Access, Member};
 
 /// How an array may be opened.
@@ -134,9 +135,6 @@ impl<D: Disk> Array<D> {
         let Named { members, unreadable } = named;
         let candidates: Vec<Candidate> = members.iter().map(|opened| opened.candidate.clone()).collect();
         let mut verdict = judge(&candidates)?;
-        if verdict.superblock.reshape.is_some() {
-            return Err(OpenError::Reshaping);
-        }
         let stale = accept_stale(&mut verdict, &candidates, stale)?;
         check_sizes(&members, &verdict)?;
         check_presence(&verdict, &candidates, options).map_err(|error| error.beside(&unreadable))?;
@@ -279,7 +277,7 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
     let set_aside = verdict.asides(candidates);
-    if verdict.superblock.reshape.is_some() {
+    if verdict.superblock.reshape.is_some() && !(options.access == Access::ReadWrite && can_be_served(verdict)) {
         return Err(OpenError::Reshaping);
     }
     if verdict.superblock.initialising.is_some() {
@@ -313,6 +311,19 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     }
     let (missing, rebuilding) = (name(verdict.missing()), name(verdict.rebuilding()));
     Err(OpenError::DirtyDegraded { missing, rebuilding, is_mirrored, set_aside })
+}
+
+/// Whether an array can be used while it is being reshaped: what it writes is consistent after an unclean stop in both
+/// shapes. That takes a log where either has redundancy, and half of the area for that has room for one.
+fn can_be_served(verdict: &Verdict) -> bool {
+    let Superblock { consistency, .. } = &verdict.superblock;
+    let shapes = verdict.shapes();
+    let needed = shapes.iter().map(stripe_on_member).map(Areas::log_min).max().unwrap_or_default();
+    let ring = verdict.superblock.ring().size;
+    match consistency {
+        Consistency::Log => ring >= needed,
+        _ => shapes.iter().all(|shape| shape.tolerance() == 0),
+    }
 }
 
 /// The paths by slot, where there is one.

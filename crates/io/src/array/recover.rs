@@ -8,8 +8,8 @@ use super::assemble::Assembled;
 use super::blocking::{flush, perform};
 use super::error::RecoverError;
 use super::initialise::{initialisation_bytes, initialise};
-use super::redo;
 use super::resync::Resync;
+use super::{redo, reshape};
 use crate::disk::Disk;
 use crate::engine::{Command, Engine, EngineError};
 use crate::format::bitmap::Bitmap;
@@ -59,11 +59,12 @@ pub fn recover<D: Disk>(
         assembled.is_recovered = true;
         return Ok(close(assembled)?);
     }
-    if assembled.record.consistency() == Consistency::Log {
-        replay(assembled, progress)
-    } else {
-        resync(assembled, progress)
-    }
+    let assembled = match assembled.record.consistency() {
+        _ if assembled.record.is_clean() && assembled.has_saved() => assembled,
+        Consistency::Log => replay(assembled, progress)?,
+        _ => resync(assembled, progress)?,
+    };
+    if assembled.has_saved() { reshape::restore(assembled) } else { Ok(assembled) }
 }
 
 /// Does again what the log says. Where a member fails that, all of it is done again without the member.
@@ -91,10 +92,11 @@ fn replay<D: Disk>(mut assembled: Assembled<D>, mut progress: impl FnMut(Bytes))
 /// Does it, and makes it durable; how many records that were.
 fn replay_all<D: Disk>(assembled: &mut Assembled<D>, progress: impl FnMut(Bytes)) -> Result<usize, RecoverError> {
     let superblocks = assembled.superblocks();
-    let Assembled { disk, geometry, bad_blocks, .. } = assembled;
+    let shapes = reshape::shapes(assembled.record.any());
+    let Assembled { disk, bad_blocks, .. } = assembled;
     // Where a member fails that, what was taken out of the lists is taken out again.
     let mut lists = bad_blocks.clone();
-    let records = redo::redo(disk, &superblocks, geometry, &mut lists, progress)?;
+    let records = redo::redo(disk, &superblocks, &shapes, &mut lists, progress)?;
     *bad_blocks = lists;
     // The array begins a new run of the log when it is closed, and then nothing is left that could do this once more.
     if !planted!(ReplayUnflushed) {

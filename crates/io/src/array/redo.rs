@@ -47,11 +47,11 @@ struct Pending {
 pub(super) fn redo(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    geometry: &Geometry,
+    shapes: &[Geometry],
     lists: &mut [BadBlocks],
     mut progress: impl FnMut(Bytes),
 ) -> Result<usize, RecoverError> {
-    let Pending { redo, held } = pending(disk, superblocks, geometry)?;
+    let Pending { redo, held } = pending(disk, superblocks, shapes)?;
     renew(disk, superblocks, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
@@ -84,9 +84,9 @@ pub(super) fn redo(
 pub(super) fn overlay(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    geometry: &Geometry,
+    shapes: &[Geometry],
 ) -> Result<Overlay, RecoverError> {
-    let Pending { redo, held } = pending(disk, superblocks, geometry)?;
+    let Pending { redo, held } = pending(disk, superblocks, shapes)?;
     let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
@@ -104,18 +104,19 @@ pub(super) fn overlay(
 fn pending(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
-    geometry: &Geometry,
+    shapes: &[Geometry],
 ) -> Result<Pending, RecoverError> {
     let mut held = Held::default();
     let mut unreadable: Vec<(MemberIndex, Error)> = Vec::new();
+    let used = shapes.iter().map(Geometry::used_sectors).max().unwrap_or_default();
+    let is_redundant = shapes.iter().all(|shape| shape.tolerance() > 0);
     for superblock in superblocks.iter().flatten() {
-        let Scan { error, .. } = Scan::run(disk, superblock, geometry.used_sectors(), &mut held)?;
+        let Scan { error, .. } = Scan::run(disk, superblock, used, &mut held)?;
         unreadable.extend(error.map(|error| (superblock.slot, error)));
     }
     let accepted = superblocks.iter().flatten().map(|superblock| superblock.slot).collect::<MemberSet>();
     let is_active = |superblock: &Superblock| superblock.slots.iter().all(|entry| entry.state == SlotState::Active);
-    let is_whole =
-        accepted == geometry.all_members() && superblocks.iter().flatten().all(is_active) && geometry.tolerance() > 0;
+    let is_whole = accepted.len() == superblocks.len() && superblocks.iter().flatten().all(is_active) && is_redundant;
     let doubtful = replay::doubtful(&held, unreadable.iter().map(|(member, _)| *member).collect(), is_whole);
     for (member, error) in unreadable {
         if doubtful.contains(member) {
@@ -155,7 +156,7 @@ fn renew(
     let mut written = MemberSet::EMPTY;
     for (header, superblock) in copies(newest, held, superblocks) {
         let (buf, _) = load(disk, superblock, header)?;
-        let offset = Bytes(superblock.areas.log.offset.0 + header.position.0);
+        let offset = Bytes(superblock.ring().offset.0 + header.position.0);
         let segments = smallvec![buf.lease_read(0..buf.len())];
         perform(disk, [DiskOp { tag: 0, member: header.slot, kind: OpKind::Write, offset, segments }])?;
         written = written.with(header.slot);
@@ -180,7 +181,7 @@ impl<'a> Scan<'a> {
         held: &mut Held,
     ) -> Result<Self, RecoverError> {
         let mut scan = Self { superblock, error: None, unreadable: 0 };
-        let Area { size, .. } = superblock.areas.log;
+        let Area { size, .. } = superblock.ring();
         let block = BLOCK.bytes().0;
         let mut window = Buf::zeroed(Bytes(WINDOW.min(size.0)));
         let (mut start, mut at) = (0, 0);
@@ -229,7 +230,7 @@ impl<'a> Scan<'a> {
     ) -> Result<Option<Header>, RecoverError> {
         loop {
             let len = Bytes(needed.0.next_multiple_of(BLOCK.bytes().0));
-            if len > RECORD_BYTES_MAX || at.0 + len.0 > self.superblock.areas.log.size.0 {
+            if len > RECORD_BYTES_MAX || at.0 + len.0 > self.superblock.ring().size.0 {
                 return Ok(None);
             }
             let mut buf = Buf::zeroed(len);
@@ -290,7 +291,7 @@ fn fill(
     len: Bytes,
 ) -> Result<(), Error> {
     let index = |at: u64| usize::try_from(at).expect("a window fits the address space");
-    let offset = Bytes(superblock.areas.log.offset.0 + at.0);
+    let offset = Bytes(superblock.ring().offset.0 + at.0);
     let segments = smallvec![buf.lease_write(index(from)..index(from + len.0))];
     perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])
 }

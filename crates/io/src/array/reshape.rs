@@ -13,9 +13,9 @@ mod content;
 mod error;
 mod files;
 mod members;
-mod moving;
+pub(crate) mod moving;
 mod plan;
-mod saved;
+pub(crate) mod saved;
 
 use std::ops::Range;
 use std::path::PathBuf;
@@ -28,13 +28,16 @@ use uuid::Uuid;
 use super::assemble::{Assembled, catch_up, taken_over};
 use super::bitmap::bitmap_writes;
 use super::blocking::{flush, perform, superblock_writes};
+use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
 use super::losses::{Loss, Losses};
 use crate::Error;
 use crate::disk::Disk;
+use crate::engine::{Engine, EngineError, Kept, Record};
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, Regions};
 use crate::format::superblock::{Area, Areas, Reshape, SUPERBLOCK_BYTES, SlotEntry, Superblock, positions};
+use content::Lent;
 pub use error::ReshapeError;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
@@ -112,6 +115,63 @@ fn superblock_areas(areas: &Areas) -> [Area; 3] {
     positions.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) })
 }
 
+/// The shapes that an array has: one, or while it is being reshaped the one that it had and the other, as far as they
+/// have content.
+pub(super) fn shapes(truth: &Superblock) -> Vec<Geometry> {
+    let course = truth.reshape.map(|reshape| reshape.course(truth.spec).expect("a superblock is sound"));
+    match course {
+        Some(course) => vec![course.from().clone(), course.to().clone()],
+        None => vec![Geometry::new(truth.spec).expect("a superblock is sound")],
+    }
+}
+
+/// Brings a window that was saved where the reshape wants it; the array is clean, and can be used then.
+pub(super) fn restore<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, RecoverError> {
+    let own = assembled.superblocks();
+    let course = shapes_course(assembled.record.any());
+    let paths = (0..).map(MemberIndex).take(own.len()).map(|slot| assembled.losses.path(slot)).collect();
+    let members = Members::new(assembled.disk, own, paths, Vec::new());
+    let is_back = members.reshape().is_back;
+    let mut reshaping = Reshaping { members, course };
+    reshaping.restore(is_back).map_err(Box::new)?;
+    let (disk, own) = reshaping.members.into_record();
+    Ok(Assembled { disk, record: Record::new(own), is_recovered: true, ..assembled })
+}
+
+fn shapes_course(truth: &Superblock) -> Course {
+    truth.reshape.expect("the array is being reshaped").course(truth.spec).expect("a superblock is sound")
+}
+
+/// Ends the reshape of a served array: all content is where it is to be, and its engine was closed a moment ago and has
+/// nothing to do. It goes on with the shape that the array has now, without cache, deadlines and limits. The members
+/// that the array has no place for any more are still in the disk, in the slots after its own.
+///
+/// # Errors
+/// When the engine is at work, or a member fails; then it is frozen.
+pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) -> Result<(), ReshapeError> {
+    if !engine.is_idle() {
+        return Err(EngineError::Busy.into());
+    }
+    let Kept { record, bad_blocks, .. } = engine.kept();
+    let own = record.into_superblocks();
+    let course = shapes_course(own.iter().flatten().next().expect("an array has a member"));
+    let paths = vec![PathBuf::new(); own.len()];
+    let members = Members::new(Lent(engine.disk_mut()), own, paths, Vec::new());
+    let is_back = members.reshape().is_back;
+    let (members, geometry) = match (Reshaping { members, course }).end(is_back, generation) {
+        Ok(ended) => ended,
+        Err(error) => {
+            // Members may have more on record by now than this engine knows.
+            engine.freeze();
+            return Err(error);
+        }
+    };
+    let (_, own) = members.into_record();
+    let bad_blocks = bad_blocks.into_iter().take(geometry.members()).collect();
+    engine.restart(geometry, Kept { record: Record::new(own), bad_blocks, blank: None }, None)?;
+    Ok(())
+}
+
 impl<D: Disk> Reshaping<D> {
     /// The array that a verdict describes and that is being reshaped; `disk` has the accepted members in their slots.
     /// Members that the last round of superblock writes did not reach catch up.
@@ -130,6 +190,9 @@ impl<D: Disk> Reshaping<D> {
         allow_degraded: bool,
     ) -> Result<Self, ReshapeError> {
         let reshape = verdict.superblock.reshape.expect("the array is being reshaped");
+        if !verdict.superblock.is_clean {
+            return Err(ReshapeError::Served);
+        }
         let course = reshape.course(verdict.superblock.spec)?;
         let is_needed = |slot: &MemberIndex| !is_back || slot.index() < course.from().members();
         let newly_missing: MemberSet = verdict.newly_missing().iter().filter(is_needed).collect();
@@ -241,6 +304,12 @@ impl<D: Disk> Reshaping<D> {
 
     /// Says that the array has its shape, and lets those go that it has no place for.
     fn finish(self, is_back: bool, generation: Uuid) -> Result<Reshaped<D>, ReshapeError> {
+        let (members, geometry) = self.end(is_back, generation)?;
+        let (disk, paths, losses) = members.into_parts();
+        Ok(Reshaped { geometry, is_back, paths, losses, disk })
+    }
+
+    fn end(self, is_back: bool, generation: Uuid) -> Result<(Members<D>, Geometry), ReshapeError> {
         let Self { mut members, course } = self;
         let shape = course.target(course.heading(is_back)).clone();
         let leaving = members.split_off(shape.members());
@@ -273,8 +342,7 @@ impl<D: Disk> Reshaping<D> {
                 tracing::warn!(slot = %own.slot, %error, "a member that left still has its superblock");
             }
         }
-        let (disk, paths, losses) = members.into_parts();
-        Ok(Reshaped { geometry: shape, is_back, paths, losses, disk })
+        Ok((members, shape))
     }
 }
 

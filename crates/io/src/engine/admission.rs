@@ -6,6 +6,7 @@ use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::change::{check_join, check_replace};
 use super::command::Command;
+use super::core::Core;
 use super::error::EngineError;
 use super::parts::Parts;
 use crate::buf::Buf;
@@ -24,8 +25,8 @@ pub(super) enum Admitted {
 ///
 /// # Errors
 /// Why it can't be done.
-pub(super) fn admit(parts: &Parts, command: &Command) -> Result<Admitted, EngineError> {
-    let members = &parts.members;
+pub(super) fn admit(core: &Core, command: &Command) -> Result<Admitted, EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
     let itself = || Admitted::Left(Lba(0)..Lba(0));
     let (lba, len, is_write) = match command {
         Command::Read { lba, buf } => (*lba, sectors(buf)?, false),
@@ -36,7 +37,7 @@ pub(super) fn admit(parts: &Parts, command: &Command) -> Result<Admitted, Engine
         Command::Join(joining) => return check_join(parts, joining).map(|()| itself()),
         Command::Replace(joining) => return check_replace(parts, joining).map(|()| itself()),
     };
-    let capacity = parts.geometry().capacity();
+    let capacity = members.capacity();
     if lba.0.checked_add(len.0).is_none_or(|end| end > capacity.0) {
         return Err(EngineError::OutOfRange { lba, len, capacity });
     }
@@ -48,16 +49,19 @@ pub(super) fn admit(parts: &Parts, command: &Command) -> Result<Admitted, Engine
         return Err(EngineError::ReadOnly);
     }
     let all = lba..Lba(lba.0 + len.0);
+    let (parts, end) = core.at(lba);
     let left = match command {
+        // What is in two shapes is written through.
         Command::Write { buf, fua: false, .. }
-            if planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all) =>
+            if all.end <= end && (planted!(BlankCached) || !parts.blanks.touches(parts.geometry(), &all)) =>
         {
             parts.writeback.take_in(parts.geometry(), lba, len, buf)
         }
-        Command::Trim { .. } => {
+        Command::Trim { .. } if len.0 > 0 => {
             // Only whole parity stripes can be given back without computing parity.
-            let stripe = parts.geometry().stripe_sectors().0;
-            Lba(lba.0.next_multiple_of(stripe))..Lba(all.end.0 / stripe * stripe)
+            let stripe = |parts: &Parts| parts.geometry().stripe_sectors().0;
+            let (first, last) = (stripe(parts), stripe(core.at(Lba(all.end.0 - 1)).0));
+            Lba(lba.0.next_multiple_of(first))..Lba(all.end.0 / last * last)
         }
         _ => all,
     };

@@ -7,6 +7,7 @@ pub(super) mod ahead;
 pub(super) mod copy;
 pub(super) mod initialise;
 pub(super) mod rebuild;
+pub(super) mod reshape;
 pub(super) mod scrub;
 pub(super) mod sweep;
 
@@ -18,6 +19,7 @@ use super::transfer::Workspace;
 use copy::Copies;
 use initialise::Initialising;
 use rebuild::Rebuild;
+use reshape::Reshaping;
 use scrub::Scrubber;
 use sweep::{Next, Sweep, Unit, next_unit};
 
@@ -28,17 +30,19 @@ pub(super) struct Background {
     pub(super) copies: Copies,
     pub(super) scrubber: Scrubber,
     pub(super) initialising: Initialising,
+    reshaping: Reshaping,
 }
 
 impl Background {
-    fn sweeps(&self) -> [&dyn Sweep; 4] {
-        [&self.scrubber, &self.rebuild, &self.copies, &self.initialising]
+    fn sweeps(&self) -> [&dyn Sweep; 5] {
+        [&self.scrubber, &self.rebuild, &self.copies, &self.initialising, &self.reshaping]
     }
 
     /// Begins a turn.
     pub(super) fn begin_turn(&self, parts: &Parts) {
         for sweep in self.sweeps() {
-            parts.sweeps.of(sweep.kind()).begin_turn(sweep.size(parts));
+            let size = sweep.size(parts);
+            parts.sweeps.of(sweep.kind()).begin_turn(size);
         }
     }
 
@@ -51,8 +55,9 @@ impl Background {
     /// Whether another turn has something to do though nothing completes.
     pub(super) fn wants_turn(&self, parts: &Parts) -> bool {
         self.sweeps().into_iter().filter(|sweep| sweep.is_wanted(parts)).any(|sweep| {
+            let size = sweep.size(parts);
             let sweeper = parts.sweeps.of(sweep.kind());
-            sweeper.is_turn_over() && sweeper.has_room(sweep.size(parts))
+            sweeper.is_turn_over() && sweeper.has_room(size)
         })
     }
 
@@ -69,6 +74,7 @@ impl Background {
             Kind::Rebuild => self.rebuild.make(parts, space, StripeId(number)).await,
             Kind::Initialise => self.initialising.initialise(parts, space, number).await,
             Kind::Copy => self.copies.copy(parts, space, StripeId(number)).await,
+            Kind::Reshape => unreachable!("a window is no unit"),
         }
     }
 }

@@ -35,16 +35,8 @@ pub(super) enum Change {
     Replace(Joining),
     /// The copy takes the member's place.
     Switch { slot: MemberIndex },
-}
-
-impl Change {
-    /// The slot whose member changes.
-    pub(super) fn slot(&self) -> MemberIndex {
-        match self {
-            Self::Join(joining) | Self::Promote(joining) | Self::Replace(joining) => joining.superblock.slot,
-            Self::Switch { slot } => *slot,
-        }
-    }
+    /// The next window of a reshape moves.
+    Move,
 }
 
 /// Whether a member can join.
@@ -53,6 +45,7 @@ impl Change {
 /// Why it can't.
 pub(super) fn check_join(parts: &Parts, joining: &Joining) -> Result<(), EngineError> {
     let members = &parts.members;
+    members.check_at_rest()?;
     let slot = joining.superblock.slot;
     if members.twin().is_some_and(|twin| twin.slot == slot) {
         return Err(EngineError::Replacing);
@@ -85,6 +78,7 @@ pub(super) fn check_replace(parts: &Parts, joining: &Joining) -> Result<(), Engi
 /// Why it can't.
 pub(super) fn check_replaceable(parts: &Parts, slot: MemberIndex) -> Result<(), EngineError> {
     let members = &parts.members;
+    members.check_at_rest()?;
     if members.twin().is_some() {
         return Err(EngineError::Replacing);
     }

@@ -1,22 +1,28 @@
 //! What all operations share: the parts, what goes on in the background, and whether who is there is being changed.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
+use std::rc::Rc;
 
-use uraid_layout::MemberIndex;
+use uraid_layout::{Lba, MemberIndex};
 
 use super::background::Background;
 use super::background::ahead::Ahead;
 use super::change::Change;
 use super::command::Command;
+use super::members::{Members, Side};
 use super::parts::Parts;
 use super::replies::Ticket;
 use super::sums::Sums;
 use super::tasks::Waiters;
+use crate::cache::Cache;
 
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Core {
     pub(super) parts: Parts,
+    /// While the array is being reshaped, those of what is not below the mark.
+    above: Option<Parts>,
     pub(super) background: Background,
     pub(super) ahead: Ahead,
     /// A change of who is there.
@@ -53,6 +59,7 @@ pub(super) struct UnderWay<'a> {
 impl Core {
     pub(super) fn new(parts: Parts) -> Self {
         Self {
+            above: parts.above(),
             parts,
             background: Background::default(),
             ahead: Ahead::default(),
@@ -62,6 +69,61 @@ impl Core {
             transfers: Cell::new(0),
             quiet: Waiters::default(),
         }
+    }
+
+    /// The parts of the shape that has an address, and the end of what it has from there on.
+    pub(super) fn at(&self, lba: Lba) -> (&Parts, Lba) {
+        let Some(between) = self.parts.members.between() else { return (&self.parts, Lba(u64::MAX)) };
+        match between.side(lba) {
+            Side::Below => (&self.parts, between.mark.get()),
+            side @ Side::Above => (self.of(side), Lba(u64::MAX)),
+        }
+    }
+
+    /// The parts of a range, each with what it has of it.
+    pub(super) fn split(&self, range: Range<Lba>) -> impl Iterator<Item = (&Parts, Range<Lba>)> {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            let (parts, end) = self.at(at);
+            let part = at..end.min(range.end);
+            at = part.end;
+            (!part.is_empty()).then_some((parts, part))
+        })
+    }
+
+    /// The parts of a shape.
+    ///
+    /// # Panics
+    /// When the array has one shape only, and this is the other.
+    pub(super) fn of(&self, side: Side) -> &Parts {
+        match side {
+            Side::Below => &self.parts,
+            Side::Above => self.above.as_ref().expect("the array has two shapes"),
+        }
+    }
+
+    /// The parts of each shape that the array has.
+    pub(super) fn sides(&self) -> impl Iterator<Item = &Parts> {
+        [&self.parts].into_iter().chain(&self.above)
+    }
+
+    /// Does something with the cache of each of them.
+    pub(super) fn each_cache(&self, mut with: impl FnMut(&mut Cache)) {
+        for parts in self.sides() {
+            let _ = parts.writeback.with(&mut with);
+        }
+    }
+
+    /// Takes the members out at the end.
+    ///
+    /// # Panics
+    /// When something else shares them.
+    pub(super) fn into_members(self) -> Members {
+        let Self { parts, above, .. } = self;
+        drop(above);
+        let members = Rc::clone(&parts.members);
+        drop(parts);
+        Rc::into_inner(members).expect("the parts are all that shares the members")
     }
 
     /// Begins work that the engine is not idle without; a transfer reads or writes parity stripes, or relies on who is
@@ -89,24 +151,28 @@ impl Core {
 
     /// Whether anything goes on in the background that has to end before the array is closed, or who is there changes.
     pub(super) fn is_busy(&self) -> bool {
-        let Parts { sweeps, repairs, sums, .. } = &self.parts;
+        let Parts { sweeps, sums, .. } = &self.parts;
         let is_sweeping = sweeps.each().any(|sweep| sweep.is_busy());
-        repairs.heals.is_busy() || is_sweeping || sums.as_ref().is_some_and(Sums::is_busy)
+        let is_healing = self.sides().any(|parts| parts.repairs.heals.is_busy());
+        is_healing || is_sweeping || sums.as_ref().is_some_and(Sums::is_busy)
     }
 
     /// Begins a change of who is there: from now on commands wait.
     pub(super) fn begin_change(&self, change: &Change) {
-        let promotes = matches!(change, Change::Promote(_)).then(|| change.slot());
-        let (needs_seat, is_switch) = (!matches!(change, Change::Join(_)), matches!(change, Change::Switch { .. }));
+        let promotes = if let Change::Promote(joining) = change { Some(joining.superblock.slot) } else { None };
+        let needs_seat = !matches!(change, Change::Join(_) | Change::Move);
+        let is_switch = matches!(change, Change::Switch { .. });
         *self.barrier.borrow_mut() = Some(Barrier { needs_seat, is_switch, promotes, held: Vec::new() });
-        self.parts.repairs.is_held.set(true);
-        self.parts.repairs.heals.forget();
+        for Parts { repairs, .. } in self.sides() {
+            repairs.is_held.set(true);
+            repairs.heals.forget();
+        }
     }
 
     /// Ends it: what was held back goes on.
     pub(super) fn end_change(&self) {
         let Some(barrier) = self.barrier.borrow_mut().take() else { return };
-        self.parts.repairs.is_held.set(false);
+        self.sides().for_each(|parts| parts.repairs.is_held.set(false));
         self.released.borrow_mut().extend(barrier.held);
     }
 

@@ -113,6 +113,9 @@ pub enum EngineError {
     /// The array was not stopped cleanly, and its log is still to be done again.
     #[error("the array was not stopped cleanly: recover it first")]
     NotRecovered,
+    /// The array is on its way to another shape.
+    #[error("the array is being reshaped: wait until that is over (uraid wait), or have it go back")]
+    Reshaping,
     /// The array can't be closed while writes are under way.
     #[error("writes are under way; wait for their replies before closing the array")]
     Busy,

@@ -82,7 +82,9 @@ impl Intent {
     /// clean and whole are none, those of another all.
     pub(super) fn of(geometry: &Geometry, record: &Record) -> Self {
         let superblock = record.any();
-        let has_bitmap = superblock.consistency != Consistency::None && geometry.tolerance() > 0;
+        // Between two shapes no region is where it was: whoever is missing then lacks everything.
+        let is_placed = superblock.reshape.is_none();
+        let has_bitmap = is_placed && superblock.consistency != Consistency::None && geometry.tolerance() > 0;
         let regions = Regions::new(geometry);
         let is_known = record.is_clean() && record.is_whole();
         let set = || if is_known { Bitmap::empty(regions) } else { Bitmap::full(regions) };

@@ -85,7 +85,7 @@ impl Leniency {
     fn is_spared(&self, members: &Members, member: MemberIndex) -> bool {
         let counts = self.counts.borrow();
         let has_errors = |other: &MemberIndex| *other != member && counts[other.index()] > 0;
-        let suspects: MemberSet = members.geometry.all_members().iter().filter(has_errors).collect();
+        let suspects: MemberSet = members.all().iter().filter(has_errors).collect();
         planted!(SuspectsCount) || members.can_do_without(suspects.with(member))
     }
 }

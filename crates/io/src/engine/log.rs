@@ -81,6 +81,8 @@ struct State {
     spare: Vec<TaskId>,
     /// What is committed and not trimmed, in order and without gaps.
     records: VecDeque<Committed>,
+    /// The number that the next record had when the members last said that nothing before is to be done again.
+    retired: LogSequence,
     /// Who got the last record.
     previous: MemberSet,
     /// Members that lack a record, where there is no redundancy: nothing more is logged, as only the newest record can
@@ -134,9 +136,9 @@ impl Log {
     /// [`EngineError::LogTooSmall`].
     pub(super) fn new<'a>(
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
-        geometry: &Geometry,
+        geometries: impl Iterator<Item = &'a Geometry>,
     ) -> Result<Self, EngineError> {
-        let state = RefCell::new(State::new(superblocks, geometry)?);
+        let state = RefCell::new(State::new(superblocks, geometries)?);
         let (is_committing, has_answered) = (Cell::new(false), Cell::new(false));
         Ok(Self { state, is_committing, has_answered, committed: Waiters::default(), placed: Waiters::default() })
     }
@@ -148,16 +150,16 @@ impl Log {
     pub(super) fn restart<'a>(
         &self,
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
-        geometry: &Geometry,
+        geometries: impl Iterator<Item = &'a Geometry>,
     ) -> Result<(), EngineError> {
         let updates = std::mem::take(&mut self.state.borrow_mut().updates);
-        *self.state.borrow_mut() = State { updates, ..State::new(superblocks, geometry)? };
+        *self.state.borrow_mut() = State { updates, ..State::new(superblocks, geometries)? };
         Ok(())
     }
 
     /// What the engine needs of each member's log.
     pub(super) fn size_min(geometry: &Geometry) -> Bytes {
-        let stripe = geometry.chunk().bytes().0 * geometry.rows() as u64;
+        let stripe = on_member(geometry);
         Bytes((2 * (stripe + 4 * BLOCK.0)).max(RING_BYTES_MIN.0).next_multiple_of(BLOCK.0))
     }
 
@@ -176,7 +178,7 @@ impl Log {
     /// Whether content that is durable in the log counts as durable. It does where the array can do without a member
     /// that then fails to take it in place. Without redundancy it would be in memory alone once its record is trimmed.
     pub(super) fn counts(members: &Members) -> bool {
-        members.geometry.tolerance() > 0 || planted!(LoggedCounts)
+        members.tolerance() > 0 || planted!(LoggedCounts)
     }
 
     /// Hands the running task's update to the log, which `fill` appends, and waits until it is durable there; members
@@ -250,7 +252,7 @@ impl Log {
                 .minus(members.missing())
                 .iter()
                 .for_each(|one| members.note_written(one));
-            flusher.flush(members, members.geometry.all_members()).await;
+            flusher.flush(members, members.all()).await;
             members.failures_recorded().await?;
             let is_waiting = {
                 let state = &mut *self.state.borrow_mut();
@@ -266,6 +268,37 @@ impl Log {
         }
     }
 
+    /// Has the members say durably that nothing that the log has by now is to be done again. Nothing is under way.
+    ///
+    /// # Errors
+    /// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
+    pub(super) async fn retire(&self, members: &Members, flusher: &Flusher, zeroes: &Buf) -> Result<(), EngineError> {
+        self.outlive(members, flusher).await?;
+        let commit = {
+            let state = &mut *self.state.borrow_mut();
+            let is_said = state.retired == state.next;
+            let behind = state.behind(members.missing());
+            if is_said || behind.is_empty() || planted!(ReshapeLogKept) {
+                return Ok(());
+            }
+            state.seal_for(behind, Vec::new())
+        };
+        let failed = self.write(&commit, members, zeroes).await;
+        members.fail(failed).map_err(|_| EngineError::LogFailed { members: failed })?;
+        flusher.flush(members, commit.participants).await;
+        let failed = flusher.failures();
+        if !failed.is_empty() {
+            return Err(EngineError::LogFailed { members: failed });
+        }
+        members.failures_recorded().await?;
+        let state = &mut *self.state.borrow_mut();
+        for member in commit.participants.minus(members.missing()).iter() {
+            state.writer(member).ring.mark(commit.trim);
+        }
+        state.retired = state.next;
+        Ok(())
+    }
+
     /// Whether a commit may begin.
     pub(super) fn wants_commit(&self) -> bool {
         !self.is_committing.get() && !self.state.borrow().waiting.is_empty()
@@ -278,7 +311,7 @@ impl Log {
         self.is_committing.set(true);
         self.has_answered.set(false);
         let failed = self.write(&commit, members, zeroes).await;
-        if members.fail(failed).is_err() && members.geometry.tolerance() > 0 {
+        if members.fail(failed).is_err() && members.tolerance() > 0 {
             members.freeze();
         }
         self.answer_written(&commit, failed, members, replies);
@@ -388,23 +421,24 @@ impl Drop for Logged<'_> {
 impl State {
     fn new<'a>(
         superblocks: impl Iterator<Item = Option<&'a Superblock>>,
-        geometry: &Geometry,
+        geometries: impl Iterator<Item = &'a Geometry>,
     ) -> Result<Self, EngineError> {
-        let stripe = geometry.chunk().bytes().0 * geometry.rows() as u64;
+        let largest = geometries.max_by_key(|geometry| on_member(geometry)).expect("an array has a shape");
+        let (stripe, needed) = (on_member(largest), Log::size_min(largest));
         let mut size = u64::MAX;
         let mut writers = Vec::new();
         for (slot, superblock) in (0..).map(MemberIndex).zip(superblocks) {
             let writer = superblock.map(|superblock| {
-                let part = superblock.areas.log.size.0 / BLOCK.0 * BLOCK.0;
+                let ring = superblock.ring();
+                let part = ring.size.0 / BLOCK.0 * BLOCK.0;
                 size = size.min(part);
-                Writer::new(superblock.areas.log.offset, part, superblock.generation, slot)
+                Writer::new(ring.offset, part, superblock.generation, slot)
             });
             writers.push(writer);
         }
         // Whatever is live, one side of it has half of the ring.
         let record = (size / 2).saturating_sub(2 * BLOCK.0).min(RECORD_BYTES_MAX.0);
         let stripes = |bytes: u64| bytes.saturating_sub(2 * BLOCK.0) / stripe;
-        let needed = Log::size_min(geometry);
         if size < needed.0 {
             return Err(EngineError::LogTooSmall { size: Bytes(size), needed });
         }
@@ -419,6 +453,7 @@ impl State {
             waiting: VecDeque::new(),
             spare: Vec::new(),
             records: VecDeque::new(),
+            retired: LogSequence(1),
             previous: MemberSet::EMPTY,
             lacking: MemberSet::EMPTY,
         })
@@ -536,15 +571,25 @@ impl State {
             unflushed.iter().for_each(|member| members.note_written(member));
             return Some(Commit { record: None, trim: self.trim, participants: unflushed, tasks: Vec::new() });
         }
-        // A mark that frees nothing would only take the block that is kept for one.
-        let is_behind = |writer: &&Writer| writer.ring.frees(self.trim) && !members.missing().contains(writer.slot());
-        let behind: MemberSet = self.writers.iter().flatten().filter(is_behind).map(Writer::slot).collect();
+        let behind = self.behind(members.missing());
         if behind.is_empty() {
             return None;
         }
-        self.writers.iter_mut().flatten().for_each(Writer::clear);
         Some(self.seal_for(behind, Vec::new()))
     }
+
+    /// The members whose rings have something that is in place and that no mark says so of yet. A mark that frees
+    /// nothing would only take the block that is kept for one. Their next record is begun.
+    fn behind(&mut self, missing: MemberSet) -> MemberSet {
+        self.writers.iter_mut().flatten().for_each(Writer::clear);
+        let is_behind = |writer: &&Writer| writer.ring.frees(self.trim) && !missing.contains(writer.slot());
+        self.writers.iter().flatten().filter(is_behind).map(Writer::slot).collect()
+    }
+}
+
+/// What a parity stripe takes of a member, in bytes.
+fn on_member(geometry: &Geometry) -> u64 {
+    geometry.chunk().bytes().0 * geometry.rows() as u64
 }
 
 impl Committed {

@@ -10,13 +10,14 @@
 //! - While a member is copied, every write to its slot goes to both.
 //! - More failures than the level survives freeze the array: nothing is answered from then on.
 
-use std::cell::{Cell, Ref, RefCell};
+use std::cell::{Cell, Ref, RefCell, RefMut};
 use std::rc::Rc;
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use uraid_layout::repair::Repair;
-use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
 
+use super::between::Between;
 use super::counters::Counters;
 use super::error::EngineError;
 use super::operations::Operations;
@@ -29,7 +30,8 @@ use crate::disk::DiskError;
 #[derive(Debug)]
 pub(super) struct Members {
     pub(super) tasks: Rc<Tasks>,
-    pub(super) geometry: Geometry,
+    /// The shapes in which the array has its content, by [`Side`]: one, or two while it is being reshaped.
+    shapes: SmallVec<[Shape; 1]>,
     pub(super) operations: Operations,
     pub(super) counters: RefCell<Counters>,
     pub(super) troubled: RefCell<Troubled>,
@@ -38,7 +40,6 @@ pub(super) struct Members {
     is_record_demanded: Cell<bool>,
     /// A round of the record has ended.
     recorded: Waiters,
-    detours: RefCell<Detours>,
     /// Up to where members that are being rebuilt can be read.
     watermark: Cell<StripeId>,
     twin: Cell<Option<Twin>>,
@@ -47,6 +48,23 @@ pub(super) struct Members {
     /// Members written since their last flush began.
     unflushed: Cell<MemberSet>,
     standing: Cell<Standing>,
+    /// The way from one shape to the other.
+    between: Option<Between>,
+}
+
+/// Which of the shapes that the array has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The only one; while it is being reshaped, that of what is below the mark.
+    Below,
+    /// That of what is not.
+    Above,
+}
+
+#[derive(Debug)]
+struct Shape {
+    geometry: Geometry,
+    detours: RefCell<Detours>,
 }
 
 /// How to do without members.
@@ -92,8 +110,8 @@ impl Drop for Writer<'_> {
 }
 
 impl Members {
-    /// The members that `record` describes. Where fewer are there than the level needs, what can be had of an array
-    /// that is only read.
+    /// The members that `record` describes, and the shape that the array has, or the two that it is between. Where
+    /// fewer are there than the level needs, what can be had of an array that is only read.
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`] where something is to be written.
@@ -103,38 +121,77 @@ impl Members {
         record: Record,
         is_read_only: bool,
     ) -> Result<Self, EngineError> {
-        let without = |missing| match Repair::new(&geometry, missing) {
-            Err(_) if is_read_only => Ok(Rc::new(Repair::partial(&geometry, missing))),
-            repair => {
-                repair.map(Rc::new).map_err(|source| EngineError::TooManyMissing { missing, source: source.into() })
-            }
+        let between = Between::of(record.any());
+        let geometries: SmallVec<[Geometry; 2]> = match &between {
+            Some(Between { course, .. }) => [course.below(), course.above()].into_iter().cloned().collect(),
+            None => smallvec![geometry],
         };
-        let missing = without(record.missing())?;
-        let is_whole = record.rebuilding().is_empty();
-        let lost = (!is_whole).then(|| without(record.lost())).transpose()?;
-        let is_partial = Repair::new(&geometry, record.missing()).is_err();
-        let is_suspect = !record.is_clean() && record.lost().len() < geometry.tolerance();
+        let shape = |geometry| Shape::new(geometry, &record, is_read_only);
+        let shapes: SmallVec<[Shape; 1]> = geometries.into_iter().map(shape).collect::<Result<_, _>>()?;
+        let count = shapes.iter().map(|shape| shape.geometry.members()).max().expect("an array has a shape");
+        let tolerance = tolerance(&shapes);
+        let is_partial = shapes.iter().any(|shape| !shape.survives(record.missing()));
+        let is_suspect = !record.is_clean() && record.lost().len() < tolerance;
         Ok(Self {
-            operations: Operations::new(Rc::clone(&tasks), geometry.members()),
+            operations: Operations::new(Rc::clone(&tasks), count),
             tasks,
-            counters: RefCell::new(Counters::new(geometry.members())),
+            counters: RefCell::new(Counters::new(count)),
             troubled: RefCell::new(Troubled::new(is_partial)),
             record: RefCell::new(record),
             is_record_demanded: Cell::new(false),
             recorded: Waiters::default(),
-            detours: RefCell::new(Detours { missing, lost, last: None }),
+            shapes,
             watermark: Cell::new(StripeId(0)),
             twin: Cell::new(None),
             cannot_zero: Cell::new(MemberSet::EMPTY),
             unflushed: Cell::new(MemberSet::EMPTY),
             standing: Cell::new(Standing { is_frozen: false, is_read_only, is_suspect }),
-            geometry,
+            between,
         })
     }
 
     /// Takes the record out at the end.
     pub(super) fn into_parts(self) -> (Geometry, Record) {
-        (self.geometry, self.record.into_inner())
+        let shape = self.shapes.into_iter().next().expect("an array has a shape");
+        (shape.geometry, self.record.into_inner())
+    }
+
+    /// One of the shapes that the array has.
+    ///
+    /// # Panics
+    /// When it has one only, and this is the other.
+    pub(super) fn geometry(&self, side: Side) -> &Geometry {
+        &self.shapes[side as usize].geometry
+    }
+
+    /// The way from one shape to the other, while the array is being reshaped.
+    pub(super) fn between(&self) -> Option<&Between> {
+        self.between.as_ref()
+    }
+
+    /// How large the array is.
+    pub(super) fn capacity(&self) -> Sectors {
+        self.between.as_ref().map_or_else(|| self.geometry(Side::Below).capacity(), |between| between.course.kept())
+    }
+
+    /// All of them, in the order of [`Side`].
+    pub(super) fn geometries(&self) -> impl Iterator<Item = &Geometry> + Clone {
+        self.shapes.iter().map(|shape| &shape.geometry)
+    }
+
+    /// Every slot, of whichever shape.
+    pub(super) fn all(&self) -> MemberSet {
+        MemberSet::all(self.count())
+    }
+
+    /// How many that are.
+    pub(super) fn count(&self) -> usize {
+        self.shapes.iter().map(|shape| shape.geometry.members()).max().expect("an array has a shape")
+    }
+
+    /// How many failures every shape survives, whichever members fail.
+    pub(super) fn tolerance(&self) -> usize {
+        tolerance(&self.shapes)
     }
 
     /// What the members have on record, or are to have.
@@ -154,7 +211,7 @@ impl Members {
 
     /// Those that are.
     pub(super) fn present(&self) -> MemberSet {
-        self.geometry.all_members().minus(self.missing())
+        self.all().minus(self.missing())
     }
 
     /// The members that are written and do not have all of their content yet.
@@ -164,30 +221,40 @@ impl Members {
 
     /// Those of them that can't be read in all parity stripes.
     pub(super) fn unready(&self) -> MemberSet {
-        if self.watermark.get().0 < self.geometry.stripes().0 { self.rebuilding() } else { MemberSet::EMPTY }
+        if self.watermark.get().0 < self.geometry(Side::Below).stripes().0 {
+            self.rebuilding()
+        } else {
+            MemberSet::EMPTY
+        }
     }
 
     /// The members that can't be read in the stripes up to `last`.
     pub(super) fn lost(&self, last: StripeId) -> MemberSet {
-        let is_readable = self.detours.borrow().lost.is_none() || last < self.watermark.get();
+        let is_readable = self.rebuilding_detours().lost.is_none() || last < self.watermark.get();
         let record = self.record.borrow();
         if is_readable || planted!(RebuildingRead) { record.missing() } else { record.lost() }
     }
 
-    /// How to do without what is lost in the stripes up to `last`.
-    pub(super) fn detour(&self, last: StripeId) -> Rc<Repair> {
+    /// How to do without what is lost in a shape's stripes up to `last`.
+    pub(super) fn detour(&self, side: Side, last: StripeId) -> Rc<Repair> {
         let is_missing = self.lost(last) == self.missing();
-        let detours = self.detours.borrow();
+        let detours = self.shapes[side as usize].detours.borrow();
         Rc::clone(detours.lost.as_ref().filter(|_| !is_missing).unwrap_or(&detours.missing))
     }
 
-    /// How to do without more members, for one request; none where that can't be.
-    pub(super) fn find_detour(&self, without: MemberSet) -> Option<Rc<Repair>> {
-        let last = &mut self.detours.borrow_mut().last;
+    /// How to do without more members in a shape, for one request; none where that can't be.
+    pub(super) fn find_detour(&self, side: Side, without: MemberSet) -> Option<Rc<Repair>> {
+        let Shape { geometry, detours } = &self.shapes[side as usize];
+        let last = &mut detours.borrow_mut().last;
         if last.as_ref().is_none_or(|last| last.failed() != without) {
-            *last = Some(Rc::new(Repair::new(&self.geometry, without).ok()?));
+            *last = Some(Rc::new(Repair::new(geometry, without).ok()?));
         }
         last.clone()
+    }
+
+    /// Those of the shape in which members are rebuilt: an array that is being reshaped takes nobody in.
+    fn rebuilding_detours(&self) -> RefMut<'_, Detours> {
+        self.shapes[Side::Below as usize].detours.borrow_mut()
     }
 
     /// Members whose reads are overdue: they are written, and read only where that can't be helped.
@@ -202,7 +269,7 @@ impl Members {
 
     /// Nothing is being rebuilt any more.
     pub(super) fn end_rebuild(&self) {
-        self.detours.borrow_mut().lost = None;
+        self.rebuilding_detours().lost = None;
     }
 
     pub(super) fn is_frozen(&self) -> bool {
@@ -242,16 +309,24 @@ impl Members {
         if self.is_read_only() { Err(EngineError::ReadOnly) } else { Ok(()) }
     }
 
+    /// Whether the array has one shape, and is not on its way to another.
+    ///
+    /// # Errors
+    /// [`EngineError::Reshaping`].
+    pub(super) fn check_at_rest(&self) -> Result<(), EngineError> {
+        if self.between.is_some() { Err(EngineError::Reshaping) } else { Ok(()) }
+    }
+
     /// Whether a member can be given up.
     ///
     /// # Errors
     /// [`EngineError::NotThere`]; [`EngineError::Needed`]; as [`Members::check_changes`].
     pub(super) fn check_fail(&self, member: MemberIndex) -> Result<(), EngineError> {
-        if member.index() >= self.geometry.members() || self.missing().contains(member) {
+        if member.index() >= self.count() || self.missing().contains(member) {
             return Err(EngineError::NotThere { member });
         }
-        let lost = self.missing().union(self.unready()).with(member);
-        if self.geometry.tolerance() == 0 || Repair::new(&self.geometry, lost).is_err() {
+        let lost = self.unready().with(member);
+        if self.tolerance() == 0 || !self.can_do_without(lost) {
             return Err(EngineError::Needed { member });
         }
         self.check_changes()
@@ -259,23 +334,25 @@ impl Members {
 
     /// Whether what these members hold, beside those that are missing, can be computed from the others.
     pub(super) fn can_do_without(&self, members: MemberSet) -> bool {
-        Repair::new(&self.geometry, self.missing().union(members)).is_ok()
+        let lost = self.missing().union(members);
+        self.shapes.iter().all(|shape| shape.survives(lost))
     }
 
     /// Whether the array would survive giving these members up, with those that are being rebuilt as they are.
     pub(super) fn survives(&self, without: MemberSet) -> bool {
-        self.without(self.missing().union(without)).is_ok()
+        self.without(self.missing().union(without)).is_some()
     }
 
-    /// How to do without these members, and without those that are being rebuilt, too.
-    fn without(&self, missing: MemberSet) -> Result<(Rc<Repair>, Option<Rc<Repair>>), EngineError> {
+    /// How to do without these members, and without those that are being rebuilt, too, in each shape; none where one
+    /// does not survive that.
+    fn without(&self, missing: MemberSet) -> Option<SmallVec<[Detours; 1]>> {
         let rebuilding = self.unready().minus(missing);
-        let repair = |without| {
-            let repair = Repair::new(&self.geometry, without).map(Rc::new);
-            repair.map_err(|source| EngineError::TooManyMissing { missing, source: source.into() })
+        let of_shape = |Shape { geometry, .. }: &Shape| {
+            let repair = |without| Repair::new(geometry, without).ok().map(Rc::new);
+            let lost = if rebuilding.is_empty() { None } else { Some(repair(missing.union(rebuilding))?) };
+            Some(Detours { missing: repair(missing)?, lost, last: None })
         };
-        let lost = (!rebuilding.is_empty()).then(|| repair(missing.union(rebuilding)));
-        Ok((repair(missing)?, lost.transpose()?))
+        self.shapes.iter().map(of_shape).collect()
     }
 
     /// Takes note of members that missed a write or a flush: the array goes on without them.
@@ -288,21 +365,23 @@ impl Members {
         if failed.is_empty() {
             return Ok(());
         }
-        if self.geometry.tolerance() == 0 {
+        if self.tolerance() == 0 {
             // What they have is nowhere else.
             self.troubled.borrow_mut().note_lost(failed);
             return Err(EngineError::WriteFailed { members: failed });
         }
         match self.without(self.missing().union(failed)) {
-            Ok((missing, lost)) => {
+            Some(without) => {
                 tracing::error!(members = %failed, "members failed; the array continues without them");
-                let mut detours = self.detours.borrow_mut();
-                (detours.missing, detours.lost) = (missing, lost);
+                for (shape, Detours { missing, lost, .. }) in self.shapes.iter().zip(without) {
+                    let mut detours = shape.detours.borrow_mut();
+                    (detours.missing, detours.lost) = (missing, lost);
+                }
                 self.record.borrow_mut().fail(failed);
                 Ok(())
             }
-            Err(_) if planted!(FreezeIgnored) => Ok(()),
-            Err(_) => {
+            None if planted!(FreezeIgnored) => Ok(()),
+            None => {
                 let before = self.record.borrow().lost();
                 tracing::error!(members = %failed, %before, "more members failed than the level survives: the array is \
                     frozen");
@@ -319,9 +398,10 @@ impl Members {
     /// [`EngineError::Frozen`] where the others can't be read without it.
     pub(super) fn take_in(&self, slot: MemberIndex) -> Result<(), EngineError> {
         let lost = self.record.borrow().lost().with(slot);
-        let repair = |without| Repair::new(&self.geometry, without).map(Rc::new).map_err(|_| EngineError::Frozen);
+        let geometry = self.geometry(Side::Below);
+        let repair = |without| Repair::new(geometry, without).map(Rc::new).map_err(|_| EngineError::Frozen);
         let (missing, lost) = (repair(self.missing().without(slot))?, repair(lost)?);
-        *self.detours.borrow_mut() = Detours { missing, lost: Some(lost), last: None };
+        *self.rebuilding_detours() = Detours { missing, lost: Some(lost), last: None };
         self.operations.forget(slot);
         self.troubled.borrow_mut().forget(slot);
         self.note_can_zero(slot);
@@ -376,13 +456,13 @@ impl Members {
     /// The seat of the disk for a member that is to take another one's place; none where the array has as many members
     /// as there can be.
     pub(super) fn seat(&self) -> Option<MemberIndex> {
-        let seat = u8::try_from(self.geometry.members()).expect("members are at most 64");
+        let seat = u8::try_from(self.count()).expect("members are at most 64");
         (seat < 64).then_some(MemberIndex(seat))
     }
 
     /// Whether a place of the disk is the seat.
     pub(super) fn is_seat(&self, member: MemberIndex) -> bool {
-        member.index() >= self.geometry.members()
+        member.index() >= self.count()
     }
 
     /// Members that have no operation for zeroing, as far as is known.
@@ -532,10 +612,29 @@ impl Members {
             self.freeze();
         }
     }
+}
 
-    /// The first and the last parity stripe of a range that is not empty.
-    pub(super) fn stripes_of(&self, at: Lba, len: Sectors) -> (StripeId, StripeId) {
-        let stripe_of = |lba| self.geometry.split(Lba(lba)).0;
-        (stripe_of(at.0), stripe_of(at.0 + len.0 - 1))
+impl Shape {
+    /// A shape of which members are missing. Where fewer are there than its level needs, what can be had if it is only
+    /// read.
+    fn new(geometry: Geometry, record: &Record, is_read_only: bool) -> Result<Self, EngineError> {
+        let without = |missing| match Repair::new(&geometry, missing) {
+            Err(_) if is_read_only => Ok(Rc::new(Repair::partial(&geometry, missing))),
+            repair => {
+                repair.map(Rc::new).map_err(|source| EngineError::TooManyMissing { missing, source: source.into() })
+            }
+        };
+        let missing = without(record.missing())?;
+        let is_whole = record.rebuilding().is_empty();
+        let lost = (!is_whole).then(|| without(record.lost())).transpose()?;
+        Ok(Self { geometry, detours: RefCell::new(Detours { missing, lost, last: None }) })
     }
+
+    fn survives(&self, lost: MemberSet) -> bool {
+        Repair::new(&self.geometry, lost).is_ok()
+    }
+}
+
+fn tolerance(shapes: &[Shape]) -> usize {
+    shapes.iter().map(|shape| shape.geometry.tolerance()).min().expect("an array has a shape")
 }

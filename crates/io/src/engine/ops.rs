@@ -9,4 +9,5 @@ pub(super) mod held;
 pub(super) mod initialise;
 pub(super) mod join;
 pub(super) mod read;
+pub(super) mod reshape;
 pub(super) mod write;

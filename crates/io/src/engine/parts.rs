@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use uraid_layout::plan::Planner;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex};
+use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, Sectors, StripeId};
 
 use super::badblocks::BadLists;
 use super::blank::Blanks;
@@ -18,7 +18,7 @@ use super::intent::Intent;
 use super::leniency::Leniency;
 use super::locks::Locks;
 use super::log::Log;
-use super::members::Members;
+use super::members::{Members, Side};
 use super::memory::{Memory, ZEROES_BYTES};
 use super::operations::Caller;
 use super::record::Record;
@@ -42,23 +42,25 @@ const SCRATCH_BUDGET: Bytes = Bytes(16 << 20);
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Parts {
-    pub(super) members: Members,
+    /// Whose stripes, locks, cache and sweeps these are; the rest is shared by both sides.
+    pub(super) side: Side,
+    pub(super) members: Rc<Members>,
     pub(super) locks: Locks,
-    pub(super) shares: Shares,
-    pub(super) memory: Memory,
+    pub(super) shares: Rc<Shares>,
+    pub(super) memory: Rc<Memory>,
     pub(super) planner: RefCell<Planner>,
     /// A stretch of zeros to write from.
-    pub(super) zeroes: Buf,
-    pub(super) flusher: Flusher,
+    pub(super) zeroes: Rc<Buf>,
+    pub(super) flusher: Rc<Flusher>,
     pub(super) intent: Intent,
-    pub(super) log: Option<Log>,
+    pub(super) log: Option<Rc<Log>>,
     /// What is in the log and not in place, of an array that is only read.
     pub(super) overlay: RefCell<Overlay>,
     pub(super) sums: Option<Sums>,
     pub(super) bad: BadLists,
     pub(super) blanks: Blanks,
     pub(super) writeback: WriteBack,
-    pub(super) replies: Replies,
+    pub(super) replies: Rc<Replies>,
     pub(super) sweeps: Sweeps,
     pub(super) repairs: Repairs,
 }
@@ -68,15 +70,15 @@ pub(super) struct Parts {
 pub(super) struct Repairs {
     /// What members failed to read.
     pub(super) heals: Heals,
-    pub(super) leniency: Leniency,
+    pub(super) leniency: Rc<Leniency>,
     /// It is being changed who is there, or about to be: nothing is begun meanwhile that nobody waits for.
     pub(super) is_held: Cell<bool>,
     /// Something of this has ended, or been written: for those who wait until all has.
-    pub(super) changed: Waiters,
+    pub(super) changed: Rc<Waiters>,
 }
 
 impl Parts {
-    /// The parts of an engine for the members that `record` describes.
+    /// The parts of an engine for the members that `record` describes, of the first of the shapes that the array has.
     ///
     /// # Errors
     /// [`EngineError::TooManyMissing`]; [`EngineError::LogTooSmall`].
@@ -86,37 +88,76 @@ impl Parts {
         record: Record,
         is_read_only: bool,
     ) -> Result<Self, EngineError> {
-        let count = geometry.members();
-        let intent = Intent::of(&geometry, &record);
-        let sums = Sums::new(record.superblocks());
-        let bad = BadLists::new(record.superblocks());
+        let members = Members::new(Rc::clone(tasks), geometry, record, is_read_only)?;
+        let (record, count) = (members.record(), members.count());
         let has_log = record.consistency() == Consistency::Log && !is_read_only;
-        let log = has_log.then(|| Log::new(record.superblocks(), &geometry)).transpose()?;
-        let repairs = Repairs {
-            heals: Heals::default(),
-            leniency: Leniency::new(count),
-            is_held: Cell::new(false),
-            changed: Waiters::default(),
-        };
+        let log = has_log.then(|| Log::new(record.superblocks(), members.geometries())).transpose()?;
         Ok(Self {
-            members: Members::new(Rc::clone(tasks), geometry, record, is_read_only)?,
+            side: Side::Below,
             locks: Locks::new(Rc::clone(tasks), LOCK_BUCKETS),
-            shares: Shares::new(Rc::clone(tasks)),
-            memory: Memory::new(Rc::clone(tasks), SCRATCH_BUDGET),
+            shares: Rc::new(Shares::new(Rc::clone(tasks))),
+            memory: Rc::new(Memory::new(Rc::clone(tasks), SCRATCH_BUDGET)),
             planner: RefCell::new(Planner::new()),
-            zeroes: Buf::zeroed(ZEROES_BYTES),
-            flusher: Flusher::new(Rc::clone(tasks), count),
-            intent,
-            log,
+            zeroes: Rc::new(Buf::zeroed(ZEROES_BYTES)),
+            flusher: Rc::new(Flusher::new(Rc::clone(tasks), count)),
+            intent: Intent::of(members.geometry(Side::Below), &record),
+            log: log.map(Rc::new),
             overlay: RefCell::default(),
-            sums,
-            bad,
+            sums: Sums::new(record.superblocks()),
+            bad: BadLists::new(record.superblocks()),
             blanks: Blanks::default(),
             writeback: WriteBack::new(Rc::clone(tasks)),
-            replies: Replies::new(Rc::clone(tasks)),
+            replies: Rc::new(Replies::new(Rc::clone(tasks))),
             sweeps: Sweeps::new(),
-            repairs,
+            repairs: Repairs {
+                heals: Heals::default(),
+                leniency: Rc::new(Leniency::new(count)),
+                is_held: Cell::new(false),
+                changed: Rc::default(),
+            },
+            members: {
+                drop(record);
+                Rc::new(members)
+            },
         })
+    }
+
+    /// The parts of the other shape that the array has, beside these; none where it has one only.
+    pub(super) fn above(&self) -> Option<Self> {
+        self.members.between()?;
+        let (tasks, record) = (Rc::clone(&self.members.tasks), self.members.record());
+        let geometry = self.members.geometry(Side::Above);
+        Some(Self {
+            side: Side::Above,
+            members: Rc::clone(&self.members),
+            locks: Locks::new(Rc::clone(&tasks), LOCK_BUCKETS),
+            shares: Rc::clone(&self.shares),
+            memory: Rc::clone(&self.memory),
+            planner: RefCell::new(Planner::new()),
+            zeroes: Rc::clone(&self.zeroes),
+            flusher: Rc::clone(&self.flusher),
+            intent: Intent::of(geometry, &record),
+            log: self.log.clone(),
+            overlay: RefCell::default(),
+            sums: None,
+            bad: BadLists::new(record.superblocks()),
+            blanks: Blanks::default(),
+            writeback: WriteBack::new(tasks),
+            replies: Rc::clone(&self.replies),
+            sweeps: Sweeps::new(),
+            repairs: Repairs {
+                heals: Heals::default(),
+                leniency: Rc::clone(&self.repairs.leniency),
+                is_held: Cell::new(false),
+                changed: Rc::clone(&self.repairs.changed),
+            },
+        })
+    }
+
+    /// The first and the last parity stripe of a range that is not empty.
+    pub(super) fn stripes_of(&self, at: Lba, len: Sectors) -> (StripeId, StripeId) {
+        let stripe_of = |lba| self.geometry().split(Lba(lba)).0;
+        (stripe_of(at.0), stripe_of(at.0 + len.0 - 1))
     }
 
     /// Tells whoever submitted an operation how it has ended.
@@ -125,7 +166,7 @@ impl Parts {
         members.note_result(member, result);
         match caller {
             Caller::Task(task) => {
-                if members.operations.call_ended(task, member, result, members.geometry.members()) {
+                if members.operations.call_ended(task, member, result, members.count()) {
                     members.note_written(member);
                 }
             }
@@ -139,7 +180,7 @@ impl Parts {
     }
 
     pub(super) fn geometry(&self) -> &Geometry {
-        &self.members.geometry
+        self.members.geometry(self.side)
     }
 
     pub(super) fn tasks(&self) -> &Tasks {

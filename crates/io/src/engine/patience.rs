@@ -138,7 +138,7 @@ impl Patience {
         }
         let kin = hung.iter().fold(MemberSet::EMPTY, |all, member| all.union(kin(member)));
         let stalled = of(&|op| self.is_stalled(op)).union(kin.minus(missing));
-        if members.geometry.tolerance() == 0 || !members.survives(stalled) {
+        if members.tolerance() == 0 || !members.survives(stalled) {
             return self.note_stuck(hung);
         }
         for member in hung.iter() {
@@ -161,7 +161,7 @@ impl Patience {
     fn read_is_late(&mut self, parts: &Parts, op: &Pending) {
         let members = &parts.members;
         let together = members.operations.slow().union(members.record().lost()).with(op.member);
-        if members.geometry.tolerance() == 0 || !members.can_do_without(together) {
+        if members.tolerance() == 0 || !members.can_do_without(together) {
             return self.note_stuck(MemberSet::EMPTY.with(op.member));
         }
         members.operations.note_late(op.id);

@@ -17,7 +17,7 @@ use crate::buf::{Buf, Lease};
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, Seal};
 use crate::format::superblock::{
-    Blank, Consistency, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
+    Blank, Consistency, Reshape, Revision, SUPERBLOCK_BYTES, ScrubHistory, SlotEntry, SlotState, Superblock, encode,
 };
 
 /// What is on record.
@@ -35,6 +35,8 @@ struct State {
     blank: Option<Blank>,
     /// How often a member has taken another one's place.
     replaced: u32,
+    /// How far the array is on its way to another shape.
+    reshape: Option<Reshape>,
 }
 
 /// A member whose content is being made: see [`SlotState::Rebuilding`].
@@ -111,6 +113,7 @@ impl Record {
             scrub: any.scrub,
             blank: any.blank,
             replaced: 0,
+            reshape: any.reshape,
         };
         let mut wanted = State { missing, ..durable.clone() };
         wanted.rebuilding.retain(|one| !missing.contains(one.member));
@@ -182,6 +185,16 @@ impl Record {
     /// Has it recorded that no region is blank any more.
     pub(super) fn end_blank(&mut self) {
         self.wanted.blank = None;
+    }
+
+    /// How far the array is on its way to another shape, as it is to be on record.
+    pub(super) fn reshape(&self) -> Option<Reshape> {
+        self.wanted.reshape
+    }
+
+    /// Has it recorded how far that is.
+    pub(super) fn advance_reshape(&mut self, reshape: Reshape) {
+        self.wanted.reshape = Some(reshape);
     }
 
     /// How scrubs are, as it is to be on record.
@@ -439,6 +452,7 @@ fn advance(superblock: &mut Superblock, state: &State) {
     superblock.epoch = Epoch(superblock.epoch.0 + u64::from(!planted!(EpochKept)));
     superblock.revision = Revision(superblock.revision.0 + 1);
     (superblock.is_clean, superblock.scrub, superblock.blank) = (state.is_clean, state.scrub, state.blank);
+    superblock.reshape = state.reshape;
     for (slot, record) in (0u8..).map(MemberIndex).zip(&mut superblock.slots) {
         let rebuilding = state.rebuilding.iter().find(|one| one.member == slot);
         let next = match rebuilding {

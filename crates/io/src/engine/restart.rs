@@ -31,12 +31,12 @@ pub(crate) struct Kept {
 
 /// What an array has whose engine has nothing to do.
 pub(super) fn kept(parts: &Parts) -> Kept {
-    let (record, present) = (parts.members.record(), parts.geometry().all_members().minus(parts.members.missing()));
+    let (record, present) = (parts.members.record(), parts.members.present());
     // Those of members that are not there are as they were.
     let own = |(slot, own): (u8, Option<&Superblock>)| own.filter(|_| present.contains(MemberIndex(slot))).cloned();
     let superblocks = (0u8..).zip(record.superblocks()).map(own).collect();
     let list = |member| parts.bad.of(member).map(|list| list.clone()).unwrap_or_default();
-    let bad_blocks = parts.geometry().all_members().iter().map(list).collect();
+    let bad_blocks = parts.members.all().iter().map(list).collect();
     Kept { record: Record::new(superblocks), bad_blocks, blank: parts.blanks.map() }
 }
 

@@ -34,14 +34,17 @@ pub(super) enum Kind {
     Copy,
     /// Making blank regions, by a few of them.
     Initialise,
+    /// Moving content to another shape, by windows; nothing else goes on meanwhile.
+    Reshape,
 }
 
 /// The policy of each, in their order. A part that is compared holds its working memory while it waits for the members.
-const PACES: [Pace; 4] = [
+const PACES: [Pace; 5] = [
     Pace { quiet_ticks: 3, beside_clients: 1, alone: 8, bytes: Bytes(4 << 20), turn: Bytes(8 << 20) },
     Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(2 << 20) },
     Pace { quiet_ticks: 2, beside_clients: 1, alone: 16, bytes: Bytes(u64::MAX), turn: Bytes(2 << 20) },
     Pace { quiet_ticks: 2, beside_clients: 1, alone: 4, bytes: Bytes(256 << 20), turn: Bytes(64 << 20) },
+    Pace { quiet_ticks: 2, beside_clients: 1, alone: 1, bytes: Bytes(u64::MAX), turn: Bytes(64 << 20) },
 ];
 
 /// How a kind of sweep shares the members with the clients.
@@ -92,6 +95,8 @@ pub(super) struct Sweeper {
     quiet: u32,
     /// It goes on when a client wants something again.
     is_closed: bool,
+    /// Something was done that holds clients up, since time has last passed.
+    has_held_up: bool,
 }
 
 impl Sweeps {
@@ -139,6 +144,7 @@ impl Sweeper {
             rate: Rate::default(),
             quiet: 0,
             is_closed: false,
+            has_held_up: false,
         }
     }
 
@@ -222,6 +228,25 @@ impl Sweeper {
         self.quiet = self.quiet.saturating_add(1);
         self.retry = self.retry.saturating_sub(1);
         self.rate.tick();
+        self.has_held_up = false;
+    }
+
+    /// Whether something that holds clients up may be done now, once a tick while they want something.
+    pub(super) fn may_hold_up(&self) -> bool {
+        let is_early = self.is_disturbing() && self.has_held_up;
+        !is_early && self.quantum > 0 && self.retry == 0 && self.rate.allows()
+    }
+
+    /// Notes that it is begun; it costs `cost` of the limit.
+    pub(super) fn hold_up(&mut self, cost: Bytes) {
+        self.has_held_up = true;
+        self.quantum -= 1;
+        self.rate.take(cost);
+    }
+
+    /// Has it tried again later: it could not be done.
+    pub(super) fn put_off(&mut self) {
+        self.retry = RETRY_TICKS;
     }
 
     /// Notes that a client wants something.
@@ -240,7 +265,7 @@ impl Sweeper {
     }
 
     /// Whether clients want something, too.
-    fn is_disturbing(&self) -> bool {
+    pub(super) fn is_disturbing(&self) -> bool {
         self.quiet < self.pace.quiet_ticks
     }
 

@@ -181,7 +181,7 @@ impl<'a> Transfer<'a> {
             | Goal::Scrub { stripe, .. }
             | Goal::Rebuild { stripe, .. }
             | Goal::Copy { stripe, .. } => (stripe, stripe),
-            _ => self.parts.members.stripes_of(self.at, self.len),
+            _ => self.parts.stripes_of(self.at, self.len),
         }
     }
 
@@ -194,7 +194,7 @@ impl<'a> Transfer<'a> {
             _ => (StripeId(0), MemberSet::EMPTY),
         };
         let only = self.only;
-        cells_of(&members.geometry, stripe, of).filter(move |&cell| only.is_none_or(|only| only == cell))
+        cells_of(self.parts.geometry(), stripe, of).filter(move |&cell| only.is_none_or(|only| only == cell))
     }
 
     /// The members that can't be read in the part.
@@ -258,7 +258,7 @@ impl<'a> Transfer<'a> {
         members.check_frozen()?;
         self.consult_cache();
         let last = self.span().1;
-        let (base, cells) = (members.detour(last), self.cells());
+        let (base, cells) = (members.detour(self.parts.side, last), self.cells());
         self.find_detour(&base, members.lost(last), members.slow())?;
         let Self { parts, content, plan, at, len, without, .. } = self;
         let geometry = parts.geometry();
@@ -325,14 +325,14 @@ impl<'a> Transfer<'a> {
     /// where that can be, without those that are `slow`, too. `base` does without those that are lost.
     fn find_detour(&mut self, base: &Repair, lost: MemberSet, slow: MemberSet) -> Result<(), EngineError> {
         (self.detour, self.slow) = (None, slow);
-        let members = &self.parts.members;
+        let (members, side) = (&self.parts.members, self.parts.side);
         let needed = self.unreadable.union(self.shunned).union(lost);
         let wanted = needed.union(slow);
         if wanted != lost {
-            self.detour = members.find_detour(wanted);
+            self.detour = members.find_detour(side, wanted);
         }
         if self.detour.is_none() && needed != lost {
-            self.detour = members.find_detour(needed);
+            self.detour = members.find_detour(side, needed);
         }
         if self.detour.is_none() && (needed != lost || !base.is_total()) {
             if matches!(self.goal, Goal::Scrub { .. }) || self.goal.is_write() && planted!(WriteNeedsAll) {

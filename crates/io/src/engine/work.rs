@@ -9,6 +9,7 @@ use super::background::sweep::Unit;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
+use super::members::Side;
 use super::ops::{close, destage, fail, flush, heal, initialise, join, read, write};
 use super::replies::Ticket;
 use super::transfer::Workspace;
@@ -28,8 +29,8 @@ pub(super) enum Work {
     /// Who is there changes; none: nobody waits for it.
     Change(Option<Ticket>, Box<Change>),
     /// Write out what is dirty of these parity stripes.
-    Destage(Range<u64>),
-    Heal(Piece),
+    Destage(Side, Range<u64>),
+    Heal(Side, Piece),
     Prefetch(Prefetch),
     /// A unit of a sweep.
     Unit(Unit),
@@ -63,20 +64,20 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
     let _under_way = work.counts().then(|| core.begin(work.is_transfer()));
     match work {
         Work::Read(ticket, lba, buf) => read::read(core, space, ticket, lba, buf).await,
-        Work::Write(request) => initialise::write(parts, space, request).await,
-        Work::Flush(ticket) => reply(ticket, flush::flush(parts).await),
+        Work::Write(request) => initialise::write(core, space, request).await,
+        Work::Flush(ticket) => reply(ticket, flush::flush(core).await),
         Work::Close(ticket) => reply(ticket, close::close(core).await),
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
         Work::Change(ticket, change) => {
             // Rare and large: its state is not part of every worker's.
-            let result = Box::pin(join::change(core, *change)).await;
+            let result = Box::pin(join::change(core, space, *change)).await;
             if let Some(ticket) = ticket {
                 reply(ticket, result);
             }
             core.end_change();
         }
-        Work::Destage(stripes) => destage::destage(parts, space, stripes).await,
-        Work::Heal(piece) => heal::heal(parts, space, piece).await,
+        Work::Destage(side, stripes) => destage::destage(core.of(side), space, stripes).await,
+        Work::Heal(side, piece) => heal::heal(core.of(side), space, piece).await,
         Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
         Work::Unit(unit) => core.background.perform(parts, space, unit).await,
         Work::SaveRebuild => core.background.rebuild.save(parts).await,

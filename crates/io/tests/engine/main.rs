@@ -18,6 +18,7 @@ mod record;
 mod recovery;
 mod replace;
 mod reshape;
+mod reshape_served;
 mod scrub;
 mod sectors;
 mod slow;

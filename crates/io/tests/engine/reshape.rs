@@ -33,23 +33,23 @@ fn rounds() -> u64 {
 }
 
 /// Members that lose power after some operations. Each takes effect at once, and is durable after the next flush.
-struct Power {
-    inner: MemDisk,
+pub(crate) struct Power {
+    pub(crate) inner: MemDisk,
     /// By member: what is durable of each sector that may be lost.
     durable: Vec<BTreeMap<usize, Vec<u8>>>,
-    left: usize,
-    done: usize,
+    pub(crate) left: usize,
+    pub(crate) done: usize,
     completions: Vec<Completion>,
 }
 
 impl Power {
-    fn new(members: Members, left: usize) -> Self {
+    pub(crate) fn new(members: Members, left: usize) -> Self {
         let durable = vec![BTreeMap::new(); members.len()];
         Self { inner: MemDisk::new(members, Order::Fifo), durable, left, done: 0, completions: Vec::new() }
     }
 
     /// What is left when the power goes: of what is not durable, any sectors.
-    fn cut(self, random: &mut Random) -> Members {
+    pub(crate) fn cut(self, random: &mut Random) -> Members {
         let Self { inner, durable, .. } = self;
         let one = |(index, durable): (u8, BTreeMap<usize, Vec<u8>>)| {
             let mut bytes = inner.member(MemberIndex(index))?.to_vec();
@@ -115,10 +115,10 @@ impl Disk for &mut Power {
 
 /// A change of shape.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    from: Shape,
+pub(crate) struct Case {
+    pub(crate) from: Shape,
     level: Level,
-    members: u8,
+    pub(crate) members: u8,
     chunk: u64,
     kept: Option<Bytes>,
 }
@@ -131,15 +131,20 @@ impl Case {
 
     /// The members of a full and clean array of the first shape, then blank ones; and the content.
     fn members(&self) -> (Members, Vec<u8>) {
+        // As much as any array with a log has at least, and little enough for several saves.
+        self.members_with_log(Bytes(192 << 10))
+    }
+
+    /// The same with so large an area for each member's log.
+    pub(crate) fn members_with_log(&self, log: Bytes) -> (Members, Vec<u8>) {
         let mut engine = self.from.engine(MemberSet::EMPTY, Order::Fifo);
         let content = noise(self.members.into(), engine.geometry().capacity().0);
         write(&mut engine, 0, &content).expect("written");
         drop(run(&mut engine, Command::Close).expect("closed"));
         let mut members = images(&engine);
         for bytes in members.iter_mut().flatten() {
-            // As much as any array with a log has at least, and little enough for several saves.
             let mut own = superblock(bytes);
-            own.areas.log.size = Bytes(96 << 10);
+            own.areas.log.size = log;
             for position in positions(own.areas.member_size).expect("large enough") {
                 bytes[size(position)..][..4096].copy_from_slice(&encode(&own));
             }
@@ -153,7 +158,7 @@ impl Case {
     }
 }
 
-fn case(from: Shape, level: Level, members: u8) -> Case {
+pub(crate) fn case(from: Shape, level: Level, members: u8) -> Case {
     Case { from: Shape { chunks: 24, ..from }, level, members, chunk: from.chunk, kept: None }
 }
 
@@ -181,7 +186,7 @@ fn says(bytes: &[u8]) -> Option<Superblock> {
     newest(positions.map(|position| decode(&bytes[size(position)..][..4096]))).ok()
 }
 
-fn judged(members: &Members) -> (Vec<Candidate>, Verdict) {
+pub(crate) fn judged(members: &Members) -> (Vec<Candidate>, Verdict) {
     let named = members.iter().enumerate().filter_map(|(slot, bytes)| Some((slot, says(bytes.as_ref()?)?)));
     let candidate = |(slot, superblock)| Candidate { path: PathBuf::from(format!("member{slot}")), superblock };
     let candidates: Vec<Candidate> = named.map(candidate).collect();
@@ -190,7 +195,7 @@ fn judged(members: &Members) -> (Vec<Candidate>, Verdict) {
 }
 
 /// Whether an array at rest has the shape that it had; none where it is not at rest.
-fn is_old(members: &Members, case: &Case) -> Option<bool> {
+pub(crate) fn is_old(members: &Members, case: &Case) -> Option<bool> {
     let (_, verdict) = judged(members);
     // What was given up of it stays so when it goes back.
     let (now, before) = (verdict.geometry.spec(), case.from.spec());
@@ -205,7 +210,10 @@ fn go(power: &mut Power, members: &Members, case: &Case, is_back: bool, degraded
     if verdict.superblock.reshape.is_some() {
         let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
         let refused = check_presence(&verdict, &candidates, options);
-        assert!(matches!(refused, Err(OpenError::Reshaping)), "nothing else opens it: {refused:?}");
+        let has_log = verdict.superblock.consistency == Consistency::Log;
+        let is_bare = verdict.superblock.consistency == Consistency::None && case.level == Level::Raid0;
+        let is_refused = matches!(refused, Err(OpenError::Reshaping));
+        assert!(is_refused || has_log || is_bare, "nothing else opens it: {refused:?}");
         let found = Reshaping::found(power, &verdict, &candidates, is_back, degraded);
         return Some(found.and_then(|reshaping| reshaping.run(is_back, generation, |_| ())).map(ended));
     }
@@ -228,7 +236,7 @@ fn ended<D>(reshaped: Reshaped<D>) -> Reshaped<()> {
     Reshaped { geometry, is_back, paths, losses, disk: () }
 }
 
-fn plan<D: Disk>(
+pub(crate) fn plan<D: Disk>(
     opened: &Assembled<D>,
     members: &Members,
     case: &Case,
@@ -256,7 +264,7 @@ fn reshape(
 }
 
 /// All of an array's content, whoever is missing.
-fn content_of(members: &Members) -> (Geometry, Vec<u8>) {
+pub(crate) fn content_of(members: &Members) -> (Geometry, Vec<u8>) {
     let disk = MemDisk::new(members.clone(), Order::Fifo);
     let opened = assembled(disk, members);
     let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
@@ -272,7 +280,7 @@ fn content_of(members: &Members) -> (Geometry, Vec<u8>) {
 
 /// Asserts that an array at rest has this content, then zeros; that its members agree; and that it survives what its
 /// level does.
-fn assert_holds(members: &Members, content: &[u8], context: &str) -> Geometry {
+pub(crate) fn assert_holds(members: &Members, content: &[u8], context: &str) -> Geometry {
     let present: Members = members.iter().map(|bytes| bytes.clone().filter(|bytes| says(bytes).is_some())).collect();
     let (geometry, found) = content_of(&present);
     let differs = found.iter().zip(content).position(|(a, b)| a != b);

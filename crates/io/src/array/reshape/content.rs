@@ -21,8 +21,9 @@ const PIECE: Bytes = Bytes(1 << 20);
 /// The least that is read where a piece fails: to say where.
 const BLOCK: Bytes = Bytes(4096);
 
-/// The members, lent to an engine.
-struct Lent<'a, D>(&'a mut D);
+/// The members, lent to an engine, or by one.
+#[derive(Debug)]
+pub(super) struct Lent<'a, D>(pub(super) &'a mut D);
 
 impl<D: Disk> Disk for Lent<'_, D> {
     fn submit(&mut self, op: DiskOp) {

@@ -26,6 +26,15 @@ pub enum ReshapeError {
         /// The path.
         path: PathBuf,
     },
+    /// It was being served.
+    #[error(
+        "the array is being reshaped, and was not stopped cleanly: serve it, which goes on with the reshape (or goes back \
+         with `uraid reshape --abort --socket SOCKET`), and stop it first to do that here"
+    )]
+    Served,
+    /// The engine is at work, or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
     /// There is no way to that shape.
     #[error(transparent)]
     Course(#[from] CourseError),

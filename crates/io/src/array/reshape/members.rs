@@ -17,7 +17,7 @@ use crate::array::losses::Loss;
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, DiskError, DiskOp, OpKind};
 use crate::format::Epoch;
-use crate::format::superblock::{Area, Areas, Reshape, Revision, SlotState, Superblock};
+use crate::format::superblock::{Area, Reshape, Revision, SlotState, Superblock};
 
 /// See the module.
 #[derive(Debug)]
@@ -66,6 +66,11 @@ impl<D: Disk> Members<D> {
         MemberSet::all(self.own.len()).minus(self.present())
     }
 
+    /// The disk, and what the members have on record; none for a slot without one.
+    pub(super) fn into_record(self) -> (D, Vec<Option<Superblock>>) {
+        (self.disk, self.own)
+    }
+
     /// The disk, where the members are that are there, by slot, and who failed meanwhile.
     pub(super) fn into_parts(self) -> (D, Vec<Option<PathBuf>>, Vec<Loss>) {
         let paths = self.own.iter().zip(self.paths).map(|(own, path)| own.is_some().then_some(path));
@@ -101,12 +106,12 @@ impl<D: Disk> Members<D> {
     /// As [`Members::perform`].
     pub(super) fn write(
         &mut self,
-        area: impl Fn(&Areas) -> Area,
+        area: impl Fn(&Superblock) -> Area,
         writes: impl IntoIterator<Item = (MemberIndex, Bytes, Lease)>,
     ) -> Result<(), ReshapeError> {
         let op = |(member, at, lease): (MemberIndex, Bytes, Lease)| {
             let own = self.own[member.index()].as_ref()?;
-            let offset = Bytes(area(&own.areas).offset.0 + at.0);
+            let offset = Bytes(area(own).offset.0 + at.0);
             Some(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments: smallvec![lease] })
         };
         let ops: Vec<DiskOp> = writes.into_iter().filter_map(op).collect();

@@ -14,10 +14,10 @@ use crate::disk::Disk;
 use crate::xor::xor_into;
 
 /// What a member gets: from which sector of its data area on.
-struct Part {
-    member: MemberIndex,
-    sector: DiskSector,
-    bytes: Buf,
+pub(crate) struct Part {
+    pub(crate) member: MemberIndex,
+    pub(crate) sector: DiskSector,
+    pub(crate) bytes: Buf,
 }
 
 /// Writes content where `shape` has it, and makes it durable.
@@ -32,13 +32,13 @@ pub(super) fn settle<D: Disk>(
 ) -> Result<(), ReshapeError> {
     let parts = parts(shape, content, bytes.as_ref());
     let write = |part: &Part| (part.member, Sectors(part.sector.0).bytes(), part.bytes.lease_read(0..part.bytes.len()));
-    members.write(|areas| areas.data, parts.iter().map(write))?;
+    members.write(|own| own.areas.data, parts.iter().map(write))?;
     if planted!(ReshapeUnflushed) { Ok(()) } else { members.flush() }
 }
 
 /// What each member gets. A member's rows of consecutive parity stripes are next to each other. What is beyond the
 /// content is zeros.
-fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &[u8]) -> Vec<Part> {
+pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &[u8]) -> Vec<Part> {
     let (chunk, rows) = (shape.chunk(), shape.rows() as u64);
     let stripe_sectors = shape.stripe_sectors().0;
     let stripes = content.start.0 / stripe_sectors..content.end.0.div_ceil(stripe_sectors);

@@ -1,5 +1,5 @@
-//! Content that is safe while it is written over its own places: in the members' areas for logs, which a stopped array
-//! does not use.
+//! Content that is safe while it is written over its own places: in the second half of the members' areas for logs,
+//! which no log uses meanwhile.
 //!
 //! The content is cut into pieces, and each piece is on as many members as can be lost, and one more. Each copy says
 //! whose it is and is checked, so whatever a cut leaves of one is no copy. Nothing of the content changes while the
@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::error::ReshapeError;
 use super::members::Members;
 use crate::array::blocking::perform;
-use crate::buf::Buf;
+use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::format::superblock::Superblock;
 
@@ -81,7 +81,7 @@ fn copies(course: &Course) -> u64 {
 
 /// How much moves at once, where so much of each member's area for the log can be used; none where a window that has to
 /// be saved does not fit.
-pub(super) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
+pub(crate) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
     let unit = course.unit().bytes().0;
     let on_members = |shape: &uraid_layout::Geometry| {
         let stripe = shape.stripe_sectors().0;
@@ -97,8 +97,8 @@ pub(super) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
 }
 
 /// How much of each member's area for the log there is.
-pub(super) fn room<'a>(superblocks: impl Iterator<Item = &'a Superblock>) -> Bytes {
-    superblocks.map(|own| own.areas.log.size).min().unwrap_or_default()
+pub(crate) fn room<'a>(superblocks: impl Iterator<Item = &'a Superblock>) -> Bytes {
+    superblocks.map(|own| own.saves().size).min().unwrap_or_default()
 }
 
 /// Saves content; not durable yet.
@@ -111,14 +111,24 @@ pub(super) fn write<D: Disk>(
     content: &Range<Lba>,
     bytes: &Buf,
 ) -> Result<(), ReshapeError> {
+    let pieces = pieces(course, members.any().generation, content, bytes.as_ref());
+    members.write(Superblock::saves, pieces)
+}
+
+/// What is written to save content: to whom, where in what it has for that, and what.
+pub(crate) fn pieces(
+    course: &Course,
+    generation: Uuid,
+    content: &Range<Lba>,
+    bytes: &[u8],
+) -> Vec<(MemberIndex, Bytes, Lease)> {
     let spread = Spread::new(course, Bytes(bytes.len() as u64));
-    let generation = members.any().generation;
     let mut writes = Vec::new();
     for number in 0..spread.pieces {
-        let piece = encode(&spread, number, generation, content, bytes.as_ref());
+        let piece = encode(&spread, number, generation, content, bytes);
         writes.extend(spread.places(number).map(|(member, at)| (member, at, piece.lease_read(0..piece.len()))));
     }
-    members.write(|areas| areas.log, writes)
+    writes
 }
 
 /// The content that was saved.
@@ -140,7 +150,7 @@ pub(super) fn read<D: Disk>(
         for (member, at) in spread.places(number) {
             let Some(own) = members.own()[member.index()].as_ref() else { continue };
             let mut piece = Buf::zeroed(Bytes(HEADER as u64 + spread.piece));
-            let (offset, size) = (Bytes(own.areas.log.offset.0 + at.0), piece.len());
+            let (offset, size) = (Bytes(own.saves().offset.0 + at.0), piece.len());
             let segments = smallvec![piece.lease_write(0..size)];
             // Who can't give it may have a copy elsewhere.
             let read = [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }];

@@ -193,6 +193,7 @@ impl Scrubber {
             return Err(EngineError::Scrubbing);
         }
         parts.members.check_frozen()?;
+        parts.members.check_at_rest()?;
         if parts.members.is_read_only() && mode != ScrubMode::Check {
             return Err(EngineError::ReadOnly);
         }

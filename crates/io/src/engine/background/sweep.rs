@@ -45,8 +45,9 @@ pub(in crate::engine) trait Sweep {
 
 /// The next unit of a sweep, if there is room for one.
 pub(in crate::engine) fn next_unit(sweep: &dyn Sweep, parts: &Parts) -> Option<Unit> {
-    let (kind, sweeper) = (sweep.kind(), &mut *parts.sweeps.of(sweep.kind()));
-    let may_begin = !sweeper.is_turn_over() && sweeper.has_room(sweep.size(parts));
+    let (kind, size) = (sweep.kind(), sweep.size(parts));
+    let sweeper = &mut *parts.sweeps.of(kind);
+    let may_begin = !sweeper.is_turn_over() && sweeper.has_room(size);
     let number = if may_begin { sweep.next(parts, sweeper) } else { None };
     number.map(|number| Unit { kind, number })
 }

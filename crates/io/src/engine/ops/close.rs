@@ -22,7 +22,9 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
             break;
         }
     }
-    drain(parts, true).await?;
+    for parts in core.sides() {
+        drain(parts, true).await?;
+    }
     loop {
         if let Some(sums) = &parts.sums {
             sums.try_again();

@@ -1,6 +1,7 @@
 //! A flush: everything that was replied to before is written out, then made durable.
 
 use crate::cache::Cache;
+use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
 
@@ -17,9 +18,11 @@ pub(in crate::engine) enum Covers {
 ///
 /// # Errors
 /// [`EngineError::NotDestaged`]; [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
-pub(in crate::engine) async fn flush(parts: &Parts) -> Result<(), EngineError> {
-    drain(parts, false).await?;
-    durable(parts, Covers::Replied).await
+pub(in crate::engine) async fn flush(core: &Core) -> Result<(), EngineError> {
+    for parts in core.sides() {
+        drain(parts, false).await?;
+    }
+    durable(&core.parts, Covers::Replied).await
 }
 
 /// Waits until everything that was replied to is written out; to close the array, until nothing is being written out.
@@ -59,7 +62,7 @@ pub(in crate::engine) async fn durable(parts: &Parts, covers: Covers) -> Result<
         Some(log) if covers == Covers::Replied && parts.counts_logged() => {
             log.wait_answered(members).await;
         }
-        _ => parts.flusher.flush(members, members.geometry.all_members()).await,
+        _ => parts.flusher.flush(members, members.all()).await,
     }
     members.check_frozen()?;
     let failed = parts.flusher.failures();

@@ -8,6 +8,7 @@ use uraid_layout::{Lba, Sectors};
 use super::flush::{Covers, durable};
 use super::write::{self, Request, write_range};
 use crate::engine::blank::Claim;
+use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
 use crate::engine::transfer::{Goal, Workspace};
@@ -25,7 +26,7 @@ pub(in crate::engine) async fn make(
     if !parts.blanks.has_any() || planted!(BlankWritten) {
         return Ok(());
     }
-    let (first, last) = parts.members.stripes_of(range.start, Sectors(range.end.0 - range.start.0));
+    let (first, last) = parts.stripes_of(range.start, Sectors(range.end.0 - range.start.0));
     loop {
         parts.members.check_frozen()?;
         match parts.blanks.claim(first.0..last.0 + 1, parts.tasks()) {
@@ -49,15 +50,15 @@ pub(in crate::engine) async fn make(
 }
 
 /// A client's write: what of it is blank is made first.
-pub(in crate::engine) async fn write(parts: &Parts, space: &mut Workspace, request: Request) {
+pub(in crate::engine) async fn write(core: &Core, space: &mut Workspace, request: Request) {
     let made = match request.goal {
-        Goal::Write => make(parts, space, request.range.clone()).await,
+        Goal::Write => make(&core.parts, space, request.range.clone()).await,
         // Zeros are there already.
         _ => Ok(()),
     };
     match made {
-        Ok(()) => write::write(parts, space, request).await,
-        Err(error) => parts.replies.give(request.ticket, Err(error)),
+        Ok(()) => write::write(core, space, request).await,
+        Err(error) => core.parts.replies.give(request.ticket, Err(error)),
     }
 }
 

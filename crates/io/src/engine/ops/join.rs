@@ -12,29 +12,34 @@
 
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
+use super::reshape;
 use crate::buf::Buf;
 use crate::engine::change::{Change, Joining};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::members::Twin;
 use crate::engine::record::Record;
+use crate::engine::transfer::Workspace;
 use crate::format::Epoch;
 use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
 
-/// Changes who is there; a change that became impossible meanwhile is given up.
+/// Changes who is there, or where content is; a change that became impossible meanwhile is given up.
 ///
 /// # Errors
 /// [`EngineError::JoinFailed`]; [`EngineError::Lingering`]; [`EngineError::Frozen`].
-pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(), EngineError> {
+pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change: Change) -> Result<(), EngineError> {
     let members = &core.parts.members;
-    let slot = change.slot();
     calm(core).await?;
-    match change {
+    let slot = match change {
         Change::Join(joining) => {
             core.parts.bad.replace(&joining.superblock, joining.bad_blocks.clone());
             take_in(core, &joining)?;
+            joining.superblock.slot
         }
-        Change::Promote(joining) => promote(core, &joining).await?,
+        Change::Promote(joining) => {
+            promote(core, &joining).await?;
+            joining.superblock.slot
+        }
         Change::Replace(joining) => {
             core.background.copies.begin(&core.parts, joining);
             return Ok(());
@@ -43,8 +48,13 @@ pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(),
             if !switch(core, slot).await? {
                 return Ok(());
             }
+            slot
         }
-    }
+        Change::Move => {
+            reshape::advance(core, space).await;
+            return Ok(());
+        }
+    };
     members.check_frozen()?;
     if !planted!(JoinUnrecorded) {
         members.settled().await?;
@@ -53,7 +63,7 @@ pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(),
 }
 
 /// Waits until nothing is under way, and has everything flushed.
-async fn calm(core: &Core) -> Result<(), EngineError> {
+pub(super) async fn calm(core: &Core) -> Result<(), EngineError> {
     let (parts, members) = (&core.parts, &core.parts.members);
     loop {
         if core.has_transfers() && !planted!(BarrierSkipped) {
@@ -61,7 +71,7 @@ async fn calm(core: &Core) -> Result<(), EngineError> {
         } else if core.is_busy() {
             parts.wait_repairs().await;
         } else {
-            parts.flusher.flush(members, members.geometry.all_members()).await;
+            parts.flusher.flush(members, members.all()).await;
             if is_calm(core).await? {
                 return Ok(());
             }
@@ -114,9 +124,10 @@ fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
 
 /// What rests on who is in a slot.
 fn renew_member(core: &Core, slot: MemberIndex) {
-    let (parts, record) = (&core.parts, core.parts.members.record());
+    let (parts, members) = (&core.parts, &core.parts.members);
+    let record = members.record();
     if let Some(log) = &parts.log {
-        let restarted = log.restart(record.superblocks(), parts.geometry());
+        let restarted = log.restart(record.superblocks(), members.geometries());
         restarted.expect("every log has room: that was checked when it was asked for");
         let _ = parts.writeback.with(|cache| cache.limit_runs(log.stripes_max()));
     }

@@ -4,25 +4,39 @@
 //! takes the stripes' locks and is carried out under them as it is: what it reads is looked at again only if who is
 //! there has changed meanwhile.
 
+use std::ops::Range;
+
 use uraid_layout::{Lba, Sectors};
 
 use super::write::part_len;
 use crate::buf::Buf;
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
+use crate::engine::parts::Parts;
 use crate::engine::replies::{Outcome, Ticket};
 use crate::engine::transfer::reading::{Attempt, attempt};
 use crate::engine::transfer::{Goal, Transfer, Workspace};
 
 /// Fills a buffer from `start` on, and replies.
 pub(in crate::engine) async fn read(core: &Core, space: &mut Workspace, ticket: Ticket, start: Lba, buf: Buf) {
-    let outcome = fill(core, space, start, buf).await;
+    let end = Lba(start.0 + buf.len() as u64 / 512);
+    let mut outcome = Ok(Some(buf));
+    for (parts, range) in core.split(start..end) {
+        let Ok(Some(buf)) = outcome else { break };
+        outcome = fill(core, parts, space, range, (start, buf)).await;
+    }
     core.parts.replies.give(ticket, outcome);
 }
 
-async fn fill(core: &Core, space: &mut Workspace, start: Lba, buf: Buf) -> Outcome {
-    let parts = &core.parts;
-    let (mut at, end) = (start.0, start.0 + buf.len() as u64 / 512);
+/// Fills a range of what the buffer has from `start` on.
+pub(in crate::engine) async fn fill(
+    core: &Core,
+    parts: &Parts,
+    space: &mut Workspace,
+    range: Range<Lba>,
+    (start, buf): (Lba, Buf),
+) -> Outcome {
+    let (mut at, end) = (range.start.0, range.end.0);
     let mut transfer = Transfer::new(parts, space, Goal::Read, Some(buf));
     while at < end {
         let (is_blank, run_end) = parts.blanks.run(parts.geometry(), Lba(at), Lba(end));

@@ -9,6 +9,7 @@ use uraid_layout::{Lba, Sectors};
 use super::flush;
 use super::held::{self, Held};
 use crate::buf::Buf;
+use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
 use crate::engine::replies::{Answerable, Ticket};
@@ -37,29 +38,46 @@ impl Request {
 }
 
 /// Writes, and replies: as soon as the log has all of it, or when it is in place.
-pub(in crate::engine) async fn write(parts: &Parts, space: &mut Workspace, request: Request) {
+pub(in crate::engine) async fn write(core: &Core, space: &mut Workspace, request: Request) {
     let (ticket, lba) = (request.ticket, request.start);
     let mut answerable = None;
-    let result = write_parts(parts, space, request, &mut answerable).await;
+    let result = write_all(core, space, request, &mut answerable).await;
     match result {
         Err(error) if answerable.as_ref().is_some_and(Answerable::is_answered) => {
             tracing::error!(%lba, %error, "logged content could not be written in place");
         }
         Ok(()) if answerable.as_ref().is_some_and(Answerable::is_answered) => {}
-        result => parts.replies.give(ticket, result.map(|()| None)),
+        result => core.parts.replies.give(ticket, result.map(|()| None)),
     }
 }
 
-async fn write_parts<'a>(
-    parts: &'a Parts,
-    space: &'a mut Workspace,
-    request: Request,
+async fn write_all<'a>(
+    core: &'a Core,
+    space: &mut Workspace,
+    mut request: Request,
     answerable: &mut Option<Answerable<'a>>,
 ) -> Result<(), EngineError> {
-    let Request { ticket, goal, start, range, buf, fua } = request;
-    let waits_for_flush = fua && !planted!(FuaAsPlain);
-    let size = Sectors(range.end.0 - start.0).bytes();
-    let mut transfer = Transfer::new(parts, space, goal, buf);
+    request.fua &= !planted!(FuaAsPlain);
+    for (parts, range) in core.split(request.range.clone()) {
+        write_parts(parts, space, &mut request, range, answerable).await?;
+    }
+    if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
+        flush::durable(&core.parts, flush::Covers::Replied).await?;
+    }
+    Ok(())
+}
+
+/// Writes a range of a request, whose memory comes back for the rest.
+async fn write_parts<'a>(
+    parts: &'a Parts,
+    space: &mut Workspace,
+    request: &mut Request,
+    range: Range<Lba>,
+    answerable: &mut Option<Answerable<'a>>,
+) -> Result<(), EngineError> {
+    let Request { ticket, goal, start, fua, range: ref whole, ref mut buf } = *request;
+    let size = Sectors(whole.end.0 - start.0).bytes();
+    let mut transfer = Transfer::new(parts, space, goal, buf.take());
     let mut at = range.start;
     while at < range.end {
         let (is_blank, end) = parts.blanks.run(parts.geometry(), at, range.end);
@@ -70,17 +88,15 @@ async fn write_parts<'a>(
         }
         write_run(&mut transfer, start, at..end, |transfer| {
             // A command is answered when the log has the last of it.
-            let is_last = transfer.at.0 + transfer.len.0 == range.end.0;
+            let is_last = transfer.at.0 + transfer.len.0 == whole.end.0;
             if is_last && parts.counts_logged() {
-                *answerable = Some(parts.replies.promise(ticket, size, waits_for_flush));
+                *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
         })
         .await?;
         at = end;
     }
-    if waits_for_flush && !answerable.as_ref().is_some_and(Answerable::is_answered) {
-        flush::durable(parts, flush::Covers::Replied).await?;
-    }
+    *buf = transfer.content.request.take();
     Ok(())
 }
 

@@ -3,10 +3,11 @@
 use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
-use super::areas::{Areas, positions};
+use super::areas::{Area, Areas, positions};
 use super::reshape::Reshape;
 use super::scrub::{ScrubHistory, ScrubRun};
 use super::settings::{Allocation, Consistency, Integrity, NAME_BYTES_MAX, SECTOR_SIZES};
+use crate::format::BLOCK;
 use crate::format::bitmap::{Regions, Seal};
 use crate::format::units::{Epoch, UnixSeconds};
 
@@ -247,6 +248,20 @@ impl Superblock {
         Some((Seal { array: self.array, since }, regions))
     }
 
+    /// Where the log's ring is: in all of its area, or in the first half while the array is being reshaped.
+    #[must_use]
+    pub fn ring(&self) -> Area {
+        let Area { offset, size } = self.areas.log;
+        if self.reshape.is_none() { self.areas.log } else { Area { offset, size: half(size) } }
+    }
+
+    /// Where an array that is being reshaped saves content: the rest of that area.
+    #[must_use]
+    pub fn saves(&self) -> Area {
+        let (Area { offset, size }, ring) = (self.areas.log, half(self.areas.log.size));
+        Area { offset: Bytes(offset.0 + ring.0), size: Bytes(size.0 - ring.0) }
+    }
+
     /// How many slots the array has: those of both shapes while it is being reshaped.
     #[must_use]
     pub fn slot_count(&self) -> u8 {
@@ -289,7 +304,7 @@ impl Superblock {
             has_room && blank.since <= self.epoch && self.initialising.is_none()
         };
         require(self.blank.is_none_or(is_mapped), "blank regions")?;
-        let is_at_rest = self.is_clean && self.blank.is_none() && self.initialising.is_none();
+        let is_at_rest = self.blank.is_none() && self.initialising.is_none();
         let is_plain = self.integrity == Integrity::None && self.scrub.run.is_none();
         require(self.reshape.is_none() || is_at_rest && is_plain, "state of an array that is being reshaped")?;
         require(self.revision.0 <= COUNT_MAX, "revision")?;
@@ -310,4 +325,10 @@ impl Superblock {
         uuids.sort_unstable();
         require(!uuids[0].is_nil() && uuids.windows(2).all(|pair| pair[0] != pair[1]), "slot table's UUIDs")
     }
+}
+
+/// Half of an area, in whole blocks.
+fn half(size: Bytes) -> Bytes {
+    let block = BLOCK.bytes().0;
+    Bytes(size.0 / 2 / block * block)
 }

@@ -1,0 +1,50 @@
+//! The way from one shape to another, of an array that is being reshaped while it is served.
+//!
+//! What is below the mark is in one shape, what is not is in the other: see [`Course`]. Each has stripes, locks and a
+//! cache of its own ([`Parts`](super::parts::Parts)), and an address is in one of them. The mark moves while nothing
+//! else is under way ([`ops::reshape`](super::ops::reshape)), so no operation sees it move.
+
+use std::cell::Cell;
+
+use uraid_layout::Lba;
+use uraid_layout::reshape::{Course, Heading};
+
+use super::members::Side;
+use crate::format::superblock::Superblock;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Between {
+    pub(super) course: Course,
+    /// The mark that is on record.
+    pub(super) mark: Cell<Lba>,
+    /// It is to go back.
+    pub(super) is_back: Cell<bool>,
+    /// Where content is that could not be moved when that was tried last.
+    pub(super) stuck: Cell<Option<Lba>>,
+}
+
+impl Between {
+    /// The way on which a superblock says that its array is.
+    pub(super) fn of(own: &Superblock) -> Option<Self> {
+        let reshape = own.reshape?;
+        let course = reshape.course(own.spec).expect("a superblock is sound");
+        let (mark, is_back) = (Cell::new(reshape.mark), Cell::new(reshape.is_back));
+        Some(Self { course, mark, is_back, stuck: Cell::new(None) })
+    }
+
+    /// Which shape has an address.
+    pub(super) fn side(&self, lba: Lba) -> Side {
+        if lba < self.mark.get() { Side::Below } else { Side::Above }
+    }
+
+    /// Where the mark moves.
+    pub(super) fn heading(&self) -> Heading {
+        self.course.heading(self.is_back.get())
+    }
+
+    /// Whether all content is where it is to be.
+    pub(super) fn is_over(&self) -> bool {
+        self.mark.get() == self.course.end(self.heading())
+    }
+}

@@ -1,0 +1,178 @@
+//! Moving a window of an array that is being reshaped, while nothing else is under way.
+//!
+//! What is in memory of it is written out first, and the log durably says that nothing is to be done again: what a
+//! record has is of places that the window may be about to take. Then the window is read, written to its new places,
+//! made durable, and the mark goes on record. A window whose new places are some of its old ones is saved first, which
+//! goes on record, too: see [`array::reshape`](crate::array::reshape).
+
+use std::ops::Range;
+
+use uraid_layout::reshape::{Heading, Window};
+use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
+
+use super::destage::destage;
+use super::join::calm;
+use super::read::fill;
+use crate::array::reshape::{moving, saved};
+use crate::buf::{Buf, Lease};
+use crate::engine::background::reshape::pace;
+use crate::engine::between::Between;
+use crate::engine::core::Core;
+use crate::engine::error::EngineError;
+use crate::engine::members::{Members, Side};
+use crate::engine::parts::Parts;
+use crate::engine::sweeper::Kind;
+use crate::engine::transfer::Workspace;
+use crate::format::superblock::Reshape;
+
+/// Moves what is next, if anything is. What can't be moved is tried again later.
+pub(in crate::engine) async fn advance(core: &Core, space: &mut Workspace) {
+    let parts = &core.parts;
+    let Some(between) = parts.members.between() else { return };
+    let before = between.stuck.get();
+    match turn_and_move(core, space, between).await {
+        Ok(()) => between.stuck.set(None),
+        Err(error) => {
+            between.stuck.set(Some(between.mark.get()));
+            parts.sweeps.of(Kind::Reshape).put_off();
+            if before != between.stuck.get() && !parts.members.is_frozen() {
+                tracing::error!(mark = %between.mark.get(), %error, "content can't be moved to the array's other shape");
+            }
+        }
+    }
+}
+
+async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) -> Result<(), EngineError> {
+    let (parts, members) = (&core.parts, &core.parts.members);
+    let reshape = members.record().reshape().expect("an array that is between two shapes says so");
+    let is_back = between.is_back.get();
+    if reshape.is_back != is_back {
+        put_on_record(members, Reshape { is_back, ..reshape }).await?;
+    }
+    let (mark, heading) = (between.mark.get(), between.heading());
+    let Some(window) = between.course.next(mark, heading, pace(parts, between)) else { return Ok(()) };
+    let (source, target) = match heading {
+        Heading::Up => (core.of(Side::Above), core.of(Side::Below)),
+        Heading::Down => (core.of(Side::Below), core.of(Side::Above)),
+    };
+    write_out(source, space, &window.content).await?;
+    calm(core).await?;
+    if let Some(log) = &parts.log {
+        log.retire(members, &parts.flusher, &parts.zeroes).await?;
+    }
+    let len = Sectors(window.content.end.0 - window.content.start.0).bytes();
+    let from = window.content.start;
+    let content = fill(core, source, space, window.content.clone(), (from, Buf::zeroed(len))).await?;
+    let content = content.expect("a read's memory comes back");
+    let next = if from == mark { window.content.end } else { from };
+    let moved = Reshape { is_back, mark: next, saved: Sectors(0), ..reshape };
+    let result = settle(target, between, &window, &content, moved).await;
+    if result.is_err() && window.is_saved {
+        // Its old places may have been written over: whoever starts the array again has it from where it was saved.
+        members.freeze();
+    }
+    result?;
+    between.mark.set(next);
+    forget(source, &window.content);
+    forget(target, &window.content);
+    Ok(())
+}
+
+/// Writes a window to its new places, and has that on record.
+async fn settle(
+    target: &Parts,
+    between: &Between,
+    window: &Window,
+    content: &Buf,
+    moved: Reshape,
+) -> Result<(), EngineError> {
+    let members = &target.members;
+    if window.is_saved && !planted!(ReshapeUnsaved) {
+        let generation = members.record().any().generation;
+        let pieces = saved::pieces(&between.course, generation, &window.content, content.as_ref());
+        let place = |member: MemberIndex, at: Bytes| {
+            let record = members.record();
+            let own = record.superblocks().nth(member.index()).flatten()?;
+            Some(Bytes(own.saves().offset.0 + at.0))
+        };
+        let write = |(member, at, lease)| Some((member, place(member, at)?, lease));
+        write_all(target, pieces.into_iter().filter_map(write).collect(), !planted!(ReshapeSavedUnflushed)).await?;
+        let (mark, saved) = (between.mark.get(), Sectors(window.content.end.0 - window.content.start.0));
+        put_on_record(members, Reshape { mark, saved, ..moved }).await?;
+    }
+    if planted!(ReshapeMarkEarly) {
+        put_on_record(members, moved).await?;
+    }
+    let parts = moving::parts(target.geometry(), &window.content, content.as_ref());
+    let present = members.present();
+    let parts = parts.iter().filter(|part| present.contains(part.member));
+    let write = |part: &moving::Part| {
+        (part.member, members.offset(part.member, part.sector), part.bytes.lease_read(0..part.bytes.len()))
+    };
+    write_all(target, parts.map(write).collect(), !planted!(ReshapeUnflushed)).await?;
+    put_on_record(members, moved).await
+}
+
+/// Writes to members that are there, durably; who fails that is done without.
+///
+/// # Errors
+/// [`EngineError::WriteFailed`] where it can't be; [`EngineError::Frozen`].
+async fn write_all(
+    parts: &Parts,
+    writes: Vec<(MemberIndex, Bytes, Lease)>,
+    is_durable: bool,
+) -> Result<(), EngineError> {
+    let members = &parts.members;
+    let present = members.present();
+    let writes = writes.into_iter().filter(|(member, ..)| present.contains(*member));
+    members.fail(members.operations.write_all(writes).await.failed)?;
+    if is_durable {
+        members.fail(members.operations.flush_all(members.present()).await.failed)?;
+    }
+    Ok(())
+}
+
+/// Has it on record how far the reshape is.
+async fn put_on_record(members: &Members, reshape: Reshape) -> Result<(), EngineError> {
+    members.change_record(|record| record.advance_reshape(reshape));
+    members.settled().await
+}
+
+/// Writes out what is dirty of a window.
+///
+/// # Errors
+/// [`EngineError::NotDestaged`] where that can't be.
+async fn write_out(source: &Parts, space: &mut Workspace, content: &Range<Lba>) -> Result<(), EngineError> {
+    let stripes = stripes(source, content);
+    let most = source.log.as_ref().map_or(u64::MAX, |log| log.stripes_max());
+    let is_dirty = |stripes: Range<u64>| source.writeback.cache().is_some_and(|cache| cache.is_dirty_within(stripes));
+    let mut at = stripes.start;
+    while at < stripes.end {
+        let run = at..stripes.end.min(at.saturating_add(most));
+        at = run.end;
+        if is_dirty(run.clone()) {
+            destage(source, space, run).await;
+        }
+    }
+    if is_dirty(stripes) && !planted!(ReshapeDirtyLeft) {
+        let unwritten = source.writeback.cache().and_then(|cache| cache.unwritten());
+        return Err(unwritten
+            .map_or(EngineError::Busy, |unwritten| EngineError::NotDestaged { unwritten: Box::new(unwritten) }));
+    }
+    source.members.check_frozen()
+}
+
+/// Forgets what is in memory of a window in one of its shapes.
+fn forget(parts: &Parts, content: &Range<Lba>) {
+    if planted!(ReshapeCacheKept) {
+        return;
+    }
+    for stripe in stripes(parts, content) {
+        let _ = parts.writeback.with(|cache| cache.forget_clean(uraid_layout::StripeId(stripe)));
+    }
+}
+
+fn stripes(parts: &Parts, content: &Range<Lba>) -> Range<u64> {
+    let (first, last) = parts.stripes_of(content.start, Sectors(content.end.0 - content.start.0));
+    first.0..last.0 + 1
+}

@@ -1,0 +1,323 @@
+//! Arrays that get another shape while clients use them: what clients wrote is there after any cut, on both sides of the
+//! mark and across it, also when it turns round or a member fails.
+
+use rustix::io::Errno;
+use uraid_io::array::{Assembled, OpenError, OpenOptions, begin_reshape, check_presence, finish_served, recover};
+use uraid_io::buf::{Buf, Pool};
+use uraid_io::disk::{Fault, OpName};
+use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply, ScrubMode};
+use uraid_io::format::superblock::Consistency;
+use uraid_io::member::Access;
+use uraid_layout::{Bytes, Lba, Level, MemberIndex, Placement, Rotation, Sectors, StripeId};
+use uuid::Uuid;
+
+use crate::recovery::{Members, assembled};
+use crate::reshape::{Case, Power, assert_holds, case, content_of, is_old, judged, plan};
+use crate::support::model::content;
+use crate::support::{RAID5, Random, SECTOR, Shape, rm2, size, small};
+
+type Served<'a> = Engine<&'a mut Power, u64>;
+
+/// How often each change of shape is cut off; more with `URAID_RESHAPE_ROUNDS`.
+fn rounds() -> u64 {
+    std::env::var("URAID_RESHAPE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(12)
+}
+
+/// What sectors may hold: each has numbers of writes; what was there before is of write 0.
+struct Model {
+    before: Vec<u8>,
+    /// What may be there after a cut, the newest last.
+    sectors: Vec<Vec<u64>>,
+    next: u64,
+}
+
+impl Model {
+    fn new(before: Vec<u8>) -> Self {
+        let sectors = vec![vec![0]; before.len() / SECTOR];
+        Self { before, sectors, next: 1 }
+    }
+
+    fn bytes(&self, number: u64, lba: usize) -> [u8; SECTOR] {
+        match number {
+            0 => self.before[lba * SECTOR..][..SECTOR].try_into().expect("a sector"),
+            number if number.is_multiple_of(5) => [0; SECTOR],
+            number => content(number, lba),
+        }
+    }
+
+    /// Everything that was replied to is durable.
+    fn flushed(&mut self, sectors: std::ops::Range<usize>) {
+        self.sectors[sectors].iter_mut().for_each(|sector| drop(sector.drain(..sector.len() - 1)));
+    }
+
+    /// Asserts that sectors hold what was written last, or after a cut what may be left, which is then known.
+    fn assert(&mut self, lba: usize, bytes: &[u8], is_cut: bool, context: &str) {
+        for (lba, found) in (lba..).zip(bytes.chunks_exact(SECTOR)) {
+            let may_be = &self.sectors[lba][if is_cut { 0 } else { self.sectors[lba].len() - 1 }..];
+            let shown = may_be.iter().rev().find(|&&number| found == self.bytes(number, lba)).copied();
+            assert!(shown.is_some(), "{context}: sector {lba} holds none of {may_be:?}");
+            if is_cut {
+                self.sectors[lba] = shown.into_iter().collect();
+            }
+        }
+    }
+
+    fn content(&self) -> Vec<u8> {
+        (0..).zip(&self.sectors).flat_map(|(lba, sector)| self.bytes(sector[sector.len() - 1], lba)).collect()
+    }
+}
+
+fn cases() -> Vec<Case> {
+    let logged = |shape: Shape| Shape { consistency: Consistency::Log, ..shape };
+    let right = Level::Raid5 { rotation: Rotation::RightAsymmetric };
+    let adjacent = |height| rm2(height, Placement::Adjacent);
+    vec![
+        case(logged(small(RAID5, 3)), RAID5, 4),
+        case(logged(small(RAID5, 5)), RAID5, 4),
+        case(logged(small(RAID5, 3)), adjacent(3), 7),
+        case(logged(small(adjacent(3), 7)), RAID5, 4),
+        case(logged(small(RAID5, 4)), right, 4),
+        case(logged(small(Level::Raid1, 2)), RAID5, 3),
+        case(small(Level::Raid0, 3), Level::Raid0, 4),
+    ]
+}
+
+/// The members of an array whose reshape is on record and has moved nothing; and the content.
+fn begun(case: &Case) -> (Members, Vec<u8>) {
+    let (members, content) = case.members_with_log(Bytes(256 << 10));
+    let mut power = Power::new(members.clone(), usize::MAX);
+    let old: Members = members[..usize::from(case.from.members)].to_vec();
+    let opened = assembled(&mut power, &old);
+    let plan = plan(&opened, &members, case).expect("a plan");
+    drop(begin_reshape(opened, plan, Uuid::from_u128(9), Ok).expect("begun"));
+    (power.cut(&mut Random(0)), content)
+}
+
+/// Opens an array as a server does; none where the power went meanwhile.
+fn open<'a>(power: &'a mut Power, members: &Members, mode: CacheMode, generation: u128) -> Option<(Served<'a>, Pool)> {
+    let (candidates, verdict) = judged(members);
+    let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: false };
+    check_presence(&verdict, &candidates, options).expect("it can be served");
+    let generation = Uuid::from_u128(generation);
+    let opened = Assembled::new(power, &verdict, &candidates, Access::ReadWrite, generation).ok()?;
+    let opened = if opened.needs_recovery() { recover(opened, |_| ()).ok()? } else { opened };
+    let pool = Pool::new(Bytes(4 << 20));
+    let engine = opened.into_engine().expect("an engine");
+    Some((engine.with_cache(mode, pool.clone(), Bytes(64 << 10)), pool))
+}
+
+/// A life of the array.
+struct Life<'a> {
+    engine: Served<'a>,
+    pool: Pool,
+    mode: CacheMode,
+    model: &'a mut Model,
+    context: &'a str,
+}
+
+impl Life<'_> {
+    /// Carries commands out that are all there at once; none where the power went meanwhile.
+    fn run(&mut self, commands: Vec<Command>) -> Option<Vec<Result<Option<Buf>, EngineError>>> {
+        let count = commands.len();
+        for (token, command) in (0..).zip(commands) {
+            self.engine.submit(token, command);
+        }
+        let mut replies: Vec<Reply<u64>> = Vec::new();
+        for _ in 0..10_000 {
+            self.engine.turn(&mut replies).expect("memory does not break");
+            if self.engine.disk().left == 0 {
+                return None;
+            }
+            if replies.len() == count {
+                replies.sort_by_key(|reply| reply.token);
+                return Some(replies.into_iter().map(|reply| reply.result).collect());
+            }
+            self.engine.tick();
+        }
+        panic!("{}: commands hang", self.context);
+    }
+
+    fn run_one(&mut self, command: Command) -> Option<Option<Buf>> {
+        let result = self.run(vec![command])?.remove(0);
+        Some(result.unwrap_or_else(|error| panic!("{}: {error}", self.context)))
+    }
+
+    fn read_all(&mut self, is_cut: bool) -> Option<()> {
+        let len = self.model.sectors.len() as u64;
+        let found = self.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(Sectors(len).bytes()) })?;
+        self.model.assert(0, found.expect("its memory").as_ref(), is_cut, self.context);
+        Some(())
+    }
+
+    /// Some commands of clients at once, none of which is about what another one is.
+    fn step(&mut self, random: &mut Random) -> Option<()> {
+        let total = self.model.sectors.len() as u64;
+        let (mut commands, mut meant) = (Vec::new(), Vec::new());
+        let mut at = random.below(total);
+        for _ in 0..=random.below(6) {
+            let len = (1 + random.below(60)).min(total - at);
+            if len == 0 {
+                break;
+            }
+            let (lba, first) = (Lba(at), size(Bytes(at)));
+            let sectors = first..first + size(Bytes(len));
+            at = (at + len + random.below(30)).min(total);
+            let (number, fua) = (self.model.next, random.below(6) == 0);
+            if random.below(3) == 0 {
+                let buf = self.pool.try_alloc(Sectors(len).bytes()).expect("memory");
+                commands.push(Command::Read { lba, buf });
+                meant.push((sectors, false));
+                continue;
+            }
+            self.model.next += 1;
+            sectors.clone().for_each(|lba| self.model.sectors[lba].push(number));
+            if number.is_multiple_of(5) {
+                commands.push(Command::WriteZeroes { lba, len: Sectors(len), fua, may_punch: true });
+            } else {
+                let mut buf = self.pool.try_alloc(Sectors(len).bytes()).expect("memory");
+                let bytes: Vec<u8> = sectors.clone().flat_map(|lba| content(number, lba)).collect();
+                buf.as_mut().copy_from_slice(&bytes);
+                commands.push(Command::Write { lba, buf, fua });
+            }
+            meant.push((sectors, fua));
+        }
+        for (result, (sectors, fua)) in self.run(commands)?.into_iter().zip(meant) {
+            match result.unwrap_or_else(|error| panic!("{}: {error}", self.context)) {
+                Some(buf) => self.model.assert(sectors.start, buf.as_ref(), false, self.context),
+                None if fua => self.model.flushed(sectors),
+                None => {}
+            }
+        }
+        if random.below(5) == 0 {
+            self.run_one(Command::Flush)?;
+            self.model.flushed(0..self.model.sectors.len());
+        }
+        for _ in 0..random.below(3) {
+            self.engine.tick();
+            self.engine.turn(&mut Vec::new()).expect("memory does not break");
+        }
+        Some(())
+    }
+
+    fn close(&mut self) -> Option<()> {
+        self.run_one(Command::Close)?;
+        self.model.flushed(0..self.model.sectors.len());
+        Some(())
+    }
+
+    /// Ends a reshape whose content is all where it is to be; none where the power went meanwhile.
+    fn finish(&mut self) -> Option<()> {
+        if self.engine.reshaping().is_some_and(|reshaping| reshaping.done == reshaping.total) {
+            self.close()?;
+            let ended = finish_served(&mut self.engine, Uuid::from_u128(5));
+            if self.engine.disk().left == 0 {
+                return None;
+            }
+            ended.unwrap_or_else(|error| panic!("{}: {error}", self.context));
+            self.engine.install_cache(self.mode, self.pool.clone(), Bytes(64 << 10));
+        }
+        Some(())
+    }
+
+    /// Serves the array until the reshape is over and a while longer, then closes it; none where the power went.
+    fn live(&mut self, random: &mut Random, may_turn: bool) -> Option<()> {
+        self.read_all(true)?;
+        let mut after = 0;
+        while after < 10 {
+            self.step(random)?;
+            if may_turn && random.below(12) == 0 {
+                self.engine.turn_reshape(random.below(2) == 0);
+            }
+            self.finish()?;
+            after += u64::from(self.engine.reshaping().is_none());
+        }
+        self.read_all(false)?;
+        self.close()
+    }
+}
+
+/// A whole reshape with so many cuts: the members at its end, and what the array holds.
+fn whole(case: &Case, random: &mut Random, mut cuts: u64, context: &mut String, may_turn: bool) -> (Members, Vec<u8>) {
+    let (mut now, content) = begun(case);
+    let mut model = Model::new(content);
+    for generation in 100.. {
+        let mode = [CacheMode::WriteBack, CacheMode::WriteThrough][size(Bytes(random.below(2)))];
+        let left = if cuts > 0 { size(Bytes(1 + random.below(3000))) } else { usize::MAX };
+        cuts = cuts.saturating_sub(1);
+        *context += &format!(", {left} operations");
+        let mut power = Power::new(now.clone(), left);
+        let is_over = open(&mut power, &now, mode, generation).is_some_and(|(engine, pool)| {
+            Life { engine, pool, mode, model: &mut model, context }.live(random, may_turn).is_some()
+        });
+        now = power.cut(random);
+        if is_over {
+            break;
+        }
+    }
+    (now, model.content())
+}
+
+#[test]
+fn clients_see_what_they_wrote() {
+    for case in cases() {
+        let mut context = format!("{case:?}");
+        let (after, content) = whole(&case, &mut Random(1), 0, &mut context, false);
+        assert_eq!(is_old(&after, &case), Some(false), "{context}");
+        assert_holds(&after, &content, &context);
+    }
+}
+
+#[test]
+fn cuts_and_turns_lose_nothing_that_clients_wrote() {
+    for (index, case) in (0..).zip(cases()) {
+        for round in 0..rounds() {
+            let mut random = Random(round * 100 + index);
+            let mut context = format!("{case:?}, round {round}");
+            let cuts = 1 + random.below(4);
+            let (after, content) = whole(&case, &mut random, cuts, &mut context, true);
+            assert_holds(&after, &content, &context);
+        }
+    }
+}
+
+/// A member that fails while content moves is done without, in both shapes and at the end.
+#[test]
+fn a_member_that_fails_is_done_without_while_clients_write() {
+    for (case, after) in [(0, 30), (1, 60), (2, 60), (3, 90), (4, 40)].map(|(case, after)| (cases()[case], after)) {
+        let context = format!("{case:?}, after {after} writes");
+        let (now, content) = begun(&case);
+        let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+        let mut power = Power::new(now.clone(), usize::MAX);
+        let failing = MemberIndex(1);
+        power.inner.fail(Fault { member: failing, name: OpName::Write, after, count: u64::MAX, errno: Errno::IO });
+        let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
+        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        life.live(&mut Random(after), false).expect("it ends");
+        assert!(life.engine.missing().contains(failing), "{context}");
+        drop(life);
+        let mut left = power.cut(&mut Random(1));
+        left[failing.index()] = None;
+        left.truncate(case.members.into());
+        assert!(judged(&left).1.superblock.reshape.is_none(), "{context}");
+        let (found, expected) = (content_of(&left).1, model.content());
+        assert!(found[..expected.len()] == expected, "{context}");
+    }
+}
+
+/// While content moves nobody joins or is copied, nothing is scrubbed, and nobody opens the array only to read it.
+#[test]
+fn what_can_not_be_done_meanwhile_says_so() {
+    let (now, _) = begun(&cases()[0]);
+    let mut power = Power::new(now.clone(), usize::MAX);
+    let (mut engine, _) = open(&mut power, &now, CacheMode::WriteBack, 7).expect("opened");
+    let scrub = engine.start_scrub(ScrubMode::Check, StripeId(0));
+    assert!(matches!(scrub, Err(EngineError::Reshaping)), "{scrub:?}");
+    let replace = engine.check_replaceable(MemberIndex(0));
+    assert!(matches!(replace, Err(EngineError::Reshaping)), "{replace:?}");
+    let (candidates, verdict) = judged(&now);
+    for access in [Access::ReadOnly, Access::Inspect] {
+        let options = OpenOptions { access, allow_degraded: true, force: true };
+        let refused = check_presence(&verdict, &candidates, options);
+        assert!(matches!(refused, Err(OpenError::Reshaping)), "{refused:?}");
+    }
+}
