@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Serialize;
+use serde_json::Value;
 use uraid_io::array::{
     Array, Found, GrowError, OpenOptions, Prepared, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay,
     open_for_reshape,
@@ -14,6 +15,7 @@ use uraid_io::disk::UringDisk;
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, Spec};
 use uraid_serve::names::{layout_name, level_name, level_title};
+use uraid_serve::protocol::Request;
 use uraid_serve::signals::outlive_file_limits;
 use uraid_serve::text::{duration, list, size};
 use uuid::Uuid;
@@ -21,6 +23,7 @@ use uuid::Uuid;
 use crate::examine;
 use crate::level::ShapeArgs;
 use crate::misuse::Misuse;
+use crate::server_args::ServerArgs;
 use crate::terminal::{Progress, print, print_json};
 use crate::values::bytes;
 
@@ -30,13 +33,15 @@ const SAMPLE: Bytes = Bytes(64 << 20);
 /// Arguments of `uraid reshape`.
 #[derive(Debug, Args)]
 #[command(after_help = "What is not said stays as it is. A reshape that was interrupted goes on with `uraid reshape
-MEMBERS`, all of them, old and new. Until it ends, or went back, nothing else uses the array.
+MEMBERS`, all of them, old and new, or by itself while the array is served.
 
 Examples:
   uraid reshape --add d.img a.img b.img c.img               one member more
   uraid reshape --level rm2 --add d --add e a b c           from RAID 5 to RM2
   uraid reshape --remove d.img --size 1G a.img b.img c.img d.img
-  uraid reshape --rehearse --chunk 256K disk*.img")]
+  uraid reshape --rehearse --chunk 256K disk*.img
+  uraid reshape --begin --add d.img a.img b.img c.img   then serve all four
+  uraid reshape --abort                                     of the array that is served")]
 pub(crate) struct ReshapeArgs {
     #[command(flatten)]
     shape: ShapeArgs,
@@ -60,11 +65,18 @@ pub(crate) struct ReshapeArgs {
     /// Go on although members are missing
     #[arg(long)]
     degraded: bool,
+    /// Only put it on record, which takes a moment: content moves while the array is served
+    ///
+    /// For arrays with a log, and RAID 0.
+    #[arg(long, conflicts_with_all = ["abort", "rehearse"])]
+    begin: bool,
+    #[command(flatten)]
+    server: ServerArgs,
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// All members of a stopped array, in any order
-    #[arg(required = true, value_name = "MEMBER")]
+    /// All members of a stopped array, in any order; none: the array that is served at --socket goes on, or back
+    #[arg(value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }
 
@@ -102,10 +114,28 @@ struct Shape {
 /// Runs the command.
 pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
     outlive_file_limits()?;
+    if args.members.is_empty() {
+        return turn(args);
+    }
     match open(args)? {
         Found::AtRest(prepared) => begin(args, *prepared),
         Found::UnderWay(under_way) => resume(args, *under_way),
     }
+}
+
+/// Has the reshape of a served array go on, or back.
+fn turn(args: &ReshapeArgs) -> Result<()> {
+    let ReshapeArgs { add, remove, size, rehearse, degraded, begin, abort, shape, .. } = args;
+    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty() || size.is_some();
+    if is_shape || *rehearse || *degraded || *begin {
+        bail!(Misuse(
+            "name all members of a stopped array; while it is served a reshape that is on record can go on, or go back \
+             with --abort"
+                .into()
+        ));
+    }
+    let _: Value = args.server.connect()?.ask(&Request::Reshape { back: *abort })?;
+    print(format_args!("the reshape goes {}", if *abort { "back" } else { "on" }))
 }
 
 /// The array; of one that is being reshaped, new members may be named in either way.
@@ -154,6 +184,10 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
         print(format_args!("reshaping from {from} to {to}"))?;
     }
     let reshaping = prepared.begin(plan)?;
+    if args.begin {
+        drop(reshaping);
+        return examine::show(&examine::report(&[args.members.clone(), args.add.clone()].concat())?, args.json);
+    }
     carry_out(args, reshaping, false)
 }
 

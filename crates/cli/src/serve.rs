@@ -74,6 +74,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         spares,
         config: args.config.clone(),
         rebuild_limit: args.limits.rebuild_limit.0,
+        reshape_limit: args.limits.reshape_limit.0,
         scrub_limit: args.limits.scrub_limit.0,
         scrub_every: args.scrub_every,
         metrics,
@@ -128,7 +129,7 @@ fn info(array: &Array, args: &ServeArgs) -> ExportInfo {
             maximum_bytes: REQUEST_BYTES_MAX,
         },
         read_only: args.read_only,
-        ..ExportInfo::new(array.geometry.capacity().bytes().0)
+        ..ExportInfo::new(array.capacity().bytes().0)
     }
 }
 

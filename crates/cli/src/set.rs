@@ -47,6 +47,9 @@ struct SettingArgs {
     /// Most bytes per second that scrubs read from each member; none: no limit
     #[arg(long, value_parser = rate, value_name = "RATE|none")]
     scrub_limit: Option<Rate>,
+    /// Most bytes of content per second that a reshape moves; none: no limit
+    #[arg(long, value_parser = rate, value_name = "RATE|none")]
+    reshape_limit: Option<Rate>,
     /// When writes are answered: writeback or writethrough
     #[arg(long, value_name = "MODE")]
     cache: Option<String>,
@@ -68,21 +71,36 @@ struct SettingArgs {
 pub(crate) fn run(args: &SetArgs) -> Result<()> {
     let mut client = args.server.connect()?;
     let kept_in = if args.persist { Some(configuration(&mut client)?) } else { None };
-    let SettingArgs { rebuild_limit, scrub_limit, cache, log, read_deadline, write_deadline, max_errors } =
-        &args.settings;
+    let SettingArgs {
+        rebuild_limit,
+        scrub_limit,
+        reshape_limit,
+        cache,
+        log,
+        read_deadline,
+        write_deadline,
+        max_errors,
+    } = &args.settings;
     let mut set: Vec<(&str, String)> = Vec::new();
     let mut limit = |key, doing, rate: Rate, request: fn(Option<u64>) -> Request| {
         let bytes = rate.0.map(|rate| rate.0);
         let _: Value = client.ask(&request(bytes))?;
         let limited = bytes.map_or_else(|| "not limited".to_owned(), |bytes| format!("limited to {}/s", size(bytes)));
         set.push((key, bytes.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string())));
-        print(format_args!("{doing} each member is {limited}"))
+        print(format_args!("{doing} is {limited}"))
     };
     if let Some(rate) = *rebuild_limit {
-        limit("rebuild-limit", "rebuilding", rate, |bytes_per_second| Request::RebuildLimit { bytes_per_second })?;
+        limit("rebuild-limit", "rebuilding each member", rate, |bytes_per_second| Request::RebuildLimit {
+            bytes_per_second,
+        })?;
     }
     if let Some(rate) = *scrub_limit {
-        limit("scrub-limit", "scrubbing", rate, |bytes_per_second| Request::ScrubLimit { bytes_per_second })?;
+        limit("scrub-limit", "scrubbing each member", rate, |bytes_per_second| Request::ScrubLimit {
+            bytes_per_second,
+        })?;
+    }
+    if let Some(rate) = *reshape_limit {
+        limit("reshape-limit", "reshaping", rate, |bytes_per_second| Request::ReshapeLimit { bytes_per_second })?;
     }
     let settings = [
         ("cache", cache),

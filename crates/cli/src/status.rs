@@ -9,7 +9,7 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    BadBlocks, Fill, HealthState, Initialise, Latency, Member, MemberState, Rebuild, Replace, Request, Scrub,
+    BadBlocks, Fill, HealthState, Initialise, Latency, Member, MemberState, Rebuild, Replace, Request, Reshape, Scrub,
     ScrubMode, Spare, Status, Trouble,
 };
 use uraid_serve::text::{duration, size, visible};
@@ -127,6 +127,20 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         let then = before.and_then(|before| before.initialise).map_or(0, |initialise| initialise.done_bytes);
         let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
         text += &format!("\nzeroing  {done}{}", rest(status, before, done_bytes, then, total_bytes));
+    }
+    if let Some(reshape) = &status.reshape {
+        let Reshape { ref level, ref layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block } =
+            *reshape;
+        let then = before.and_then(|before| before.reshape.as_ref()).map_or(0, |reshape| reshape.done_bytes);
+        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
+        let way = if back { "back from" } else { "to" };
+        let stuck = stuck_block.map_or_else(String::new, |block| format!("; STUCK at block {block}, the log says why"));
+        let rest = rest(status, before, done_bytes, then, total_bytes);
+        text += &format!(
+            "\nreshape  {done}{rest}, {way} {} {layout} of {members} members in chunks of {}{stuck}",
+            level_title(level),
+            size(chunk_bytes)
+        );
     }
     if let Some(scrub) = &status.scrub {
         let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);

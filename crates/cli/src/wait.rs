@@ -23,7 +23,7 @@ pub(crate) struct WaitArgs {
     server: ServerArgs,
 }
 
-/// Waits until no rebuild, copy or scrub is running and a new array is initialised, or until one can't continue.
+/// Waits until no reshape, rebuild, copy or scrub is running and a new array is initialised, or until one can't go on.
 /// Succeeds if the array is whole then: no member is missing, and none lacks content.
 pub(crate) fn run(args: &WaitArgs) -> Result<()> {
     let health = until_none(&mut args.server.connect()?, &Work::ALL)?.health;
@@ -42,6 +42,11 @@ fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
     loop {
         let status: Status = client.ask(&Request::Status {})?;
         let Some((work, done, total)) = under_way(&status, works) else { return Ok(status) };
+        if let Some(block) = status.reshape.as_ref().and_then(|reshape| reshape.stuck_block) {
+            bail!(
+                "the reshape can't go on: content can't be moved from block {block} of 512 bytes on; the log says why"
+            );
+        }
         let is_held_up = matches!(work, Work::Rebuilding | Work::Copying) && !status.health.held_up.is_empty();
         if is_held_up || status.health.state == HealthState::Frozen {
             bail!("{}", words(&status.health));
@@ -62,10 +67,12 @@ enum Work {
     Copying,
     Scrubbing,
     Initialising,
+    Reshaping,
 }
 
 impl Work {
-    const ALL: [Self; 5] = [Self::Taking, Self::Rebuilding, Self::Copying, Self::Scrubbing, Self::Initialising];
+    const ALL: [Self; 6] =
+        [Self::Reshaping, Self::Taking, Self::Rebuilding, Self::Copying, Self::Scrubbing, Self::Initialising];
 
     fn name(self) -> &'static str {
         match self {
@@ -74,13 +81,14 @@ impl Work {
             Self::Copying => "copying",
             Self::Scrubbing => "scrubbing",
             Self::Initialising => "initialising",
+            Self::Reshaping => "reshaping",
         }
     }
 }
 
 /// The first of `works` that a server is doing, with its progress and its total in bytes.
 fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
-    let Status { rebuild, replace, scrub, initialise, health, spares, read_only, .. } = status;
+    let Status { rebuild, replace, scrub, initialise, reshape, health, spares, read_only, .. } = status;
     let progress = |work| match work {
         // A suitable spare is taken at once.
         Work::Taking => {
@@ -93,6 +101,7 @@ fn under_way(status: &Status, works: &[Work]) -> Option<(Work, u64, u64)> {
         Work::Scrubbing => {
             scrub.as_ref().filter(|scrub| scrub.running).map(|scrub| (scrub.done_bytes, scrub.total_bytes))
         }
+        Work::Reshaping => reshape.as_ref().map(|one| (one.done_bytes, one.total_bytes)),
         Work::Initialising => initialise.filter(|_| !read_only).map(|one| (one.done_bytes, one.total_bytes)),
     };
     works.iter().find_map(|&work| progress(work).map(|(done, total)| (work, done, total)))

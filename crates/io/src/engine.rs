@@ -488,6 +488,11 @@ impl<D: Disk, T> Engine<D, T> {
         members.between().map_or_else(|| self.core.parts.geometry(), |between| between.course.from())
     }
 
+    /// Every slot, of whichever shape the array has.
+    pub fn slots(&self) -> MemberSet {
+        self.core.parts.members.all()
+    }
+
     /// The array's size.
     pub fn capacity(&self) -> Sectors {
         self.core.parts.members.capacity()
@@ -595,7 +600,9 @@ impl<D: Disk, T> Engine<D, T> {
     /// How many more members may fail, whichever they are; a lower bound where that is more than one.
     pub fn survives(&self) -> usize {
         let members = &self.core.parts.members;
-        if members.is_frozen() { 0 } else { survives(self.geometry(), members.record().lost()) }
+        let lost = members.record().lost();
+        let shapes = members.geometries().map(|geometry| survives(geometry, lost));
+        if members.is_frozen() { 0 } else { shapes.min().unwrap_or_default() }
     }
 
     /// What is wrong with members that are there.
@@ -714,6 +721,12 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn turn_reshape(&mut self, is_back: bool) {
         let between = self.core.parts.members.between();
         between.into_iter().for_each(|between| between.is_back.set(is_back));
+    }
+
+    /// Limits how much content moves to another shape at once, while clients wait; always at least what can.
+    pub fn set_reshape_window(&mut self, most: Bytes) {
+        let between = self.core.parts.members.between();
+        between.into_iter().for_each(|between| between.window.set(most));
     }
 
     /// Limits how fast content moves to another shape, in bytes of it a second.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use uraid_io::cache::Unwritten;
 use uraid_io::disk::Disk;
-use uraid_io::engine::{Engine, Stuck, Troubles, survives};
+use uraid_io::engine::{Engine, Stuck, Troubles};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 
@@ -182,7 +182,7 @@ impl Condition {
             |(member, blocks): (MemberIndex, u64)| protocol::Lacking { slot: member.0, path: path(member), blocks };
         let state = self.state();
         let survives = |without: MemberSet| {
-            if state >= HealthState::Failing { 0 } else { survives(&description.geometry.borrow(), without) }
+            if state >= HealthState::Failing { 0 } else { description.survives(without) }
         };
         Health {
             state,

@@ -102,6 +102,35 @@ impl<D: LiveDisk> Control<D> {
         self.reactor.adjust(|engine| engine.set_scrub_limit(limit));
     }
 
+    /// Limits the rate at which a reshape moves content from now on.
+    pub(crate) fn limit_reshapes(&self, limit: Option<Bytes>) {
+        let reshape_bytes_per_second = limit.map(|limit| limit.0);
+        self.limits.set(Limits { reshape_bytes_per_second, ..self.limits.get() });
+        self.reactor.adjust(|engine| engine.set_reshape_limit(limit));
+    }
+
+    /// Limits rates as before, of an engine that began anew.
+    fn limit_again(&self) {
+        let Limits { rebuild_bytes_per_second, scrub_bytes_per_second, reshape_bytes_per_second } = self.limits.get();
+        self.limit_rebuilds(rebuild_bytes_per_second.map(Bytes));
+        self.limit_scrubs(scrub_bytes_per_second.map(Bytes));
+        self.limit_reshapes(reshape_bytes_per_second.map(Bytes));
+    }
+
+    /// Ends a reshape that is on record, when it is time, and has the array use all of its members' room.
+    pub(crate) async fn look_after_reshape(&self) {
+        match self.changes.finish_reshape().await {
+            Ok(false) => return,
+            Ok(true) => {}
+            Err(error) => return tracing::error!("{error:#}"),
+        }
+        self.limit_again();
+        match self.changes.grow(None).await {
+            Ok(_) => self.limit_again(),
+            Err(error) => tracing::info!("the array is as large as it was: {error:#}"),
+        }
+    }
+
     /// Waits until an administrator stops the array.
     pub(crate) async fn stopped(&self) {
         self.stop.notified().await;
@@ -150,10 +179,13 @@ impl<D: LiveDisk> Control<D> {
             }
             Request::Grow { member_bytes } => {
                 let grown = self.changes.grow(member_bytes.map(Bytes)).await.map(Answer::Grown)?;
-                let Limits { rebuild_bytes_per_second, scrub_bytes_per_second } = self.limits.get();
-                self.limit_rebuilds(rebuild_bytes_per_second.map(Bytes));
-                self.limit_scrubs(scrub_bytes_per_second.map(Bytes));
+                self.limit_again();
                 Ok(grown)
+            }
+            Request::Reshape { back } => self.changes.turn_reshape(back).map(|()| Answer::Done {}),
+            Request::ReshapeLimit { bytes_per_second } => {
+                self.limit_reshapes(limit(bytes_per_second)?);
+                Ok(Answer::Done {})
             }
             Request::RebuildLimit { bytes_per_second } => {
                 self.limit_rebuilds(limit(bytes_per_second)?);

@@ -1,16 +1,17 @@
 //! The fixed properties of an array while it is served, and its current members and spares.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf, absolute};
 
 use anyhow::{Result, bail};
 use uraid_io::array::Array;
 use uraid_io::disk::Disk;
+use uraid_io::engine::survives;
 use uraid_io::format::UnixSeconds;
-use uraid_layout::{Bytes, Geometry, MemberIndex};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 use uuid::Uuid;
 
-use crate::names::{layout_name, level_name};
+use crate::names::level_name;
 use crate::protocol::{OutOfDate, Salvage};
 use crate::spare::Spare;
 
@@ -19,12 +20,13 @@ use crate::spare::Spare;
 pub(crate) struct Description {
     pub(crate) name: String,
     pub(crate) uuid: Uuid,
-    pub(crate) level: &'static str,
-    pub(crate) layout: &'static str,
     pub(crate) created: UnixSeconds,
-    pub(crate) chunk: Bytes,
-    /// As it is until the array grows.
+    /// As it is until the array grows, or has another shape.
     pub(crate) geometry: RefCell<Geometry>,
+    /// While it is being reshaped, the other shape.
+    pub(crate) other: RefCell<Option<Geometry>>,
+    /// What the array holds.
+    pub(crate) size: Cell<Bytes>,
     /// The URI that clients connect to.
     pub(crate) uri: String,
     /// The configuration file, if there is one.
@@ -63,7 +65,6 @@ impl Description {
         connection_threads: u8,
         spares: Vec<Spare>,
     ) -> Self {
-        let level = array.geometry.spec().level;
         let members = array
             .superblock
             .slots
@@ -73,11 +74,10 @@ impl Description {
         Self {
             name: array.superblock.name.clone(),
             uuid: array.superblock.array,
-            level: level_name(level),
-            layout: layout_name(level),
             created: array.superblock.created,
-            chunk: array.geometry.chunk().bytes(),
             geometry: RefCell::new(array.geometry.clone()),
+            other: RefCell::new(array.other_geometry()),
+            size: Cell::new(array.capacity().bytes()),
             uri,
             config: None,
             is_read_only,
@@ -90,7 +90,27 @@ impl Description {
 
     /// What the array holds.
     pub(crate) fn size(&self) -> Bytes {
-        self.geometry.borrow().capacity().bytes()
+        self.size.get()
+    }
+
+    /// Records another shape of the array.
+    pub(crate) fn set_geometry(&self, geometry: Geometry) {
+        self.size.set(geometry.capacity().bytes());
+        self.geometry.replace(geometry);
+        self.other.replace(None);
+    }
+
+    /// How many more members every shape of the array survives, whichever they are; see [`survives`].
+    pub(crate) fn survives(&self, without: MemberSet) -> usize {
+        let other = self.other.borrow();
+        let shapes =
+            [Some(&*self.geometry.borrow()), other.as_ref()].map(|shape| shape.map(|one| survives(one, without)));
+        shapes.into_iter().flatten().min().unwrap_or_default()
+    }
+
+    /// The name of the array's level.
+    pub(crate) fn level(&self) -> &'static str {
+        level_name(self.geometry.borrow().spec().level)
     }
 
     /// The array's name, or its UUID if it has none.

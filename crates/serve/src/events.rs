@@ -167,11 +167,10 @@ mod tests {
         let description = Description {
             name: "vault".into(),
             uuid: Uuid::nil(),
-            level: "5",
-            layout: "left-symmetric",
             created: UnixSeconds(0),
-            chunk: spec.chunk,
             geometry: RefCell::new(Geometry::new(spec).expect("an array")),
+            other: RefCell::default(),
+            size: Cell::new(Bytes(0)),
             uri: String::new(),
             config: None,
             is_read_only: false,

@@ -44,7 +44,7 @@ impl Lacking {
     /// What an engine's lists say.
     pub(crate) fn of<D: Disk, T>(engine: &Engine<D, T>, summed: &Summed) -> Self {
         let mut lacking = Self { lost: summed.of(&engine.lost()), ..Self::default() };
-        for member in engine.geometry().all_members().minus(engine.missing()).iter() {
+        for member in engine.slots().minus(engine.missing()).iter() {
             let blocks = engine.bad_blocks(member).map_or(0, |list| list.len());
             lacking.blocks[member.index()] = u16::try_from(blocks).expect("lists are bounded");
         }

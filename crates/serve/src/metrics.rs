@@ -84,7 +84,7 @@ fn array(text: &mut Text, snapshot: &Snapshot, description: &Description) {
     let mut build = text.gauge("uraid_build_info", "Always 1; the label is the version of uraid.");
     build.sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     let uuid = description.uuid.to_string();
-    let labels = [("uuid", uuid.as_str()), ("name", &description.name), ("level", description.level)];
+    let labels = [("uuid", uuid.as_str()), ("name", &description.name), ("level", description.level())];
     text.gauge("uraid_array_info", "Always 1; the labels identify the array.").sample(&labels, 1);
     text.gauge("uraid_array_size_bytes", "Usable size of the array.").sample(&[], description.size());
     text.gauge("uraid_array_members", "Slots for members.").sample(&[], description.members.borrow().len());
@@ -297,6 +297,8 @@ fn rebuilds(text: &mut Text, snapshot: &Snapshot) {
     let blank = snapshot.initialising.map_or(0, |progress| progress.total.bytes().0 - progress.done.bytes().0);
     text.gauge("uraid_array_blank_bytes", "Bytes that nobody has written yet and that members do not hold as zeros.")
         .sample(&[], blank);
+    let left = snapshot.reshaping.map_or(0, |(progress, _)| progress.total.bytes().0 - progress.done.bytes().0);
+    text.gauge("uraid_reshape_left_bytes", "Bytes that a reshape has yet to move; 0 without one.").sample(&[], left);
     let made = snapshot.counters.rebuilt_bytes();
     text.counter("uraid_rebuild_bytes_total", "Bytes of the array rebuilt.").sample(&[], made);
 }

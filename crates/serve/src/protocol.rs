@@ -65,6 +65,13 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         member_bytes: Option<u64>,
     },
+    /// Go on with a reshape that is on record, or go back to the shape that the array had if `back` is set.
+    Reshape {
+        #[serde(default)]
+        back: bool,
+    },
+    /// Limit the rate at which a reshape moves content.
+    ReshapeLimit { bytes_per_second: Option<u64> },
     /// Limit the rate of rebuilds and copies to each member.
     RebuildLimit { bytes_per_second: Option<u64> },
     /// Compare the members' content: [`Scrub`].
@@ -203,6 +210,9 @@ pub struct Status {
     /// Progress of a new array whose members are not zeros yet where nobody has written.
     #[serde(default)]
     pub initialise: Option<Initialise>,
+    /// Progress of a reshape.
+    #[serde(default)]
+    pub reshape: Option<Reshape>,
     /// The last scrub.
     pub scrub: Option<Scrub>,
     /// When the last complete scrub finished, in seconds since 1970.
@@ -214,6 +224,9 @@ pub struct Status {
 pub struct Limits {
     pub rebuild_bytes_per_second: Option<u64>,
     pub scrub_bytes_per_second: Option<u64>,
+    /// Of content, not for each member.
+    #[serde(default)]
+    pub reshape_bytes_per_second: Option<u64>,
 }
 
 /// An added member, or a spare, which does not have a slot and UUID yet.
@@ -254,6 +267,22 @@ pub struct Rebuild {
 pub struct Initialise {
     pub done_bytes: u64,
     pub total_bytes: u64,
+}
+
+/// Progress of a reshape. The array's own fields say which shape it had; these say which it is to get.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reshape {
+    pub level: String,
+    pub layout: String,
+    pub chunk_bytes: u64,
+    pub members: u8,
+    /// Content that is where it is to be.
+    pub done_bytes: u64,
+    pub total_bytes: u64,
+    /// It goes back to the shape that the array had.
+    pub back: bool,
+    /// A block of 512 bytes from which on content can't be moved now: it can't be read, or written where it is to be.
+    pub stuck_block: Option<u64>,
 }
 
 /// A member added beside another one, or in its place.

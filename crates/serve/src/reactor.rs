@@ -11,6 +11,7 @@ pub(crate) mod grow;
 pub(crate) mod laggards;
 pub(crate) mod members;
 mod reports;
+pub(crate) mod reshape;
 mod slots;
 pub(crate) mod snapshot;
 mod stop;

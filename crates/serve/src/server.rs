@@ -53,6 +53,8 @@ pub struct Options {
     pub rebuild_limit: Option<Bytes>,
     /// Most bytes per second that scrubs read from each member.
     pub scrub_limit: Option<Bytes>,
+    /// Most bytes of content per second that a reshape moves.
+    pub reshape_limit: Option<Bytes>,
     /// How often to scrub.
     pub scrub_every: Option<Duration>,
     /// Addresses for metrics. The first usable one serves them.
@@ -134,6 +136,7 @@ pub async fn serve<D: LiveDisk>(
     let control = Rc::new(Control::new(&parts));
     control.limit_rebuilds(options.rebuild_limit);
     control.limit_scrubs(options.scrub_limit);
+    control.limit_reshapes(options.reshape_limit);
     let registration = socket.as_ref().and_then(|socket| Registration::new(socket.path()));
     let door = Rc::<Door>::default();
     if let Some(socket) = socket {
@@ -149,6 +152,8 @@ pub async fn serve<D: LiveDisk>(
     let watched = Rc::clone(description);
     reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
     spawn_upkeep(&parts, is_read_only, scrub_every);
+    let reshaping = Rc::clone(&control);
+    spawn_local(async move { reshaping.look_after_reshape().await });
     if let Some(smart) = options.smart {
         spawn_local(smart.look_after_disks(Rc::clone(reactor)));
     }

@@ -120,6 +120,10 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
     #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
     pub(crate) scrub_limit: Rate,
+    /// Most bytes of content per second that a reshape moves; none: no limit
+    #[arg(long, value_parser = rate, default_value = "none", value_name = "RATE|none")]
+    #[arg(help_heading = "Monitoring and upkeep", hide_short_help = true)]
+    pub(crate) reshape_limit: Rate,
 }
 
 /// Which array is meant, where paths may lead to members of others or to no member at all.
@@ -148,7 +152,8 @@ pub(crate) struct WatchArgs {
     /// uraid runs PROGRAM EVENT ARRAY [MEMBER...] without a shell; URAID_HEALTH in its environment describes the
     /// array's health. Events: started, stopped, degraded, stalled, failing, frozen, salvage, recovered,
     /// member-missing, member-failed, member-failing, member-deleted, member-stalled, member-lagging, member-no-room,
-    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, initialised, grown, spare-taken,
+    /// member-smart, flush-failing, flush-recovered, content-lost, content-restored, initialised, grown, reshaped,
+    /// spare-taken,
     /// rebuild-started, rebuild-finished, rebuild-stuck, replace-started, replace-finished, replace-stopped,
     /// replace-stuck, replace-rebuilding, scrub-finished, scrub-incomplete, scrub-mismatch.
     #[arg(long, value_name = "PROGRAM", help_heading = "Monitoring and upkeep")]

@@ -67,6 +67,7 @@ fn status() -> Status {
         rebuild: None,
         replace: None,
         initialise: None,
+        reshape: None,
         scrub: None,
         scrub_finished_s: None,
     }

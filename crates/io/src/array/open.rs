@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use uraid_layout::repair::{Repair, Unrecoverable};
-use uraid_layout::{Bytes, Geometry, MemberSet, StripeId};
+use uraid_layout::{Bytes, Geometry, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
 use super::assemble::Assembled;
@@ -20,6 +20,7 @@ use super::gather::{Named, Opened, gather};
 use super::grow::{GrowError, grow};
 use super::judge::{Candidate, SetAside, Verdict, judge};
 use super::recover::{recover, recovery_bytes};
+use super::reshape;
 use super::sectors::too_large;
 use super::stale::{self, Stale, accept_stale};
 use super::wait::{Patience, Watched};
@@ -155,6 +156,18 @@ impl<D: Disk> Array<D> {
     #[must_use]
     pub fn missing(&self) -> MemberSet {
         self.assembled.missing()
+    }
+
+    /// How large it is.
+    #[must_use]
+    pub fn capacity(&self) -> Sectors {
+        self.superblock.reshape.map_or_else(|| self.geometry.capacity(), |reshape| reshape.kept)
+    }
+
+    /// While it is being reshaped, the shape that it is to get.
+    #[must_use]
+    pub fn other_geometry(&self) -> Option<Geometry> {
+        reshape::shapes(&self.superblock).into_iter().nth(1)
     }
 
     /// What offsets and lengths of requests are multiples of: the array's sectors, and blocks where each has a

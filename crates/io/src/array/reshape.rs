@@ -42,6 +42,7 @@ pub use error::ReshapeError;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
+use saved::Whose;
 
 /// An array that is being reshaped; its members are open.
 #[derive(Debug)]
@@ -285,12 +286,13 @@ impl<D: Disk> Reshaping<D> {
         let next = beyond(content, members.reshape().mark);
         let bytes = content::read(members, course.source(heading), content)?;
         if window.is_saved && !planted!(ReshapeUnsaved) {
-            saved::write(members, course, content, &bytes)?;
+            let whose = Whose { array: members.any().array, save: members.reshape().save + 1 };
+            saved::write(members, course, whose, content, &bytes)?;
             if !planted!(ReshapeSavedUnflushed) {
                 members.flush()?;
             }
             let saved = Sectors(content.end.0 - content.start.0);
-            members.record(|own| advance(own, |reshape| reshape.saved = saved))?;
+            members.record(|own| advance(own, |reshape| (reshape.saved, reshape.save) = (saved, whose.save)))?;
         }
         let done = |own: &mut Superblock| {
             advance(own, |reshape| (reshape.mark, reshape.saved) = (next, Sectors(0)));

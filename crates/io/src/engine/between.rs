@@ -6,8 +6,8 @@
 
 use std::cell::Cell;
 
-use uraid_layout::Lba;
 use uraid_layout::reshape::{Course, Heading};
+use uraid_layout::{Bytes, Lba};
 
 use super::members::Side;
 use crate::format::superblock::Superblock;
@@ -20,6 +20,8 @@ pub(super) struct Between {
     pub(super) mark: Cell<Lba>,
     /// It is to go back.
     pub(super) is_back: Cell<bool>,
+    /// How much moves at once, at most.
+    pub(super) window: Cell<Bytes>,
     /// Where content is that could not be moved when that was tried last.
     pub(super) stuck: Cell<Option<Lba>>,
 }
@@ -30,7 +32,7 @@ impl Between {
         let reshape = own.reshape?;
         let course = reshape.course(own.spec).expect("a superblock is sound");
         let (mark, is_back) = (Cell::new(reshape.mark), Cell::new(reshape.is_back));
-        Some(Self { course, mark, is_back, stuck: Cell::new(None) })
+        Some(Self { course, mark, is_back, window: Cell::new(Bytes(u64::MAX)), stuck: Cell::new(None) })
     }
 
     /// Which shape has an address.

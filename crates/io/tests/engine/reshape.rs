@@ -29,7 +29,7 @@ use crate::support::{
 
 /// How often each change of shape is cut off; more with `URAID_RESHAPE_ROUNDS`.
 fn rounds() -> u64 {
-    std::env::var("URAID_RESHAPE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(24)
+    std::env::var("URAID_RESHAPE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(8)
 }
 
 /// Members that lose power after some operations. Each takes effect at once, and is durable after the next flush.
@@ -39,13 +39,15 @@ pub(crate) struct Power {
     durable: Vec<BTreeMap<usize, Vec<u8>>>,
     pub(crate) left: usize,
     pub(crate) done: usize,
+    /// Operations that the members never got.
+    lost: usize,
     completions: Vec<Completion>,
 }
 
 impl Power {
     pub(crate) fn new(members: Members, left: usize) -> Self {
         let durable = vec![BTreeMap::new(); members.len()];
-        Self { inner: MemDisk::new(members, Order::Fifo), durable, left, done: 0, completions: Vec::new() }
+        Self { inner: MemDisk::new(members, Order::Fifo), durable, left, done: 0, lost: 0, completions: Vec::new() }
     }
 
     /// What is left when the power goes: of what is not durable, any sectors.
@@ -76,6 +78,7 @@ impl Power {
 impl Disk for &mut Power {
     fn submit(&mut self, op: DiskOp) {
         if self.left == 0 {
+            self.lost += 1;
             return;
         }
         self.left -= 1;
@@ -109,7 +112,7 @@ impl Disk for &mut Power {
     }
 
     fn in_flight(&self) -> usize {
-        self.completions.len()
+        self.completions.len() + self.lost
     }
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::{env, io};
 
-use anyhow::{Context, Error, Result, anyhow};
+use anyhow::{Context, Error, Result, anyhow, ensure};
 use rustix::process::geteuid;
 use uraid_io::array::JoinOptions;
 use uraid_io::format::superblock::Allocation;
@@ -19,6 +19,7 @@ use crate::protocol::{Added, Grown, Replaced};
 use crate::reactor::Reactor;
 use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
+use crate::reactor::reshape;
 
 /// Changes of an array's members that administrators ask for.
 pub(super) struct Changes<D> {
@@ -81,11 +82,38 @@ impl<D: LiveDisk> Changes<D> {
         let _alone = self.members.change().await;
         let before = self.description.size().0;
         let geometry = grow(&self.reactor, used).await?;
-        self.description.geometry.replace(geometry);
+        self.description.set_geometry(geometry);
         let size_bytes = self.description.size().0;
         tracing::info!(before, now = size_bytes, "the array has grown");
         self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Grown));
         Ok(Grown { size_bytes_before: before, size_bytes })
+    }
+
+    /// Has a reshape go on, or back.
+    pub(super) fn turn_reshape(&self, is_back: bool) -> Result<()> {
+        ensure!(self.reactor.engine().reshaping().is_some(), "the array is not being reshaped");
+        self.reactor.adjust(|engine| engine.turn_reshape(is_back));
+        tracing::info!(is_back, "the reshape has been turned");
+        Ok(())
+    }
+
+    /// Ends a reshape when all content is where it is to be; whether there was one.
+    ///
+    /// # Errors
+    /// If the server ends.
+    pub(super) async fn finish_reshape(&self) -> Result<bool> {
+        if !reshape::is_over(&self.reactor).await {
+            return Ok(false);
+        }
+        let _alone = self.members.change().await;
+        let is_back = self.reactor.engine().reshaping().is_some_and(|progress| progress.is_back);
+        let geometry = reshape::finish(&self.reactor).await?;
+        self.description.members.borrow_mut().truncate(geometry.members());
+        tracing::info!(level = %geometry.spec().level, members = geometry.members(), is_back, "the reshape is over");
+        self.description.set_geometry(geometry);
+        self.reactor.tell_members();
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Reshaped));
+        Ok(true)
     }
 
     /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.

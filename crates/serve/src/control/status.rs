@@ -9,8 +9,10 @@ use uraid_layout::MemberIndex;
 use super::scrubs;
 use crate::condition::slots;
 use crate::description::{self, Description};
+use crate::names::{layout_name, level_name};
 use crate::protocol::{
-    Fill, Health, Initialise, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Spare, Status,
+    Fill, Health, Initialise, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Reshape, Spare,
+    Status,
 };
 use crate::reactor::snapshot::Snapshot;
 use crate::spare;
@@ -26,8 +28,8 @@ pub(super) fn status(
     clients: usize,
     uptime: Duration,
 ) -> Status {
-    let Description { name, uuid, level, layout, chunk, uri, config, is_read_only, connection_threads, .. } =
-        description;
+    let Description { name, uuid, uri, config, is_read_only, connection_threads, .. } = description;
+    let spec = *description.geometry.borrow().spec();
     let bytes = |fill: Option<uraid_io::engine::Fill>| {
         fill.map(|fill| Fill { used_bytes: fill.used.0, limit_bytes: fill.limit.0 })
     };
@@ -35,10 +37,10 @@ pub(super) fn status(
         version: env!("CARGO_PKG_VERSION").to_owned(),
         name: name.clone(),
         uuid: *uuid,
-        level: (*level).to_owned(),
-        layout: (*layout).to_owned(),
+        level: level_name(spec.level).to_owned(),
+        layout: layout_name(spec.level).to_owned(),
         size_bytes: description.size().0,
-        chunk_bytes: chunk.0,
+        chunk_bytes: spec.chunk.0,
         uri: uri.clone(),
         config: config.as_ref().map(|path| path.display().to_string()),
         read_only: *is_read_only,
@@ -73,6 +75,16 @@ pub(super) fn status(
         initialise: snapshot
             .initialising
             .map(|progress| Initialise { done_bytes: progress.done.bytes().0, total_bytes: progress.total.bytes().0 }),
+        reshape: snapshot.reshaping.map(|(progress, to)| Reshape {
+            level: level_name(to.level).to_owned(),
+            layout: layout_name(to.level).to_owned(),
+            chunk_bytes: to.chunk.0,
+            members: to.members,
+            done_bytes: progress.done.bytes().0,
+            total_bytes: progress.total.bytes().0,
+            back: progress.is_back,
+            stuck_block: progress.stuck.map(|lba| lba.0),
+        }),
         scrub: snapshot.scrub.as_ref().map(scrubs::scrub),
         scrub_finished_s: snapshot.scrub_record.finished.map(|at| at.0),
     }

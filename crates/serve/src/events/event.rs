@@ -49,6 +49,8 @@ pub(crate) enum Event {
     Initialised,
     /// The array has grown while it is served.
     Grown,
+    /// A reshape is over: the array has its shape, or again the one that it had.
+    Reshaped,
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
@@ -103,6 +105,7 @@ impl Event {
             Self::ReplaceStuck(_) => "replace-stuck",
             Self::Initialised => "initialised",
             Self::Grown => "grown",
+            Self::Reshaped => "reshaped",
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
@@ -203,6 +206,7 @@ impl Event {
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
             Self::Initialised => tracing::info!(event, array, "the array is initialised"),
             Self::Grown => tracing::info!(event, array, "the array has grown; clients see it when they connect again"),
+            Self::Reshaped => tracing::info!(event, array, "the reshape is over"),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail, ensure};
 use uraid_io::array::{GrowError, check_growth, grow_served};
-use uraid_io::engine::{Command, EngineError, Reply, Troubles};
+use uraid_io::engine::{Command, Engine, EngineError, Reply, Troubles};
 use uraid_io::member::Member;
 use uraid_layout::{Bytes, Geometry};
 use uuid::Uuid;
@@ -90,9 +90,8 @@ fn grow_at_once<D: LiveDisk>(
 ) -> Result<()> {
     let mut engine = reactor.engine.borrow_mut();
     reactor.wind_up(&mut engine, replies)?;
-    let (patience, mode) = (Patience::of(&*engine), engine.cache_mode());
-    match grow_served(&mut engine, sizes, used, Uuid::new_v4()) {
-        Ok(()) => {}
+    go_on_with(reactor, &mut engine, |engine| match grow_served(engine, sizes, used, Uuid::new_v4()) {
+        Ok(()) => Ok(()),
         Err(GrowError::Member(source)) => {
             fail(reactor, EngineError::from(source));
             bail!("a member failed meanwhile; the server ends: serve the array again");
@@ -101,17 +100,28 @@ fn grow_at_once<D: LiveDisk>(
             fail(reactor, source);
             bail!("it has grown, and the server ends: serve the array again");
         }
-        Err(error) => return Err(error.into()),
-    }
+        Err(error) => Err(error.into()),
+    })
+}
+
+/// Has an engine go on with what its array becomes, with the cache and the limits of time that it had.
+pub(super) fn go_on_with<D: LiveDisk>(
+    reactor: &Reactor<D>,
+    engine: &mut Engine<D, Token>,
+    change: impl FnOnce(&mut Engine<D, Token>) -> Result<()>,
+) -> Result<()> {
+    let (patience, mode) = (Patience::of(&*engine), engine.cache_mode());
+    change(engine)?;
     if let (Some(Caching { size, read_ahead, .. }), Some(mode)) = (reactor.caching, mode) {
         engine.install_cache(mode, reactor.pool.clone(), size);
         engine.install_read_ahead(read_ahead);
     }
-    patience.apply(&mut engine);
+    patience.apply(engine);
     Ok(())
 }
 
-fn fail<D: LiveDisk>(reactor: &Reactor<D>, error: EngineError) {
+/// Ends the server.
+pub(super) fn fail<D: LiveDisk>(reactor: &Reactor<D>, error: EngineError) {
     reactor.failure.set(Some(error));
     reactor.failed.notify_one();
 }

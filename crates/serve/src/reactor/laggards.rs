@@ -13,7 +13,7 @@ use crate::disk::LiveDisk;
 
 /// Compares the members periodically, forever. Missing and incomplete members are left out, because their load differs.
 pub(crate) async fn watch<D: LiveDisk>(reactor: Rc<Reactor<D>>) {
-    let all = reactor.engine.borrow().geometry().all_members();
+    let all = reactor.engine.borrow().slots();
     let mut laggards = Laggards::new(all.len(), Duration::ZERO);
     let (began, mut replaced) = (Instant::now(), None::<(MemberIndex, u32)>);
     loop {

@@ -25,7 +25,7 @@ pub(super) fn replacement<D: LiveDisk, T>(engine: &Engine<D, T>) -> Option<(Repl
 
 /// The present members and their paths.
 pub(super) fn present_paths<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<(MemberIndex, PathBuf)> {
-    let slots = engine.geometry().all_members().minus(engine.missing());
+    let slots = engine.slots().minus(engine.missing());
     let path = |slot: MemberIndex| Some(engine.disk().members().get(slot.index())?.as_ref()?.path().to_owned());
     slots.iter().filter_map(|slot| Some((slot, path(slot)?))).collect()
 }

@@ -8,9 +8,9 @@ use anyhow::{Context, Result};
 use tokio::time::timeout;
 use uraid_io::cache::Traffic as CacheTraffic;
 use uraid_io::disk::Latencies;
-use uraid_io::engine::{CacheMode, Counters, Fill, Progress, Replacement, ScrubStatus};
+use uraid_io::engine::{CacheMode, Counters, Fill, Progress, Replacement, ReshapeProgress, ScrubStatus};
 use uraid_io::format::superblock::ScrubHistory;
-use uraid_layout::{Bytes, Lba, MemberIndex};
+use uraid_layout::{Bytes, Lba, MemberIndex, Spec};
 
 use super::{Reactor, slots};
 use crate::calls::{Callers, Report};
@@ -49,6 +49,8 @@ pub(crate) struct Snapshot {
     pub(crate) scrub_record: ScrubHistory,
     pub(crate) rebuild: Option<Progress>,
     pub(crate) initialising: Option<Progress>,
+    /// With the shape that the array is to get.
+    pub(crate) reshaping: Option<(ReshapeProgress, Spec)>,
     /// With the new member and its path.
     pub(crate) replacement: Option<(Replacement, Member)>,
 }
@@ -96,17 +98,18 @@ impl Snapshot {
             latencies: engine.disk().latencies().clone(),
             condition: reactor.reports.condition(&engine),
             lost: engine.lost(),
-            bad_blocks: engine.geometry().all_members().iter().map(bad_blocks).collect(),
-            waits: engine.geometry().all_members().iter().map(|member| engine.waits_for(member)).collect(),
+            bad_blocks: engine.slots().iter().map(bad_blocks).collect(),
+            waits: engine.slots().iter().map(|member| engine.waits_for(member)).collect(),
             cache_mode: engine.cache_mode(),
             cache: engine.cache_fill(),
             cache_use: engine.cache().map(|cache| CacheUse { held: cache.held(), traffic: cache.traffic() }),
             log: engine.log_fill(),
-            logs: engine.geometry().all_members().iter().map(|member| engine.log_fill_of(member)).collect(),
+            logs: engine.slots().iter().map(|member| engine.log_fill_of(member)).collect(),
             scrub: engine.scrub().as_deref().cloned(),
             scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
             initialising: engine.initialising(),
+            reshaping: engine.reshaping().zip(engine.superblock().reshape.map(|reshape| reshape.to)),
             replacement: slots::replacement(&engine),
         }
     }

@@ -152,6 +152,8 @@ pub fn plan_reshape<D: Disk>(
         mark: course.start(),
         is_back: false,
         saved: Sectors(0),
+        // Each save costs at least one epoch: the numbers of former reshapes are lower.
+        save: truth.epoch.0,
     };
     let old: Vec<Superblock> = assembled.record.superblocks().flatten().cloned().collect();
     let slots: Vec<SlotEntry> = truth.slots.iter().copied().chain(entries(&joining, truth)).collect();

@@ -2,8 +2,8 @@
 //! which no log uses meanwhile.
 //!
 //! The content is cut into pieces, and each piece is on as many members as can be lost, and one more. Each copy says
-//! whose it is and is checked, so whatever a cut leaves of one is no copy. Nothing of the content changes while the
-//! array is being reshaped: any copy of a window that carries the reshape's generation is right, whenever it was made.
+//! whose it is and is checked, so whatever a cut leaves of one is no copy, nor is what an earlier save left: each save
+//! has a number, which is on record.
 //!
 //! A piece with its header, in bytes:
 //!
@@ -12,9 +12,10 @@
 //! | 0 | 8 | magic |
 //! | 8 | 4 | CRC32 of the header with zeros here |
 //! | 12 | 4 | CRC32 of the content |
-//! | 16 | 16 | the superblocks' generation |
+//! | 16 | 16 | the array's UUID |
 //! | 32 | 8 + 8 | the window: its first sector, and its length in sectors |
 //! | 48 | 8 | the piece's number |
+//! | 56 | 8 | the save's number |
 //! | 4096 | | the content, a multiple of 4096; behind the window's end zeros |
 
 use std::ops::Range;
@@ -40,6 +41,13 @@ const PIECE_MAX: u64 = 1 << 20;
 /// What moves at once, at most, and on all members together.
 const STEP: Bytes = Bytes(16 << 20);
 const STEP_ON_MEMBERS: Bytes = Bytes(64 << 20);
+
+/// Which save it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Whose {
+    pub(crate) array: Uuid,
+    pub(crate) save: u64,
+}
 
 /// How a window is spread over the members.
 struct Spread {
@@ -108,24 +116,25 @@ pub(crate) fn room<'a>(superblocks: impl Iterator<Item = &'a Superblock>) -> Byt
 pub(super) fn write<D: Disk>(
     members: &mut Members<D>,
     course: &Course,
+    whose: Whose,
     content: &Range<Lba>,
     bytes: &Buf,
 ) -> Result<(), ReshapeError> {
-    let pieces = pieces(course, members.any().generation, content, bytes.as_ref());
+    let pieces = pieces(course, whose, content, bytes.as_ref());
     members.write(Superblock::saves, pieces)
 }
 
 /// What is written to save content: to whom, where in what it has for that, and what.
 pub(crate) fn pieces(
     course: &Course,
-    generation: Uuid,
+    whose: Whose,
     content: &Range<Lba>,
     bytes: &[u8],
 ) -> Vec<(MemberIndex, Bytes, Lease)> {
     let spread = Spread::new(course, Bytes(bytes.len() as u64));
     let mut writes = Vec::new();
     for number in 0..spread.pieces {
-        let piece = encode(&spread, number, generation, content, bytes);
+        let piece = encode(&spread, number, whose, content, bytes);
         writes.extend(spread.places(number).map(|(member, at)| (member, at, piece.lease_read(0..piece.len()))));
     }
     writes
@@ -142,7 +151,7 @@ pub(super) fn read<D: Disk>(
 ) -> Result<Buf, ReshapeError> {
     let len = Sectors(content.end.0 - content.start.0).bytes();
     let spread = Spread::new(course, len);
-    let generation = members.any().generation;
+    let whose = Whose { array: members.any().array, save: members.reshape().save };
     let mut bytes = Buf::zeroed(len);
     for number in 0..spread.pieces {
         let start = usize::try_from(number * spread.piece).expect("a window fits the address space");
@@ -154,7 +163,7 @@ pub(super) fn read<D: Disk>(
             let segments = smallvec![piece.lease_write(0..size)];
             // Who can't give it may have a copy elsewhere.
             let read = [DiskOp { tag: 0, member, kind: OpKind::Read, offset, segments }];
-            if perform(&mut members.disk, read).is_ok() && is_right(piece.as_ref(), number, generation, content) {
+            if perform(&mut members.disk, read).is_ok() && is_right(piece.as_ref(), number, whose, content) {
                 found = Some(piece);
                 break;
             }
@@ -167,7 +176,7 @@ pub(super) fn read<D: Disk>(
     Ok(bytes)
 }
 
-fn encode(spread: &Spread, number: u64, generation: Uuid, content: &Range<Lba>, bytes: &[u8]) -> Buf {
+fn encode(spread: &Spread, number: u64, whose: Whose, content: &Range<Lba>, bytes: &[u8]) -> Buf {
     let mut piece = Buf::zeroed(Bytes(HEADER as u64 + spread.piece));
     let start = usize::try_from(number * spread.piece).expect("a window fits the address space");
     let (header, target) = piece.as_mut().split_at_mut(HEADER);
@@ -175,28 +184,28 @@ fn encode(spread: &Spread, number: u64, generation: Uuid, content: &Range<Lba>, 
     target[..source.len()].copy_from_slice(source);
     header[0..8].copy_from_slice(&MAGIC);
     header[12..16].copy_from_slice(&crc32fast::hash(target).to_le_bytes());
-    header[16..56].copy_from_slice(&identity(number, generation, content));
+    header[16..64].copy_from_slice(&identity(number, whose, content));
     let checksum = crc32fast::hash(header);
     header[8..12].copy_from_slice(&checksum.to_le_bytes());
     piece
 }
 
 /// Whether this is that piece, whole.
-fn is_right(piece: &[u8], number: u64, generation: Uuid, content: &Range<Lba>) -> bool {
+fn is_right(piece: &[u8], number: u64, whose: Whose, content: &Range<Lba>) -> bool {
     let (header, held) = piece.split_at(HEADER);
     let mut unsealed = header.to_vec();
     unsealed[8..12].fill(0);
     header[0..8] == MAGIC
         && header[8..12] == crc32fast::hash(&unsealed).to_le_bytes()
         && header[12..16] == crc32fast::hash(held).to_le_bytes()
-        && header[16..56] == identity(number, generation, content)
+        && header[16..64] == identity(number, whose, content)
 }
 
 /// What tells a piece from others: the header's bytes from 16 on.
-fn identity(number: u64, generation: Uuid, content: &Range<Lba>) -> [u8; 40] {
-    let mut bytes = [0; 40];
-    bytes[..16].copy_from_slice(generation.as_bytes());
-    let numbers = [content.start.0, content.end.0 - content.start.0, number];
+fn identity(number: u64, whose: Whose, content: &Range<Lba>) -> [u8; 48] {
+    let mut bytes = [0; 48];
+    bytes[..16].copy_from_slice(whose.array.as_bytes());
+    let numbers = [content.start.0, content.end.0 - content.start.0, number, whose.save];
     for (at, field) in bytes[16..].chunks_exact_mut(8).zip(numbers) {
         at.copy_from_slice(&field.to_le_bytes());
     }

@@ -34,7 +34,7 @@ pub struct ReshapeProgress {
 impl Reshaping {
     /// How far it has come, while the array is being reshaped.
     pub(in crate::engine) fn progress(parts: &Parts) -> Option<ReshapeProgress> {
-        let Between { course, mark, is_back, stuck } = parts.members.between()?;
+        let Between { course, mark, is_back, stuck, .. } = parts.members.between()?;
         let end = course.end(course.heading(is_back.get()));
         let left = mark.get().0.abs_diff(end.0);
         let (done, total) = (Sectors(course.kept().0 - left), course.kept());
@@ -47,7 +47,9 @@ pub(in crate::engine) fn pace(parts: &Parts, between: &Between) -> Pace {
     let room = saved::room(parts.members.record().superblocks().flatten());
     let unit = between.course.unit();
     let Pace { plain, saved } = saved::pace(&between.course, room).unwrap_or(Pace { plain: unit, saved: unit });
-    let most = if parts.sweeps.of(Kind::Reshape).is_disturbing() { BESIDE_CLIENTS.whole_sectors() } else { plain };
+    let is_disturbing = parts.sweeps.of(Kind::Reshape).is_disturbing();
+    let most = if is_disturbing { between.window.get().min(BESIDE_CLIENTS) } else { between.window.get() };
+    let most = most.whole_sectors();
     Pace { plain: plain.min(most), saved: saved.min(most) }
 }
 

@@ -13,6 +13,7 @@ use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 use super::destage::destage;
 use super::join::calm;
 use super::read::fill;
+use crate::array::reshape::saved::Whose;
 use crate::array::reshape::{moving, saved};
 use crate::buf::{Buf, Lease};
 use crate::engine::background::reshape::pace;
@@ -65,7 +66,8 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let content = fill(core, source, space, window.content.clone(), (from, Buf::zeroed(len))).await?;
     let content = content.expect("a read's memory comes back");
     let next = if from == mark { window.content.end } else { from };
-    let moved = Reshape { is_back, mark: next, saved: Sectors(0), ..reshape };
+    let save = reshape.save + u64::from(window.is_saved);
+    let moved = Reshape { is_back, mark: next, saved: Sectors(0), save, ..reshape };
     let result = settle(target, between, &window, &content, moved).await;
     if result.is_err() && window.is_saved {
         // Its old places may have been written over: whoever starts the array again has it from where it was saved.
@@ -88,8 +90,8 @@ async fn settle(
 ) -> Result<(), EngineError> {
     let members = &target.members;
     if window.is_saved && !planted!(ReshapeUnsaved) {
-        let generation = members.record().any().generation;
-        let pieces = saved::pieces(&between.course, generation, &window.content, content.as_ref());
+        let whose = Whose { array: members.record().any().array, save: moved.save };
+        let pieces = saved::pieces(&between.course, whose, &window.content, content.as_ref());
         let place = |member: MemberIndex, at: Bytes| {
             let record = members.record();
             let own = record.superblocks().nth(member.index()).flatten()?;
@@ -150,7 +152,7 @@ async fn write_out(source: &Parts, space: &mut Workspace, content: &Range<Lba>) 
     while at < stripes.end {
         let run = at..stripes.end.min(at.saturating_add(most));
         at = run.end;
-        if is_dirty(run.clone()) {
+        if is_dirty(run.clone()) && !planted!(ReshapeDirtyLeft) {
             destage(source, space, run).await;
         }
     }

@@ -78,6 +78,7 @@ mod at {
     pub(super) const TO_LEVEL: usize = 380;
     pub(super) const TO_MEMBERS: usize = 383;
     pub(super) const IS_BACK: usize = 384;
+    pub(super) const SAVE: usize = 392;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
     pub(super) const STATE: usize = 16;
@@ -128,7 +129,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::BLANK_SINCE, &since.0.to_le_bytes());
         put(at::BLANK_SHIFT, &shift.to_le_bytes());
     }
-    if let Some(Reshape { to, kept, mark, is_back, saved }) = superblock.reshape {
+    if let Some(Reshape { to, kept, mark, is_back, saved, save }) = superblock.reshape {
         put(at::MARK, &mark.0.to_le_bytes());
         put(at::KEPT, &kept.0.to_le_bytes());
         put(at::SAVED, &saved.0.to_le_bytes());
@@ -137,6 +138,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::TO_LEVEL, &level_bytes(to.level));
         put(at::TO_MEMBERS, &[to.members]);
         put(at::IS_BACK, &[u8::from(is_back)]);
+        put(at::SAVE, &save.to_le_bytes());
     }
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::REVISION, &superblock.revision.0.to_le_bytes());
@@ -369,6 +371,7 @@ fn reshape(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Reshape, SuperblockError> {
             _ => return Err(SuperblockError::Field { field: "direction of a reshape" }),
         },
         saved: Sectors(u64_at(bytes, at::SAVED)),
+        save: u64_at(bytes, at::SAVE),
     })
 }
 

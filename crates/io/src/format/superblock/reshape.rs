@@ -20,6 +20,8 @@ pub struct Reshape {
     /// How much content ahead of the mark is safe in the members' areas for logs, and may not be whole in its places; 0
     /// where all of it is.
     pub saved: Sectors,
+    /// The number of the last save: no two have the same of an array, whatever its reshapes.
+    pub save: u64,
 }
 
 impl Reshape {
@@ -48,7 +50,7 @@ impl Reshape {
     pub(super) fn is_sound(&self, from: Spec) -> bool {
         let Ok(course) = self.course(from) else { return false };
         // What is recorded is what the course comes to, so that both ends of it can be told from the superblock alone.
-        let is_fitted = *course.to().spec() == self.to;
+        let is_fitted = *course.to().spec() == self.to && self.save <= u64::MAX / 2;
         let is_ahead = course.ahead(self.mark, course.heading(self.is_back), self.saved);
         is_fitted
             && course.is_mark(self.mark)

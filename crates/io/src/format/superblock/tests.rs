@@ -233,7 +233,7 @@ fn between() -> Superblock {
     // 40 MiB of RAID 10 would not fit; 10 MiB of 4096 bytes each.
     let to =
         Spec { level: Level::Raid10 { copies: 2 }, members: 4, chunk: Bytes(4096), member_size: Sectors(10 << 10) };
-    let reshape = Reshape { to, kept: Sectors(20 << 10), mark: Lba(256), is_back: true, saved: Sectors(256) };
+    let reshape = Reshape { to, kept: Sectors(20 << 10), mark: Lba(256), is_back: true, saved: Sectors(256), save: 7 };
     let scrub = ScrubHistory { run: None, ..sample().scrub };
     Superblock { reshape: Some(reshape), slots, scrub, spec, ..sample() }
 }
@@ -247,6 +247,7 @@ fn an_array_between_two_shapes_is_an_incompatible_feature() {
     assert_eq!(bytes[360..368], [0, 1, 0, 0, 0, 0, 0, 0], "what is saved");
     assert_eq!(bytes[368..376], [0, 0x28, 0, 0, 0, 0, 0, 0], "used of each member");
     assert_eq!(bytes[376..386], [0, 0x10, 0, 0, 10, 2, 0, 4, 1, 0], "chunk, level, members, direction");
+    assert_eq!(bytes[392..400], [7, 0, 0, 0, 0, 0, 0, 0], "the last save");
     assert_eq!(bytes[1024 + 3 * 48..][..16], [0xb3; 16], "the slots of both shapes");
     assert_eq!(decode(&bytes), Ok(between()));
     let field = |field| Err(SuperblockError::Field { field });
@@ -264,7 +265,7 @@ fn an_array_between_two_shapes_is_an_incompatible_feature() {
         (383, &[65], "number of members"),
         (383, &[1], "reshape"),
         (384, &[2], "direction of a reshape"),
-        (141, &[0], "state of an array that is being reshaped"),
+        (392, &[0xff; 8], "reshape"),
         (264, &[1], "state of an array that is being reshaped"),
         (1040, &[3], "slot table's progress"),
         (137, &[4], "slot table's UUIDs"),
