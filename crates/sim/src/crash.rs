@@ -16,6 +16,7 @@
 //! one that it is copied from. The crash may take it. What it lacks afterwards the array does without, rebuilds, and
 //! does not do without again.
 
+pub mod altering;
 mod check;
 pub mod creation;
 pub mod directed;
