@@ -6,6 +6,9 @@
 //! recovery, is held against the [`model`]; parity and every tolerated set of missing members against the layout's maps
 //! ([`audit`]).
 //!
+//! After these lives some arrays are changed while they are [`stopped`]: they grow, or get another shape, with power
+//! cuts and failures; and live on in whatever shape they have then.
+//!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
@@ -15,6 +18,7 @@
 //! the level survives, and only there ([`doubts`]); the array is read before members are looked at.
 
 mod administer;
+mod altered;
 mod array;
 pub(crate) mod audit;
 pub(crate) mod blank;

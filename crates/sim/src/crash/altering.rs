@@ -13,7 +13,8 @@ use uraid_io::array::{
     grow, judge, plan_reshape,
 };
 use uraid_io::disk::Disk;
-use uraid_io::format::superblock::Consistency;
+use uraid_io::format::bitmap::{Bitmap, Regions};
+use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, Rotation, Sectors, Spec};
@@ -24,7 +25,7 @@ use super::plain::Plain;
 use super::shape::Shape;
 use super::states::{Grain, Limit, States, mix};
 use super::tape::{Event, Tape};
-use super::workload::Order;
+use super::workload::{Failing, Order};
 use super::{Counts, Failure, Finding};
 use crate::dst::audit::{Audit, tolerated};
 use crate::dst::blank;
@@ -50,6 +51,8 @@ pub struct Alteration {
     order: Order,
     /// Whether superblocks are torn sector by sector.
     is_fine: bool,
+    /// Who fails writes and flushes from some time on, until the power has gone.
+    failing: Option<Failing>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -101,7 +104,19 @@ impl Alteration {
             Self::new(longer(rm2, 5, none, 1, 1), to(Level::Raid0, 3), Order::Fifo, false),
             Self::new(longer(raid5, 3, log, 3, 4), to(rm2, 5), Order::Fifo, false),
             Self::new(longer(Level::Raid0, 3, none, 1, 4), fewer, Order::Fifo, false),
+            // Who fails is given up as the first content moves, and later.
+            Self::new(longer(raid5, 3, log, 2, 10), to(raid5, 4), Order::Fifo, false).failing_at(8),
+            Self::new(longer(raid5, 3, log, 2, 10), to(raid5, 4), Order::Fifo, false).failing_at(13),
+            Self::new(longer(raid5, 4, none, 1, 4), to(right, 4), Order::Lifo, false).failing_at(12),
+            // Where nobody can be done without, it ends, and goes on some time.
+            Self::new(longer(Level::Raid0, 3, none, 1, 4), fewer, Order::Fifo, false).failing_at(9),
+            Self::new(longer(raid5, 3, log, 1, 2), grown(4), Order::Lifo, false).failing_at(8),
         ]
+    }
+
+    /// The same; the second member fails at that one of its writes and flushes, and at all that come after.
+    fn failing_at(self, index: usize) -> Self {
+        Self { failing: Some(Failing { member: MemberIndex(1), index, lasts: true }), ..self }
     }
 
     fn new(mut shape: Shape, change: Change, order: Order, is_fine: bool) -> Self {
@@ -123,7 +138,7 @@ impl Alteration {
             Some(Member::of(image))
         });
         shape.members = Members::of(images.collect());
-        Self { shape, change, order, is_fine }
+        Self { shape, change, order, is_fine, failing: None }
     }
 
     /// The array's shape before.
@@ -135,13 +150,15 @@ impl Alteration {
     /// What it is called.
     #[must_use]
     pub fn name(&self) -> String {
-        let Self { shape, change, order, .. } = self;
+        let Self { shape, change, order, failing, .. } = self;
         let members = shape.geometry.members();
+        let failing =
+            failing.map_or_else(String::new, |failing| format!("/member{}-fails-at-{}", failing.member, failing.index));
         let name = match change {
-            Change::Grow(used) => format!("{shape}/of-{members}/grows-to-{used}/{order:?}"),
+            Change::Grow(used) => format!("{shape}/of-{members}/grows-to-{used}/{order:?}{failing}"),
             Change::Reshape(Target { level, members: to, chunk, kept, .. }) => {
                 let kept = kept.map_or_else(String::new, |kept| format!("-keeping-{kept}"));
-                format!("{shape}/of-{members}/becomes-{}-of-{to}-chunk-{chunk}{kept}/{order:?}", level.name())
+                format!("{shape}/of-{members}/becomes-{}-of-{to}-chunk-{chunk}{kept}/{order:?}{failing}", level.name())
             }
         };
         name.to_lowercase().replace(' ', "-")
@@ -157,10 +174,15 @@ impl Alteration {
         };
         let tape = Tape::new(self.shape.members.clone(), self.order);
         tape.record();
+        self.failing.into_iter().for_each(|failing| tape.fail(failing));
         let images = self.shape.members.iter().map(|(_, member)| Some(member.current().clone())).collect();
         let done = self.left(images).and_then(|left| self.alter(tape.clone(), &left));
-        done.map_err(|finding| failure("no time".into(), (String::new(), MemberSet::EMPTY, finding)))?;
-        tape.note(Event::Replied);
+        match done {
+            Ok(()) => tape.note(Event::Replied),
+            // What that has left is looked at.
+            Err(_) if self.failing.is_some() => {}
+            Err(finding) => return Err(failure("no time".into(), (String::new(), MemberSet::EMPTY, finding))),
+        }
         let (mut counts, mut seen) = (Counts { workloads: 1, ..Counts::default() }, HashSet::new());
         for (at, (event, members)) in tape.take().into_iter().enumerate() {
             counts.boundaries += 1;
@@ -280,6 +302,9 @@ impl Alteration {
 
     /// Sets of members that may be lost: both shapes survive that.
     fn losses(&self) -> Vec<MemberSet> {
+        if self.failing.is_some() {
+            return vec![MemberSet::EMPTY];
+        }
         let other = match self.change {
             Change::Grow(_) => None,
             Change::Reshape(Target { level, members, chunk, .. }) => {
@@ -324,6 +349,15 @@ impl Alteration {
     /// it was.
     fn check(&self, images: &[Option<Image>], lost: MemberSet, is_done: bool) -> Result<bool, Finding> {
         let left = self.left(images.to_vec())?;
+        let failing: MemberSet = self.failing.iter().map(|failing| failing.member).collect();
+        let lost = lost.union(failing);
+        if is_done {
+            let leaving = (0u8..).zip(images).skip(self.members_after());
+            let mut leaving = leaving.filter_map(|(slot, image)| Some((MemberIndex(slot), image.as_ref()?)));
+            if let Some((member, _)) = leaving.find(|(_, image)| superblock_of(image).is_ok()) {
+                return Err(Finding::Stays { member });
+            }
+        }
         let aside = left.verdict.missing().minus(lost);
         if !aside.is_empty() {
             return Err(Finding::SetAside { members: aside });
@@ -377,6 +411,9 @@ impl Alteration {
         let made = blank::made(superblock, geometry, &members);
         let is_blank = |stripe| blank::is_blank(made.as_ref(), stripe);
         let audit = Audit::new(geometry, &members, data, geometry.chunk(), |_, _| true, |_, _| true, is_blank);
+        if !is_old {
+            check_bits(superblock, geometry, &members)?;
+        }
         audit.check_parity().map_err(|wrong| Finding::Parity {
             stripe: wrong.stripe,
             group: usize::from(wrong.group.0),
@@ -407,6 +444,26 @@ impl Alteration {
             Change::Reshape(target) => target.kept.map(Bytes::whole_sectors),
         }
     }
+}
+
+/// Of an array that has got another shape, a member that is on record as failed lacks all of it: so say the bits of all
+/// others, where there are any.
+fn check_bits(truth: &Superblock, geometry: &Geometry, members: &Members) -> Result<(), Finding> {
+    let is_failed = truth.slots.iter().any(|entry| entry.state == SlotState::Failed);
+    if !is_failed || geometry.tolerance() == 0 {
+        return Ok(());
+    }
+    let regions = Regions::new(geometry);
+    for (slot, member) in members.iter() {
+        let own = member.superblock().map_err(|source| Finding::NoSuperblock { member: slot, source })?;
+        let Some(seal) = own.seal() else { continue };
+        let mut bytes = vec![0; usize::try_from(regions.bitmap_bytes().0).expect("small")];
+        member.read(own.areas.bitmap.offset, &mut bytes);
+        if Bitmap::decode(regions, seal, &bytes) != Bitmap::full(regions) {
+            return Err(Finding::Bits { member: slot });
+        }
+    }
+    Ok(())
 }
 
 fn hold(model: &Model, lba: Lba, bytes: &[u8]) -> Result<(), Finding> {

@@ -6,11 +6,11 @@ use uraid_io::array::{Assembled, GrowError, OpenError, grow, judge};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Geometry, Level, MemberSet, Placement, Sectors, Spec};
 
+use super::altered::{Altered, Content, scatter};
 use super::finding::Finding;
 use super::found::Found;
 use super::outage::{Outage, is_durable};
 use super::scenario::uuid;
-use super::stopped::{Altered, Content, scatter};
 use crate::disk::{Ending, leave};
 use crate::members::Members;
 use crate::trace::Trace;
@@ -100,7 +100,7 @@ impl<'a> Growing<'a> {
         let struck = outage.disk.struck();
         self.failed = self.failed.union(struck);
         let left = outage.end(self.random, self.trace);
-        self.members_are(left);
+        self.members_are(&left);
         let Err((text, error)) = grown else { return Ok(false) };
         self.trace.note(format_args!("it did not grow: {text}"));
         if outage.disk.is_dark() {
@@ -117,7 +117,7 @@ impl<'a> Growing<'a> {
         }
     }
 
-    fn members_are(&mut self, left: Members) {
+    fn members_are(&mut self, left: &Members) {
         for slot in left.present().iter() {
             self.members.replace(slot, left.get(slot).cloned());
         }

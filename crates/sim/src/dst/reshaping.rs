@@ -13,12 +13,12 @@ use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, Spec};
 
+use super::altered::{Altered, Content};
 use super::finding::Finding;
 use super::found::Found;
 use super::outage::{Outage, is_durable};
 use super::scenario::uuid;
 use super::shapes::{consistency_after, draw_survived, draw_target, geometry_of, log_min};
-use super::stopped::{Altered, Content};
 use crate::disk::{Ending, SimDisk, leave};
 use crate::member::{Member, Payload};
 use crate::members::Members;

@@ -3,12 +3,11 @@
 //! What is expected is content by address, whatever the shape: after a change the array holds what it held, as far as
 //! that is kept, and zeros behind; its parity agrees, and it survives what its new level survives.
 
-use std::ops::Range;
-
 use uraid_io::array::judge;
 use uraid_io::format::superblock::{Integrity, SlotState, Superblock};
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors};
 
+use super::altered::{Altered, Content, scatter};
 use super::array::{Array, Opened, Seen};
 use super::client::{Client, End};
 use super::faults::areas_in_use;
@@ -21,37 +20,12 @@ use super::roster::Roster;
 use super::scenario::Scenario;
 use super::shelf::Shelf;
 use crate::disk::{Ending, SimDisk};
-use crate::member::{Member, Payload};
-use crate::members::Members;
+use crate::member::Member;
 use crate::trace::Trace;
 use uraid_random::Random;
 
 /// How much of each member beyond what the array uses holds something.
 const SCATTERED: Bytes = Bytes(64 << 10);
-
-/// A change that is over.
-pub(super) struct Altered {
-    /// By slot, of the shape that the array has now.
-    pub(super) members: Members,
-    /// Whom it may do without.
-    pub(super) failed: MemberSet,
-    pub(super) content: Content,
-    pub(super) attempts: u64,
-    /// Whether it was done, and not undone or left alone.
-    pub(super) is_done: bool,
-}
-
-/// What the array holds then.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
-    Untouched,
-    /// All of it, then zeros.
-    Grown,
-    /// All of it up to there, then zeros.
-    Kept(Lba),
-    /// All of it up to there, then what it held or zeros.
-    GivenUp(Lba),
-}
 
 /// See the module.
 pub(super) struct Stopped<'a> {
@@ -172,22 +146,5 @@ impl Stopped<'_> {
         if let Some(silent) = silent {
             silent.areas = areas_in_use(&scenario.superblocks[0].areas, &scenario.geometry);
         }
-    }
-}
-
-/// Lets members hold anything in a part of their data areas.
-pub(super) fn scatter(members: &mut Members, part: Range<Bytes>, random: &mut Random) {
-    for slot in members.present().iter() {
-        let member = members.get_mut(slot).expect("it is present");
-        let Ok(own) = member.superblock() else { continue };
-        let start = own.areas.data.offset.0 + part.start.0.next_multiple_of(512);
-        // Of a member that was enlarged all may be data.
-        let is_larger = member.size() > own.areas.member_size;
-        let room = if is_larger { member.size().0 } else { own.areas.data.offset.0 + own.areas.data.size.0 };
-        let end = (own.areas.data.offset.0 + part.end.0).min(room);
-        let mut bytes = vec![0; usize::try_from(end.saturating_sub(start) / 512 * 512).expect("small")];
-        bytes.as_chunks_mut::<8>().0.iter_mut().for_each(|word| *word = random.bits().to_le_bytes());
-        member.write(Bytes(start), Payload::Bytes(bytes.into()));
-        member.flush();
     }
 }

@@ -86,7 +86,7 @@ fn copies(course: &Course) -> u64 {
         [course.from(), course.to()].into_iter().all(|shape| Repair::new(shape, lost).is_ok())
     };
     let longest = (1..slots).take_while(|&len| (0..slots).any(|first| is_survived(first, len))).last();
-    longest.unwrap_or(0) as u64 + 1
+    if planted!(ReshapeSavedOnce) { 1 } else { longest.unwrap_or(0) as u64 + 1 }
 }
 
 /// How much moves at once, where so much of each member's area for the log can be used; none where a window that has to
