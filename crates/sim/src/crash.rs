@@ -15,7 +15,11 @@
 //! Members may come, too: a new one or the one that was missing joins and is rebuilt, or a new one takes the place of
 //! one that it is copied from. The crash may take it. What it lacks afterwards the array does without, rebuilds, and
 //! does not do without again.
+//!
+//! What is done to arrays that nobody uses has workloads of its own: [`creation`], and [`altering`], which are growing
+//! them and giving them another shape.
 
+pub mod altering;
 mod check;
 pub mod creation;
 pub mod directed;

@@ -6,6 +6,9 @@
 //! recovery, is held against the [`model`]; parity and every tolerated set of missing members against the layout's maps
 //! ([`audit`]).
 //!
+//! After these lives some arrays are changed while they are [`stopped`]: they grow, or get another shape, with power
+//! cuts and failures; and live on in whatever shape they have then.
+//!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
@@ -15,6 +18,7 @@
 //! the level survives, and only there ([`doubts`]); the array is read before members are looked at.
 
 mod administer;
+mod altered;
 mod array;
 pub(crate) mod audit;
 pub(crate) mod blank;
@@ -25,13 +29,18 @@ mod extras;
 mod faults;
 mod finding;
 mod found;
+mod growing;
 pub(crate) mod model;
+mod outage;
 mod report;
+mod reshaping;
 mod roster;
 mod rot;
 mod scenario;
 mod session;
+mod shapes;
 mod shelf;
+mod stopped;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -41,12 +50,12 @@ use uraid_io::format::bitmap::Regions;
 use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
-use uraid_layout::{MemberIndex, MemberSet};
+use uraid_layout::{Lba, MemberIndex, MemberSet};
 
 pub(crate) use array::look_after;
 pub(crate) use faults::areas_in_use;
 pub use finding::{Failure, Finding};
-pub use report::{Changes, Counts, Report, Rotten};
+pub use report::{Alterations, Changes, Counts, Report, Rotten};
 pub use scenario::Scenario;
 
 use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
@@ -60,6 +69,7 @@ use extras::Extras;
 use found::Found;
 use session::given_up_late;
 use shelf::Shelf;
+use stopped::Stopped;
 use uraid_random::Random;
 
 /// What a run is to be made of.
@@ -95,6 +105,7 @@ impl Default for Options {
 pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut random = Random::new(seed);
     let (extras, mut own) = Extras::draw(seed);
+    let (extras, after) = extras.and_after(seed);
     let mut scenario = Scenario::draw(&mut random, &options.ways);
     if extras.is_wide {
         scenario = Scenario::draw_wide(&mut own, &options.ways);
@@ -102,7 +113,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let trace = Trace::keeping(options.events);
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
-    let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own);
+    let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own, after);
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => {
             run.report.counts = run.report.counts.plus(run.array.counts);
@@ -135,6 +146,10 @@ struct Run {
     extras: Extras,
     /// Chance for these.
     own: Random,
+    /// Chance for what happens after the lives that all runs have, so that these stay what they are.
+    after: Random,
+    /// Whether a life ends with the array closed, and nothing of it blank.
+    must_close: bool,
     /// With deadlines: members that the array did without at the end of the last life.
     given_up: MemberSet,
     report: Report,
@@ -170,18 +185,20 @@ impl Run {
             administrator,
             extras: Extras::default(),
             own: Random::new(0),
+            after: Random::new(0),
+            must_close: false,
             given_up: MemberSet::EMPTY,
             report: Report::default(),
         }
     }
 
-    fn with_extras(mut self, extras: Extras, mut own: Random) -> Self {
+    fn with_extras(mut self, extras: Extras, mut own: Random, after: Random) -> Self {
         if extras.copies && !self.corrupts {
             let other = own.fork();
             let administrator = self.administrator.get_or_insert_with(|| Administrator::new(other));
             administrator.copy_members();
         }
-        Self { extras, own, ..self }
+        Self { extras, own, after, ..self }
     }
 
     fn live_all(&mut self) -> Result<(), Finding> {
@@ -200,6 +217,30 @@ impl Run {
                 return Ok(());
             }
         }
+        if self.live(Weather::Calm)? { self.live_on() } else { Ok(()) }
+    }
+
+    /// More lives, before each of which the array was stopped and changed; the last one is calm again.
+    fn live_on(&mut self) -> Result<(), Finding> {
+        if self.corrupts || self.extras.alterations == 0 {
+            return Ok(());
+        }
+        for _ in 0..self.extras.alterations {
+            self.must_close = true;
+            let goes_on = self.live(Weather::Calm)?;
+            self.must_close = false;
+            if !goes_on {
+                return Ok(());
+            }
+            let Self { array, shelf, administrator, after, trace, report, .. } = self;
+            let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
+            Stopped { array, shelf, random: after, trace, counts: &mut report.alterations }.alter(roster)?;
+            for _ in 0..self.after.below(3) {
+                if !self.live(Weather::Rough)? {
+                    return Ok(());
+                }
+            }
+        }
         self.live(Weather::Calm).map(drop)
     }
 
@@ -215,8 +256,8 @@ impl Run {
         let engine = array.map_err(|error| refused(&error))?.into_engine().map_err(|error| refused(&error))?;
         let scenario = Scenario { cache: None, ..self.array.scenario.clone() };
         let random = self.aside.fork();
-        let end =
-            Client::new(engine, disk.clone(), &scenario, &mut self.array.model, random, Trace::default()).zero()?;
+        let end = Client::new(engine, disk.clone(), &scenario, &mut self.array.model, random, Trace::default())
+            .zero(Lba(0))?;
         assert_eq!(end, End::Closed, "nothing fails without a fault");
         self.array.model.stopped();
         let left = disk.leave(Ending::PowerCut, &mut self.aside);
@@ -337,7 +378,13 @@ impl Run {
         }
         let exponent = self.random.within(2, 8);
         let (commands, closes) = (self.random.below(1 << exponent), self.random.chance(1, 2));
-        let mut end = client.run(commands, closes && !mends)?;
+        let mut end = client.run(commands, closes && !mends && !self.must_close)?;
+        if self.must_close && end != End::Dark {
+            // Now and then it is closed though regions are blank.
+            let is_on = self.after.chance(1, 8) || client.initialise()?;
+            end = if !is_on || mends { end } else { client.run(0, true)? };
+            end = if is_on { end } else { End::Dark };
+        }
         if mends && end != End::Dark {
             end = if client.mend()? { client.run(0, true)? } else { End::Dark };
         }

@@ -49,6 +49,17 @@ impl Image {
         self.size
     }
 
+    /// Makes it larger; what is new is zeros.
+    ///
+    /// # Panics
+    /// When it would be smaller, or as [`Image::zeroed`].
+    pub fn enlarge(&mut self, size: Bytes) {
+        assert!(size >= self.size, "an image does not shrink");
+        let larger = Self::zeroed(size);
+        self.branches.resize(larger.branches.len(), None);
+        self.size = size;
+    }
+
     /// The sector at a byte offset.
     ///
     /// # Panics

@@ -193,6 +193,15 @@ impl Member {
         self.current.size()
     }
 
+    /// Makes the medium larger, durably; what is new is zeros.
+    ///
+    /// # Panics
+    /// When it would be smaller, or the size is not a whole number of sectors.
+    pub(crate) fn enlarge(&mut self, size: Bytes) {
+        self.durable.enlarge(size);
+        self.current.enlarge(size);
+    }
+
     /// What reads see.
     #[must_use]
     pub fn current(&self) -> &Image {

@@ -109,6 +109,17 @@ impl Members {
         self.slots.resize(self.slots.len().max(len), None);
     }
 
+    /// Makes all members larger that are smaller than this.
+    pub(crate) fn enlarge(&mut self, size: Bytes) {
+        let smaller = self.slots.iter_mut().flatten().filter(|member| member.size() < size);
+        smaller.for_each(|member| member.enlarge(size));
+    }
+
+    /// Has the media of all members give back what they hold.
+    pub(crate) fn recuperate(&mut self) {
+        self.slots.iter_mut().flatten().for_each(Member::recuperate);
+    }
+
     /// Takes those away that are beyond the first `len` slots.
     pub(crate) fn split_off(&mut self, len: usize) -> Vec<Member> {
         self.slots.split_off(len.min(self.slots.len())).into_iter().flatten().collect()

@@ -259,7 +259,11 @@ fn enlarge(
         after.check().map_err(|source| GrowError::Unfit { member, source })?;
     }
     // From here on the copy at the tail is at the member's new end. The array is still as large as it was.
-    round(disk, &mut superblocks)?;
+    if planted!(GrownAtOnce) {
+        superblocks.iter_mut().for_each(|superblock| superblock.epoch.0 += 1);
+    } else {
+        round(disk, &mut superblocks)?;
+    }
     let areas = superblocks.iter().zip(sums).flat_map(|(superblock, sums)| {
         let more = Area {
             offset: Bytes(sums.offset.0 + sums.size.0),
@@ -269,7 +273,9 @@ fn enlarge(
         unused.chain([more]).map(|area| (superblock.slot, area))
     });
     for (member, area) in areas.collect::<Vec<(MemberIndex, Area)>>() {
-        zero(disk, member, area)?;
+        if !planted!(GrownUnzeroed) {
+            zero(disk, member, area)?;
+        }
     }
     let regions = Regions::new(&grown);
     let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;

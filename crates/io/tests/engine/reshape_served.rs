@@ -316,6 +316,43 @@ fn a_member_that_fails_is_done_without_while_clients_write() {
     }
 }
 
+/// What is in memory of content that moves and comes back is what was written last, wherever that was.
+#[test]
+fn memory_does_not_outlive_a_move() {
+    let (now, content) = begun(&cases()[0]);
+    let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+    let mut power = Power::new(now.clone(), usize::MAX);
+    let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
+    let mut life = Life { engine, pool, mode, model: &mut model, context: "back and forth" };
+    life.engine.wind_down();
+    let write = |life: &mut Life<'_>, byte: u8| {
+        let mut buf = life.pool.try_alloc(Bytes(4096)).expect("memory");
+        buf.as_mut().fill(byte);
+        life.run_one(Command::Write { lba: Lba(0), buf, fua: false });
+        life.run_one(Command::Flush);
+    };
+    let moved = |life: &mut Life<'_>| {
+        for _ in 0..1000 {
+            life.engine.tick();
+            life.engine.turn(&mut Vec::new()).expect("memory does not break");
+            let reshaping = life.engine.reshaping().expect("under way");
+            if reshaping.done == reshaping.total {
+                return;
+            }
+        }
+        panic!("it does not end");
+    };
+    write(&mut life, 1);
+    moved(&mut life);
+    for (byte, is_back) in [(2, true), (3, false)] {
+        write(&mut life, byte);
+        life.engine.turn_reshape(is_back);
+        moved(&mut life);
+        let read = life.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(4096)) });
+        assert!(read.flatten().expect("its memory").as_ref() == [byte; 4096], "what was written last: {byte}");
+    }
+}
+
 /// While content moves nobody joins or is copied, nothing is scrubbed, and nobody opens the array only to read it.
 #[test]
 fn what_can_not_be_done_meanwhile_says_so() {

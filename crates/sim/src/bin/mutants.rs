@@ -25,7 +25,7 @@ use uraid_io::mutant::{Mutant, VARIABLE, named};
 use uraid_random::Random;
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
-use uraid_sim::crash::{Enumeration, Grain, creation, directed};
+use uraid_sim::crash::{Enumeration, Grain, altering, creation, directed};
 use uraid_sim::dst::{Options, run};
 use uraid_sim::tally::{self, Value};
 use uraid_sim::{crash, scenes};
@@ -45,6 +45,7 @@ const FOUND: &str = "found: ";
 enum Check {
     Scenes,
     Creation,
+    Altering,
     Directed,
     Seeds { seeds: Range<u64>, is_harsh: bool },
     States { grain: Grain, states: u64 },
@@ -52,7 +53,8 @@ enum Check {
 }
 
 /// Who noticed, as the counts have it.
-const KILLERS: [&str; 7] = ["by_seeds", "by_scenes", "by_creation", "by_directed", "by_states", "by_tests", "by_limit"];
+const KILLERS: [&str; 8] =
+    ["by_seeds", "by_scenes", "by_creation", "by_altering", "by_directed", "by_states", "by_tests", "by_limit"];
 
 /// What becomes of a bug, or of one check of it.
 enum Verdict {
@@ -170,6 +172,7 @@ fn checks(seeds: u64, states: u64) -> Vec<Check> {
         Check::Seeds { seeds: first..few, is_harsh: false },
         Check::States { grain: Grain::Singles, states: states.min(2000) },
         Check::Creation,
+        Check::Altering,
         Check::Directed,
         Check::Seeds { seeds: 0..few, is_harsh: true },
         Check::Seeds { seeds: few..many, is_harsh: false },
@@ -334,9 +337,10 @@ impl Check {
             Self::Seeds { .. } => KILLERS[0],
             Self::Scenes => KILLERS[1],
             Self::Creation => KILLERS[2],
-            Self::Directed => KILLERS[3],
-            Self::States { .. } => KILLERS[4],
-            Self::Tests { .. } => KILLERS[5],
+            Self::Altering => KILLERS[3],
+            Self::Directed => KILLERS[4],
+            Self::States { .. } => KILLERS[5],
+            Self::Tests { .. } => KILLERS[6],
         }
     }
 
@@ -347,6 +351,7 @@ impl Check {
                 scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?)))
             }
             Self::Creation => creation::run().err().map(|failure| format!("crash {failure}")),
+            Self::Altering => altering::run().err().map(|failure| format!("crash {failure}")),
             Self::Directed => directed::run().err().map(|failure| format!("crash {failure}")),
             Self::Seeds { seeds, is_harsh } => {
                 let options = Options { is_harsh: *is_harsh, ..Options::default() };

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use uraid_sim::crash::altering::Alteration;
 use uraid_sim::crash::creation::Creation;
 use uraid_sim::crash::shape::Shape;
 use uraid_sim::crash::workload::Workloads;
@@ -61,26 +62,36 @@ fn main() -> ExitCode {
         is_wanted(creation.shape()) && arguments.only.as_ref().is_none_or(|name| creation.name() == *name)
     };
     let creations: Vec<Creation> = Creation::all().into_iter().filter(is_meant).collect();
-    if numbers.is_empty() && creations.is_empty() {
+    let is_meant = |alteration: &Alteration| {
+        is_wanted(alteration.shape()) && arguments.only.as_ref().is_none_or(|name| alteration.name() == *name)
+    };
+    let alterations: Vec<Alteration> = Alteration::all().into_iter().filter(is_meant).collect();
+    if numbers.is_empty() && creations.is_empty() && alterations.is_empty() {
         eprintln!("there is no such workload");
         return ExitCode::from(2);
     }
     let begun = Instant::now();
-    let (created, failure) = create(&creations);
+    let (created, failure) = each(&creations, Creation::run);
+    let (altered, failure) = match failure {
+        None => each(&alterations, Alteration::run),
+        Some(failure) => (Row::default(), Some(failure)),
+    };
     let (rows, failure) = match failure {
         None => run(&arguments, &shapes, &workloads, &numbers, begun),
         Some(failure) => (vec![Row::default(); 2 * shapes.len()], Some(failure)),
     };
-    let all = numbers.len() + creations.len();
-    print(&shapes, &rows, created, all, begun.elapsed());
+    let all = numbers.len() + creations.len() + alterations.len();
+    let stopped = [("created", created), ("grown and reshaped", altered)];
+    print(&shapes, &rows, stopped, all, begun.elapsed());
     failure.iter().for_each(|failure| println!("\n{failure}"));
-    println!("{}", last_line(&rows, created, all, failure.is_some(), begun.elapsed()));
+    let all_rows: Vec<Row> = rows.iter().copied().chain(stopped.map(|(_, row)| row)).collect();
+    println!("{}", last_line(&all_rows, all, failure.is_some(), begun.elapsed()));
     if failure.is_none() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 /// What was counted, for programs.
-fn last_line(rows: &[Row], created: Row, all: usize, is_wrong: bool, elapsed: Duration) -> String {
-    let sum = rows.iter().fold(created.counts, |sum, row| sum.plus(row.counts));
+fn last_line(rows: &[Row], all: usize, is_wrong: bool, elapsed: Duration) -> String {
+    let sum = rows.iter().fold(Counts::default(), |sum, row| sum.plus(row.counts));
     let Counts { workloads, boundaries, generated, states, nested, recoveries, refused, .. } = sum;
     let counts = [
         ("states", states),
@@ -116,12 +127,12 @@ fn parse(arguments: impl Iterator<Item = String>) -> Result<Arguments, String> {
     Ok(parsed)
 }
 
-/// Goes through the crashes of creating arrays, until the first that fails. They are few: whatever else there is time
-/// for, all of them are done.
-fn create(creations: &[Creation]) -> (Row, Option<Failure>) {
+/// Goes through the crashes of what is done to arrays that nobody uses, until the first that fails. They are few:
+/// whatever else there is time for, all of them are done.
+fn each<T>(of: &[T], run: impl Fn(&T) -> Result<Counts, Box<Failure>>) -> (Row, Option<Failure>) {
     let (begun, mut row) = (Instant::now(), Row::default());
-    for creation in creations {
-        match creation.run() {
+    for one in of {
+        match run(one) {
             Ok(counts) => row = Row { counts: row.counts.plus(counts), time: begun.elapsed() },
             Err(failure) => return (row, Some(*failure)),
         }
@@ -196,7 +207,7 @@ fn row((shape, is_change): (usize, bool)) -> usize {
     2 * shape + usize::from(is_change)
 }
 
-fn print(shapes: &[Shape], rows: &[Row], created: Row, workloads: usize, elapsed: Duration) {
+fn print(shapes: &[Shape], rows: &[Row], stopped: [(&str, Row); 2], workloads: usize, elapsed: Duration) {
     println!(
         "{:24} {:>9} {:>10} {:>12} {:>12} {:>10} {:>11} {:>9} {:>8}",
         "array", "workloads", "boundaries", "generated", "states", "nested", "recoveries", "refused", "seconds"
@@ -209,8 +220,11 @@ fn print(shapes: &[Shape], rows: &[Row], created: Row, workloads: usize, elapsed
             time.as_secs_f64()
         );
     };
-    let mut sum = created;
-    line("created", created);
+    let mut sum = Row::default();
+    for (name, row) in stopped {
+        line(name, row);
+        sum = Row { counts: sum.counts.plus(row.counts), time: sum.time + row.time };
+    }
     let names = shapes.iter().flat_map(|shape| [shape.to_string(), format!("{shape}, members come")]);
     for (name, &row) in names.zip(rows).filter(|(_, row)| row.counts.boundaries > 0) {
         line(&name, row);

@@ -129,8 +129,20 @@ pub enum Finding {
         /// The members.
         members: MemberSet,
     },
-    /// An array that is initialising can be used, or the one who created it was told that it is not.
-    #[error("an array that is initialising is used, or its creator was told that it is whole")]
+    /// A bitmap does not say that a missing member lacks everything.
+    #[error("the bitmap of member {member} says that a failed member lacks less than everything")]
+    Bits {
+        /// The member.
+        member: MemberIndex,
+    },
+    /// A member that has left says that it belongs to the array.
+    #[error("member {member} has left, and says that it is still a member")]
+    Stays {
+        /// Its slot.
+        member: MemberIndex,
+    },
+    /// An array that is initialising, or between two shapes, can be used, or whoever made it so was told that it can't be.
+    #[error("an array that is not finished is used, or whoever changed it was told that it is")]
     Unfinished,
     /// A new array's member holds something.
     #[error("byte {offset} of member {member} is not zero, in a new array")]

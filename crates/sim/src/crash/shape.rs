@@ -88,7 +88,16 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub fn new(level: Level, members: u8, consistency: Consistency) -> Self {
-        Self::of(level, members, (consistency, 1), Integrity::None)
+        Self::of(level, members, (consistency, 1), Integrity::None, STRIPES)
+    }
+
+    /// A small array of so many parity stripes, with a log so many times as large as it has to be.
+    ///
+    /// # Panics
+    /// When there is no such array.
+    #[must_use]
+    pub(super) fn longer(level: Level, members: u8, consistency: Consistency, times: u64, stripes: u64) -> Self {
+        Self::of(level, members, (consistency, times), Integrity::None, stripes)
     }
 
     /// A small array with checksums.
@@ -97,7 +106,7 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub fn checked(level: Level, members: u8) -> Self {
-        Self::of(level, members, (Consistency::Log, 1), Integrity::Crc32)
+        Self::of(level, members, (Consistency::Log, 1), Integrity::Crc32, STRIPES)
     }
 
     /// A small array with a log so many times as large as it has to be.
@@ -106,14 +115,20 @@ impl Shape {
     /// When there is no such array.
     #[must_use]
     pub(crate) fn with_log(level: Level, members: u8, times: u64) -> Self {
-        Self::of(level, members, (Consistency::Log, times), Integrity::None)
+        Self::of(level, members, (Consistency::Log, times), Integrity::None, STRIPES)
     }
 
-    fn of(level: Level, members: u8, (consistency, times): (Consistency, u64), integrity: Integrity) -> Self {
+    fn of(
+        level: Level,
+        members: u8,
+        (consistency, times): (Consistency, u64),
+        integrity: Integrity,
+        stripes: u64,
+    ) -> Self {
         // Two blocks, where only these can be written, so that a chunk can be written in part.
         let chunk = if integrity == Integrity::None { CHUNK } else { Bytes(2 * CHUNK.0) };
         let rows = if let Level::Rm2 { height, .. } = level { u64::from(height) } else { 1 };
-        let member_size = Sectors(STRIPES * rows * chunk.0 / SECTOR_BYTES);
+        let member_size = Sectors(stripes * rows * chunk.0 / SECTOR_BYTES);
         let geometry = Geometry::new(Spec { level, members, chunk, member_size }).expect("an array of the list");
         let areas = areas(rows * chunk.0, times, integrity);
         let superblocks = superblocks(&geometry, areas, consistency, integrity);

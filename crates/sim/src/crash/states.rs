@@ -66,11 +66,22 @@ type Versions<'a> = (Bytes, &'a Sector, Vec<&'a Sector>);
 
 impl States {
     pub(super) fn new(shape: &Shape, members: &Members) -> Self {
+        Self::by_units(shape, members, shape.areas.data.offset)
+    }
+
+    /// The same; what one write wrote of a chunk's length is chosen together in the log, too, where that is not a log
+    /// but has content that is being saved.
+    pub(super) fn of_stopped(shape: &Shape, members: &Members) -> Self {
+        Self::by_units(shape, members, shape.areas.log.offset)
+    }
+
+    /// Units are chosen together from there on.
+    fn by_units(shape: &Shape, members: &Members, start: Bytes) -> Self {
         let slots = (0..members.len()).map(|slot| MemberIndex(u8::try_from(slot).expect("at most 64 members")));
         let durable: Vec<Option<Image>> =
             slots.clone().map(|slot| members.get(slot).map(|member| member.durable().clone())).collect();
         let hashes = slots.map(|slot| hash_of(shape, slot, durable[slot.index()].as_ref())).collect();
-        let variables = variables(shape, members);
+        let variables = variables(shape, members, start);
         Self { durable, hashes, variables }
     }
 
@@ -199,15 +210,15 @@ impl States {
     }
 }
 
-fn variables(shape: &Shape, members: &Members) -> Vec<Variable> {
+fn variables(shape: &Shape, members: &Members, start: Bytes) -> Vec<Variable> {
     let chunk = shape.geometry.chunk().bytes().0;
     let data = shape.areas.data.offset.0;
     let end = data + shape.geometry.used_sectors().bytes().0;
     let mut grouped = Grouped::new();
     for (slot, member) in members.iter() {
         for (offset, durable, versions) in member.versions() {
-            let is_data = (data..end).contains(&offset.0);
-            let unit = if is_data { data + (offset.0 - data) / chunk * chunk } else { offset.0 };
+            let is_unit = (start.0..end).contains(&offset.0);
+            let unit = if is_unit { start.0 + (offset.0 - start.0) / chunk * chunk } else { offset.0 };
             let (writes, contents) = versions.unzip();
             grouped.entry((slot, unit, writes)).or_default().push((offset, durable, contents));
         }

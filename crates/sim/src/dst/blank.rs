@@ -42,7 +42,7 @@ pub(super) fn renew(scenario: &mut Scenario, random: &mut Random) -> Members {
 }
 
 /// The regions that are not blank, as the members say it together; none: nothing is blank.
-pub(super) fn made(truth: &Superblock, geometry: &Geometry, members: &Members) -> Option<Bitmap> {
+pub(crate) fn made(truth: &Superblock, geometry: &Geometry, members: &Members) -> Option<Bitmap> {
     let (seal, _) = truth.blank_map()?;
     let regions = Regions::of_shift(geometry, truth.blank?.shift).expect("regions of the array");
     let copy = |(slot, member): (MemberIndex, &Member)| {
@@ -57,7 +57,7 @@ pub(super) fn made(truth: &Superblock, geometry: &Geometry, members: &Members) -
 }
 
 /// Whether a stripe is blank.
-pub(super) fn is_blank(made: Option<&Bitmap>, stripe: StripeId) -> bool {
+pub(crate) fn is_blank(made: Option<&Bitmap>, stripe: StripeId) -> bool {
     made.is_some_and(|made| !made.contains(made.regions().of(stripe)))
 }
 

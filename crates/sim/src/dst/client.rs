@@ -136,13 +136,24 @@ impl<'a> Client<'a> {
         self.finish()
     }
 
-    /// Writes zeros everywhere, as a new array is made, and closes it.
-    pub(super) fn zero(&mut self) -> Result<End, Finding> {
-        let len = self.session.model.capacity();
-        let zeros = Command::WriteZeroes { lba: Lba(0), len, fua: false, may_punch: false };
-        let pending = Some(self.session.model.begin(Lba(0), len, true));
-        self.session.submit(Submitted::Write { lba: Lba(0), len, pending, fua: false }, zeros);
+    /// Writes zeros from there on, as a new array is made, and closes it.
+    pub(super) fn zero(&mut self, lba: Lba) -> Result<End, Finding> {
+        let len = Sectors(self.session.model.capacity().0 - lba.0);
+        let zeros = Command::WriteZeroes { lba, len, fua: false, may_punch: false };
+        let pending = Some(self.session.model.begin(lba, len, true));
+        self.session.submit(Submitted::Write { lba, len, pending, fua: false }, zeros);
         self.run(0, true)
+    }
+
+    /// Waits until nothing of the array is blank any more, or for a long time; false when the power goes.
+    pub(super) fn initialise(&mut self) -> Result<bool, Finding> {
+        for _ in 0..TICKS_MAX {
+            if self.session.engine.initialising().is_none() || self.session.engine.is_frozen() {
+                break;
+            }
+            self.pass(1)?;
+        }
+        self.finish()
     }
 
     /// Has members taken in until none is missing, and waits until they have everything; false when the power goes.

@@ -11,6 +11,9 @@ use uraid_random::Random;
 /// Tells this chance from the rest of a run.
 const APART: u64 = 0x7769_6465_6E65_6421;
 
+/// Tells chance for what comes after everything else from both.
+const AFTERWARDS: u64 = 0x7265_7368_6170_6521;
+
 /// What a run has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
@@ -26,6 +29,8 @@ pub(super) struct Extras {
     pub(super) spoils: bool,
     /// Its array is new: members hold anything, and regions are blank.
     pub(super) is_new: bool,
+    /// How often its array grows, or gets another shape, after the lives that it has anyway.
+    pub(super) alterations: u64,
 }
 
 impl Extras {
@@ -35,8 +40,15 @@ impl Extras {
         let (is_wide, rots, copies) = (random.chance(1, 48), random.chance(1, 6), random.chance(1, 4));
         let deadlines = random.chance(1, 6).then(|| draw_deadlines(&mut random));
         let (spoils, is_new) = (random.chance(1, 5), random.chance(1, 4));
-        let extras = Self { is_wide, rots, copies, deadlines, spoils, is_new };
+        let extras = Self { is_wide, rots, copies, deadlines, spoils, is_new, alterations: 0 };
         (extras, random)
+    }
+
+    /// With what happens after all of that, and chance for it.
+    pub(super) fn and_after(self, seed: u64) -> (Self, Random) {
+        let mut random = Random::new(seed ^ AFTERWARDS);
+        let alterations = if random.chance(1, 3) { random.within(1, 3) } else { 0 };
+        (Self { alterations, ..self }, random)
     }
 }
 

@@ -26,6 +26,15 @@ pub(super) fn draw(geometry: &Geometry, missing: MemberSet, is_harsh: bool, rand
     if random.chance(1, 20) {
         faults.members = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
     }
+    with_rates(faults, random)
+}
+
+/// How these members fail.
+pub(super) fn draw_of(members: MemberSet, random: &mut Random) -> Faults {
+    with_rates(Faults { members, ..Faults::default() }, random)
+}
+
+fn with_rates(mut faults: Faults, random: &mut Random) -> Faults {
     let mut rate = || Rate(if random.chance(1, 3) { u32::try_from(random.within(1, 500)).expect("small") } else { 0 });
     (faults.read_eio, faults.write_eio, faults.flush_eio) = (rate(), rate(), rate());
     (faults.no_space, faults.short, faults.slow) = (rate(), rate(), rate());

@@ -104,6 +104,20 @@ pub enum Finding {
         /// The members.
         members: MemberSet,
     },
+    /// A member that has left the array says that it belongs to it.
+    #[error("member {slot} has left, and says that it is still a member")]
+    Stays {
+        /// Its slot.
+        slot: MemberIndex,
+    },
+    /// A stopped array has not got what was asked for, and nothing keeps it from that.
+    #[error("the array has {found} and should have {expected}")]
+    Shape {
+        /// What it has.
+        found: String,
+        /// What it should have.
+        expected: String,
+    },
     /// A member was accepted that is not current.
     #[error("members {members:?} were accepted, and are not current or not there")]
     Accepted {

@@ -125,17 +125,26 @@ impl Model {
     /// When it does not fit the address space.
     #[must_use]
     pub fn new(capacity: Sectors) -> Self {
-        let zeros = Version {
-            number: Number(0),
-            is_zero: true,
-            begun: Moment(0),
-            replied: Some(Moment(0)),
-            is_durable: true,
-            is_left: false,
-            is_gone: false,
-        };
-        let count = usize::try_from(capacity.0).expect("a simulated array fits the address space");
-        Self { sectors: vec![smallvec![zeros]; count], open: BTreeSet::new(), clock: Moment(1), next: Number(1) }
+        let count = index(Lba(capacity.0));
+        Self { sectors: vec![smallvec![zeros()]; count], open: BTreeSet::new(), clock: Moment(1), next: Number(1) }
+    }
+
+    /// Gives the array another size. What is beyond it is gone, and what is new is zeros.
+    ///
+    /// # Panics
+    /// When it does not fit the address space.
+    pub(crate) fn resize(&mut self, capacity: Sectors) {
+        let count = index(Lba(capacity.0));
+        self.open.split_off(&count);
+        self.sectors.resize(count, smallvec![zeros()]);
+    }
+
+    /// Notes that what was given up from there on may be zeros by now, or what it was.
+    pub(crate) fn give_up(&mut self, from: Lba) {
+        for at in index(from)..self.sectors.len() {
+            self.sectors[at].push(zeros());
+            self.open.insert(at);
+        }
     }
 
     /// Now: a read that is begun does not show what is gone at that moment.
@@ -328,6 +337,19 @@ impl Model {
 
 fn wrong<'a>(at: usize, sector: &Sector, allowed: impl Iterator<Item = &'a Version>) -> Wrong {
     Wrong { lba: Lba(at as u64), holds: Holds::of(sector), allowed: allowed.map(|version| version.number).collect() }
+}
+
+/// What nobody has written yet.
+fn zeros() -> Version {
+    Version {
+        number: Number(0),
+        is_zero: true,
+        begun: Moment(0),
+        replied: Some(Moment(0)),
+        is_durable: true,
+        is_left: false,
+        is_gone: false,
+    }
 }
 
 fn index(lba: Lba) -> usize {

@@ -84,6 +84,28 @@ counts! {
 }
 
 counts! {
+    /// What was done to stopped arrays.
+    Alterations {
+        /// Arrays that grew.
+        grown,
+        /// Arrays that got another shape.
+        reshaped,
+        /// Arrays that were on their way to one, and went back.
+        turned_back,
+        /// Arrays that were rightly left as they were.
+        left_alone,
+        /// How often a change was gone on with after the power went, or members failed.
+        resumed,
+        /// Members that failed, or were left out, meanwhile.
+        given_up,
+        /// Members that joined so.
+        joined,
+        /// Members that left.
+        left,
+    }
+}
+
+counts! {
     /// What has rotted between lives, of what is not content.
     Rotten {
         /// Copies of superblocks.
@@ -108,6 +130,8 @@ pub struct Report {
     pub counts: Counts,
     /// What was done to arrays that ran.
     pub changes: Changes,
+    /// What was done to arrays that were stopped.
+    pub alterations: Alterations,
     /// Bits that rotted.
     pub rotten: Rotten,
 }
@@ -120,16 +144,18 @@ impl Report {
             hash: 0,
             counts: self.counts.plus(other.counts),
             changes: self.changes.plus(other.changes),
+            alterations: self.alterations.plus(other.alterations),
             rotten: self.rotten.plus(other.rotten),
         }
     }
 
-    /// Every count by its name; those of what rotted begin with `rotten_`.
+    /// Every count by its name; those of what rotted begin with `rotten_`, those of stopped arrays with `stopped_`.
     #[must_use]
     pub fn named(&self) -> Vec<(String, u64)> {
         let plain = self.counts.named().into_iter().chain(self.changes.named());
         let plain = plain.map(|(name, count)| (name.to_owned(), count));
         let rotten = self.rotten.named().into_iter().map(|(name, count)| (format!("rotten_{name}"), count));
-        plain.chain(rotten).collect()
+        let stopped = self.alterations.named().into_iter().map(|(name, count)| (format!("stopped_{name}"), count));
+        plain.chain(rotten).chain(stopped).collect()
     }
 }

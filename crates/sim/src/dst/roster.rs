@@ -97,6 +97,14 @@ impl Roster {
         self.loose.extend(member.filter(|member| member.superblock().is_ok()));
     }
 
+    /// Takes note that the array has changed while it was stopped, and does without `barred`. Of members in no slot
+    /// only those are kept that fit it.
+    pub(super) fn altered(&mut self, barred: impl IntoIterator<Item = Uuid>, fits: impl Fn(&Member) -> bool) {
+        self.barred.extend(barred);
+        self.loose.retain(&fits);
+        self.withheld.take_if(|member| !fits(member));
+    }
+
     /// Takes note that a slot's member has joined in this life.
     pub(super) fn settle(&mut self, slot: MemberIndex) {
         self.settled = self.settled.with(slot);

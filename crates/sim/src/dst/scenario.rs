@@ -105,7 +105,7 @@ fn draw_geometry(random: &mut Random) -> Geometry {
     }
 }
 
-fn draw_spec(random: &mut Random) -> Spec {
+pub(super) fn draw_spec(random: &mut Random) -> Spec {
     let (level, members, rows) = match random.below(10) {
         0 => (Level::Raid0, random.within(2, 4), 1),
         1 => (Level::Raid1, random.within(2, 4), 1),

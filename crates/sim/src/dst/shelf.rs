@@ -97,6 +97,55 @@ impl Shelf {
         self.unwritten = if was_open { unwritten } else { self.unwritten.union(unwritten) };
     }
 
+    /// The array as it was closed, and all that it accepts; none where it was not, or too few are left.
+    ///
+    /// # Errors
+    /// When it is not as it was closed.
+    pub(super) fn stopped(
+        &mut self,
+        roster: Option<&mut Roster>,
+        random: &mut Random,
+        trace: &Trace,
+    ) -> Result<Option<Found>, Finding> {
+        if !self.was_closed {
+            return Ok(None);
+        }
+        if let Some(roster) = roster {
+            self.decide(roster, trace);
+            self.take_back(roster);
+        }
+        let verdict = self.judge_all()?;
+        let unexcused = verdict.missing().minus(self.excused);
+        if !unexcused.is_empty() {
+            return Err(Finding::SetAside { members: unexcused });
+        }
+        if !verdict.superblock.is_clean || !verdict.is_readable() {
+            return Ok(None);
+        }
+        self.gather(MemberSet::EMPTY, &[], random).map(|gathered| Some(gathered.found))
+    }
+
+    /// Takes the members of an array back that has got so many slots while it was stopped; of these `failed` some. Of
+    /// others only those are kept that might return to it: that have a slot, and what else they `fit`.
+    pub(super) fn altered(&mut self, members: &Members, failed: MemberSet, fits: impl Fn(&Member) -> bool) {
+        let slots = members.len();
+        self.members.split_off(slots);
+        self.members.extend_to(slots);
+        for slot in members.present().iter() {
+            self.members.replace(slot, members.get(slot).cloned());
+        }
+        for slot in self.members.present().minus(members.present()).iter() {
+            if !self.members.get(slot).is_some_and(&fits) {
+                self.members.replace(slot, None);
+            }
+        }
+        // There may be other members in these slots some time.
+        self.old.retain(|(_, member)| fits(member));
+        let has_slot = |slot: MemberIndex| slot.index() < slots;
+        self.excused = self.excused.union(failed).iter().filter(|&slot| has_slot(slot)).collect();
+        self.unwritten = MemberSet::EMPTY;
+    }
+
     /// Hands the administrator the members that are not part of the array now.
     pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Roster) {
         missing.iter().for_each(|slot| to.keep(self.members.replace(slot, None)));

@@ -19,6 +19,9 @@ fn seeds_show_nothing_that_must_not_be() {
     let Changes { fails, joins, returns, shorts, rebuilds, scrubs, .. } = sum.changes;
     let is_changing = fails > 30 && joins > 30 && returns > 30 && shorts > 2 && rebuilds > 30 && scrubs > 20;
     assert!(is_changing, "little is changed while arrays run: {:?}", sum.changes);
+    let Alterations { grown, reshaped, turned_back, resumed, joined, left, .. } = sum.alterations;
+    let is_altered = grown > 20 && reshaped > 20 && turned_back > 5 && resumed > 50 && joined > 15 && left > 10;
+    assert!(is_altered, "little is done to stopped arrays: {:?}", sum.alterations);
 }
 
 #[test]

@@ -1,9 +1,9 @@
 //! Content that is safe while it is written over its own places: in the second half of the members' areas for logs,
 //! which no log uses meanwhile.
 //!
-//! The content is cut into pieces, and each piece is on as many members as can be lost, and one more. Each copy says
-//! whose it is and is checked, so whatever a cut leaves of one is no copy, nor is what an earlier save left: each save
-//! has a number, which is on record.
+//! The content is cut into pieces, and each piece is on consecutive members: on one more than there are that can be
+//! lost in a row while both shapes survive that. Each copy says whose it is and is checked, so whatever a cut leaves of
+//! one is no copy, nor is what an earlier save left: each save has a number, which is on record.
 //!
 //! A piece with its header, in bytes:
 //!
@@ -21,6 +21,7 @@
 use std::ops::Range;
 
 use smallvec::smallvec;
+use uraid_layout::repair::Repair;
 use uraid_layout::reshape::{Course, Pace};
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 use uuid::Uuid;
@@ -59,10 +60,10 @@ struct Spread {
 }
 
 impl Spread {
-    fn new(course: &Course, window: Bytes) -> Self {
+    fn new(course: &Course, window: Bytes, copies: u64) -> Self {
         let slots = course.from().members().max(course.to().members()) as u64;
         let piece = window.0.div_ceil(slots).next_multiple_of(HEADER as u64).min(PIECE_MAX);
-        Self { slots, copies: copies(course), piece, pieces: window.0.div_ceil(piece) }
+        Self { slots, copies, piece, pieces: window.0.div_ceil(piece) }
     }
 
     /// Where the copies of a piece are: the members, and the offsets in their areas for logs.
@@ -81,10 +82,18 @@ impl Spread {
     }
 }
 
-/// How many members have each piece: with one less than that lost, one is left, and no shape survives more losses
-/// than that.
+/// How many members have each piece. They are consecutive, so all of them are lost only with a row as long as that,
+/// and it is longer than any that both shapes survive to lose. Members that only one of both has count for that one
+/// alone, and mirrors survive more than what they always survive.
 fn copies(course: &Course) -> u64 {
-    course.from().tolerance().min(course.to().tolerance()) as u64 + 1
+    let slots = course.from().members().max(course.to().members());
+    let is_survived = |first: usize, len: usize| {
+        let row = (first..first + len).map(|slot| MemberIndex(u8::try_from(slot % slots).expect("slots are few")));
+        let lost = row.collect();
+        [course.from(), course.to()].into_iter().all(|shape| Repair::new(shape, lost).is_ok())
+    };
+    let longest = (1..slots).take_while(|&len| (0..slots).any(|first| is_survived(first, len))).last();
+    if planted!(ReshapeSavedOnce) { 1 } else { longest.unwrap_or(0) as u64 + 1 }
 }
 
 /// How much moves at once, where so much of each member's area for the log can be used; none where a window that has to
@@ -97,7 +106,8 @@ pub(crate) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
     };
     let most = on_members(course.from()).max(on_members(course.to()));
     let step = (STEP.0.min(STEP_ON_MEMBERS.0 / most) / unit).max(1);
-    let fits = |units: &u64| Spread::new(course, Bytes(units * unit)).room() <= room;
+    let copies = copies(course);
+    let fits = |units: &u64| Spread::new(course, Bytes(units * unit), copies).room() <= room;
     let halves = std::iter::successors(Some(step), |&units| (units > 1).then_some(units / 2));
     let saved = halves.into_iter().find(fits)?;
     let sectors = |units: u64| Sectors(units * course.unit().0);
@@ -131,7 +141,7 @@ pub(crate) fn pieces(
     content: &Range<Lba>,
     bytes: &[u8],
 ) -> Vec<(MemberIndex, Bytes, Lease)> {
-    let spread = Spread::new(course, Bytes(bytes.len() as u64));
+    let spread = Spread::new(course, Bytes(bytes.len() as u64), copies(course));
     let mut writes = Vec::new();
     for number in 0..spread.pieces {
         let piece = encode(&spread, number, whose, content, bytes);
@@ -150,7 +160,7 @@ pub(super) fn read<D: Disk>(
     content: &Range<Lba>,
 ) -> Result<Buf, ReshapeError> {
     let len = Sectors(content.end.0 - content.start.0).bytes();
-    let spread = Spread::new(course, len);
+    let spread = Spread::new(course, len, copies(course));
     let whose = Whose { array: members.any().array, save: members.reshape().save };
     let mut bytes = Buf::zeroed(len);
     for number in 0..spread.pieces {
@@ -227,10 +237,15 @@ mod tests {
             (spec(raid5, 3), spec(raid5, 4), 1),
             (spec(Level::Raid1, 3), spec(rm2, 7), 2),
             (spec(rm2, 7), spec(Level::Raid0, 8), 0),
+            // Who leaves, or joins, may be lost beside others.
+            (spec(rm2, 7), spec(Level::Raid0, 5), 2),
+            (spec(raid5, 3), spec(rm2, 7), 2),
+            // Mirrors survive neighbours of two pairs.
+            (spec(Level::Raid10 { copies: 2 }, 6), spec(Level::Raid10 { copies: 2 }, 6), 2),
         ] {
             let course = Course::new(from, to, Sectors(4096)).unwrap();
             for window in [4096, 24 << 10, 5 << 20, 32 << 20] {
-                let spread = Spread::new(&course, Bytes(window));
+                let spread = Spread::new(&course, Bytes(window), copies(&course));
                 assert!(spread.pieces * spread.piece >= window && spread.piece <= PIECE_MAX);
                 let mut all = Vec::new();
                 for piece in 0..spread.pieces {
