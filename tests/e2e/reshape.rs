@@ -1,4 +1,4 @@
-//! Reshaping stopped arrays: there and back, killed again and again, and what is refused.
+//! Reshaping arrays: there and back, killed again and again, while they are served, and what is refused.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -171,4 +171,53 @@ fn what_can_not_be_reshaped_is_refused_with_a_remedy() {
     // Without a member, if that is accepted; the others have it in the new shape, too.
     let _ = reshape(&["--chunk", "16K", "--degraded"], &members[..2]).success();
     assert_same(&served(&array, &members[..2], &["--degraded"])[..content.len()], &content, "without a member");
+}
+
+#[test]
+fn content_moves_while_clients_use_the_array() {
+    let array = Array::create(&shape::raid5_of_3());
+    let mut content = full(&array);
+    let old = array.members().to_vec();
+    let new = blank(&array, "n3");
+    let all = [old.clone(), vec![new.clone()]].concat();
+    let begun = reshape(&["--begin", "--json", "--add", text(&new)], &old).success().json();
+    assert_eq!(begun["state"].as_str(), Some("reshaping"));
+
+    // Slow, so that it is there when its server is killed.
+    let server = Server::start_members(&array, &all, &["--reshape-limit", "1M", "--cache", "writethrough"]);
+    assert_same(&read_export(server.uri()), &content, "before anything has moved");
+    let status = ask(&array, &["status", "--json"]).success().json();
+    let reshape_of = |status: &serde_json::Value| status["reshape"].clone();
+    assert_eq!(reshape_of(&status)["members"].as_u64(), Some(4));
+    let refused = ask(&array, &["scrub", "start"]).code_is(1);
+    assert!(refused.stderr.contains("being reshaped"), "{}", refused.stderr);
+    content = Random::new(8).bytes(content.len());
+    write_export(server.uri(), &content);
+    server.kill();
+
+    let server = Server::start_members(&array, &all, &[]);
+    assert_same(&read_export(server.uri())[..content.len()], &content, "after a kill");
+    let _ = ask(&array, &["wait"]).success();
+    let status = ask(&array, &["status", "--json"]).success().json();
+    assert!(reshape_of(&status).is_null() && status["members"].as_array().map(Vec::len) == Some(4), "{status}");
+    assert!(status["size_bytes"].as_u64() > Some(content.len() as u64), "it uses all of its members' room");
+    let image = read_export(server.uri());
+    assert_same(&image[..content.len()], &content, "in its new shape");
+    let _ = server.stop();
+    assert_same(&served(&array, &all[1..], &["--degraded"])[..content.len()], &content, "without a member");
+
+    // Back again, from halfway or later.
+    let array = Array::create(&shape::raid5_of_3());
+    let content = full(&array);
+    let (old, new) = (array.members().to_vec(), blank(&array, "n3"));
+    let all = [old.clone(), vec![new.clone()]].concat();
+    let _ = reshape(&["--begin", "--add", text(&new)], &old).success();
+    let server = Server::start_members(&array, &all, &["--reshape-limit", "1M"]);
+    let _ = ask(&array, &["reshape", "--abort"]).success();
+    let _ = ask(&array, &["set", "--reshape-limit", "none"]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let status = ask(&array, &["status", "--json"]).success().json();
+    assert_eq!(status["members"].as_array().map(Vec::len), Some(3), "{status}");
+    let _ = server.stop();
+    assert_same(&served(&array, &old, &[]), &content, "back in its old shape");
 }

@@ -129,18 +129,9 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
         text += &format!("\nzeroing  {done}{}", rest(status, before, done_bytes, then, total_bytes));
     }
     if let Some(reshape) = &status.reshape {
-        let Reshape { ref level, ref layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block } =
-            *reshape;
         let then = before.and_then(|before| before.reshape.as_ref()).map_or(0, |reshape| reshape.done_bytes);
-        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
-        let way = if back { "back from" } else { "to" };
-        let stuck = stuck_block.map_or_else(String::new, |block| format!("; STUCK at block {block}, the log says why"));
-        let rest = rest(status, before, done_bytes, then, total_bytes);
-        text += &format!(
-            "\nreshape  {done}{rest}, {way} {} {layout} of {members} members in chunks of {}{stuck}",
-            level_title(level),
-            size(chunk_bytes)
-        );
+        let rest = rest(status, before, reshape.done_bytes, then, reshape.total_bytes);
+        text += &format!("\n{}", reshape_line(reshape, &rest));
     }
     if let Some(scrub) = &status.scrub {
         let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);
@@ -157,6 +148,16 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
 pub(crate) fn counted(BadBlocks { blocks, absent, unread }: BadBlocks) -> Option<String> {
     let noun = if blocks == 1 { "block" } else { "blocks" };
     (blocks > 0).then(|| format!("{blocks} bad {noun}, {absent} absent and {unread} unread"))
+}
+
+/// Progress of a reshape: `reshape  [####...] 1 GiB of 3 GiB, to RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+fn reshape_line(reshape: &Reshape, rest: &str) -> String {
+    let Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block } = reshape;
+    let done = bar(Fill { used_bytes: *done_bytes, limit_bytes: *total_bytes });
+    let way = if *back { "back from" } else { "to" };
+    let stuck = stuck_block.map_or_else(String::new, |block| format!("; STUCK at block {block}, the log says why"));
+    let (level, chunk) = (level_title(level), size(*chunk_bytes));
+    format!("reshape  {done}{rest}, {way} {level} {layout} of {members} members in chunks of {chunk}{stuck}")
 }
 
 /// Progress of a scrub: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.

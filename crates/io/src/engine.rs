@@ -64,7 +64,7 @@ use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, Stripe
 
 pub use background::copy::Replacement;
 pub use background::rebuild::Progress;
-pub use background::reshape::ReshapeProgress;
+pub use background::reshape::{ReshapeProgress, Way};
 pub use background::scrub::{Blame, Mismatch, ScrubStatus};
 pub use change::Joining;
 pub use command::{CacheMode, Command, Reply};
@@ -90,7 +90,6 @@ use crate::format::superblock::{ScrubHistory, ScrubRun, Superblock};
 use admission::Admitted;
 use background::initialise::Initialising;
 use background::rebuild::Rebuild;
-use background::reshape::Reshaping;
 use background::sweep::Next;
 use change::Change;
 use core::Core;
@@ -136,7 +135,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Panics
     /// When commands were submitted already.
     #[must_use]
-    pub fn with_cache(mut self, mode: CacheMode, pool: Pool, size: Bytes) -> Self {
+    pub fn with_cache(mut self, mode: CacheMode, pool: &Pool, size: Bytes) -> Self {
         self.install_cache(mode, pool, size);
         self
     }
@@ -145,16 +144,9 @@ impl<D: Disk, T> Engine<D, T> {
     ///
     /// # Panics
     /// When commands are under way.
-    pub fn install_cache(&mut self, mode: CacheMode, pool: Pool, size: Bytes) {
+    pub fn install_cache(&mut self, mode: CacheMode, pool: &Pool, size: Bytes) {
         assert_eq!(self.in_flight(), 0, "a cache is there from the start");
-        let size = Bytes(size.0 / self.core.sides().count() as u64);
-        for parts in self.core.sides() {
-            let mut cache = Cache::new(parts.geometry(), pool.clone(), size);
-            if let Some(log) = &parts.log {
-                cache.limit_runs(log.stripes_max());
-            }
-            parts.writeback.install(cache, mode == CacheMode::WriteBack);
-        }
+        self.core.install_cache(mode, pool, size);
     }
 
     /// The engine of an array that is only read, with what its log has over what its members hold.
@@ -306,7 +298,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// [`EngineError::Device`] when the members can't be reached at all: the ring is broken.
     pub fn turn(&mut self, replies: &mut impl Extend<Reply<T>>) -> Result<(), EngineError> {
-        self.begin_turn();
+        self.core.begin_turn(std::mem::take(&mut self.is_wanted));
         loop {
             self.run();
             self.begin_background();
@@ -315,7 +307,7 @@ impl<D: Disk, T> Engine<D, T> {
             self.disk.kick()?;
             let is_idle = !self.take_in_completions();
             self.patience.note_slow(&self.core.parts);
-            if is_idle && self.executor.is_idle() && !self.wants_rounds() {
+            if is_idle && self.executor.is_idle() && !self.core.wants_rounds() {
                 let Self { core, tokens, answered, .. } = self;
                 let mut given = core.parts.replies.given();
                 let given = given.drain(..).map(|(ticket, result)| Reply { token: tokens.redeem(ticket), result });
@@ -347,9 +339,7 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Read { lba, buf } => {
                 self.executor.start(Work::Read(ticket, lba, buf));
                 let len = Sectors(sectors.end.0 - lba.0);
-                let is_at_rest = self.core.parts.members.between().is_none();
-                let prefetch = is_at_rest.then(|| self.core.ahead.note_read(&self.core.parts, lba, len)).flatten();
-                let Some(prefetch) = prefetch else { return };
+                let Some(prefetch) = self.core.ahead.note_read(&self.core.parts, lba, len) else { return };
                 Work::Prefetch(prefetch)
             }
             Command::Write { lba, buf, fua } => {
@@ -401,16 +391,6 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    fn begin_turn(&mut self) {
-        let Core { parts, background, .. } = &*self.core;
-        if std::mem::take(&mut self.is_wanted) {
-            parts.sweeps.each().for_each(|mut sweep| sweep.note_activity());
-            self.core.each_cache(Cache::note_activity);
-        }
-        self.core.sides().for_each(|parts| parts.writeback.begin_turn());
-        background.begin_turn(parts);
-    }
-
     /// Begins what is to go on in the background, as far as there is room for it.
     fn begin_background(&mut self) {
         let core = Rc::clone(&self.core);
@@ -453,12 +433,6 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Whether rounds of superblocks or of the bitmap have been asked for since.
-    fn wants_rounds(&self) -> bool {
-        let Parts { members, intent, .. } = &self.core.parts;
-        members.wants_record_round() || intent.wants_round()
-    }
-
     /// Hands what is to be done to the members.
     fn send(&mut self) {
         let Self { disk, core, .. } = self;
@@ -491,11 +465,6 @@ impl<D: Disk, T> Engine<D, T> {
     /// Every slot, of whichever shape the array has.
     pub fn slots(&self) -> MemberSet {
         self.core.parts.members.all()
-    }
-
-    /// The array's size.
-    pub fn capacity(&self) -> Sectors {
-        self.core.parts.members.capacity()
     }
 
     /// The members that are not there.
@@ -545,7 +514,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether replied-to content waits in memory.
     pub fn is_dirty(&self) -> bool {
-        self.caches().any(|cache| cache.is_dirty())
+        self.core.caches().any(|cache| cache.is_dirty())
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
@@ -600,9 +569,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// How many more members may fail, whichever they are; a lower bound where that is more than one.
     pub fn survives(&self) -> usize {
         let members = &self.core.parts.members;
-        let lost = members.record().lost();
-        let shapes = members.geometries().map(|geometry| survives(geometry, lost));
-        if members.is_frozen() { 0 } else { shapes.min().unwrap_or_default() }
+        if members.is_frozen() { 0 } else { members.tolerates() }
     }
 
     /// What is wrong with members that are there.
@@ -632,7 +599,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Content that was replied to and could not be written when that was tried last: flushes fail until it is. The
     /// next one tries again.
     pub fn unwritten(&self) -> Option<Unwritten> {
-        self.caches().find_map(|cache| cache.unwritten())
+        self.core.caches().find_map(|cache| cache.unwritten())
     }
 
     /// When a write is replied to; none without a cache.
@@ -653,21 +620,12 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// What the cache holds that the members don't have yet, of all that it may hold.
     pub fn cache_fill(&self) -> Option<Fill> {
-        let fill = |cache: Ref<'_, Cache>| Fill { used: cache.pinned(), limit: cache.limit() };
-        self.caches().map(fill).reduce(|one, other| Fill {
-            used: Bytes(one.used.0 + other.used.0),
-            limit: Bytes(one.limit.0 + other.limit.0),
-        })
+        self.core.cache_fill()
     }
 
     /// The cache, if there is one.
     pub fn cache(&self) -> Option<Ref<'_, Cache>> {
         self.core.parts.writeback.cache()
-    }
-
-    /// The caches of the shapes that the array has.
-    fn caches(&self) -> impl Iterator<Item = Ref<'_, Cache>> {
-        self.core.sides().filter_map(|parts| parts.writeback.cache())
     }
 
     /// One member's log; none without a log, or where the member was missing from the start.
@@ -712,26 +670,9 @@ impl<D: Disk, T> Engine<D, T> {
         Initialising::progress(&self.core.parts)
     }
 
-    /// How far the array is on its way to another shape.
-    pub fn reshaping(&self) -> Option<ReshapeProgress> {
-        Reshaping::progress(&self.core.parts)
-    }
-
-    /// Has content move to the shape that the array is to get, or back to the one that it had, from the next window on.
-    pub fn turn_reshape(&mut self, is_back: bool) {
-        let between = self.core.parts.members.between();
-        between.into_iter().for_each(|between| between.is_back.set(is_back));
-    }
-
-    /// Limits how much content moves to another shape at once, while clients wait; always at least what can.
-    pub fn set_reshape_window(&mut self, most: Bytes) {
-        let between = self.core.parts.members.between();
-        between.into_iter().for_each(|between| between.window.set(most));
-    }
-
-    /// Limits how fast content moves to another shape, in bytes of it a second.
-    pub fn set_reshape_limit(&mut self, limit: Option<Bytes>) {
-        self.core.parts.sweeps.of(Kind::Reshape).set_limit(limit);
+    /// The array's way to another shape, while it is being reshaped.
+    pub fn reshape(&self) -> Option<Way<'_>> {
+        Way::of(&self.core.parts)
     }
 
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave

@@ -64,7 +64,7 @@ impl Bench {
         let pages = caching.map_or(0, |(_, pages)| pages);
         let pool = Pool::new(Bytes((pages + 1024) * 4096));
         if let Some((mode, pages)) = caching {
-            engine = engine.with_cache(mode, pool.clone(), Bytes(pages * 4096));
+            engine = engine.with_cache(mode, &pool, Bytes(pages * 4096));
         }
         // As a server has them.
         let time = |seconds| Some(std::time::Duration::from_secs(seconds));

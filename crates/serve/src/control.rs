@@ -106,7 +106,7 @@ impl<D: LiveDisk> Control<D> {
     pub(crate) fn limit_reshapes(&self, limit: Option<Bytes>) {
         let reshape_bytes_per_second = limit.map(|limit| limit.0);
         self.limits.set(Limits { reshape_bytes_per_second, ..self.limits.get() });
-        self.reactor.adjust(|engine| engine.set_reshape_limit(limit));
+        self.reactor.adjust(|engine| engine.reshape().into_iter().for_each(|way| way.limit_rate(limit)));
     }
 
     /// Limits rates as before, of an engine that began anew.

@@ -290,7 +290,9 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
     let set_aside = verdict.asides(candidates);
-    if verdict.superblock.reshape.is_some() && !(options.access == Access::ReadWrite && can_be_served(verdict)) {
+    if verdict.superblock.reshape.is_some()
+        && !(options.access == Access::ReadWrite && can_be_served([&verdict.superblock]))
+    {
         return Err(OpenError::Reshaping);
     }
     if verdict.superblock.initialising.is_some() {
@@ -328,15 +330,15 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
 
 /// Whether an array can be used while it is being reshaped: what it writes is consistent after an unclean stop in both
 /// shapes. That takes a log where either has redundancy, and half of the area for that has room for one.
-fn can_be_served(verdict: &Verdict) -> bool {
-    let Superblock { consistency, .. } = &verdict.superblock;
-    let shapes = verdict.shapes();
-    let needed = shapes.iter().map(stripe_on_member).map(Areas::log_min).max().unwrap_or_default();
-    let ring = verdict.superblock.ring().size;
-    match consistency {
-        Consistency::Log => ring >= needed,
-        _ => shapes.iter().all(|shape| shape.tolerance() == 0),
-    }
+pub(super) fn can_be_served<'a>(members: impl IntoIterator<Item = &'a Superblock>) -> bool {
+    members.into_iter().all(|own| {
+        let shapes = reshape::shapes(own);
+        let needed = shapes.iter().map(stripe_on_member).map(Areas::log_min).max().unwrap_or_default();
+        match own.consistency {
+            Consistency::Log => own.ring().size >= needed,
+            _ => shapes.iter().all(|shape| shape.tolerance() == 0),
+        }
+    })
 }
 
 /// The paths by slot, where there is one.

@@ -1,20 +1,22 @@
 //! What all operations share: the parts, what goes on in the background, and whether who is there is being changed.
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, Ref, RefCell};
 use std::ops::Range;
 use std::rc::Rc;
 
-use uraid_layout::{Lba, MemberIndex};
+use uraid_layout::{Bytes, Lba, MemberIndex};
 
 use super::background::Background;
 use super::background::ahead::Ahead;
 use super::change::Change;
-use super::command::Command;
+use super::command::{CacheMode, Command};
+use super::counters::Fill;
 use super::members::{Members, Side};
 use super::parts::Parts;
 use super::replies::Ticket;
 use super::sums::Sums;
 use super::tasks::Waiters;
+use crate::buf::Pool;
 use crate::cache::Cache;
 
 /// See the module.
@@ -105,6 +107,48 @@ impl Core {
     /// The parts of each shape that the array has.
     pub(super) fn sides(&self) -> impl Iterator<Item = &Parts> {
         [&self.parts].into_iter().chain(&self.above)
+    }
+
+    /// Begins a turn; somebody wanted something since the last one or nobody did.
+    pub(super) fn begin_turn(&self, is_wanted: bool) {
+        if is_wanted {
+            self.parts.sweeps.each().for_each(|mut sweep| sweep.note_activity());
+            self.each_cache(Cache::note_activity);
+        }
+        self.sides().for_each(|parts| parts.writeback.begin_turn());
+        self.background.begin_turn(&self.parts);
+    }
+
+    /// Whether rounds of superblocks or of the bitmap have been asked for.
+    pub(super) fn wants_rounds(&self) -> bool {
+        let Parts { members, intent, .. } = &self.parts;
+        members.wants_record_round() || intent.wants_round()
+    }
+
+    /// Gives each of them a cache, of `size` together.
+    pub(super) fn install_cache(&self, mode: CacheMode, pool: &Pool, size: Bytes) {
+        let size = Bytes(size.0 / self.sides().count() as u64);
+        for parts in self.sides() {
+            let mut cache = Cache::new(parts.geometry(), pool.clone(), size);
+            if let Some(log) = &parts.log {
+                cache.limit_runs(log.stripes_max());
+            }
+            parts.writeback.install(cache, mode == CacheMode::WriteBack);
+        }
+    }
+
+    /// The cache of each of them.
+    pub(super) fn caches(&self) -> impl Iterator<Item = Ref<'_, Cache>> {
+        self.sides().filter_map(|parts| parts.writeback.cache())
+    }
+
+    /// What they hold that the members don't have yet, of all that they may hold.
+    pub(super) fn cache_fill(&self) -> Option<Fill> {
+        let fill = |cache: Ref<'_, Cache>| Fill { used: cache.pinned(), limit: cache.limit() };
+        self.caches().map(fill).reduce(|one, other| Fill {
+            used: Bytes(one.used.0 + other.used.0),
+            limit: Bytes(one.limit.0 + other.limit.0),
+        })
     }
 
     /// Does something with the cache of each of them.

@@ -20,6 +20,7 @@ use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors,
 use super::between::Between;
 use super::counters::Counters;
 use super::error::EngineError;
+use super::inspect::survives;
 use super::operations::Operations;
 use super::record::{Record, Writes};
 use super::tasks::{Tasks, Waiters};
@@ -298,6 +299,12 @@ impl Members {
     /// [`EngineError::Frozen`].
     pub(super) fn check_frozen(&self) -> Result<(), EngineError> {
         if self.is_frozen() { Err(EngineError::Frozen) } else { Ok(()) }
+    }
+
+    /// How many more members may fail, whichever they are; a lower bound where that is more than one.
+    pub(super) fn tolerates(&self) -> usize {
+        let lost = self.record.borrow().lost();
+        self.geometries().map(|geometry| survives(geometry, lost)).min().expect("an array has a shape")
     }
 
     /// Whether it can be changed who is there.

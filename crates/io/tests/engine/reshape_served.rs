@@ -109,9 +109,9 @@ fn open<'a>(power: &'a mut Power, members: &Members, mode: CacheMode, generation
     assert!(error.is_none() || !is_uncut, "{error:?}");
     let opened = opened.ok()?;
     let pool = Pool::new(Bytes(4 << 20));
-    let mut engine = opened.into_engine().expect("an engine");
-    engine.set_reshape_window(Bytes(24 << 10));
-    Some((engine.with_cache(mode, pool.clone(), CACHE), pool))
+    let engine = opened.into_engine().expect("an engine");
+    engine.reshape().into_iter().for_each(|way| way.limit_window(Bytes(24 << 10)));
+    Some((engine.with_cache(mode, &pool, CACHE), pool))
 }
 
 /// A life of the array.
@@ -215,14 +215,14 @@ impl Life<'_> {
 
     /// Ends a reshape whose content is all where it is to be; none where the power went meanwhile.
     fn finish(&mut self) -> Option<()> {
-        if self.engine.reshaping().is_some_and(|reshaping| reshaping.done == reshaping.total) {
+        if self.engine.reshape().is_some_and(|way| way.progress().done == way.progress().total) {
             self.close()?;
             let ended = finish_served(&mut self.engine, Uuid::from_u128(5));
             if self.engine.disk().left == 0 {
                 return None;
             }
             ended.unwrap_or_else(|error| panic!("{}: {error}", self.context));
-            self.engine.install_cache(self.mode, self.pool.clone(), CACHE);
+            self.engine.install_cache(self.mode, &self.pool, CACHE);
         }
         Some(())
     }
@@ -234,14 +234,15 @@ impl Life<'_> {
         let mut steps = 0;
         while after < 10 {
             steps += 1;
-            assert!(steps < 2000, "{}: it does not end: {:?}", self.context, self.engine.reshaping());
+            assert!(steps < 2000, "{}: it does not end: {:?}", self.context, self.engine.reshape());
             self.step(random)?;
             if turns > 0 && random.below(10) == 0 {
                 turns -= 1;
-                self.engine.turn_reshape(random.below(2) == 0);
+                let is_back = random.below(2) == 0;
+                self.engine.reshape().into_iter().for_each(|way| way.turn(is_back));
             }
             self.finish()?;
-            after += u64::from(self.engine.reshaping().is_none());
+            after += u64::from(self.engine.reshape().is_none());
         }
         self.read_all(false)?;
         self.close()
@@ -335,7 +336,7 @@ fn memory_does_not_outlive_a_move() {
         for _ in 0..1000 {
             life.engine.tick();
             life.engine.turn(&mut Vec::new()).expect("memory does not break");
-            let reshaping = life.engine.reshaping().expect("under way");
+            let reshaping = life.engine.reshape().expect("under way").progress();
             if reshaping.done == reshaping.total {
                 return;
             }
@@ -346,7 +347,7 @@ fn memory_does_not_outlive_a_move() {
     moved(&mut life);
     for (byte, is_back) in [(2, true), (3, false)] {
         write(&mut life, byte);
-        life.engine.turn_reshape(is_back);
+        life.engine.reshape().expect("under way").turn(is_back);
         moved(&mut life);
         let read = life.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(4096)) });
         assert!(read.flatten().expect("its memory").as_ref() == [byte; 4096], "what was written last: {byte}");

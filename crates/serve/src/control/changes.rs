@@ -91,8 +91,8 @@ impl<D: LiveDisk> Changes<D> {
 
     /// Has a reshape go on, or back.
     pub(super) fn turn_reshape(&self, is_back: bool) -> Result<()> {
-        ensure!(self.reactor.engine().reshaping().is_some(), "the array is not being reshaped");
-        self.reactor.adjust(|engine| engine.turn_reshape(is_back));
+        let turned = self.reactor.adjust(|engine| engine.reshape().map(|way| way.turn(is_back)));
+        ensure!(turned.is_some(), "the array is not being reshaped");
         tracing::info!(is_back, "the reshape has been turned");
         Ok(())
     }
@@ -106,7 +106,7 @@ impl<D: LiveDisk> Changes<D> {
             return Ok(false);
         }
         let _alone = self.members.change().await;
-        let is_back = self.reactor.engine().reshaping().is_some_and(|progress| progress.is_back);
+        let is_back = self.reactor.engine().reshape().is_some_and(|way| way.progress().is_back);
         let geometry = reshape::finish(&self.reactor).await?;
         self.description.members.borrow_mut().truncate(geometry.members());
         tracing::info!(level = %geometry.spec().level, members = geometry.members(), is_back, "the reshape is over");

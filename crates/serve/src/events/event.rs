@@ -200,13 +200,12 @@ impl Event {
             | Self::ReplaceStuck(_) => {
                 tracing::error!(event, array, member, "the array is {health}");
             }
-            Self::FlushRecovered => {
-                tracing::info!(event, array, "all cached content can be written out again");
-            }
+            Self::FlushRecovered => tracing::info!(event, array, "all cached content can be written out again"),
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
             Self::Initialised => tracing::info!(event, array, "the array is initialised"),
-            Self::Grown => tracing::info!(event, array, "the array has grown; clients see it when they connect again"),
-            Self::Reshaped => tracing::info!(event, array, "the reshape is over"),
+            Self::Grown | Self::Reshaped => {
+                tracing::info!(event, array, "clients that connect again see the array's size as it is now");
+            }
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(

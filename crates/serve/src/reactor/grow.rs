@@ -113,7 +113,7 @@ pub(super) fn go_on_with<D: LiveDisk>(
     let (patience, mode) = (Patience::of(&*engine), engine.cache_mode());
     change(engine)?;
     if let (Some(Caching { size, read_ahead, .. }), Some(mode)) = (reactor.caching, mode) {
-        engine.install_cache(mode, reactor.pool.clone(), size);
+        engine.install_cache(mode, &reactor.pool, size);
         engine.install_read_ahead(read_ahead);
     }
     patience.apply(engine);

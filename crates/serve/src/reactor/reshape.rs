@@ -20,7 +20,8 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// Waits until all content of a reshape is where it is to be. False: the array is not being reshaped.
 pub(crate) async fn is_over<D: LiveDisk>(reactor: &Rc<Reactor<D>>) -> bool {
     loop {
-        let Some(progress) = reactor.engine.borrow().reshaping() else { return false };
+        let progress = reactor.engine.borrow().reshape().map(|way| way.progress());
+        let Some(progress) = progress else { return false };
         if progress.done == progress.total && !reactor.engine.borrow().is_frozen() {
             return true;
         }

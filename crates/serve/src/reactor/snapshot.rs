@@ -109,7 +109,10 @@ impl Snapshot {
             scrub_record: engine.scrub_record(),
             rebuild: engine.rebuilding(),
             initialising: engine.initialising(),
-            reshaping: engine.reshaping().zip(engine.superblock().reshape.map(|reshape| reshape.to)),
+            reshaping: engine
+                .reshape()
+                .map(|way| way.progress())
+                .zip(engine.superblock().reshape.map(|reshape| reshape.to)),
             replacement: slots::replacement(&engine),
         }
     }

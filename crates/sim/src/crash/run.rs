@@ -86,8 +86,8 @@ pub(super) fn boundaries(shape: &Shape, workload: &Workload) -> Result<Vec<Bound
     let pool = Pool::new(Bytes(2 * CACHE.0));
     match workload.cache {
         Cache::None => {}
-        Cache::Through => engine = engine.with_cache(CacheMode::WriteThrough, pool.clone(), CACHE),
-        Cache::Back => engine = engine.with_cache(CacheMode::WriteBack, pool.clone(), CACHE),
+        Cache::Through => engine = engine.with_cache(CacheMode::WriteThrough, &pool, CACHE),
+        Cache::Back => engine = engine.with_cache(CacheMode::WriteBack, &pool, CACHE),
     }
     let model = shape.model.clone();
     let expect = Rc::new(Expect::new(shape, &model));

@@ -132,7 +132,7 @@ impl<'a> Session<'a> {
         let size = scenario.cache.map_or(Bytes(0), |(_, size)| size);
         let pool = Pool::new(Bytes(size.0 + (4 << 20)));
         if let Some((mode, size)) = scenario.cache {
-            engine = engine.with_cache(mode, pool.clone(), size);
+            engine = engine.with_cache(mode, &pool, size);
             if scenario.reads_ahead {
                 engine = engine.with_read_ahead(Bytes(64 << 10));
             }

@@ -279,8 +279,8 @@ fn with_cache(engine: Engine<SimDisk, u64>, cache: Cache) -> (Engine<SimDisk, u6
     let pool = Pool::new(Bytes(2 * CACHE.0));
     let engine = match cache {
         Cache::None => engine,
-        Cache::Through => engine.with_cache(CacheMode::WriteThrough, pool.clone(), CACHE),
-        Cache::Back => engine.with_cache(CacheMode::WriteBack, pool.clone(), CACHE),
+        Cache::Through => engine.with_cache(CacheMode::WriteThrough, &pool, CACHE),
+        Cache::Back => engine.with_cache(CacheMode::WriteBack, &pool, CACHE),
     };
     (engine, pool)
 }

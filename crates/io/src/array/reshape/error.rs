@@ -35,6 +35,12 @@ pub enum ReshapeError {
     /// The engine is at work, or failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+    /// It can't be served meanwhile.
+    #[error(
+        "this array can't be served while its content moves: that takes a log, if either shape has redundancy, half of \
+         whose area is enough for the larger parity stripe of the two. Leave --begin out, and serve it when it is over"
+    )]
+    NotServed,
     /// There is no way to that shape.
     #[error(transparent)]
     Course(#[from] CourseError),

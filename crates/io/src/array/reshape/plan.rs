@@ -11,6 +11,7 @@ use super::error::ReshapeError;
 use super::saved;
 use crate::array::assemble::Assembled;
 use crate::array::create::stripe_on_member;
+use crate::array::open::can_be_served;
 use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
 use crate::format::Epoch;
@@ -61,6 +62,7 @@ pub struct ReshapePlan {
     pace: Pace,
     /// What the members have room for in the new shape.
     room: Sectors,
+    can_be_served: bool,
 }
 
 /// How much work it is.
@@ -103,6 +105,12 @@ impl ReshapePlan {
     #[must_use]
     pub fn window(&self) -> Bytes {
         self.pace.plain.max(self.pace.saved).bytes()
+    }
+
+    /// Whether the array can be served while its content moves.
+    #[must_use]
+    pub fn can_be_served(&self) -> bool {
+        self.can_be_served
     }
 
     /// How much work it is.
@@ -168,6 +176,8 @@ pub fn plan_reshape<D: Disk>(
     if unit > UNIT_MAX {
         return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
     }
+    let all: Vec<Superblock> = old.iter().chain(&joining).map(begun).collect();
+    let can_be_served = can_be_served(&all);
     let joining = joining.iter().map(begun).collect();
     Ok(ReshapePlan {
         reshape,
@@ -176,6 +186,7 @@ pub fn plan_reshape<D: Disk>(
         paths: new.iter().map(|new| new.path.clone()).collect(),
         pace,
         room: to.capacity(),
+        can_be_served,
     })
 }
 

@@ -81,7 +81,8 @@ impl Ahead {
     /// Takes note of a client's read: what should be read ahead of it.
     pub(in crate::engine) fn note_read(&self, parts: &Parts, lba: Lba, len: Sectors) -> Option<Prefetch> {
         let state = &mut *self.0.borrow_mut();
-        let state = state.as_mut()?;
+        // Between two shapes nothing is: what is ahead may be in the other one.
+        let state = state.as_mut().filter(|_| parts.members.between().is_none())?;
         let advice = state.streams.read(lba, len);
         parts.writeback.with(|cache| {
             cache.forget_ahead(&advice.forget);

@@ -18,6 +18,13 @@ const BESIDE_CLIENTS: Bytes = Bytes(1 << 20);
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Reshaping;
 
+/// An array's way to another shape, to look at and to steer.
+#[derive(Debug)]
+pub struct Way<'a> {
+    parts: &'a Parts,
+    between: &'a Between,
+}
+
 /// How far a reshape has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReshapeProgress {
@@ -31,14 +38,34 @@ pub struct ReshapeProgress {
     pub stuck: Option<Lba>,
 }
 
-impl Reshaping {
-    /// How far it has come, while the array is being reshaped.
-    pub(in crate::engine) fn progress(parts: &Parts) -> Option<ReshapeProgress> {
-        let Between { course, mark, is_back, stuck, .. } = parts.members.between()?;
-        let end = course.end(course.heading(is_back.get()));
-        let left = mark.get().0.abs_diff(end.0);
+impl<'a> Way<'a> {
+    /// That of an array which is being reshaped.
+    pub(in crate::engine) fn of(parts: &'a Parts) -> Option<Self> {
+        Some(Self { parts, between: parts.members.between()? })
+    }
+
+    /// How far it is.
+    #[must_use]
+    pub fn progress(&self) -> ReshapeProgress {
+        let Between { course, mark, is_back, stuck, .. } = self.between;
+        let left = mark.get().0.abs_diff(course.end(self.between.heading()).0);
         let (done, total) = (Sectors(course.kept().0 - left), course.kept());
-        Some(ReshapeProgress { done, total, is_back: is_back.get(), stuck: stuck.get() })
+        ReshapeProgress { done, total, is_back: is_back.get(), stuck: stuck.get() }
+    }
+
+    /// Has content move to the shape that the array is to get, or back to the one that it had, from the next window on.
+    pub fn turn(&self, is_back: bool) {
+        self.between.is_back.set(is_back);
+    }
+
+    /// Limits how fast content moves, in bytes of it a second.
+    pub fn limit_rate(&self, limit: Option<Bytes>) {
+        self.parts.sweeps.of(Kind::Reshape).set_limit(limit);
+    }
+
+    /// Limits how much content moves at once, while clients wait; always at least what can.
+    pub fn limit_window(&self, most: Bytes) {
+        self.between.window.set(most);
     }
 }
 

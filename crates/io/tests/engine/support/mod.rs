@@ -178,7 +178,7 @@ pub(crate) fn with_cache(engine: TestEngine, caching: Caching) -> (TestEngine, P
     let pages = caching.map_or(0, |(_, pages)| pages);
     let pool = Pool::new(Bytes((pages + 1024) * 4096));
     let Some((mode, pages)) = caching else { return (engine, pool) };
-    (engine.with_cache(mode, pool.clone(), Bytes(pages * 4096)), pool)
+    (engine.with_cache(mode, &pool, Bytes(pages * 4096)), pool)
 }
 
 pub(crate) fn size(bytes: Bytes) -> usize {
