@@ -150,7 +150,7 @@ pub(crate) fn counted(BadBlocks { blocks, absent, unread }: BadBlocks) -> Option
     (blocks > 0).then(|| format!("{blocks} bad {noun}, {absent} absent and {unread} unread"))
 }
 
-/// Progress of a reshape: `reshape  [####...] 1 GiB of 3 GiB, to RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+/// Progress of a reshape: `reshape  [####...] 1 GiB of 3 GiB, to RAID 5 of 4 members in chunks of 64 KiB`.
 fn reshape_line(reshape: &Reshape, rest: &str) -> String {
     let Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block } = reshape;
     let done = bar(Fill { used_bytes: *done_bytes, limit_bytes: *total_bytes });

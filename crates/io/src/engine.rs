@@ -44,6 +44,7 @@ mod record;
 mod replies;
 mod restart;
 mod shares;
+mod sides;
 mod stuck;
 mod sums;
 mod sweeper;
@@ -146,13 +147,13 @@ impl<D: Disk, T> Engine<D, T> {
     /// When commands are under way.
     pub fn install_cache(&mut self, mode: CacheMode, pool: &Pool, size: Bytes) {
         assert_eq!(self.in_flight(), 0, "a cache is there from the start");
-        self.core.install_cache(mode, pool, size);
+        self.core.sides.install_cache(mode, pool, size);
     }
 
     /// The engine of an array that is only read, with what its log has over what its members hold.
     #[must_use]
     pub(crate) fn with_overlay(self, overlay: Overlay) -> Self {
-        *self.core.parts.overlay.borrow_mut() = overlay;
+        *self.core.sides.below.overlay.borrow_mut() = overlay;
         self
     }
 
@@ -164,8 +165,8 @@ impl<D: Disk, T> Engine<D, T> {
     #[must_use]
     pub fn with_intent(self, set: Option<Bitmap>) -> Self {
         if let Some(set) = set {
-            self.core.parts.intent.restart(set);
-            self.core.background.rebuild.restart(&self.core.parts);
+            self.core.sides.below.intent.restart(set);
+            self.core.background.rebuild.restart(&self.core.sides.below);
         }
         self
     }
@@ -173,7 +174,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// The engine, with what its members lack, by slot; without this they have everything.
     #[must_use]
     pub fn with_bad_blocks(self, lists: Vec<BadBlocks>) -> Self {
-        self.core.parts.bad.restart(lists);
+        self.core.sides.below.bad.restart(lists);
         self
     }
 
@@ -183,15 +184,15 @@ impl<D: Disk, T> Engine<D, T> {
     /// When it is not the map that the members' superblocks tell of.
     #[must_use]
     pub fn with_blank(self, made: Option<Bitmap>) -> Self {
-        made.into_iter().for_each(|made| ops::initialise::restart(&self.core.parts, made));
+        made.into_iter().for_each(|made| ops::initialise::restart(&self.core.sides.below, made));
         self
     }
 
     /// The engine, which rebuilds by itself what is to be rebuilt.
     #[must_use]
     pub fn with_rebuild(self) -> Self {
-        if !self.core.parts.members.is_read_only() {
-            self.core.parts.sweeps.turn_on();
+        if !self.core.sides.below.members.is_read_only() {
+            self.core.sides.below.sweeps.turn_on();
         }
         self
     }
@@ -212,7 +213,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Panics
     /// As [`Engine::with_read_ahead`].
     pub fn install_read_ahead(&mut self, largest: Bytes) {
-        self.core.ahead.install(&self.core.parts, largest);
+        self.core.ahead.install(&self.core.sides.below, largest);
     }
 
     /// Takes the engine apart when it has nothing left to do.
@@ -231,18 +232,18 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether nothing is under way or about to be, nor anything that was given up.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_settled = self.core.parts.members.record().is_settled();
+        let is_settled = self.core.sides.below.members.record().is_settled();
         is_settled && self.in_flight() == 0 && !self.has_replies() && self.disk.in_flight() == 0
     }
 
     /// What the array has: as the members have it when the engine was closed, and nothing was written since.
     pub(crate) fn kept(&self) -> Kept {
-        restart::kept(&self.core.parts)
+        restart::kept(&self.core.sides.below)
     }
 
     /// Has nothing more written: what is on record of the array is not what this engine knows.
     pub(crate) fn freeze(&self) {
-        self.core.parts.members.freeze();
+        self.core.sides.below.members.freeze();
     }
 
     /// Goes on with another array, whose members are those that the disk has. `intent` is what
@@ -260,7 +261,7 @@ impl<D: Disk, T> Engine<D, T> {
         intent: Option<Bitmap>,
     ) -> Result<(), EngineError> {
         assert!(self.is_idle(), "an engine that begins anew is idle");
-        (self.core, self.executor) = restart::anew(&self.core.parts, geometry, kept, intent)?;
+        (self.core, self.executor) = restart::anew(&self.core.sides.below, geometry, kept, intent)?;
         Ok(())
     }
 
@@ -271,7 +272,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether replies wait for the next turn.
     pub fn has_replies(&self) -> bool {
-        !self.answered.is_empty() || self.core.parts.replies.has_any()
+        !self.answered.is_empty() || self.core.sides.below.replies.has_any()
     }
 
     /// Starts a command; its reply comes from this or a later [`Engine::turn`]. Disk operations are queued, and go out
@@ -281,7 +282,7 @@ impl<D: Disk, T> Engine<D, T> {
         if self.core.is_changing() {
             return self.core.hold_back(self.tokens.issue(token), command);
         }
-        match admission::admit(&self.core, &command) {
+        match admission::admit(&self.core.sides, &command) {
             Ok(Admitted::Done) => self.answered.push(Reply { token, result: Ok(None) }),
             Err(error) => self.answered.push(Reply { token, result: Err(error) }),
             Ok(Admitted::Left(sectors)) => {
@@ -306,10 +307,10 @@ impl<D: Disk, T> Engine<D, T> {
             self.send();
             self.disk.kick()?;
             let is_idle = !self.take_in_completions();
-            self.patience.note_slow(&self.core.parts);
+            self.patience.note_slow(&self.core.sides.below);
             if is_idle && self.executor.is_idle() && !self.core.wants_rounds() {
                 let Self { core, tokens, answered, .. } = self;
-                let mut given = core.parts.replies.given();
+                let mut given = core.sides.below.replies.given();
                 let given = given.drain(..).map(|(ticket, result)| Reply { token: tokens.redeem(ticket), result });
                 replies.extend(answered.drain(..).chain(given));
                 return Ok(());
@@ -322,8 +323,8 @@ impl<D: Disk, T> Engine<D, T> {
     /// given up.
     pub fn tick(&mut self) {
         let core = Rc::clone(&self.core);
-        let parts = &core.parts;
-        core.each_cache(Cache::tick);
+        let parts = &core.sides.below;
+        core.sides.each_cache(Cache::tick);
         if parts.intent.tick(&parts.members, &parts.flusher) {
             self.executor.start(Work::Sync);
         }
@@ -339,7 +340,7 @@ impl<D: Disk, T> Engine<D, T> {
             Command::Read { lba, buf } => {
                 self.executor.start(Work::Read(ticket, lba, buf));
                 let len = Sectors(sectors.end.0 - lba.0);
-                let Some(prefetch) = self.core.ahead.note_read(&self.core.parts, lba, len) else { return };
+                let Some(prefetch) = self.core.ahead.note_read(&self.core.sides.below, lba, len) else { return };
                 Work::Prefetch(prefetch)
             }
             Command::Write { lba, buf, fua } => {
@@ -384,9 +385,9 @@ impl<D: Disk, T> Engine<D, T> {
         if self.core.is_changing() {
             return self.core.hold_back(ticket, command);
         }
-        match admission::admit(&self.core, &command) {
-            Ok(Admitted::Done) => self.core.parts.replies.give(ticket, Ok(None)),
-            Err(error) => self.core.parts.replies.give(ticket, Err(error)),
+        match admission::admit(&self.core.sides, &command) {
+            Ok(Admitted::Done) => self.core.sides.below.replies.give(ticket, Ok(None)),
+            Err(error) => self.core.sides.below.replies.give(ticket, Err(error)),
             Ok(Admitted::Left(sectors)) => self.begin(ticket, command, sectors),
         }
     }
@@ -394,11 +395,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// Begins what is to go on in the background, as far as there is room for it.
     fn begin_background(&mut self) {
         let core = Rc::clone(&self.core);
-        let parts = &core.parts;
+        let parts = &core.sides.below;
         if parts.repairs.is_held.get() {
             return;
         }
-        for side in core.sides() {
+        for side in core.sides.all() {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));
             }
@@ -418,7 +419,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// Begins the rounds of superblocks, bitmap and log that somebody waits for, and writes checksums.
     fn begin_rounds(&mut self) {
         let core = Rc::clone(&self.core);
-        let parts = &core.parts;
+        let parts = &core.sides.below;
         if parts.log.as_ref().is_some_and(|log| log.wants_commit()) {
             self.executor.start(Work::Commit);
         }
@@ -436,45 +437,45 @@ impl<D: Disk, T> Engine<D, T> {
     /// Hands what is to be done to the members.
     fn send(&mut self) {
         let Self { disk, core, .. } = self;
-        core.parts.members.operations.drain_orders(|order| operations::carry_out(order, disk));
+        core.sides.below.members.operations.drain_orders(|order| operations::carry_out(order, disk));
     }
 
     /// Takes in what the members have completed, and what was given up; whether there was any.
     fn take_in_completions(&mut self) -> bool {
-        let operations = &self.core.parts.members.operations;
+        let operations = &self.core.sides.below.members.operations;
         self.disk.reap(&mut self.completions);
         let mut has_any = !self.completions.is_empty();
         for completion in self.completions.drain(..) {
             if let Some((caller, member, result)) = operations.ended(completion) {
-                self.core.parts.note_ended(caller, member, &result);
+                self.core.sides.below.note_ended(caller, member, &result);
             }
         }
         while let Some((caller, member, result)) = operations.next_given_up() {
             has_any = true;
-            self.core.parts.note_ended(caller, member, &result);
+            self.core.sides.below.note_ended(caller, member, &result);
         }
         has_any
     }
 
     /// The array's geometry; while it is being reshaped the one that it had.
     pub fn geometry(&self) -> &Geometry {
-        let members = &self.core.parts.members;
-        members.between().map_or_else(|| self.core.parts.geometry(), |between| between.course.from())
+        let members = &self.core.sides.below.members;
+        members.between().map_or_else(|| self.core.sides.below.geometry(), |between| between.course.from())
     }
 
     /// Every slot, of whichever shape the array has.
     pub fn slots(&self) -> MemberSet {
-        self.core.parts.members.all()
+        self.core.sides.below.members.all()
     }
 
     /// The members that are not there.
     pub fn missing(&self) -> MemberSet {
-        self.core.parts.members.missing()
+        self.core.sides.below.members.missing()
     }
 
     /// What was done so far.
     pub fn counters(&self) -> Ref<'_, Counters> {
-        self.core.parts.members.counters.borrow()
+        self.core.sides.below.members.counters.borrow()
     }
 
     /// The members, for waiting on them.
@@ -489,24 +490,26 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether every member can zero a range without being sent zeros, as far as is known.
     pub fn can_zero(&self) -> bool {
-        self.core.parts.members.cannot_zero().is_empty()
+        self.core.sides.below.members.cannot_zero().is_empty()
     }
 
     /// Notes that parity has been brought into agreement since the members were opened: closing them may mark them
     /// clean.
     pub fn trust_parity(&mut self) {
-        self.core.parts.members.trust_parity();
+        self.core.sides.below.members.trust_parity();
     }
 
     /// Whether another turn has something to do though nothing completes: destaging or a scrub goes on.
     pub fn wants_turn(&self) -> bool {
-        let Core { parts, background, .. } = &*self.core;
-        self.core.sides().any(|parts| parts.writeback.wants_turn()) || background.wants_turn(parts)
+        let Core { sides, background, .. } = &*self.core;
+        let parts = &sides.below;
+        self.core.sides.all().any(|parts| parts.writeback.wants_turn()) || background.wants_turn(parts)
     }
 
     /// Whether something is to be done as time passes: call [`Engine::tick`] then.
     pub fn wants_ticks(&self) -> bool {
-        let Core { parts, background, .. } = &*self.core;
+        let Core { sides, background, .. } = &*self.core;
+        let parts = &sides.below;
         let is_late = !self.slow().is_empty() || parts.members.troubled.borrow().wants_ticks();
         let is_patient = parts.members.operations.wants_ticks() || self.disk.wants_ticks() || is_late;
         self.is_dirty() || parts.intent.is_settling(&parts.members) || background.wants_ticks(parts) || is_patient
@@ -514,12 +517,12 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Whether replied-to content waits in memory.
     pub fn is_dirty(&self) -> bool {
-        self.core.caches().any(|cache| cache.is_dirty())
+        self.core.sides.caches().any(|cache| cache.is_dirty())
     }
 
     /// Forgets clean content, so that its pool can lend `need` more to a request.
     pub fn reclaim(&mut self, need: Bytes) {
-        self.core.each_cache(|cache| cache.reclaim(need));
+        self.core.sides.each_cache(|cache| cache.reclaim(need));
     }
 
     /// Begins nothing more of its own accord: a scrub stops, and so does rebuilding until somebody wants something.
@@ -527,13 +530,13 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn wind_down(&mut self) {
         self.is_wanted = false;
         self.stop_scrub();
-        self.core.parts.sweeps.each().for_each(|mut sweep| sweep.close());
+        self.core.sides.below.sweeps.each().for_each(|mut sweep| sweep.close());
     }
 
     /// Limits how long operations on members may take, from now on; at first there are no limits. Time is
     /// [`Engine::tick`].
     pub fn set_deadlines(&mut self, deadlines: Deadlines) {
-        self.patience.set(deadlines, &self.core.parts);
+        self.patience.set(deadlines, &self.core.sides.below);
     }
 
     /// How long operations on members may take.
@@ -543,38 +546,38 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Members whose reads are overdue: they are written, and read only where that can't be helped.
     pub fn slow(&self) -> MemberSet {
-        self.core.parts.members.slow()
+        self.core.sides.below.members.slow()
     }
 
     /// How many operations on a slot's member were given up and have not ended. Until they have, nobody knows what it
     /// is going to hold.
     pub fn lingering(&self, member: MemberIndex) -> u32 {
-        self.core.parts.members.operations.abandoned(member)
+        self.core.sides.below.members.operations.abandoned(member)
     }
 
     /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it
     /// has none.
     pub fn waits_for(&self, member: MemberIndex) -> Option<Duration> {
         let mut pending = Vec::new();
-        self.core.parts.members.operations.pending(self.disk.roomless(), &mut pending);
+        self.core.sides.below.members.operations.pending(self.disk.roomless(), &mut pending);
         let awaited = pending.iter().filter(|op| op.member == member && !op.is_abandoned);
         awaited.map(|op| op.age).max().map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
     }
 
     /// Whether more members failed than the level survives: nothing is answered any more.
     pub fn is_frozen(&self) -> bool {
-        self.core.parts.members.is_frozen()
+        self.core.sides.below.members.is_frozen()
     }
 
     /// How many more members may fail, whichever they are; a lower bound where that is more than one.
     pub fn survives(&self) -> usize {
-        let members = &self.core.parts.members;
+        let members = &self.core.sides.below.members;
         if members.is_frozen() { 0 } else { members.tolerates() }
     }
 
     /// What is wrong with members that are there.
     pub fn troubles(&self) -> Troubles {
-        let Parts { members, repairs, .. } = &self.core.parts;
+        let Parts { members, repairs, .. } = &self.core.sides.below;
         members.troubled.borrow().among(members.present(), self.disk.roomless(), repairs.leniency.kept())
     }
 
@@ -582,29 +585,29 @@ impl<D: Disk, T> Engine<D, T> {
     /// written there. None, as at first: any number is forgiven. Members that the array needs are kept, and so is one
     /// that is being copied to another; all are while any is being rebuilt.
     pub fn set_max_errors(&mut self, most: Option<u32>) {
-        self.core.parts.repairs.leniency.set_most(most);
+        self.core.sides.below.repairs.leniency.set_most(most);
     }
 
     /// How many corrected errors of a member are forgiven.
     pub fn max_errors(&self) -> Option<u32> {
-        self.core.parts.repairs.leniency.most()
+        self.core.sides.below.repairs.leniency.most()
     }
 
     /// Forgives each member half of its errors, and what could not be made good before the last time: for each hour.
     pub fn forgive_errors(&mut self) {
-        self.core.parts.repairs.leniency.forgive();
-        self.core.parts.members.troubled.borrow_mut().forgive();
+        self.core.sides.below.repairs.leniency.forgive();
+        self.core.sides.below.members.troubled.borrow_mut().forgive();
     }
 
     /// Content that was replied to and could not be written when that was tried last: flushes fail until it is. The
     /// next one tries again.
     pub fn unwritten(&self) -> Option<Unwritten> {
-        self.core.caches().find_map(|cache| cache.unwritten())
+        self.core.sides.caches().find_map(|cache| cache.unwritten())
     }
 
     /// When a write is replied to; none without a cache.
     pub fn cache_mode(&self) -> Option<CacheMode> {
-        let is_on = self.core.parts.writeback.is_on();
+        let is_on = self.core.sides.below.writeback.is_on();
         let mode = if is_on { CacheMode::WriteBack } else { CacheMode::WriteThrough };
         self.cache().map(|_| mode)
     }
@@ -614,76 +617,76 @@ impl<D: Disk, T> Engine<D, T> {
     pub fn set_cache_mode(&mut self, mode: CacheMode) -> bool {
         let has_cache = self.cache().is_some();
         let is_on = has_cache && mode == CacheMode::WriteBack;
-        self.core.sides().for_each(|parts| parts.writeback.set_on(is_on));
+        self.core.sides.all().for_each(|parts| parts.writeback.set_on(is_on));
         has_cache
     }
 
     /// What the cache holds that the members don't have yet, of all that it may hold.
     pub fn cache_fill(&self) -> Option<Fill> {
-        self.core.cache_fill()
+        self.core.sides.cache_fill()
     }
 
     /// The cache, if there is one.
     pub fn cache(&self) -> Option<Ref<'_, Cache>> {
-        self.core.parts.writeback.cache()
+        self.core.sides.below.writeback.cache()
     }
 
     /// One member's log; none without a log, or where the member was missing from the start.
     pub fn log_fill_of(&self, member: MemberIndex) -> Option<Fill> {
-        self.core.parts.log.as_ref()?.fill_of(member)
+        self.core.sides.below.log.as_ref()?.fill_of(member)
     }
 
     /// The fullest member's log.
     pub fn log_fill(&self) -> Option<Fill> {
-        let present = self.core.parts.members.present();
+        let present = self.core.sides.below.members.present();
         present.iter().filter_map(|member| self.log_fill_of(member)).max_by_key(|fill| fill.used)
     }
 
     /// The bits that have to be taken to be set on the members, where the array has a write-intent bitmap or a log.
     pub fn intent(&self) -> Option<Ref<'_, Bitmap>> {
-        self.core.parts.intent.wanted()
+        self.core.sides.below.intent.wanted()
     }
 
     /// What the members that are there have on record, as one of them says it.
     pub fn superblock(&self) -> Ref<'_, Superblock> {
-        Ref::map(self.core.parts.members.record(), Record::any)
+        Ref::map(self.core.sides.below.members.record(), Record::any)
     }
 
     /// What a slot's member lacks of what it should have; none where it was missing from the start.
     pub fn bad_blocks(&self, member: MemberIndex) -> Option<Ref<'_, BadBlocks>> {
-        self.core.parts.bad.of(member)
+        self.core.sides.below.bad.of(member)
     }
 
     /// The array's sectors that nobody has, as far as the lists of bad blocks say: ascending.
     pub fn lost(&self) -> Rc<[Range<Lba>]> {
-        let Parts { bad, members, .. } = &self.core.parts;
+        let Parts { bad, members, .. } = &self.core.sides.below;
         bad.lost(self.geometry(), members.record().lost())
     }
 
     /// How far rebuilding has come, where something is to be rebuilt.
     pub fn rebuilding(&self) -> Option<Progress> {
-        Rebuild::progress(&self.core.parts)
+        Rebuild::progress(&self.core.sides.below)
     }
 
     /// How far initialising has come, where any region is blank: nobody has written to it, and it reads as zeros.
     pub fn initialising(&self) -> Option<Progress> {
-        Initialising::progress(&self.core.parts)
+        Initialising::progress(&self.core.sides.below)
     }
 
     /// The array's way to another shape, while it is being reshaped.
     pub fn reshape(&self) -> Option<Way<'_>> {
-        Way::of(&self.core.parts)
+        Way::of(&self.core.sides.below)
     }
 
     /// Limits how fast each member is rebuilt, in bytes a second; none: as fast as the members go, and clients leave
     /// room for.
     pub fn set_rebuild_limit(&mut self, limit: Option<Bytes>) {
-        [Kind::Rebuild, Kind::Copy].into_iter().for_each(|kind| self.core.parts.sweeps.of(kind).set_limit(limit));
+        [Kind::Rebuild, Kind::Copy].into_iter().for_each(|kind| self.core.sides.below.sweeps.of(kind).set_limit(limit));
     }
 
     /// The same for how fast blank regions that no client writes to are made on each member.
     pub fn set_initialise_limit(&mut self, limit: Option<Bytes>) {
-        self.core.parts.sweeps.of(Kind::Initialise).set_limit(limit);
+        self.core.sides.below.sweeps.of(Kind::Initialise).set_limit(limit);
     }
 
     /// Whether it can be changed who is there.
@@ -691,7 +694,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// [`EngineError::Frozen`]; [`EngineError::ReadOnly`].
     pub fn check_changes(&self) -> Result<(), EngineError> {
-        self.core.parts.members.check_changes()
+        self.core.sides.below.members.check_changes()
     }
 
     /// Whether the member in a slot can be copied to another one now.
@@ -699,18 +702,18 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// Why it can't.
     pub fn check_replaceable(&self, slot: MemberIndex) -> Result<(), EngineError> {
-        change::check_replaceable(&self.core.parts, slot)
+        change::check_replaceable(&self.core.sides.below, slot)
     }
 
     /// The copy under way, if there is one.
     pub fn replacement(&self) -> Option<Replacement> {
-        self.core.background.copies.current(&self.core.parts)
+        self.core.background.copies.current(&self.core.sides.below)
     }
 
     /// The seat of the [`Disk`] for a member that is to take another one's place; none where the array has as many
     /// members as there can be.
     pub fn seat(&self) -> Option<MemberIndex> {
-        self.core.parts.members.seat()
+        self.core.sides.below.members.seat()
     }
 
     /// Whether the member at the seat may not be taken out: it is being copied to, or about to join in the place of the
@@ -741,7 +744,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// [`EngineError::Scrubbing`] while one is running or parts of the last are under way; [`EngineError::ReadOnly`]
     /// when it is to repair and nothing can be written; [`EngineError::OutOfRange`]; [`EngineError::Frozen`].
     pub fn start_scrub(&mut self, mode: ScrubMode, from: StripeId) -> Result<(), EngineError> {
-        self.core.background.scrubber.start(&self.core.parts, mode, from)
+        self.core.background.scrubber.start(&self.core.sides.below, mode, from)
     }
 
     /// Goes on with a scrub that is on record.
@@ -749,7 +752,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Errors
     /// As [`Engine::start_scrub`].
     pub fn resume_scrub(&mut self, run: ScrubRun) -> Result<(), EngineError> {
-        self.core.background.scrubber.resume(&self.core.parts, run)
+        self.core.background.scrubber.resume(&self.core.sides.below, run)
     }
 
     /// Begins no more parts; those under way still end. [`ScrubStatus::position`] says where to go on.
@@ -764,12 +767,12 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// Limits what scrubs read of each member, in bytes a second; none: what there is room for beside the clients.
     pub fn set_scrub_limit(&mut self, limit: Option<Bytes>) {
-        self.core.parts.sweeps.of(Kind::Scrub).set_limit(limit);
+        self.core.sides.below.sweeps.of(Kind::Scrub).set_limit(limit);
     }
 
     /// How scrubs are, as it is on record or about to be.
     pub fn scrub_record(&self) -> ScrubHistory {
-        self.core.parts.members.record().scrub()
+        self.core.sides.below.members.record().scrub()
     }
 
     /// Has the members' superblocks say how scrubs are: at once, or when they are written next. Nothing is written to
@@ -778,7 +781,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// # Panics
     /// When a scrub's position is beyond the last parity stripe.
     pub fn keep_scrub(&mut self, record: ScrubHistory, at_once: bool) {
-        let members = &self.core.parts.members;
+        let members = &self.core.sides.below.members;
         let is_within = record.run.is_none_or(|run| run.position.0 <= self.geometry().stripes().0);
         assert!(is_within, "a scrub is within the array");
         if !members.is_read_only() && !members.is_frozen() {

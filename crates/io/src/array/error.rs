@@ -7,7 +7,6 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Refusal, SetAside};
-use super::reshape::ReshapeError;
 use super::stale::StaleError;
 use crate::Error;
 use crate::disk::DiskError;
@@ -110,8 +109,8 @@ pub enum OpenError {
     },
     /// It is between two shapes.
     #[error(
-        "this array is being reshaped, and can't be used like this meanwhile: go on with `uraid reshape MEMBERS`, or go \
-         back with `uraid reshape --abort MEMBERS`; arrays with a log can be served for writing (uraid serve)"
+        "this array is being reshaped, and can't be used like this meanwhile: go on with `uraid reshape MEMBERS`, or \
+         back with `uraid reshape --abort MEMBERS`; an array with a log can be served for writing (uraid serve)"
     )]
     Reshaping,
     /// A member's sectors are larger than the array's.
@@ -230,8 +229,11 @@ pub enum RecoverError {
         source: Full,
     },
     /// A window of a reshape that was saved can't be brought to its places.
-    #[error(transparent)]
-    Reshape(#[from] Box<ReshapeError>),
+    #[error("a part of the array that was being reshaped can't be brought to its place: {reason}")]
+    Saved {
+        /// Why.
+        reason: String,
+    },
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),

@@ -15,7 +15,6 @@ use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
-use super::reshape;
 use crate::format::Epoch;
 use crate::format::superblock::{Revision, SlotEntry, SlotState, Superblock};
 
@@ -259,7 +258,7 @@ impl Verdict {
 
     /// The shapes that the array has: while it is being reshaped the one that it had, and the other.
     pub(super) fn shapes(&self) -> Vec<Geometry> {
-        reshape::shapes(&self.superblock)
+        self.superblock.shapes()
     }
 
     /// Whether the level survives what is lost; while the array is being reshaped, whether both do.

@@ -20,7 +20,6 @@ use super::gather::{Named, Opened, gather};
 use super::grow::{GrowError, grow};
 use super::judge::{Candidate, SetAside, Verdict, judge};
 use super::recover::{recover, recovery_bytes};
-use super::reshape;
 use super::sectors::too_large;
 use super::stale::{self, Stale, accept_stale};
 use super::wait::{Patience, Watched};
@@ -167,7 +166,7 @@ impl<D: Disk> Array<D> {
     /// While it is being reshaped, the shape that it is to get.
     #[must_use]
     pub fn other_geometry(&self) -> Option<Geometry> {
-        reshape::shapes(&self.superblock).into_iter().nth(1)
+        self.superblock.shapes().into_iter().nth(1)
     }
 
     /// What offsets and lengths of requests are multiples of: the array's sectors, and blocks where each has a
@@ -332,7 +331,7 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
 /// shapes. That takes a log where either has redundancy, and half of the area for that has room for one.
 pub(super) fn can_be_served<'a>(members: impl IntoIterator<Item = &'a Superblock>) -> bool {
     members.into_iter().all(|own| {
-        let shapes = reshape::shapes(own);
+        let shapes = own.shapes();
         let needed = shapes.iter().map(stripe_on_member).map(Areas::log_min).max().unwrap_or_default();
         match own.consistency {
             Consistency::Log => own.ring().size >= needed,

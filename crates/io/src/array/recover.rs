@@ -2,16 +2,18 @@
 
 use std::ops::Range;
 
-use uraid_layout::{Bytes, StripeId};
+use uraid_layout::{Bytes, MemberIndex, StripeId};
 
 use super::assemble::Assembled;
 use super::blocking::{flush, perform};
 use super::error::RecoverError;
 use super::initialise::{initialisation_bytes, initialise};
+use super::redo;
+use super::reshape::members::Members;
+use super::reshape::restore::restore;
 use super::resync::Resync;
-use super::{redo, reshape};
 use crate::disk::Disk;
-use crate::engine::{Command, Engine, EngineError};
+use crate::engine::{Command, Engine, EngineError, Record};
 use crate::format::bitmap::Bitmap;
 use crate::format::superblock::Consistency;
 
@@ -64,7 +66,26 @@ pub fn recover<D: Disk>(
         Consistency::Log => replay(assembled, progress)?,
         _ => resync(assembled, progress)?,
     };
-    if assembled.has_saved() { reshape::restore(assembled) } else { Ok(assembled) }
+    if assembled.has_saved() { bring_back(assembled) } else { Ok(assembled) }
+}
+
+/// Brings a window of a reshape that was saved where the reshape wants it; the array is clean, and can be used then.
+fn bring_back<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, RecoverError> {
+    let own = assembled.superblocks();
+    let paths = (0..).map(MemberIndex).take(own.len()).map(|slot| assembled.losses.path(slot)).collect();
+    let mut members = Members::new(assembled.disk, own, paths, Vec::new());
+    let is_back = members.reshape().is_back;
+    restore(&mut members, is_back).map_err(|error| RecoverError::Saved { reason: chain(&error) })?;
+    let (disk, own) = members.into_record();
+    Ok(Assembled { disk, record: Record::new(own), is_recovered: true, ..assembled })
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(Some(error), |error| error.source());
+    let mut texts: Vec<String> = causes.map(ToString::to_string).collect();
+    texts.dedup();
+    texts.join(": ")
 }
 
 /// Does again what the log says. Where a member fails that, all of it is done again without the member.
@@ -92,7 +113,7 @@ fn replay<D: Disk>(mut assembled: Assembled<D>, mut progress: impl FnMut(Bytes))
 /// Does it, and makes it durable; how many records that were.
 fn replay_all<D: Disk>(assembled: &mut Assembled<D>, progress: impl FnMut(Bytes)) -> Result<usize, RecoverError> {
     let superblocks = assembled.superblocks();
-    let shapes = reshape::shapes(assembled.record.any());
+    let shapes = assembled.record.any().shapes();
     let Assembled { disk, bad_blocks, .. } = assembled;
     // Where a member fails that, what was taken out of the lists is taken out again.
     let mut lists = bad_blocks.clone();

@@ -12,23 +12,22 @@
 mod content;
 mod error;
 mod files;
-mod members;
+pub(super) mod members;
 pub(crate) mod moving;
 mod plan;
+pub(super) mod restore;
 pub(crate) mod saved;
 
-use std::ops::Range;
 use std::path::PathBuf;
 
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::{Course, Window};
-use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet, Sectors};
 use uuid::Uuid;
 
 use super::assemble::{Assembled, catch_up, taken_over};
 use super::bitmap::bitmap_writes;
 use super::blocking::{flush, perform, superblock_writes};
-use super::error::RecoverError;
 use super::judge::{Candidate, Verdict};
 use super::losses::{Loss, Losses};
 use crate::Error;
@@ -42,6 +41,7 @@ pub use error::ReshapeError;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
+use restore::{advance, beyond, restore};
 use saved::Whose;
 
 /// An array that is being reshaped; its members are open.
@@ -118,33 +118,6 @@ fn superblock_areas(areas: &Areas) -> [Area; 3] {
     positions.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) })
 }
 
-/// The shapes that an array has: one, or while it is being reshaped the one that it had and the other, as far as they
-/// have content.
-pub(super) fn shapes(truth: &Superblock) -> Vec<Geometry> {
-    let course = truth.reshape.map(|reshape| reshape.course(truth.spec).expect("a superblock is sound"));
-    match course {
-        Some(course) => vec![course.from().clone(), course.to().clone()],
-        None => vec![Geometry::new(truth.spec).expect("a superblock is sound")],
-    }
-}
-
-/// Brings a window that was saved where the reshape wants it; the array is clean, and can be used then.
-pub(super) fn restore<D: Disk>(assembled: Assembled<D>) -> Result<Assembled<D>, RecoverError> {
-    let own = assembled.superblocks();
-    let course = shapes_course(assembled.record.any());
-    let paths = (0..).map(MemberIndex).take(own.len()).map(|slot| assembled.losses.path(slot)).collect();
-    let members = Members::new(assembled.disk, own, paths, Vec::new());
-    let is_back = members.reshape().is_back;
-    let mut reshaping = Reshaping { members, course };
-    reshaping.restore(is_back).map_err(Box::new)?;
-    let (disk, own) = reshaping.members.into_record();
-    Ok(Assembled { disk, record: Record::new(own), is_recovered: true, ..assembled })
-}
-
-fn shapes_course(truth: &Superblock) -> Course {
-    truth.reshape.expect("the array is being reshaped").course(truth.spec).expect("a superblock is sound")
-}
-
 /// Ends the reshape of a served array: all content is where it is to be, and its engine was closed a moment ago and has
 /// nothing to do. It goes on with the shape that the array has now, without cache, deadlines and limits. The members
 /// that the array has no place for any more are still in the disk, in the slots after its own.
@@ -157,7 +130,13 @@ pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) ->
     }
     let Kept { record, bad_blocks, .. } = engine.kept();
     let own = record.into_superblocks();
-    let course = shapes_course(own.iter().flatten().next().expect("an array has a member"));
+    let course = own
+        .iter()
+        .flatten()
+        .next()
+        .map(Superblock::course)
+        .expect("an array has a member")
+        .expect("it is being reshaped");
     let paths = vec![PathBuf::new(); own.len()];
     let members = Members::new(Lent(engine.disk_mut()), own, paths, Vec::new());
     let is_back = members.reshape().is_back;
@@ -243,7 +222,7 @@ impl<D: Disk> Reshaping<D> {
         generation: Uuid,
         mut progress: impl FnMut(Bytes),
     ) -> Result<Reshaped<D>, ReshapeError> {
-        self.restore(is_back)?;
+        restore(&mut self.members, is_back)?;
         let heading = self.course.heading(is_back);
         let end = self.course.end(heading);
         let room = saved::room(self.members.own().iter().flatten());
@@ -256,34 +235,6 @@ impl<D: Disk> Reshaping<D> {
             self.step(&window, is_back)?;
         }
         self.finish(is_back, generation)
-    }
-
-    /// Brings a window that was saved back to where the direction wants it, and turns round if it is to.
-    fn restore(&mut self, is_back: bool) -> Result<(), ReshapeError> {
-        let Reshape { mark, saved, is_back: was_back, .. } = self.state();
-        let heading = self.course.heading(was_back);
-        let window = self.course.ahead(mark, heading, saved).expect("a superblock is sound");
-        let (mut next, is_saved) = (mark, saved > Sectors(0) && !planted!(ReshapeUnrestored));
-        if is_saved {
-            let bytes = saved::read(&mut self.members, &self.course, &window)?;
-            let shape = if is_back == was_back || planted!(ReshapeTurnedEarly) {
-                self.course.target(heading)
-            } else {
-                self.course.source(heading)
-            };
-            moving::settle(&mut self.members, shape, &window, &bytes)?;
-        }
-        if is_saved && is_back == was_back {
-            next = beyond(&window, mark);
-        }
-        if is_saved || is_back != was_back {
-            self.members.record(|own| {
-                advance(own, |reshape| {
-                    (reshape.mark, reshape.saved, reshape.is_back) = (next, Sectors(0), is_back);
-                });
-            })?;
-        }
-        Ok(())
     }
 
     /// Moves a window.
@@ -353,13 +304,4 @@ impl<D: Disk> Reshaping<D> {
         }
         Ok((members, shape))
     }
-}
-
-/// Where the mark is when a window at it has moved.
-fn beyond(window: &Range<Lba>, mark: Lba) -> Lba {
-    if window.start == mark { window.end } else { window.start }
-}
-
-fn advance(own: &mut Superblock, change: impl FnOnce(&mut Reshape)) {
-    change(own.reshape.as_mut().expect("the array is being reshaped"));
 }

@@ -6,9 +6,9 @@ use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::change::{check_join, check_replace};
 use super::command::Command;
-use super::core::Core;
 use super::error::EngineError;
 use super::parts::Parts;
+use super::sides::Sides;
 use crate::buf::Buf;
 use crate::format::BLOCK;
 
@@ -25,8 +25,8 @@ pub(super) enum Admitted {
 ///
 /// # Errors
 /// Why it can't be done.
-pub(super) fn admit(core: &Core, command: &Command) -> Result<Admitted, EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
+pub(super) fn admit(sides: &Sides, command: &Command) -> Result<Admitted, EngineError> {
+    let (parts, members) = (&sides.below, &sides.below.members);
     let itself = || Admitted::Left(Lba(0)..Lba(0));
     let (lba, len, is_write) = match command {
         Command::Read { lba, buf } => (*lba, sectors(buf)?, false),
@@ -49,7 +49,7 @@ pub(super) fn admit(core: &Core, command: &Command) -> Result<Admitted, EngineEr
         return Err(EngineError::ReadOnly);
     }
     let all = lba..Lba(lba.0 + len.0);
-    let (parts, end) = core.at(lba);
+    let (parts, end) = sides.at(lba);
     let left = match command {
         // What is in two shapes is written through.
         Command::Write { buf, fua: false, .. }
@@ -60,7 +60,7 @@ pub(super) fn admit(core: &Core, command: &Command) -> Result<Admitted, EngineEr
         Command::Trim { .. } if len.0 > 0 => {
             // Only whole parity stripes can be given back without computing parity.
             let stripe = |parts: &Parts| parts.geometry().stripe_sectors().0;
-            let (first, last) = (stripe(parts), stripe(core.at(Lba(all.end.0 - 1)).0));
+            let (first, last) = (stripe(parts), stripe(sides.at(Lba(all.end.0 - 1)).0));
             Lba(lba.0.next_multiple_of(first))..Lba(all.end.0 / last * last)
         }
         _ => all,

@@ -9,8 +9,16 @@ use std::cell::Cell;
 use uraid_layout::reshape::{Course, Heading};
 use uraid_layout::{Bytes, Lba};
 
-use super::members::Side;
 use crate::format::superblock::Superblock;
+
+/// Which of the shapes that the array has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The only one; while it is being reshaped, that of what is below the mark.
+    Below,
+    /// That of what is not.
+    Above,
+}
 
 /// See the module.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use smallvec::{SmallVec, smallvec};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors, StripeId};
 
-use super::between::Between;
+use super::between::{Between, Side};
 use super::counters::Counters;
 use super::error::EngineError;
 use super::inspect::survives;
@@ -51,15 +51,6 @@ pub(super) struct Members {
     standing: Cell<Standing>,
     /// The way from one shape to the other.
     between: Option<Between>,
-}
-
-/// Which of the shapes that the array has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
-    /// The only one; while it is being reshaped, that of what is below the mark.
-    Below,
-    /// That of what is not.
-    Above,
 }
 
 #[derive(Debug)]

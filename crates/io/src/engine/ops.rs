@@ -1,5 +1,6 @@
 //! Operations: what the engine does, each as one straight line over its parts.
 
+mod calm;
 pub(super) mod close;
 pub(super) mod destage;
 pub(super) mod fail;

@@ -10,6 +10,7 @@ use uraid_layout::plan::Planner;
 use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, Sectors, StripeId};
 
 use super::badblocks::BadLists;
+use super::between::Side;
 use super::blank::Blanks;
 use super::damage::Heals;
 use super::error::EngineError;
@@ -18,7 +19,7 @@ use super::intent::Intent;
 use super::leniency::Leniency;
 use super::locks::Locks;
 use super::log::Log;
-use super::members::{Members, Side};
+use super::members::Members;
 use super::memory::{Memory, ZEROES_BYTES};
 use super::operations::Caller;
 use super::record::Record;

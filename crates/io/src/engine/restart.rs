@@ -52,7 +52,7 @@ pub(super) fn anew(
 ) -> Result<(Rc<Core>, Executor<Work>), EngineError> {
     let Kept { record, bad_blocks, blank } = kept;
     let (core, executor) = begin(geometry, record, false)?;
-    let parts = &core.parts;
+    let parts = &core.sides.below;
     parts.members.counters.replace(before.members.counters.borrow().clone());
     intent.into_iter().for_each(|set| parts.intent.restart(set));
     parts.bad.restart(bad_blocks);
@@ -72,7 +72,7 @@ pub(super) fn begin(
 ) -> Result<(Rc<Core>, Executor<Work>), EngineError> {
     let tasks = Rc::new(Tasks::default());
     let core = Rc::new(Core::new(Parts::new(&tasks, geometry, record, is_read_only)?));
-    core.background.rebuild.restart(&core.parts);
+    core.background.rebuild.restart(&core.sides.below);
     let worker = Rc::clone(&core);
     Ok((core, Executor::new(tasks, move |desk| serve(Rc::clone(&worker), desk))))
 }

@@ -6,10 +6,10 @@ use uraid_layout::{Lba, MemberIndex};
 
 use super::background::ahead::Prefetch;
 use super::background::sweep::Unit;
+use super::between::Side;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
-use super::members::Side;
 use super::ops::{close, destage, fail, flush, heal, initialise, join, read, write};
 use super::replies::Ticket;
 use super::transfer::Workspace;
@@ -59,13 +59,13 @@ impl Work {
 
 /// Does a piece of work.
 pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
-    let parts = &core.parts;
+    let parts = &core.sides.below;
     let reply = |ticket, result: Result<(), _>| parts.replies.give(ticket, result.map(|()| None));
     let _under_way = work.counts().then(|| core.begin(work.is_transfer()));
     match work {
         Work::Read(ticket, lba, buf) => read::read(core, space, ticket, lba, buf).await,
-        Work::Write(request) => initialise::write(core, space, request).await,
-        Work::Flush(ticket) => reply(ticket, flush::flush(core).await),
+        Work::Write(request) => initialise::write(&core.sides, space, request).await,
+        Work::Flush(ticket) => reply(ticket, flush::flush(&core.sides).await),
         Work::Close(ticket) => reply(ticket, close::close(core).await),
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
         Work::Change(ticket, change) => {
@@ -76,8 +76,8 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
             }
             core.end_change();
         }
-        Work::Destage(side, stripes) => destage::destage(core.of(side), space, stripes).await,
-        Work::Heal(side, piece) => heal::heal(core.of(side), space, piece).await,
+        Work::Destage(side, stripes) => destage::destage(core.sides.of(side), space, stripes).await,
+        Work::Heal(side, piece) => heal::heal(core.sides.of(side), space, piece).await,
         Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
         Work::Unit(unit) => core.background.perform(parts, space, unit).await,
         Work::SaveRebuild => core.background.rebuild.save(parts).await,

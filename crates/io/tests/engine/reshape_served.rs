@@ -1,5 +1,5 @@
-//! Arrays that get another shape while clients use them: what clients wrote is there after any cut, on both sides of the
-//! mark and across it, also when it turns round or a member fails.
+//! Arrays that get another shape while clients use them: what clients wrote is there after any cut, on both sides of
+//! the mark and across it, also when it turns round or a member fails.
 
 use rustix::io::Errno;
 use uraid_io::array::{Assembled, OpenError, OpenOptions, begin_reshape, check_presence, finish_served, recover};

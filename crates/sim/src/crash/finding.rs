@@ -141,7 +141,7 @@ pub enum Finding {
         /// Its slot.
         member: MemberIndex,
     },
-    /// An array that is initialising, or between two shapes, can be used, or whoever made it so was told that it can't be.
+    /// An array that is initialising, or between two shapes, can be used, or who made it so was told that it can't be.
     #[error("an array that is not finished is used, or whoever changed it was told that it is")]
     Unfinished,
     /// A new array's member holds something.

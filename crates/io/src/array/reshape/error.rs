@@ -28,7 +28,7 @@ pub enum ReshapeError {
     },
     /// It was being served.
     #[error(
-        "the array is being reshaped, and was not stopped cleanly: serve it, which goes on with the reshape (or goes back \
+        "the array is being reshaped, and was not stopped cleanly: serve it, which goes on with the reshape (or back, \
          with `uraid reshape --abort --socket SOCKET`), and stop it first to do that here"
     )]
     Served,

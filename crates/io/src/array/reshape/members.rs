@@ -21,7 +21,7 @@ use crate::format::superblock::{Area, Reshape, Revision, SlotState, Superblock};
 
 /// See the module.
 #[derive(Debug)]
-pub(super) struct Members<D> {
+pub(in crate::array) struct Members<D> {
     pub(super) disk: D,
     /// By slot; none is missing.
     own: Vec<Option<Superblock>>,
@@ -32,7 +32,7 @@ pub(super) struct Members<D> {
 
 impl<D: Disk> Members<D> {
     /// The members of these superblocks, by slot; at least one is there.
-    pub(super) fn new(disk: D, own: Vec<Option<Superblock>>, paths: Vec<PathBuf>, losses: Vec<Loss>) -> Self {
+    pub(in crate::array) fn new(disk: D, own: Vec<Option<Superblock>>, paths: Vec<PathBuf>, losses: Vec<Loss>) -> Self {
         Self { disk, own, paths, losses }
     }
 
@@ -47,7 +47,7 @@ impl<D: Disk> Members<D> {
     }
 
     /// How far the reshape has come.
-    pub(super) fn reshape(&self) -> Reshape {
+    pub(in crate::array) fn reshape(&self) -> Reshape {
         self.any().reshape.expect("the array is being reshaped")
     }
 
@@ -67,7 +67,7 @@ impl<D: Disk> Members<D> {
     }
 
     /// The disk, and what the members have on record; none for a slot without one.
-    pub(super) fn into_record(self) -> (D, Vec<Option<Superblock>>) {
+    pub(in crate::array) fn into_record(self) -> (D, Vec<Option<Superblock>>) {
         (self.disk, self.own)
     }
 

@@ -1,5 +1,5 @@
-//! Reshaping: content moves to the other shape, window by window, each while nothing else is under way. Clients wait for
-//! it; so while they want something, windows are small, and there is one a tick.
+//! Reshaping: content moves to the other shape, window by window, each while nothing else is under way. Clients wait
+//! for it; so while they want something, windows are small, and there is one a tick.
 
 use uraid_layout::reshape::Pace;
 use uraid_layout::{Bytes, Lba, Sectors};

@@ -11,7 +11,7 @@ use crate::engine::record::Record;
 /// # Errors
 /// [`EngineError::Busy`] while writes are under way; as [`flush`](super::flush::flush).
 pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     loop {
         parts.sweeps.each().for_each(|mut sweep| sweep.close());
         if core.is_busy() {
@@ -22,7 +22,7 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
             break;
         }
     }
-    for parts in core.sides() {
+    for parts in core.sides.all() {
         drain(parts, true).await?;
     }
     loop {
@@ -45,7 +45,7 @@ pub(in crate::engine) async fn close(core: &Core) -> Result<(), EngineError> {
 
 /// Marks the members clean; false: something was written since the last flush.
 async fn mark_clean(core: &Core) -> Result<bool, EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     loop {
         members.check_frozen()?;
         if core.is_busy() {

@@ -1,9 +1,9 @@
 //! A flush: everything that was replied to before is written out, then made durable.
 
 use crate::cache::Cache;
-use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
+use crate::engine::sides::Sides;
 
 /// What a flush is to make durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +18,11 @@ pub(in crate::engine) enum Covers {
 ///
 /// # Errors
 /// [`EngineError::NotDestaged`]; [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
-pub(in crate::engine) async fn flush(core: &Core) -> Result<(), EngineError> {
-    for parts in core.sides() {
+pub(in crate::engine) async fn flush(sides: &Sides) -> Result<(), EngineError> {
+    for parts in sides.all() {
         drain(parts, false).await?;
     }
-    durable(&core.parts, Covers::Replied).await
+    durable(&sides.below, Covers::Replied).await
 }
 
 /// Waits until everything that was replied to is written out; to close the array, until nothing is being written out.

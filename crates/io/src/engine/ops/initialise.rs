@@ -8,9 +8,9 @@ use uraid_layout::{Lba, Sectors};
 use super::flush::{Covers, durable};
 use super::write::{self, Request, write_range};
 use crate::engine::blank::Claim;
-use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
+use crate::engine::sides::Sides;
 use crate::engine::transfer::{Goal, Workspace};
 use crate::format::bitmap::Bitmap;
 
@@ -50,15 +50,15 @@ pub(in crate::engine) async fn make(
 }
 
 /// A client's write: what of it is blank is made first.
-pub(in crate::engine) async fn write(core: &Core, space: &mut Workspace, request: Request) {
+pub(in crate::engine) async fn write(sides: &Sides, space: &mut Workspace, request: Request) {
     let made = match request.goal {
-        Goal::Write => make(&core.parts, space, request.range.clone()).await,
+        Goal::Write => make(&sides.below, space, request.range.clone()).await,
         // Zeros are there already.
         _ => Ok(()),
     };
     match made {
-        Ok(()) => write::write(core, space, request).await,
-        Err(error) => core.parts.replies.give(request.ticket, Err(error)),
+        Ok(()) => write::write(sides, space, request).await,
+        Err(error) => sides.below.replies.give(request.ticket, Err(error)),
     }
 }
 

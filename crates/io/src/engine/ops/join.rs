@@ -12,6 +12,7 @@
 
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
+use super::calm::calm;
 use super::reshape;
 use crate::buf::Buf;
 use crate::engine::change::{Change, Joining};
@@ -28,11 +29,11 @@ use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
 /// # Errors
 /// [`EngineError::JoinFailed`]; [`EngineError::Lingering`]; [`EngineError::Frozen`].
 pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change: Change) -> Result<(), EngineError> {
-    let members = &core.parts.members;
+    let members = &core.sides.below.members;
     calm(core).await?;
     let slot = match change {
         Change::Join(joining) => {
-            core.parts.bad.replace(&joining.superblock, joining.bad_blocks.clone());
+            core.sides.below.bad.replace(&joining.superblock, joining.bad_blocks.clone());
             take_in(core, &joining)?;
             joining.superblock.slot
         }
@@ -41,7 +42,7 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
             joining.superblock.slot
         }
         Change::Replace(joining) => {
-            core.background.copies.begin(&core.parts, joining);
+            core.background.copies.begin(&core.sides.below, joining);
             return Ok(());
         }
         Change::Switch { slot } => {
@@ -62,46 +63,9 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
     if members.missing().contains(slot) { Err(EngineError::JoinFailed { member: slot }) } else { Ok(()) }
 }
 
-/// Waits until nothing is under way, and has everything flushed.
-pub(super) async fn calm(core: &Core) -> Result<(), EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
-    loop {
-        if core.has_transfers() && !planted!(BarrierSkipped) {
-            core.wait_quiet().await;
-        } else if core.is_busy() {
-            parts.wait_repairs().await;
-        } else {
-            parts.flusher.flush(members, members.all()).await;
-            if is_calm(core).await? {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Whether nothing is under way and all is flushed, when neither the bitmap nor the log is being written.
-async fn is_calm(core: &Core) -> Result<bool, EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
-    loop {
-        members.check_frozen()?;
-        let is_busy = parts.flusher.is_needed(members) || core.has_transfers();
-        if is_busy && !planted!(BarrierSkipped) {
-            return Ok(false);
-        }
-        let has_waited = parts.intent.wait_idle(members).await
-            || match &parts.log {
-                Some(log) => log.wait_idle(members).await,
-                None => false,
-            };
-        if !has_waited {
-            return Ok(true);
-        }
-    }
-}
-
 /// Takes a member in.
 fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     let Joining { superblock, is_whole, generation, .. } = joining;
     let slot = superblock.slot;
     if members.unready().is_empty() && !planted!(CompleteForgotten) {
@@ -124,7 +88,7 @@ fn take_in(core: &Core, joining: &Joining) -> Result<(), EngineError> {
 
 /// What rests on who is in a slot.
 fn renew_member(core: &Core, slot: MemberIndex) {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     let record = members.record();
     if let Some(log) = &parts.log {
         let restarted = log.restart(record.superblocks(), members.geometries());
@@ -140,7 +104,7 @@ fn renew_member(core: &Core, slot: MemberIndex) {
 
 /// Takes the new member in at the place of the old one, which has failed, to be rebuilt.
 async fn promote(core: &Core, joining: &Joining) -> Result<(), EngineError> {
-    let members = &core.parts.members;
+    let members = &core.sides.below.members;
     while !members.record().is_settled() {
         // The last of what was to be done with the old member.
         members.wait_record().await;
@@ -154,14 +118,14 @@ async fn promote(core: &Core, joining: &Joining) -> Result<(), EngineError> {
         return Err(EngineError::Lingering { member: slot });
     }
     members.operations.exchange(slot, seat);
-    core.parts.bad.exchange(slot, seat);
+    core.sides.below.bad.exchange(slot, seat);
     take_in(core, joining)
 }
 
 /// Puts the new member in the old one's place, when it has said durably that it is there. False: the old one keeps its
 /// place, or has failed, and then the new one joins when this is over.
 async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     let mut sealed = None;
     loop {
         let Some(twin) = members.twin() else { return Ok(false) };
@@ -193,15 +157,16 @@ async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
 
 /// Has the new member say durably that the slot is its: the epoch of which it says so.
 async fn seal(core: &Core, twin: Twin) -> Epoch {
-    let (members, Joining { superblock, generation, .. }) = (&core.parts.members, core.background.copies.joining());
+    let (members, Joining { superblock, generation, .. }) =
+        (&core.sides.below.members, core.background.copies.joining());
     members.set_twin(Some(Twin { is_sealing: true, ..twin }));
     if !planted!(CopySealedWithoutList) {
         // Who fails that is noted as for any of its writes.
-        let _ = core.parts.bad.keep(members).await;
+        let _ = core.sides.below.bad.keep(members).await;
     }
     let seat = MemberSet::EMPTY.with(twin.seat);
     if !planted!(BlankMapUncopied) {
-        members.operations.write_all(core.parts.blanks.writes_to(twin.seat, &superblock)).await;
+        members.operations.write_all(core.sides.below.blanks.writes_to(twin.seat, &superblock)).await;
     }
     if !planted!(CopySealedUnflushed) {
         members.operations.flush_all(seat).await;
@@ -222,7 +187,7 @@ async fn seal(core: &Core, twin: Twin) -> Epoch {
 
 /// The new member is in the slot from now on.
 fn take_place(core: &Core, twin: Twin) {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     let (slot, Joining { superblock, generation, .. }) = (twin.slot, core.background.copies.joining());
     members.set_twin(None);
     tracing::info!(member = %slot, uuid = %superblock.member, "a member has taken over a slot from another one");

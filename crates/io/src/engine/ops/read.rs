@@ -21,11 +21,11 @@ use crate::engine::transfer::{Goal, Transfer, Workspace};
 pub(in crate::engine) async fn read(core: &Core, space: &mut Workspace, ticket: Ticket, start: Lba, buf: Buf) {
     let end = Lba(start.0 + buf.len() as u64 / 512);
     let mut outcome = Ok(Some(buf));
-    for (parts, range) in core.split(start..end) {
+    for (parts, range) in core.sides.split(start..end) {
         let Ok(Some(buf)) = outcome else { break };
         outcome = fill(core, parts, space, range, (start, buf)).await;
     }
-    core.parts.replies.give(ticket, outcome);
+    core.sides.below.replies.give(ticket, outcome);
 }
 
 /// Fills a range of what the buffer has from `start` on.

@@ -10,17 +10,17 @@ use std::ops::Range;
 use uraid_layout::reshape::{Heading, Window};
 use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
 
+use super::calm::calm;
 use super::destage::destage;
-use super::join::calm;
 use super::read::fill;
 use crate::array::reshape::saved::Whose;
 use crate::array::reshape::{moving, saved};
 use crate::buf::{Buf, Lease};
 use crate::engine::background::reshape::pace;
-use crate::engine::between::Between;
+use crate::engine::between::{Between, Side};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
-use crate::engine::members::{Members, Side};
+use crate::engine::members::Members;
 use crate::engine::parts::Parts;
 use crate::engine::sweeper::Kind;
 use crate::engine::transfer::Workspace;
@@ -28,7 +28,7 @@ use crate::format::superblock::Reshape;
 
 /// Moves what is next, if anything is. What can't be moved is tried again later.
 pub(in crate::engine) async fn advance(core: &Core, space: &mut Workspace) {
-    let parts = &core.parts;
+    let parts = &core.sides.below;
     let Some(between) = parts.members.between() else { return };
     let before = between.stuck.get();
     match turn_and_move(core, space, between).await {
@@ -37,14 +37,14 @@ pub(in crate::engine) async fn advance(core: &Core, space: &mut Workspace) {
             between.stuck.set(Some(between.mark.get()));
             parts.sweeps.of(Kind::Reshape).put_off();
             if before != between.stuck.get() && !parts.members.is_frozen() {
-                tracing::error!(mark = %between.mark.get(), %error, "content can't be moved to the array's other shape");
+                tracing::error!(mark = %between.mark.get(), %error, "content can't be moved to the other shape");
             }
         }
     }
 }
 
 async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) -> Result<(), EngineError> {
-    let (parts, members) = (&core.parts, &core.parts.members);
+    let (parts, members) = (&core.sides.below, &core.sides.below.members);
     let reshape = members.record().reshape().expect("an array that is between two shapes says so");
     let is_back = between.is_back.get();
     if reshape.is_back != is_back {
@@ -53,8 +53,8 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let (mark, heading) = (between.mark.get(), between.heading());
     let Some(window) = between.course.next(mark, heading, pace(parts, between)) else { return Ok(()) };
     let (source, target) = match heading {
-        Heading::Up => (core.of(Side::Above), core.of(Side::Below)),
-        Heading::Down => (core.of(Side::Below), core.of(Side::Above)),
+        Heading::Up => (core.sides.of(Side::Above), core.sides.of(Side::Below)),
+        Heading::Down => (core.sides.of(Side::Below), core.sides.of(Side::Above)),
     };
     write_out(source, space, &window.content).await?;
     calm(core).await?;

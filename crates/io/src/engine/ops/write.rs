@@ -9,10 +9,10 @@ use uraid_layout::{Lba, Sectors};
 use super::flush;
 use super::held::{self, Held};
 use crate::buf::Buf;
-use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::parts::Parts;
 use crate::engine::replies::{Answerable, Ticket};
+use crate::engine::sides::Sides;
 use crate::engine::transfer::{Goal, PART, Transfer, Workspace, reading, writing};
 
 /// A command that writes.
@@ -38,31 +38,31 @@ impl Request {
 }
 
 /// Writes, and replies: as soon as the log has all of it, or when it is in place.
-pub(in crate::engine) async fn write(core: &Core, space: &mut Workspace, request: Request) {
+pub(in crate::engine) async fn write(sides: &Sides, space: &mut Workspace, request: Request) {
     let (ticket, lba) = (request.ticket, request.start);
     let mut answerable = None;
-    let result = write_all(core, space, request, &mut answerable).await;
+    let result = write_all(sides, space, request, &mut answerable).await;
     match result {
         Err(error) if answerable.as_ref().is_some_and(Answerable::is_answered) => {
             tracing::error!(%lba, %error, "logged content could not be written in place");
         }
         Ok(()) if answerable.as_ref().is_some_and(Answerable::is_answered) => {}
-        result => core.parts.replies.give(ticket, result.map(|()| None)),
+        result => sides.below.replies.give(ticket, result.map(|()| None)),
     }
 }
 
 async fn write_all<'a>(
-    core: &'a Core,
+    sides: &'a Sides,
     space: &mut Workspace,
     mut request: Request,
     answerable: &mut Option<Answerable<'a>>,
 ) -> Result<(), EngineError> {
     request.fua &= !planted!(FuaAsPlain);
-    for (parts, range) in core.split(request.range.clone()) {
+    for (parts, range) in sides.split(request.range.clone()) {
         write_parts(parts, space, &mut request, range, answerable).await?;
     }
     if request.fua && !answerable.as_ref().is_some_and(Answerable::is_answered) {
-        flush::durable(&core.parts, flush::Covers::Replied).await?;
+        flush::durable(&sides.below, flush::Covers::Replied).await?;
     }
     Ok(())
 }

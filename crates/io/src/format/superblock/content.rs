@@ -1,5 +1,6 @@
 //! What a superblock says, and when that makes sense.
 
+use uraid_layout::reshape::Course;
 use uraid_layout::{Bytes, Geometry, GeometryError, MemberIndex, Sectors, Spec, StripeId};
 use uuid::Uuid;
 
@@ -246,6 +247,28 @@ impl Superblock {
         let geometry = Geometry::new(self.spec).expect("a checked superblock has a geometry");
         let regions = Regions::of_shift(&geometry, shift).expect("a checked superblock has regions");
         Some((Seal { array: self.array, since }, regions))
+    }
+
+    /// The way that the array is on to another shape, if it is.
+    ///
+    /// # Panics
+    /// When the superblock does not pass [`Superblock::check`].
+    #[must_use]
+    pub fn course(&self) -> Option<Course> {
+        self.reshape.map(|reshape| reshape.course(self.spec).expect("a checked superblock has a way"))
+    }
+
+    /// The shapes that the array has: one, or while it is being reshaped the one that it had and the other, as far as
+    /// they have content.
+    ///
+    /// # Panics
+    /// When the superblock does not pass [`Superblock::check`].
+    #[must_use]
+    pub fn shapes(&self) -> Vec<Geometry> {
+        match self.course() {
+            Some(course) => vec![course.from().clone(), course.to().clone()],
+            None => vec![Geometry::new(self.spec).expect("a checked superblock has a geometry")],
+        }
     }
 
     /// Where the log's ring is: in all of its area, or in the first half while the array is being reshaped.

@@ -1,0 +1,98 @@
+//! The parts of each shape that the array has: of one, or while it is being reshaped of what is below the mark and of
+//! what is not.
+
+use std::cell::Ref;
+use std::ops::Range;
+
+use uraid_layout::{Bytes, Lba};
+
+use super::between::Side;
+use super::command::CacheMode;
+use super::counters::Fill;
+use super::parts::Parts;
+use crate::buf::Pool;
+use crate::cache::Cache;
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Sides {
+    /// Of the only shape, or of what is below the mark.
+    pub(super) below: Parts,
+    above: Option<Parts>,
+}
+
+impl Sides {
+    /// These parts, and those of the other shape where there is one.
+    pub(super) fn new(below: Parts) -> Self {
+        Self { above: below.above(), below }
+    }
+
+    /// The parts of the shape that has an address, and the end of what it has from there on.
+    pub(super) fn at(&self, lba: Lba) -> (&Parts, Lba) {
+        let Some(between) = self.below.members.between() else { return (&self.below, Lba(u64::MAX)) };
+        match between.side(lba) {
+            Side::Below => (&self.below, between.mark.get()),
+            side @ Side::Above => (self.of(side), Lba(u64::MAX)),
+        }
+    }
+
+    /// The parts of a range, each with what it has of it.
+    pub(super) fn split(&self, range: Range<Lba>) -> impl Iterator<Item = (&Parts, Range<Lba>)> {
+        let mut at = range.start;
+        std::iter::from_fn(move || {
+            let (parts, end) = self.at(at);
+            let part = at..end.min(range.end);
+            at = part.end;
+            (!part.is_empty()).then_some((parts, part))
+        })
+    }
+
+    /// The parts of a shape.
+    ///
+    /// # Panics
+    /// When the array has one shape only, and this is the other.
+    pub(super) fn of(&self, side: Side) -> &Parts {
+        match side {
+            Side::Below => &self.below,
+            Side::Above => self.above.as_ref().expect("the array has two shapes"),
+        }
+    }
+
+    /// The parts of each shape that the array has.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Parts> {
+        [&self.below].into_iter().chain(&self.above)
+    }
+
+    /// Gives each of them a cache, of `size` together.
+    pub(super) fn install_cache(&self, mode: CacheMode, pool: &Pool, size: Bytes) {
+        let size = Bytes(size.0 / self.all().count() as u64);
+        for parts in self.all() {
+            let mut cache = Cache::new(parts.geometry(), pool.clone(), size);
+            if let Some(log) = &parts.log {
+                cache.limit_runs(log.stripes_max());
+            }
+            parts.writeback.install(cache, mode == CacheMode::WriteBack);
+        }
+    }
+
+    /// The cache of each of them.
+    pub(super) fn caches(&self) -> impl Iterator<Item = Ref<'_, Cache>> {
+        self.all().filter_map(|parts| parts.writeback.cache())
+    }
+
+    /// What they hold that the members don't have yet, of all that they may hold.
+    pub(super) fn cache_fill(&self) -> Option<Fill> {
+        let fill = |cache: Ref<'_, Cache>| Fill { used: cache.pinned(), limit: cache.limit() };
+        self.caches().map(fill).reduce(|one, other| Fill {
+            used: Bytes(one.used.0 + other.used.0),
+            limit: Bytes(one.limit.0 + other.limit.0),
+        })
+    }
+
+    /// Does something with the cache of each of them.
+    pub(super) fn each_cache(&self, mut with: impl FnMut(&mut Cache)) {
+        for parts in self.all() {
+            let _ = parts.writeback.with(&mut with);
+        }
+    }
+}
