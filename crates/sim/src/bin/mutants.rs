@@ -35,7 +35,7 @@ const CONCURRENT: usize = 2;
 
 /// What a check may take: without a bug none takes a tenth of it. The time is for what does not use the processor, on a
 /// machine however busy.
-const LIMITS: Limits = Limits { cpu: Duration::from_secs(300), time: Duration::from_secs(3000) };
+const LIMITS: Limits = Limits { cpu: Duration::from_secs(600), time: Duration::from_secs(3000) };
 
 /// What a check prints before what it finds.
 const FOUND: &str = "found: ";
