@@ -42,7 +42,7 @@ pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
 use restore::{advance, beyond, restore};
-use saved::Whose;
+use saved::{Copies, Whose};
 
 /// An array that is being reshaped; its members are open.
 #[derive(Debug)]
@@ -227,25 +227,26 @@ impl<D: Disk> Reshaping<D> {
         let end = self.course.end(heading);
         let room = saved::room(self.members.own().iter().flatten());
         let unit = self.course.unit().bytes();
-        let pace = saved::pace(&self.course, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
+        let copies = Copies::of(&self.course);
+        let pace = saved::pace(&self.course, copies, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
         loop {
             let mark = self.state().mark;
             progress(Sectors(self.course.kept().0 - mark.0.abs_diff(end.0)).bytes());
             let Some(window) = self.course.next(mark, heading, pace) else { break };
-            self.step(&window, is_back)?;
+            self.step(&window, is_back, copies)?;
         }
         self.finish(is_back, generation)
     }
 
     /// Moves a window.
-    fn step(&mut self, window: &Window, is_back: bool) -> Result<(), ReshapeError> {
+    fn step(&mut self, window: &Window, is_back: bool, copies: Copies) -> Result<(), ReshapeError> {
         let Self { members, course } = self;
         let (heading, content) = (course.heading(is_back), &window.content);
         let next = beyond(content, members.reshape().mark);
         let bytes = content::read(members, course.source(heading), content)?;
         if window.is_saved && !planted!(ReshapeUnsaved) {
             let whose = Whose { array: members.any().array, save: members.reshape().save + 1 };
-            saved::write(members, course, whose, content, &bytes)?;
+            saved::write(members, copies, whose, content, &bytes)?;
             if !planted!(ReshapeSavedUnflushed) {
                 members.flush()?;
             }

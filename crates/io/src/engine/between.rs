@@ -6,10 +6,11 @@
 
 use std::cell::Cell;
 
-use uraid_layout::reshape::{Course, Heading};
+use uraid_layout::reshape::{Course, Heading, Pace};
 use uraid_layout::{Bytes, Lba};
 
-use crate::format::superblock::Superblock;
+use super::record::Record;
+use crate::array::reshape::saved::{self, Copies};
 
 /// Which of the shapes that the array has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +25,9 @@ pub(super) enum Side {
 #[derive(Debug)]
 pub(super) struct Between {
     pub(super) course: Course,
+    /// How much can move at once, and how it is saved.
+    pub(super) pace: Pace,
+    pub(super) copies: Copies,
     /// The mark that is on record.
     pub(super) mark: Cell<Lba>,
     /// It is to go back.
@@ -35,12 +39,15 @@ pub(super) struct Between {
 }
 
 impl Between {
-    /// The way on which a superblock says that its array is.
-    pub(super) fn of(own: &Superblock) -> Option<Self> {
-        let reshape = own.reshape?;
-        let course = reshape.course(own.spec).expect("a superblock is sound");
+    /// The way on which the members say that the array is.
+    pub(super) fn of(record: &Record) -> Option<Self> {
+        let own = record.any();
+        let (course, reshape) = (own.course()?, own.reshape?);
+        let (room, unit) = (saved::room(record.superblocks().flatten()), course.unit());
+        let copies = Copies::of(&course);
+        let pace = saved::pace(&course, copies, room).unwrap_or(Pace { plain: unit, saved: unit });
         let (mark, is_back) = (Cell::new(reshape.mark), Cell::new(reshape.is_back));
-        Some(Self { course, mark, is_back, window: Cell::new(Bytes(u64::MAX)), stuck: Cell::new(None) })
+        Some(Self { course, pace, copies, mark, is_back, window: Cell::new(Bytes(u64::MAX)), stuck: Cell::new(None) })
     }
 
     /// Which shape has an address.

@@ -113,7 +113,7 @@ impl Members {
         record: Record,
         is_read_only: bool,
     ) -> Result<Self, EngineError> {
-        let between = Between::of(record.any());
+        let between = Between::of(&record);
         let geometries: SmallVec<[Geometry; 2]> = match &between {
             Some(Between { course, .. }) => [course.below(), course.above()].into_iter().cloned().collect(),
             None => smallvec![geometry],

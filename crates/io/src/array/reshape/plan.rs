@@ -8,7 +8,7 @@ use uraid_layout::{Bytes, Geometry, Level, MemberIndex, SECTOR_BYTES, Sectors, S
 use uuid::Uuid;
 
 use super::error::ReshapeError;
-use super::saved;
+use super::saved::{self, Copies};
 use crate::array::assemble::Assembled;
 use crate::array::create::stripe_on_member;
 use crate::array::open::can_be_served;
@@ -172,7 +172,7 @@ pub fn plan_reshape<D: Disk>(
     check_logs(&old, &joining, &course, after(truth.consistency, truth.spec.level, target.level))?;
     let room = saved::room(old.iter().chain(&joining));
     let unit = course.unit().bytes();
-    let pace = saved::pace(&course, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
+    let pace = saved::pace(&course, Copies::of(&course), room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
     if unit > UNIT_MAX {
         return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
     }

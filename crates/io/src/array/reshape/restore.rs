@@ -6,6 +6,7 @@ use uraid_layout::{Lba, Sectors};
 
 use super::error::ReshapeError;
 use super::members::Members;
+use super::saved::Copies;
 use super::{moving, saved};
 use crate::disk::Disk;
 use crate::format::superblock::{Reshape, Superblock};
@@ -20,7 +21,7 @@ pub(in crate::array) fn restore<D: Disk>(members: &mut Members<D>, is_back: bool
     let window = course.ahead(mark, heading, saved).expect("a superblock is sound");
     let (mut next, is_saved) = (mark, saved > Sectors(0) && !planted!(ReshapeUnrestored));
     if is_saved {
-        let bytes = saved::read(members, &course, &window)?;
+        let bytes = saved::read(members, Copies::of(&course), &window)?;
         let goes_on = is_back == was_back || planted!(ReshapeTurnedEarly);
         let shape = if goes_on { course.target(heading) } else { course.source(heading) };
         moving::settle(members, shape, &window, &bytes)?;

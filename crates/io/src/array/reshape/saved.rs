@@ -60,8 +60,7 @@ struct Spread {
 }
 
 impl Spread {
-    fn new(course: &Course, window: Bytes, copies: u64) -> Self {
-        let slots = course.from().members().max(course.to().members()) as u64;
+    fn new(Copies { slots, each: copies }: Copies, window: Bytes) -> Self {
         let piece = window.0.div_ceil(slots).next_multiple_of(HEADER as u64).min(PIECE_MAX);
         Self { slots, copies, piece, pieces: window.0.div_ceil(piece) }
     }
@@ -82,6 +81,21 @@ impl Spread {
     }
 }
 
+/// On how many members, of how many, each piece is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Copies {
+    slots: u64,
+    each: u64,
+}
+
+impl Copies {
+    /// What the reshape needs; it takes some time to find out.
+    pub(crate) fn of(course: &Course) -> Self {
+        let slots = course.from().members().max(course.to().members()) as u64;
+        Self { slots, each: copies(course) }
+    }
+}
+
 /// How many members have each piece. They are consecutive, so all of them are lost only with a row as long as that,
 /// and it is longer than any that both shapes survive to lose. Members that only one of both has count for that one
 /// alone, and mirrors survive more than what they always survive.
@@ -98,7 +112,7 @@ fn copies(course: &Course) -> u64 {
 
 /// How much moves at once, where so much of each member's area for the log can be used; none where a window that has to
 /// be saved does not fit.
-pub(crate) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
+pub(crate) fn pace(course: &Course, copies: Copies, room: Bytes) -> Option<Pace> {
     let unit = course.unit().bytes().0;
     let on_members = |shape: &uraid_layout::Geometry| {
         let stripe = shape.stripe_sectors().0;
@@ -106,8 +120,7 @@ pub(crate) fn pace(course: &Course, room: Bytes) -> Option<Pace> {
     };
     let most = on_members(course.from()).max(on_members(course.to()));
     let step = (STEP.0.min(STEP_ON_MEMBERS.0 / most) / unit).max(1);
-    let copies = copies(course);
-    let fits = |units: &u64| Spread::new(course, Bytes(units * unit), copies).room() <= room;
+    let fits = |units: &u64| Spread::new(copies, Bytes(units * unit)).room() <= room;
     let halves = std::iter::successors(Some(step), |&units| (units > 1).then_some(units / 2));
     let saved = halves.into_iter().find(fits)?;
     let sectors = |units: u64| Sectors(units * course.unit().0);
@@ -125,23 +138,23 @@ pub(crate) fn room<'a>(superblocks: impl Iterator<Item = &'a Superblock>) -> Byt
 /// When a member fails that can't be done without.
 pub(super) fn write<D: Disk>(
     members: &mut Members<D>,
-    course: &Course,
+    copies: Copies,
     whose: Whose,
     content: &Range<Lba>,
     bytes: &Buf,
 ) -> Result<(), ReshapeError> {
-    let pieces = pieces(course, whose, content, bytes.as_ref());
+    let pieces = pieces(copies, whose, content, bytes.as_ref());
     members.write(Superblock::saves, pieces)
 }
 
 /// What is written to save content: to whom, where in what it has for that, and what.
 pub(crate) fn pieces(
-    course: &Course,
+    copies: Copies,
     whose: Whose,
     content: &Range<Lba>,
     bytes: &[u8],
 ) -> Vec<(MemberIndex, Bytes, Lease)> {
-    let spread = Spread::new(course, Bytes(bytes.len() as u64), copies(course));
+    let spread = Spread::new(copies, Bytes(bytes.len() as u64));
     let mut writes = Vec::new();
     for number in 0..spread.pieces {
         let piece = encode(&spread, number, whose, content, bytes);
@@ -156,11 +169,11 @@ pub(crate) fn pieces(
 /// [`ReshapeError::SavedLost`] where no member has some piece of it.
 pub(super) fn read<D: Disk>(
     members: &mut Members<D>,
-    course: &Course,
+    copies: Copies,
     content: &Range<Lba>,
 ) -> Result<Buf, ReshapeError> {
     let len = Sectors(content.end.0 - content.start.0).bytes();
-    let spread = Spread::new(course, len, copies(course));
+    let spread = Spread::new(copies, len);
     let whose = Whose { array: members.any().array, save: members.reshape().save };
     let mut bytes = Buf::zeroed(len);
     for number in 0..spread.pieces {
@@ -245,7 +258,7 @@ mod tests {
         ] {
             let course = Course::new(from, to, Sectors(4096)).unwrap();
             for window in [4096, 24 << 10, 5 << 20, 32 << 20] {
-                let spread = Spread::new(&course, Bytes(window), copies(&course));
+                let spread = Spread::new(Copies::of(&course), Bytes(window));
                 assert!(spread.pieces * spread.piece >= window && spread.piece <= PIECE_MAX);
                 let mut all = Vec::new();
                 for piece in 0..spread.pieces {

@@ -5,7 +5,6 @@ use uraid_layout::reshape::Pace;
 use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::sweep::{Next, Sweep};
-use crate::array::reshape::saved;
 use crate::engine::between::Between;
 use crate::engine::change::Change;
 use crate::engine::parts::Parts;
@@ -71,9 +70,7 @@ impl<'a> Way<'a> {
 
 /// How much moves at once.
 pub(in crate::engine) fn pace(parts: &Parts, between: &Between) -> Pace {
-    let room = saved::room(parts.members.record().superblocks().flatten());
-    let unit = between.course.unit();
-    let Pace { plain, saved } = saved::pace(&between.course, room).unwrap_or(Pace { plain: unit, saved: unit });
+    let Pace { plain, saved } = between.pace;
     let is_disturbing = parts.sweeps.of(Kind::Reshape).is_disturbing();
     let most = if is_disturbing { between.window.get().min(BESIDE_CLIENTS) } else { between.window.get() };
     let most = most.whole_sectors();

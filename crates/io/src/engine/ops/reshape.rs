@@ -91,7 +91,7 @@ async fn settle(
     let members = &target.members;
     if window.is_saved && !planted!(ReshapeUnsaved) {
         let whose = Whose { array: members.record().any().array, save: moved.save };
-        let pieces = saved::pieces(&between.course, whose, &window.content, content.as_ref());
+        let pieces = saved::pieces(between.copies, whose, &window.content, content.as_ref());
         let place = |member: MemberIndex, at: Bytes| {
             let record = members.record();
             let own = record.superblocks().nth(member.index()).flatten()?;
