@@ -55,7 +55,7 @@ pub(crate) enum Command {
     /// Show the state of a running array
     #[command(visible_alias = "detail")]
     Status(StatusArgs),
-    /// Wait until no reshape, rebuild, copy or scrub is running and a new array is initialised
+    /// Wait until no reshape, rebuild, copy, scrub or zeroing is under way
     ///
     /// Exits with 0 if the array is whole then, and with 1 if it is not or if the work can't go on.
     Wait(WaitArgs),

@@ -205,8 +205,12 @@ fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
     let chunk = args.shape.chunk.unwrap_or(from.chunk);
     let is_same_shape = args.shape.is_empty() || (level, chunk) == (state.to.level, state.to.chunk);
     let is_same_size = args.size.is_none_or(|kept| kept == state.kept.bytes());
-    if !(is_same_count && is_same_shape && is_same_size) {
+    let is_known = args.add.iter().all(|path| under_way.has(path));
+    if !(is_same_count && is_same_shape && is_same_size && is_known) {
         bail!(ReshapeError::UnderWay);
+    }
+    if args.begin {
+        bail!("this reshape is on record already: serve the array, with all members, and its content moves");
     }
     let is_back = args.abort || state.is_back;
     let course = state.course(from)?;

@@ -182,7 +182,7 @@ impl<D: LiveDisk> Control<D> {
                 self.limit_again();
                 Ok(grown)
             }
-            Request::Reshape { back } => self.changes.turn_reshape(back).map(|()| Answer::Done {}),
+            Request::Reshape { back } => self.changes.turn_reshape(back).await.map(|()| Answer::Done {}),
             Request::ReshapeLimit { bytes_per_second } => {
                 self.limit_reshapes(limit(bytes_per_second)?);
                 Ok(Answer::Done {})

@@ -13,7 +13,9 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 use uraid_io::format::BLOCK;
 use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES};
-use uraid_io::format::superblock::{SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, newest, positions};
+use uraid_io::format::superblock::{
+    Consistency, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, newest, positions,
+};
 use uraid_layout::Bytes;
 
 use crate::image::{Image, SECTOR, Sector, ZEROS};
@@ -77,6 +79,11 @@ enum End {
     Completed(u64),
     /// A flush that covered it failed, or the write did: no later flush proves anything about it.
     Doubtful,
+}
+
+/// Whether an array that is between two shapes can be used: it has a log, or nothing that has to agree.
+pub(crate) fn may_be_served(own: &Superblock) -> bool {
+    own.consistency == Consistency::Log || own.shapes().iter().all(|shape| shape.tolerance() == 0)
 }
 
 /// The superblock that counts of a member that holds this.

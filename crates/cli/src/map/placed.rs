@@ -96,6 +96,9 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
     });
     let (known, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
+    if verdict.superblock.reshape.is_some() {
+        bail!("the array is being reshaped, and its content is in part in another shape: ask again when that is over");
+    }
     let counted = verdict.slots.iter().flatten().map(|&index| (&known[index].1, &candidates[index].superblock));
     let made = blank::load(&counted.collect::<Vec<_>>());
     let member = |index: &Option<usize>| {

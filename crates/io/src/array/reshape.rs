@@ -139,6 +139,10 @@ pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) ->
         .expect("it is being reshaped");
     let paths = vec![PathBuf::new(); own.len()];
     let members = Members::new(Lent(engine.disk_mut()), own, paths, Vec::new());
+    if members.reshape().outcome(members.any().spec).is_none() {
+        // Content is left elsewhere, or it is not on record yet which way it went.
+        return Err(EngineError::Busy.into());
+    }
     let is_back = members.reshape().is_back;
     let (members, geometry) = match (Reshaping { members, course }).end(is_back, generation) {
         Ok(ended) => ended,

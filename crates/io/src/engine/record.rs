@@ -192,6 +192,11 @@ impl Record {
         self.wanted.reshape
     }
 
+    /// The same, as it is durably on record.
+    pub(super) fn recorded_reshape(&self) -> Option<Reshape> {
+        self.durable.reshape
+    }
+
     /// Has it recorded how far that is.
     pub(super) fn advance_reshape(&mut self, reshape: Reshape) {
         self.wanted.reshape = Some(reshape);

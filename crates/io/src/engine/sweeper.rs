@@ -237,11 +237,20 @@ impl Sweeper {
         !is_early && self.quantum > 0 && self.retry == 0 && self.rate.allows()
     }
 
-    /// Notes that it is begun; it costs `cost` of the limit.
-    pub(super) fn hold_up(&mut self, cost: Bytes) {
+    /// Notes that it is begun.
+    pub(super) fn hold_up(&mut self) {
         self.has_held_up = true;
-        self.quantum -= 1;
+        self.quantum = self.quantum.saturating_sub(1);
+    }
+
+    /// Takes of the limit what it has cost.
+    pub(super) fn charge(&mut self, cost: Bytes) {
         self.rate.take(cost);
+    }
+
+    /// Whether something waits to be tried again.
+    pub(super) fn is_put_off(&self) -> bool {
+        self.retry > 0
     }
 
     /// Has it tried again later: it could not be done.

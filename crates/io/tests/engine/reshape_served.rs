@@ -215,7 +215,7 @@ impl Life<'_> {
 
     /// Ends a reshape whose content is all where it is to be; none where the power went meanwhile.
     fn finish(&mut self) -> Option<()> {
-        if self.engine.reshape().is_some_and(|way| way.progress().done == way.progress().total) {
+        if self.engine.reshape().is_some_and(|way| way.is_over()) {
             self.close()?;
             let ended = finish_served(&mut self.engine, Uuid::from_u128(5));
             if self.engine.disk().left == 0 {
@@ -336,8 +336,7 @@ fn memory_does_not_outlive_a_move() {
         for _ in 0..1000 {
             life.engine.tick();
             life.engine.turn(&mut Vec::new()).expect("memory does not break");
-            let reshaping = life.engine.reshape().expect("under way").progress();
-            if reshaping.done == reshaping.total {
+            if life.engine.reshape().expect("under way").is_over() {
                 return;
             }
         }
@@ -351,6 +350,28 @@ fn memory_does_not_outlive_a_move() {
         moved(&mut life);
         let read = life.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(4096)) });
         assert!(read.flatten().expect("its memory").as_ref() == [byte; 4096], "what was written last: {byte}");
+    }
+}
+
+/// Turned round before anything has moved, it is over at once: the array has the shape that it had, and says so before
+/// anything else.
+#[test]
+fn what_goes_back_before_it_moved_is_what_it_was() {
+    for case in cases() {
+        let context = format!("{case:?}");
+        let (now, content) = begun(&case);
+        let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+        let mut power = Power::new(now.clone(), usize::MAX);
+        let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
+        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        life.engine.reshape().expect("under way").turn(true);
+        let is_early = finish_served(&mut life.engine, Uuid::from_u128(5));
+        assert!(is_early.is_err(), "{context}: it is not on record yet");
+        life.live(&mut Random(1), false).expect("it ends");
+        drop(life);
+        let after = power.cut(&mut Random(1));
+        assert_eq!(is_old(&after, &case), Some(true), "{context}");
+        assert_holds(&after, &model.content(), &context);
     }
 }
 

@@ -7,6 +7,7 @@ use std::{env, io};
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use rustix::process::geteuid;
 use uraid_io::array::JoinOptions;
+use uraid_io::engine::Command;
 use uraid_io::format::superblock::Allocation;
 use uraid_io::member::Wait;
 use uraid_layout::{Bytes, MemberIndex};
@@ -90,9 +91,17 @@ impl<D: LiveDisk> Changes<D> {
     }
 
     /// Has a reshape go on, or back.
-    pub(super) fn turn_reshape(&self, is_back: bool) -> Result<()> {
+    ///
+    /// # Errors
+    /// If the array is not being reshaped, or nothing can be put on record any more.
+    pub(super) async fn turn_reshape(&self, is_back: bool) -> Result<()> {
+        self.reactor.engine().check_changes()?;
         let turned = self.reactor.adjust(|engine| engine.reshape().map(|way| way.turn(is_back)));
         ensure!(turned.is_some(), "the array is not being reshaped");
+        // A flush waits for what it begins after.
+        while self.reactor.engine().reshape().is_some_and(|way| !way.progress().is_turned) {
+            self.reactor.administer(Command::Flush).await?;
+        }
         tracing::info!(is_back, "the reshape has been turned");
         Ok(())
     }

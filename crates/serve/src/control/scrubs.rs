@@ -175,7 +175,8 @@ impl<D: LiveDisk> Scrubs<D> {
         let Ok(now) = now() else { return LOOK_MAX };
         let last = self.reactor.engine().scrub_record().finished.unwrap_or(self.created);
         let left = left_until_due(every, last.max(self.stopped.get().unwrap_or_default()), now);
-        if left.is_zero() && !self.is_on.get() && self.is_whole() {
+        let is_reshaped = self.reactor.engine().reshape().is_some();
+        if left.is_zero() && !self.is_on.get() && self.is_whole() && !is_reshaped {
             match self.begin(whole(ScrubMode::Check)) {
                 Ok(()) => tracing::info!("a scheduled scrub starts"),
                 Err(error) => tracing::warn!(%error, "a scheduled scrub can't start"),

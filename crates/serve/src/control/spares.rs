@@ -112,6 +112,10 @@ impl<D: LiveDisk> Spares<D> {
     /// Fills the slots without a member, as far as there are spares.
     async fn fill_slots(self: &Rc<Self>) -> Outcome {
         let _alone = self.members.change().await;
+        if self.reactor.engine().reshape().is_some() {
+            // Nobody can join before that is over.
+            return Outcome::Open;
+        }
         for slot in self.reactor.vacancies().iter() {
             if !self.may_be_filled() || self.members.ensure_can_join().is_err() {
                 return Outcome::Settled;

@@ -20,9 +20,9 @@ const PERIOD: Duration = Duration::from_millis(250);
 /// Waits until all content of a reshape is where it is to be. False: the array is not being reshaped.
 pub(crate) async fn is_over<D: LiveDisk>(reactor: &Rc<Reactor<D>>) -> bool {
     loop {
-        let progress = reactor.engine.borrow().reshape().map(|way| way.progress());
-        let Some(progress) = progress else { return false };
-        if progress.done == progress.total && !reactor.engine.borrow().is_frozen() {
+        let is_over = reactor.engine.borrow().reshape().map(|way| way.is_over());
+        let Some(is_over) = is_over else { return false };
+        if is_over && !reactor.engine.borrow().is_frozen() {
             return true;
         }
         tokio::time::sleep(PERIOD).await;

@@ -31,7 +31,7 @@ use crate::dst::audit::{Audit, tolerated};
 use crate::dst::blank;
 use crate::dst::model::Model;
 use crate::image::{Image, SECTOR};
-use crate::member::{Member, superblock_of};
+use crate::member::{Member, may_be_served, superblock_of};
 use crate::members::Members;
 
 /// Of one state in so many the resumption is cut off, too.
@@ -369,7 +369,10 @@ impl Alteration {
             self.check_content(&left, None, is_done)?;
             return Ok(false);
         }
-        if is_done || !matches!(presence, Err(OpenError::Reshaping)) {
+        let reading = OpenOptions { access: Access::ReadOnly, ..options };
+        let is_read = !matches!(check_presence(&left.verdict, &left.candidates, reading), Err(OpenError::Reshaping));
+        let is_served = !matches!(presence, Err(OpenError::Reshaping));
+        if is_done || is_read || is_served && !may_be_served(&left.verdict.superblock) {
             return Err(Finding::Unfinished);
         }
         for is_back in [false, true] {

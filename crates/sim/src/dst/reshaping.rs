@@ -20,7 +20,7 @@ use super::outage::{Outage, is_durable};
 use super::scenario::uuid;
 use super::shapes::{consistency_after, draw_survived, draw_target, geometry_of, log_min};
 use crate::disk::{Ending, SimDisk, leave};
-use crate::member::{Member, Payload};
+use crate::member::{Member, Payload, may_be_served};
 use crate::members::Members;
 use crate::trace::Trace;
 use uraid_random::Random;
@@ -322,13 +322,18 @@ impl<'a> Reshaper<'a> {
         Ok(Found { candidates, verdict, members })
     }
 
-    /// Nothing else opens an array that is between two shapes.
+    /// Nothing else opens an array that is between two shapes, but who serves it for writing.
     fn expect_closed(&self, found: &Found) -> Result<(), Finding> {
-        let options = OpenOptions { access: Access::ReadWrite, allow_degraded: true, force: true };
-        match check_presence(&found.verdict, &found.candidates, options) {
-            Err(OpenError::Reshaping) => Ok(()),
-            _ => Err(Finding::NotRefused { missing: found.verdict.missing() }),
+        let options = |access| OpenOptions { access, allow_degraded: true, force: true };
+        let is_opened = |access| {
+            let presence = check_presence(&found.verdict, &found.candidates, options(access));
+            !matches!(presence, Err(OpenError::Reshaping))
+        };
+        let may_be_served = may_be_served(&found.verdict.superblock);
+        if is_opened(Access::ReadOnly) || is_opened(Access::ReadWrite) && !may_be_served {
+            return Err(Finding::NotRefused { missing: found.verdict.missing() });
         }
+        Ok(())
     }
 
     /// Nothing on members that left says that they belong to the array, unless they failed.

@@ -174,6 +174,12 @@ impl UnderWay {
         self.verdict.superblock.reshape.expect("the array is being reshaped")
     }
 
+    /// Whether what is at a path says that it is one of its members.
+    #[must_use]
+    pub fn has(&self, path: &Path) -> bool {
+        self.candidates.iter().any(|candidate| candidate.path == path)
+    }
+
     /// See [`Reshaping::found`].
     ///
     /// # Errors

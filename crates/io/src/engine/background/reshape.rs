@@ -33,6 +33,8 @@ pub struct ReshapeProgress {
     pub total: Sectors,
     /// It goes back to the shape that the array had.
     pub is_back: bool,
+    /// That is on record.
+    pub is_turned: bool,
     /// Where content is that can't be moved, as it can't be read, or written where it is to be. It is tried again.
     pub stuck: Option<Lba>,
 }
@@ -49,10 +51,18 @@ impl<'a> Way<'a> {
         let Between { course, mark, is_back, stuck, .. } = self.between;
         let left = mark.get().0.abs_diff(course.end(self.between.heading()).0);
         let (done, total) = (Sectors(course.kept().0 - left), course.kept());
-        ReshapeProgress { done, total, is_back: is_back.get(), stuck: stuck.get() }
+        let is_turned = is_turned(self.parts, self.between);
+        ReshapeProgress { done, total, is_back: is_back.get(), is_turned, stuck: stuck.get() }
     }
 
-    /// Has content move to the shape that the array is to get, or back to the one that it had, from the next window on.
+    /// Whether all content is where it is to be, and which way it went is on record.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.between.is_over() && is_turned(self.parts, self.between)
+    }
+
+    /// Has content move to the shape that the array is to get, or back to the one that it had, from the next window on;
+    /// that goes on record by itself.
     pub fn turn(&self, is_back: bool) {
         self.between.is_back.set(is_back);
     }
@@ -66,6 +76,12 @@ impl<'a> Way<'a> {
     pub fn limit_window(&self, most: Bytes) {
         self.between.window.set(most);
     }
+}
+
+/// Whether it is on record which way it goes.
+fn is_turned(parts: &Parts, between: &Between) -> bool {
+    let recorded = parts.members.record().recorded_reshape();
+    recorded.is_some_and(|reshape| reshape.is_back == between.is_back.get())
 }
 
 /// How much moves at once.
@@ -83,7 +99,8 @@ impl Sweep for Reshaping {
     }
 
     fn is_wanted(&self, parts: &Parts) -> bool {
-        let is_left = parts.members.between().is_some_and(|between| !between.is_over());
+        let is_left = |between: &Between| !between.is_over() || !is_turned(parts, between);
+        let is_left = parts.members.between().is_some_and(is_left);
         is_left && parts.sweeps.may_repair(Kind::Reshape) && !parts.members.is_frozen()
     }
 
@@ -97,12 +114,13 @@ impl Sweep for Reshaping {
     }
 
     fn step(&self, parts: &Parts) -> Option<Next> {
-        let size = self.size(parts);
+        let is_turned = parts.members.between().is_some_and(|between| is_turned(parts, between));
         let mut sweeper = parts.sweeps.of(Kind::Reshape);
-        if !sweeper.may_hold_up() {
+        // What an administrator wants goes on record at once, whatever the pace.
+        if sweeper.is_put_off() || is_turned && !sweeper.may_hold_up() {
             return None;
         }
-        sweeper.hold_up(size);
+        sweeper.hold_up();
         Some(Next::Change(Box::new(Change::Move)))
     }
 }

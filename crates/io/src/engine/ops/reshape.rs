@@ -48,7 +48,7 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let reshape = members.record().reshape().expect("an array that is between two shapes says so");
     let is_back = between.is_back.get();
     if reshape.is_back != is_back {
-        put_on_record(members, Reshape { is_back, ..reshape }).await?;
+        return put_on_record(members, Reshape { is_back, ..reshape }).await;
     }
     let (mark, heading) = (between.mark.get(), between.heading());
     let Some(window) = between.course.next(mark, heading, pace(parts, between)) else { return Ok(()) };
@@ -62,6 +62,7 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
         log.retire(members, &parts.flusher, &parts.zeroes).await?;
     }
     let len = Sectors(window.content.end.0 - window.content.start.0).bytes();
+    parts.sweeps.of(Kind::Reshape).charge(len);
     let from = window.content.start;
     let content = fill(core, source, space, window.content.clone(), (from, Buf::zeroed(len))).await?;
     let content = content.expect("a read's memory comes back");
