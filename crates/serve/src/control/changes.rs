@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
+use std::time::Duration;
 use std::{env, io};
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
@@ -21,6 +22,9 @@ use crate::reactor::Reactor;
 use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
 use crate::reactor::reshape;
+
+/// How often to look whether it is on record which way a reshape goes.
+const TURN_PERIOD: Duration = Duration::from_millis(20);
 
 /// Changes of an array's members that administrators ask for.
 pub(super) struct Changes<D> {
@@ -95,12 +99,15 @@ impl<D: LiveDisk> Changes<D> {
     /// # Errors
     /// If the array is not being reshaped, or nothing can be put on record any more.
     pub(super) async fn turn_reshape(&self, is_back: bool) -> Result<()> {
+        // It is not turned while it ends.
+        let _alone = self.members.change().await;
         self.reactor.engine().check_changes()?;
         let turned = self.reactor.adjust(|engine| engine.reshape().map(|way| way.turn(is_back)));
         ensure!(turned.is_some(), "the array is not being reshaped");
         // A flush waits for what it begins after.
         while self.reactor.engine().reshape().is_some_and(|way| !way.progress().is_turned) {
             self.reactor.administer(Command::Flush).await?;
+            tokio::time::sleep(TURN_PERIOD).await;
         }
         tracing::info!(is_back, "the reshape has been turned");
         Ok(())
@@ -111,10 +118,16 @@ impl<D: LiveDisk> Changes<D> {
     /// # Errors
     /// If the server ends.
     pub(super) async fn finish_reshape(&self) -> Result<bool> {
-        if !reshape::is_over(&self.reactor).await {
-            return Ok(false);
-        }
-        let _alone = self.members.change().await;
+        let _alone = loop {
+            if !reshape::is_over(&self.reactor).await {
+                return Ok(false);
+            }
+            let alone = self.members.change().await;
+            // It may have been turned meanwhile.
+            if self.reactor.engine().reshape().is_some_and(|way| way.is_over()) {
+                break alone;
+            }
+        };
         let is_back = self.reactor.engine().reshape().is_some_and(|way| way.progress().is_back);
         let geometry = reshape::finish(&self.reactor).await?;
         self.description.members.borrow_mut().truncate(geometry.members());
