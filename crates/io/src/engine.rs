@@ -35,6 +35,7 @@ mod locks;
 mod log;
 mod members;
 mod memory;
+mod moving;
 mod operations;
 mod ops;
 mod parts;
@@ -94,6 +95,7 @@ use background::rebuild::Rebuild;
 use background::sweep::Next;
 use change::Change;
 use core::Core;
+use damage::Piece;
 use executor::Executor;
 use ops::write::Request;
 use parts::Parts;
@@ -279,7 +281,7 @@ impl<D: Disk, T> Engine<D, T> {
     /// with the next turn.
     pub fn submit(&mut self, token: T, command: Command) {
         self.is_wanted |= !matches!(command, Command::Close);
-        if self.core.is_changing() {
+        if self.core.holds_back(&command) {
             return self.core.hold_back(self.tokens.issue(token), command);
         }
         match admission::admit(&self.core.sides, &command) {
@@ -380,9 +382,9 @@ impl<D: Disk, T> Engine<D, T> {
         }
     }
 
-    /// Begins a command that was held back, unless a change that was held back before it has begun.
+    /// Begins a command that was held back, unless it has to wait again.
     fn release(&mut self, ticket: Ticket, command: Command) {
-        if self.core.is_changing() {
+        if self.core.holds_back(&command) {
             return self.core.hold_back(ticket, command);
         }
         match admission::admit(&self.core.sides, &command) {
@@ -403,7 +405,8 @@ impl<D: Disk, T> Engine<D, T> {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));
             }
-            while let Some(piece) = side.repairs.heals.next() {
+            let is_free = |piece: &Piece| !core.moving.touches(&side.content_of(piece.stripe.0..piece.stripe.0 + 1));
+            while let Some(piece) = side.repairs.heals.next(is_free) {
                 self.executor.start(Work::Heal(side.side, piece));
             }
         }

@@ -35,8 +35,6 @@ pub(super) enum Change {
     Replace(Joining),
     /// The copy takes the member's place.
     Switch { slot: MemberIndex },
-    /// The next window of a reshape moves.
-    Move,
 }
 
 /// Whether a member can join.

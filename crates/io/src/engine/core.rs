@@ -1,20 +1,22 @@
 //! What all operations share: the parts, what goes on in the background, and whether who is there is being changed.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
-use uraid_layout::MemberIndex;
+use uraid_layout::{Lba, MemberIndex};
 
 use super::background::Background;
 use super::background::ahead::Ahead;
 use super::change::Change;
 use super::command::Command;
 use super::members::Members;
+use super::moving::Moving;
 use super::parts::Parts;
 use super::replies::Ticket;
 use super::sides::Sides;
 use super::sums::Sums;
-use super::tasks::Waiters;
+use super::tasks::{TaskId, Waiters};
 use crate::cache::Cache;
 
 /// See the module.
@@ -25,7 +27,9 @@ pub(super) struct Core {
     pub(super) ahead: Ahead,
     /// A change of who is there.
     barrier: RefCell<Option<Barrier>>,
-    /// Commands that go on after one.
+    /// The window of a reshape.
+    pub(super) moving: Moving,
+    /// Commands that go on after one of them.
     released: RefCell<Vec<(Ticket, Command)>>,
     /// Work under way, all of it and what reads or writes parity stripes or relies on who is there to do so.
     under_way: Cell<usize>,
@@ -47,11 +51,17 @@ struct Barrier {
     held: Vec<(Ticket, Command)>,
 }
 
+/// A window that moves, until this is dropped: what was held back goes on.
+#[derive(Debug)]
+pub(super) struct WindowHeld<'a>(&'a Core);
+
 /// Work under way, until this is dropped.
 #[derive(Debug)]
 pub(super) struct UnderWay<'a> {
     core: &'a Core,
     is_transfer: bool,
+    /// Whose extent is noted.
+    task: Option<TaskId>,
 }
 
 impl Core {
@@ -61,6 +71,7 @@ impl Core {
             background: Background::default(),
             ahead: Ahead::default(),
             barrier: RefCell::default(),
+            moving: Moving::default(),
             released: RefCell::default(),
             under_way: Cell::new(0),
             transfers: Cell::new(0),
@@ -95,16 +106,22 @@ impl Core {
     }
 
     /// Begins work that the engine is not idle without; a transfer reads or writes parity stripes, or relies on who is
-    /// there to do so.
-    pub(super) fn begin(&self, is_transfer: bool) -> UnderWay<'_> {
+    /// there to do so. `extent` is what it touches, of an array that is being reshaped.
+    pub(super) fn begin(&self, is_transfer: bool, extent: Option<Range<Lba>>) -> UnderWay<'_> {
         self.under_way.set(self.under_way.get() + 1);
         self.transfers.set(self.transfers.get() + usize::from(is_transfer));
-        UnderWay { core: self, is_transfer }
+        let task = extent.map(|extent| {
+            let task = self.sides.below.tasks().current();
+            self.moving.enter(task, extent);
+            task
+        });
+        UnderWay { core: self, is_transfer, task }
     }
 
-    /// Work under way, and commands that wait for a change of who is there.
+    /// Work under way, and commands that wait for a change of who is there or for a window.
     pub(super) fn in_flight(&self) -> usize {
-        self.under_way.get() + self.barrier.borrow().as_ref().map_or(0, |barrier| barrier.held.len())
+        let held = self.barrier.borrow().as_ref().map_or(0, |barrier| barrier.held.len());
+        self.under_way.get() + held + self.moving.held()
     }
 
     /// Whether transfers are under way.
@@ -128,7 +145,7 @@ impl Core {
     /// Begins a change of who is there: from now on commands wait.
     pub(super) fn begin_change(&self, change: &Change) {
         let promotes = if let Change::Promote(joining) = change { Some(joining.superblock.slot) } else { None };
-        let needs_seat = !matches!(change, Change::Join(_) | Change::Move);
+        let needs_seat = !matches!(change, Change::Join(_));
         let is_switch = matches!(change, Change::Switch { .. });
         *self.barrier.borrow_mut() = Some(Barrier { needs_seat, is_switch, promotes, held: Vec::new() });
         for Parts { repairs, .. } in self.sides.all() {
@@ -149,15 +166,29 @@ impl Core {
         self.barrier.borrow().is_some()
     }
 
-    /// Has a command wait for the change.
-    ///
-    /// # Panics
-    /// When there is none.
-    pub(super) fn hold_back(&self, ticket: Ticket, command: Command) {
-        self.barrier.borrow_mut().as_mut().expect("a change is under way").held.push((ticket, command));
+    /// Whether a command has to wait, for the change or for the window that moves.
+    pub(super) fn holds_back(&self, command: &Command) -> bool {
+        self.is_changing() || self.moving.holds_back(command)
     }
 
-    /// The commands that were held back by a change that has ended.
+    /// Has a command wait that has to.
+    ///
+    /// # Panics
+    /// When there is nothing to wait for.
+    pub(super) fn hold_back(&self, ticket: Ticket, command: Command) {
+        match &mut *self.barrier.borrow_mut() {
+            Some(barrier) => barrier.held.push((ticket, command)),
+            None => self.moving.hold_back(ticket, command),
+        }
+    }
+
+    /// Has what touches a window wait until this is dropped.
+    pub(super) fn hold_window(&self, content: Range<Lba>) -> WindowHeld<'_> {
+        self.moving.begin(content);
+        WindowHeld(self)
+    }
+
+    /// The commands that were held back by what has ended.
     pub(super) fn take_released(&self) -> Vec<(Ticket, Command)> {
         std::mem::take(&mut self.released.borrow_mut())
     }
@@ -186,9 +217,18 @@ impl Core {
     }
 }
 
+impl Drop for WindowHeld<'_> {
+    fn drop(&mut self) {
+        self.0.released.borrow_mut().extend(self.0.moving.end());
+    }
+}
+
 impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        let Core { under_way, transfers, quiet, sides, .. } = self.core;
+        let Core { under_way, transfers, quiet, sides, moving, .. } = self.core;
+        if let Some(task) = self.task {
+            moving.leave(task, sides.below.tasks());
+        }
         under_way.set(under_way.get() - 1);
         transfers.set(transfers.get() - usize::from(self.is_transfer));
         if transfers.get() == 0 {

@@ -5,6 +5,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use uraid_layout::{Cell as Unit, DiskSector, Geometry, Location, MemberIndex, Sectors, StripeId};
 
@@ -83,9 +84,16 @@ impl Heals {
         self.waiting.borrow_mut().clear();
     }
 
-    /// The next piece to heal, if there is room for it.
-    pub(super) fn next(&self) -> Option<Piece> {
-        if self.under_way.get() < HEALS_MAX { self.waiting.borrow_mut().pop_front() } else { None }
+    /// Forgets what waits of some parity stripes.
+    pub(super) fn forget_within(&self, stripes: &Range<u64>) {
+        self.waiting.borrow_mut().retain(|piece| !stripes.contains(&piece.stripe.0));
+    }
+
+    /// The next piece to heal of those that may be, if there is room for it.
+    pub(super) fn next(&self, may_be: impl Fn(&Piece) -> bool) -> Option<Piece> {
+        let waiting = &mut *self.waiting.borrow_mut();
+        let next = if self.under_way.get() < HEALS_MAX { waiting.iter().position(may_be) } else { None };
+        waiting.remove(next?)
     }
 
     /// Begins to heal one.

@@ -268,35 +268,46 @@ impl Log {
         }
     }
 
-    /// Has the members say durably that nothing that the log has by now is to be done again. Nothing is under way.
+    /// Has the members say durably that nothing that the log has by now is to be done again, while it goes on. Who waits
+    /// has nothing in the log that is not in place.
     ///
     /// # Errors
     /// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
-    pub(super) async fn retire(&self, members: &Members, flusher: &Flusher, zeroes: &Buf) -> Result<(), EngineError> {
+    pub(super) async fn retire(
+        &self,
+        members: &Members,
+        flusher: &Flusher,
+        replies: &Replies,
+        zeroes: &Buf,
+    ) -> Result<(), EngineError> {
+        let next = self.state.borrow().next;
+        if self.state.borrow().retired == next || planted!(ReshapeLogKept) {
+            return Ok(());
+        }
         self.outlive(members, flusher).await?;
-        let commit = {
-            let state = &mut *self.state.borrow_mut();
-            let is_said = state.retired == state.next;
-            let behind = state.behind(members.missing());
-            if is_said || behind.is_empty() || planted!(ReshapeLogKept) {
-                return Ok(());
+        loop {
+            members.check_frozen()?;
+            if self.wait_idle(members).await {
+                continue;
             }
-            state.seal_for(behind, Vec::new())
-        };
-        let failed = self.write(&commit, members, zeroes).await;
-        members.fail(failed).map_err(|_| EngineError::LogFailed { members: failed })?;
-        flusher.flush(members, commit.participants).await;
-        let failed = flusher.failures();
-        if !failed.is_empty() {
-            return Err(EngineError::LogFailed { members: failed });
+            members.failures_recorded().await?;
+            if self.is_committing.get() {
+                continue;
+            }
+            let commit = {
+                let state = &mut *self.state.borrow_mut();
+                if !state.lacking.is_empty() {
+                    return Err(EngineError::LogFailed { members: state.lacking });
+                }
+                let behind = state.behind(LogSequence(next.0 - 1), members.missing());
+                if behind.is_empty() {
+                    state.retired = next;
+                    return Ok(());
+                }
+                state.seal_for(behind, Vec::new())
+            };
+            self.carry_out(commit, members, flusher, replies, zeroes).await;
         }
-        members.failures_recorded().await?;
-        let state = &mut *self.state.borrow_mut();
-        for member in commit.participants.minus(members.missing()).iter() {
-            state.writer(member).ring.mark(commit.trim);
-        }
-        state.retired = state.next;
-        Ok(())
     }
 
     /// Whether a commit may begin.
@@ -307,7 +318,20 @@ impl Log {
     /// Writes one record of what waits to its participants and flushes them, or makes room for it; or nothing, as long
     /// as something is in its way.
     pub(super) async fn commit(&self, members: &Members, flusher: &Flusher, replies: &Replies, zeroes: &Buf) {
-        let Some(mut commit) = self.begin(members, flusher) else { return };
+        if let Some(commit) = self.begin(members, flusher) {
+            self.carry_out(commit, members, flusher, replies, zeroes).await;
+        }
+    }
+
+    /// Does what a commit is to do, and tells those whose updates it has.
+    async fn carry_out(
+        &self,
+        mut commit: Commit,
+        members: &Members,
+        flusher: &Flusher,
+        replies: &Replies,
+        zeroes: &Buf,
+    ) {
         self.is_committing.set(true);
         self.has_answered.set(false);
         let failed = self.write(&commit, members, zeroes).await;
@@ -571,18 +595,18 @@ impl State {
             unflushed.iter().for_each(|member| members.note_written(member));
             return Some(Commit { record: None, trim: self.trim, participants: unflushed, tasks: Vec::new() });
         }
-        let behind = self.behind(members.missing());
+        let behind = self.behind(self.trim, members.missing());
         if behind.is_empty() {
             return None;
         }
         Some(self.seal_for(behind, Vec::new()))
     }
 
-    /// The members whose rings have something that is in place and that no mark says so of yet. A mark that frees
-    /// nothing would only take the block that is kept for one. Their next record is begun.
-    fn behind(&mut self, missing: MemberSet) -> MemberSet {
+    /// The members whose rings have something up to a record, all of which is in place, and no mark says so of it yet. A
+    /// mark that frees nothing would only take the block that is kept for one. Their next record is begun.
+    fn behind(&mut self, last: LogSequence, missing: MemberSet) -> MemberSet {
         self.writers.iter_mut().flatten().for_each(Writer::clear);
-        let is_behind = |writer: &&Writer| writer.ring.frees(self.trim) && !missing.contains(writer.slot());
+        let is_behind = |writer: &&Writer| writer.ring.frees(last) && !missing.contains(writer.slot());
         self.writers.iter().flatten().filter(is_behind).map(Writer::slot).collect()
     }
 }

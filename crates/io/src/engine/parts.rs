@@ -4,6 +4,7 @@
 //! needs of them as guards, which give it back when they are dropped.
 
 use std::cell::{Cell, RefCell};
+use std::ops::Range;
 use std::rc::Rc;
 
 use uraid_layout::plan::Planner;
@@ -161,6 +162,12 @@ impl Parts {
         (stripe_of(at.0), stripe_of(at.0 + len.0 - 1))
     }
 
+    /// The addresses whose content parity stripes have.
+    pub(super) fn content_of(&self, stripes: Range<u64>) -> Range<Lba> {
+        let size = self.geometry().stripe_sectors().0;
+        Lba(stripes.start.saturating_mul(size))..Lba(stripes.end.saturating_mul(size))
+    }
+
     /// Tells whoever submitted an operation how it has ended.
     pub(super) fn note_ended(&self, caller: Caller, member: MemberIndex, result: &Result<(), DiskError>) {
         let members = &self.members;
@@ -200,7 +207,7 @@ impl Parts {
 
     /// Has what could not be read for a sweep tried again at once, when somebody is about to write a piece
     /// of a member, and holds its stripe's lock: what is tried again comes after it.
-    pub(super) fn note_mended(&self, member: MemberIndex, sectors: &std::ops::Range<DiskSector>) {
+    pub(super) fn note_mended(&self, member: MemberIndex, sectors: &Range<DiskSector>) {
         for mut sweep in self.sweeps.each() {
             if sweep.stuck().is_some() {
                 sweep.mend(|stuck| stuck.is_in(self.geometry(), member, sectors));

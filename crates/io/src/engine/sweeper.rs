@@ -95,8 +95,6 @@ pub(super) struct Sweeper {
     quiet: u32,
     /// It goes on when a client wants something again.
     is_closed: bool,
-    /// Something was done that holds clients up, since time has last passed.
-    has_held_up: bool,
 }
 
 impl Sweeps {
@@ -144,7 +142,6 @@ impl Sweeper {
             rate: Rate::default(),
             quiet: 0,
             is_closed: false,
-            has_held_up: false,
         }
     }
 
@@ -228,19 +225,6 @@ impl Sweeper {
         self.quiet = self.quiet.saturating_add(1);
         self.retry = self.retry.saturating_sub(1);
         self.rate.tick();
-        self.has_held_up = false;
-    }
-
-    /// Whether something that holds clients up may be done now, once a tick while they want something.
-    pub(super) fn may_hold_up(&self) -> bool {
-        let is_early = self.is_disturbing() && self.has_held_up;
-        !is_early && self.quantum > 0 && self.retry == 0 && self.rate.allows()
-    }
-
-    /// Notes that it is begun.
-    pub(super) fn hold_up(&mut self) {
-        self.has_held_up = true;
-        self.quantum = self.quantum.saturating_sub(1);
     }
 
     /// Takes of the limit what it has cost.
@@ -315,6 +299,14 @@ impl Sweeper {
         self.under_way.push(unit);
         self.rate.take(cost);
         Some(unit)
+    }
+
+    /// Begins a unit of a sweep that finds its way by itself: it ends with [`Sweeper::drop_unit`], and what it costs is
+    /// [charged](Sweeper::charge).
+    pub(super) fn begin_unit(&mut self, unit: u64) -> u64 {
+        self.quantum = self.quantum.saturating_sub(1);
+        self.under_way.push(unit);
+        unit
     }
 
     fn choose(&mut self, end: u64, wanted: impl Fn(u64) -> u64) -> Option<u64> {

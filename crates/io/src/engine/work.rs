@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use uraid_layout::{Lba, MemberIndex};
+use uraid_layout::{Bytes, Lba, MemberIndex};
 
 use super::background::ahead::Prefetch;
 use super::background::sweep::Unit;
@@ -12,6 +12,7 @@ use super::core::Core;
 use super::damage::Piece;
 use super::ops::{close, destage, fail, flush, heal, initialise, join, read, write};
 use super::replies::Ticket;
+use super::sides::Sides;
 use super::transfer::Workspace;
 use crate::buf::Buf;
 
@@ -55,13 +56,26 @@ impl Work {
         let waits = matches!(self, Self::Flush(_) | Self::Close(_) | Self::Sync);
         self.counts() && !waits && !matches!(self, Self::Fail(..) | Self::Change(..))
     }
+
+    /// What it touches, of an array that is being reshaped; sweeps that go over such an array touch nothing but what
+    /// they hold back themselves.
+    fn extent(&self, sides: &Sides) -> Option<Range<Lba>> {
+        sides.below.members.between()?;
+        match self {
+            Self::Read(_, lba, buf) => Some(*lba..Lba(lba.0 + Bytes(buf.len() as u64).whole_sectors().0)),
+            Self::Write(request) => Some(request.range.clone()),
+            Self::Destage(side, stripes) => Some(sides.of(*side).content_of(stripes.clone())),
+            Self::Heal(side, piece) => Some(sides.of(*side).content_of(piece.stripe.0..piece.stripe.0 + 1)),
+            _ => None,
+        }
+    }
 }
 
 /// Does a piece of work.
 pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
     let parts = &core.sides.below;
     let reply = |ticket, result: Result<(), _>| parts.replies.give(ticket, result.map(|()| None));
-    let _under_way = work.counts().then(|| core.begin(work.is_transfer()));
+    let _under_way = work.counts().then(|| core.begin(work.is_transfer(), work.extent(&core.sides)));
     match work {
         Work::Read(ticket, lba, buf) => read::read(core, space, ticket, lba, buf).await,
         Work::Write(request) => initialise::write(&core.sides, space, request).await,
@@ -70,7 +84,7 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Fail(ticket, member) => reply(ticket, fail::fail(&parts.members, member).await),
         Work::Change(ticket, change) => {
             // Rare and large: its state is not part of every worker's.
-            let result = Box::pin(join::change(core, space, *change)).await;
+            let result = Box::pin(join::change(core, *change)).await;
             if let Some(ticket) = ticket {
                 reply(ticket, result);
             }
@@ -79,7 +93,7 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Destage(side, stripes) => destage::destage(core.sides.of(side), space, stripes).await,
         Work::Heal(side, piece) => heal::heal(core.sides.of(side), space, piece).await,
         Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
-        Work::Unit(unit) => core.background.perform(parts, space, unit).await,
+        Work::Unit(unit) => core.background.perform(core, space, unit).await,
         Work::SaveRebuild => core.background.rebuild.save(parts).await,
         // Whoever relies on it finds out by itself whether it was.
         Work::Sync => drop(flush::durable(parts, flush::Covers::InPlace).await),

@@ -42,12 +42,22 @@ pub(crate) struct Power {
     /// Operations that the members never got.
     lost: usize,
     completions: Vec<Completion>,
+    /// How it is late with telling what has ended; none: it tells at once.
+    pub(crate) late: Option<Random>,
 }
 
 impl Power {
     pub(crate) fn new(members: Members, left: usize) -> Self {
         let durable = vec![BTreeMap::new(); members.len()];
-        Self { inner: MemDisk::new(members, Order::Fifo), durable, left, done: 0, lost: 0, completions: Vec::new() }
+        Self {
+            inner: MemDisk::new(members, Order::Fifo),
+            durable,
+            left,
+            done: 0,
+            lost: 0,
+            completions: Vec::new(),
+            late: None,
+        }
     }
 
     /// What is left when the power goes: of what is not durable, any sectors.
@@ -101,7 +111,13 @@ impl Disk for &mut Power {
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
-        completions.append(&mut self.completions);
+        let Power { completions: own, late, .. } = &mut **self;
+        let Some(random) = late else { return completions.append(own) };
+        for _ in 0..random.below(4) {
+            if !own.is_empty() {
+                completions.push(own.remove(size(Bytes(random.below(own.len() as u64)))));
+            }
+        }
     }
 
     fn wait(&mut self) -> Result<(), Error> {

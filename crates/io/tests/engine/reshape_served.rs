@@ -259,7 +259,9 @@ fn whole(case: &Case, random: &mut Random, mut cuts: u64, context: &mut String, 
         cuts = cuts.saturating_sub(1);
         *context += &format!(", {left} operations");
         let mut power = Power::new(now.clone(), left);
-        let is_over = open(&mut power, &now, mode, generation).is_some_and(|(engine, pool)| {
+        let late = (random.below(2) == 0).then(|| Random(random.below(1 << 32)));
+        let is_over = open(&mut power, &now, mode, generation).is_some_and(|(mut engine, pool)| {
+            engine.disk_mut().late = late;
             Life { engine, pool, mode, model: &mut model, context }.live(random, may_turn).is_some()
         });
         now = power.cut(random);
@@ -350,6 +352,68 @@ fn memory_does_not_outlive_a_move() {
         moved(&mut life);
         let read = life.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(4096)) });
         assert!(read.flatten().expect("its memory").as_ref() == [byte; 4096], "what was written last: {byte}");
+    }
+}
+
+/// Moves all that is left without letting time pass.
+fn move_all(life: &mut Life<'_>) {
+    for _ in 0..10_000 {
+        if life.engine.reshape().expect("under way").is_over() {
+            return;
+        }
+        life.engine.turn(&mut Vec::new()).expect("memory does not break");
+    }
+    panic!("{}: it does not end", life.context);
+}
+
+/// Ends a reshape all of whose content has moved, and asserts that the members hold what was written.
+fn assert_ends(case: &Case, mut power: Power, now: &Members, prepare: impl Fn(&mut Life<'_>)) {
+    let (context, content) = (format!("{case:?}"), begun(case).1);
+    let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+    let (engine, pool) = open(&mut power, now, mode, 7).expect("opened");
+    let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+    prepare(&mut life);
+    move_all(&mut life);
+    for _ in 0..100 {
+        life.engine.tick();
+        life.engine.turn(&mut Vec::new()).expect("memory does not break");
+    }
+    life.finish().expect("it ends");
+    life.close().expect("closed");
+    drop(life);
+    assert_holds(&power.cut(&mut Random(1)), &model.content(), &context);
+}
+
+/// What was written and is only in memory is written out before it moves, not where it was before.
+#[test]
+fn what_is_dirty_is_written_out_before_it_moves() {
+    for case in cases() {
+        let now = begun(&case).0;
+        assert_ends(&case, Power::new(now.clone(), usize::MAX), &now, |life| {
+            for lba in (0..life.model.sectors.len()).step_by(8) {
+                let number = life.model.next;
+                life.model.next += 1;
+                life.model.sectors[lba].push(number);
+                let mut buf = life.pool.try_alloc(Bytes(512)).expect("memory");
+                buf.as_mut().copy_from_slice(&life.model.bytes(number, lba));
+                life.run_one(Command::Write { lba: Lba(lba as u64), buf, fua: false }).expect("the power is on");
+            }
+        });
+    }
+}
+
+/// What a member failed to give when content moved is not written back to where that was.
+#[test]
+fn what_could_not_be_read_when_it_moved_is_not_healed_where_it_was() {
+    for case in [1, 3, 4].map(|case| cases()[case]) {
+        let now = begun(&case).0;
+        assert_ends(&case, Power::new(now.clone(), usize::MAX), &now, |life| {
+            let data = life.engine.superblock().areas.data.offset;
+            for chunk in [0, 2, 5].map(|chunk| chunk * case.from.chunk) {
+                let place = Bytes(data.0 + chunk);
+                life.engine.disk_mut().inner.spoil(MemberIndex(1), place, Bytes(4096));
+            }
+        });
     }
 }
 

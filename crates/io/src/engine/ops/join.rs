@@ -13,22 +13,20 @@
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::calm::calm;
-use super::reshape;
 use crate::buf::Buf;
 use crate::engine::change::{Change, Joining};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::members::Twin;
 use crate::engine::record::Record;
-use crate::engine::transfer::Workspace;
 use crate::format::Epoch;
 use crate::format::superblock::{SUPERBLOCK_BYTES, encode};
 
-/// Changes who is there, or where content is; a change that became impossible meanwhile is given up.
+/// Changes who is there; a change that became impossible meanwhile is given up.
 ///
 /// # Errors
 /// [`EngineError::JoinFailed`]; [`EngineError::Lingering`]; [`EngineError::Frozen`].
-pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change: Change) -> Result<(), EngineError> {
+pub(in crate::engine) async fn change(core: &Core, change: Change) -> Result<(), EngineError> {
     let members = &core.sides.below.members;
     calm(core).await?;
     let slot = match change {
@@ -50,10 +48,6 @@ pub(in crate::engine) async fn change(core: &Core, space: &mut Workspace, change
                 return Ok(());
             }
             slot
-        }
-        Change::Move => {
-            reshape::advance(core, space).await;
-            return Ok(());
         }
     };
     members.check_frozen()?;

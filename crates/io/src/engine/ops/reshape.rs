@@ -1,16 +1,17 @@
-//! Moving a window of an array that is being reshaped, while nothing else is under way.
+//! Moving a window of an array that is being reshaped, while clients go on with all else.
 //!
-//! What is in memory of it is written out first, and the log durably says that nothing is to be done again: what a
-//! record has is of places that the window may be about to take. Then the window is read, written to its new places,
-//! made durable, and the mark goes on record. A window whose new places are some of its old ones is saved first, which
-//! goes on record, too: see [`array::reshape`](crate::array::reshape).
+//! From the beginning to the end commands that touch the window wait, and those under way are waited for. What is in
+//! memory of it is written out, and the log durably says that nothing which it has by now is to be done again: that may
+//! be of places that the window is about to take. What it gets later is of places that hold content of other windows,
+//! which are not these. Then the window is read, written to its new places, made durable, and the mark goes on record.
+//! A window whose new places are some of its old ones is saved first, which goes on record, too: see
+//! [`array::reshape`](crate::array::reshape).
 
 use std::ops::Range;
 
 use uraid_layout::reshape::{Heading, Window};
-use uraid_layout::{Bytes, Lba, MemberIndex, Sectors};
+use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
-use super::calm::calm;
 use super::destage::destage;
 use super::read::fill;
 use crate::array::reshape::saved::Whose;
@@ -56,10 +57,10 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
         Heading::Up => (core.sides.of(Side::Above), core.sides.of(Side::Below)),
         Heading::Down => (core.sides.of(Side::Below), core.sides.of(Side::Above)),
     };
-    write_out(source, space, &window.content).await?;
-    calm(core).await?;
+    let held = core.hold_window(window.content.clone());
+    write_out(core, source, space, &window.content).await?;
     if let Some(log) = &parts.log {
-        log.retire(members, &parts.flusher, &parts.zeroes).await?;
+        log.retire(members, &parts.flusher, &parts.replies, &parts.zeroes).await?;
     }
     let len = Sectors(window.content.end.0 - window.content.start.0).bytes();
     parts.sweeps.of(Kind::Reshape).charge(len);
@@ -78,6 +79,7 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     between.mark.set(next);
     forget(source, &window.content);
     forget(target, &window.content);
+    drop(held);
     Ok(())
 }
 
@@ -116,10 +118,11 @@ async fn settle(
     put_on_record(members, moved).await
 }
 
-/// Writes to members that are there, durably; who fails that is done without.
+/// Writes to members that are there, durably; who fails that is done without. Flushes are shared with clients: one that
+/// fails is everybody's.
 ///
 /// # Errors
-/// [`EngineError::WriteFailed`] where it can't be; [`EngineError::Frozen`].
+/// [`EngineError::WriteFailed`], [`EngineError::FlushFailed`] where it can't be; [`EngineError::Frozen`].
 async fn write_all(
     parts: &Parts,
     writes: Vec<(MemberIndex, Bytes, Lease)>,
@@ -128,11 +131,20 @@ async fn write_all(
     let members = &parts.members;
     let present = members.present();
     let writes = writes.into_iter().filter(|(member, ..)| present.contains(*member));
-    members.fail(members.operations.write_all(writes).await.failed)?;
-    if is_durable {
-        members.fail(members.operations.flush_all(members.present()).await.failed)?;
+    let mut written = MemberSet::EMPTY;
+    let writes = writes.inspect(|(member, ..)| written = written.with(*member));
+    let failed = members.operations.write_all(writes).await.failed;
+    written.iter().for_each(|member| members.note_written(member));
+    members.fail(failed)?;
+    if !is_durable {
+        return Ok(());
     }
-    Ok(())
+    parts.flusher.flush(members, written).await;
+    members.check_frozen()?;
+    match parts.flusher.failures() {
+        failed if failed.is_empty() => Ok(()),
+        members => Err(EngineError::FlushFailed { members }),
+    }
 }
 
 /// Has it on record how far the reshape is.
@@ -141,11 +153,18 @@ async fn put_on_record(members: &Members, reshape: Reshape) -> Result<(), Engine
     members.settled().await
 }
 
-/// Writes out what is dirty of a window.
+/// Waits until nothing under way touches the window that is held, and writes out what is dirty of it.
 ///
 /// # Errors
-/// [`EngineError::NotDestaged`] where that can't be.
-async fn write_out(source: &Parts, space: &mut Workspace, content: &Range<Lba>) -> Result<(), EngineError> {
+/// [`EngineError::NotDestaged`] where that can't be; [`EngineError::Frozen`].
+async fn write_out(
+    core: &Core,
+    source: &Parts,
+    space: &mut Workspace,
+    content: &Range<Lba>,
+) -> Result<(), EngineError> {
+    // Nobody makes anything dirty from then on.
+    core.moving.wait_untouched(source.tasks()).await;
     let stripes = stripes(source, content);
     let most = source.log.as_ref().map_or(u64::MAX, |log| log.stripes_max());
     let is_dirty = |stripes: Range<u64>| source.writeback.cache().is_some_and(|cache| cache.is_dirty_within(stripes));
@@ -157,6 +176,8 @@ async fn write_out(source: &Parts, space: &mut Workspace, content: &Range<Lba>) 
             destage(source, space, run).await;
         }
     }
+    // It may have been written out by others, too.
+    core.moving.wait_untouched(source.tasks()).await;
     if is_dirty(stripes) && !planted!(ReshapeDirtyLeft) {
         let unwritten = source.writeback.cache().and_then(|cache| cache.unwritten());
         return Err(unwritten
@@ -165,12 +186,16 @@ async fn write_out(source: &Parts, space: &mut Workspace, content: &Range<Lba>) 
     source.members.check_frozen()
 }
 
-/// Forgets what is in memory of a window in one of its shapes.
+/// Forgets what is in memory of a window in one of its shapes, and what was to be healed there.
 fn forget(parts: &Parts, content: &Range<Lba>) {
+    let stripes = stripes(parts, content);
+    if !planted!(WindowHealKept) {
+        parts.repairs.heals.forget_within(&stripes);
+    }
     if planted!(ReshapeCacheKept) {
         return;
     }
-    for stripe in stripes(parts, content) {
+    for stripe in stripes {
         let _ = parts.writeback.with(|cache| cache.forget_clean(uraid_layout::StripeId(stripe)));
     }
 }
