@@ -62,6 +62,8 @@ fn an_array_goes_to_another_shape_and_back() {
 
     let rehearsed = reshape(&[&["--rehearse", "--json", "--level", "rm2"][..], &add].concat(), &old).success().json();
     assert_eq!(rehearsed["content"].as_u64(), Some(content.len() as u64));
+    let moved = ["rehearsed_steps", "rehearsed"].map(|key| rehearsed[key].as_u64().unwrap_or_default());
+    assert!((1..=2).contains(&moved[0]) && moved[1] > 0 && rehearsed["rehearsed_losses"] == true, "{rehearsed}");
     assert_same(&served(&array, &old, &[]), &content, "a rehearsal writes nothing");
 
     let there = reshape(&[&["--json", "--level", "rm2"][..], &add].concat(), &old).success().json();

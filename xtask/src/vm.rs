@@ -17,7 +17,7 @@ use clap::{Args, Subcommand};
 use self::kernel::Kernel;
 use self::machine::{Disks, Machine, Setup};
 use self::power::Cuts;
-use self::scenario::{Kind, SCENARIOS, Scenario, minutes};
+use self::scenario::{Kind, Power, SCENARIOS, Scenario, minutes};
 use crate::counts::Counts;
 use crate::packages;
 use crate::project::{Project, eprint_step, run_program};
@@ -116,8 +116,11 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
         None => {
             let scenarios = chosen(options);
             lab.run_all(&scenarios, options.jobs.unwrap_or_else(guests))?;
-            let has_power = scenarios.iter().any(|scenario| matches!(scenario.kind, Kind::Power(_)));
-            let cuts = if has_power { options.cuts } else { 0 };
+            let cuts_of = |scenario: &&Scenario| match scenario.kind {
+                Kind::Power(Power { cuts_max, .. }) => options.cuts.min(cuts_max),
+                Kind::Script(_) | Kind::Layouts(_) => 0,
+            };
+            let cuts: u32 = scenarios.iter().map(cuts_of).sum();
             let counts = [("scenarios", scenarios.len().into()), ("power_cuts", cuts.into())];
             return Ok(counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect());
         }
@@ -206,9 +209,11 @@ impl Lab {
                 Machine::start(&self.setup(&share, &disks, &script, &[]))?.finish(scenario.time_max)?;
                 layouts::judge(&share)?;
             }
-            Kind::Power(script) => {
+            Kind::Power(Power { script, losable, cuts_max }) => {
                 let renew = |disk: &Path| blank(disk, scenario.disk_mib);
-                power::run(&self.setup(&share, &[], script, &[]), &disks, &self.cuts, scenario.time_max, renew)?;
+                let cuts = Cuts { count: self.cuts.count.min(cuts_max), ..self.cuts };
+                let setup = self.setup(&share, &[], script, &[]);
+                power::run(&setup, &disks, losable, &cuts, scenario.time_max, renew)?;
             }
         }
         // What passed tells nothing more.

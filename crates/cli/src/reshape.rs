@@ -8,8 +8,8 @@ use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
 use uraid_io::array::{
-    Array, Found, GrowError, OpenOptions, Prepared, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay,
-    open_for_reshape,
+    Array, Found, GrowError, OpenOptions, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target,
+    UnderWay, open_for_reshape,
 };
 use uraid_io::disk::UringDisk;
 use uraid_io::member::Access;
@@ -101,6 +101,10 @@ struct Rehearsal {
     /// About how long it takes, at the rate at which the members were read.
     seconds: u64,
     bytes_per_second: u64,
+    /// How many steps were moved on copies in memory, and read back right; also without any one member.
+    rehearsed_steps: u64,
+    rehearsed: u64,
+    rehearsed_losses: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -180,7 +184,7 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
         bail!(ReshapeError::NotServed);
     }
     if args.rehearse {
-        return rehearse(args, prepared, &plan);
+        return rehearse(args, prepared, plan);
     }
     if !args.json {
         let (from, to) = (said(plan.from().spec()), said(plan.to().spec()));
@@ -267,7 +271,7 @@ fn grow(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// Says what a reshape comes to.
-fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Result<()> {
+fn rehearse(args: &ReshapeArgs, mut prepared: Prepared, plan: ReshapePlan) -> Result<()> {
     let size_before = prepared.array.geometry.capacity().bytes().0;
     let work = plan.work();
     let begun = Instant::now();
@@ -276,7 +280,8 @@ fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Resul
     // Each byte is read and written; what is saved, once more.
     let moved = 2 * plan.kept().0 + work.saved.0;
     let is_cut = plan.kept().0 < size_before;
-    let rehearsal = Rehearsal {
+    let said = [plan.from().spec(), plan.to().spec()].map(said);
+    let mut rehearsal = Rehearsal {
         from: shape(plan.from()),
         to: shape(plan.to()),
         content: plan.kept().0,
@@ -289,20 +294,31 @@ fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Resul
         tolerance: plan.from().tolerance().min(plan.to().tolerance()),
         seconds: (moved as f64 / rate).ceil() as u64,
         bytes_per_second: rate as u64,
+        rehearsed_steps: 0,
+        rehearsed: 0,
+        rehearsed_losses: false,
     };
+    let Rehearsed { windows, content, survives_any } = prepared.rehearse(plan)?;
+    (rehearsal.rehearsed_steps, rehearsal.rehearsed, rehearsal.rehearsed_losses) = (windows, content.0, survives_any);
     if args.json {
         return print_json(&rehearsal);
     }
     let Rehearsal { content, steps, step_size, saved_steps, saved, tolerance, seconds, bytes_per_second, .. } =
         rehearsal;
-    print(format_args!("from {}, {}", said(plan.from().spec()), size(size_before)))?;
-    print(format_args!("  to {}, {}", said(plan.to().spec()), size(rehearsal.size_after)))?;
+    print(format_args!("from {}, {}", said[0], size(size_before)))?;
+    print(format_args!("  to {}, {}", said[1], size(rehearsal.size_after)))?;
     print(format_args!("{} of content move in {steps} steps of at most {}", size(content), size(step_size)))?;
     print(format_args!("  {saved_steps} of these write over their own places: {} are saved first", size(saved)))?;
     print(format_args!(
         "about {}, at {} a second, the rate at which the members were read",
         duration(seconds),
         size(bytes_per_second)
+    ))?;
+    let which = if rehearsal.rehearsed_steps == 1 { "the only step" } else { "the first step and the last" };
+    let without = if rehearsal.rehearsed_losses { ", also without any one member" } else { "" };
+    print(format_args!(
+        "{which}, {}, moved on copies in memory, and read back the same{without}",
+        size(rehearsal.rehearsed)
     ))?;
     let losses = if tolerance == 1 { "one member".to_owned() } else { format!("{tolerance} members") };
     print(format_args!(

@@ -1,5 +1,4 @@
-//! Power cuts: QEMU killed while files are written to file systems on arrays of all levels, then a new life with the
-//! same disks.
+//! Power cuts: QEMU killed while files are written to file systems on arrays, then a new life with the same disks.
 //!
 //! The disks have a volatile write cache: of what no flush covered, each sector is there or not. A file counts from the
 //! moment that its guest reports it on the second serial port, after fsync returned. Disks that are lost with the power
@@ -19,26 +18,25 @@ use crate::project::eprint_step;
 
 /// Bytes of random content that the guest writes parts of.
 const POOL_BYTES: usize = 4 << 20;
-/// Disks that can be lost together with the power, by the table in the guest's script: one of RAID 5 and two of RM2,
-/// which have a log. Arrays without one are not served then, unless they are made to.
-const LOSABLE: [&[usize]; 3] = [&[8, 9, 10, 11], &[12, 13, 14], &[15, 16, 17]];
 /// Between two looks at the guest.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// How often, and what chance decides.
+#[derive(Clone, Copy)]
 pub(super) struct Cuts {
     pub(super) count: u32,
     pub(super) seed: u64,
 }
 
-/// Cuts the power of guests with these disks `cuts.count` times; `setup` and `renew`, which makes an image blank, are
-/// those of the scenario.
+/// Cuts the power of guests with these disks `cuts.count` times. One of each of `losable` is lost with the power then,
+/// sometimes; `setup` and `renew`, which makes an image blank, are those of the scenario.
 ///
 /// # Errors
 /// When a guest is not as it should be: a file is missing or wrong, a file system is damaged, parity does not agree.
 pub(super) fn run(
     setup: &Setup<'_>,
     images: &[PathBuf],
+    losable: &[&[usize]],
     cuts: &Cuts,
     within: Duration,
     renew: impl Fn(&Path) -> anyhow::Result<()>,
@@ -66,7 +64,7 @@ pub(super) fn run(
         let (cached, forgotten) = disks.cut_power(&mut random)?;
         synced += reports.lines().count();
         fs::write(setup.share.join("synced"), reports)?;
-        lost = if wait && random.below(3) > 0 { choose(&mut random) } else { Vec::new() };
+        lost = if wait && random.below(3) > 0 { choose(losable, &mut random) } else { Vec::new() };
         lost.iter().try_for_each(|&slot| renew(images.get(slot).context("the guest has this disk")?))?;
         let mut said = format!(
             "cut {round}: {synced} files were synced so far; {cached} sectors were not flushed, {forgotten} of them \
@@ -111,6 +109,6 @@ fn reports(share: &Path) -> anyhow::Result<String> {
     Ok(text.rfind('\n').map_or_else(String::new, |end| text[..=end].to_owned()))
 }
 
-fn choose(random: &mut Random) -> Vec<usize> {
-    LOSABLE.iter().map(|choices| random.pick(choices)).collect()
+fn choose(losable: &[&[usize]], random: &mut Random) -> Vec<usize> {
+    losable.iter().map(|choices| random.pick(choices)).collect()
 }

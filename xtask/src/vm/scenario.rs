@@ -25,9 +25,18 @@ pub(super) enum Kind {
     /// One guest runs this script.
     Script(&'static str),
     /// One guest after the other runs this script and loses its power.
-    Power(&'static str),
+    Power(Power),
     /// One guest runs this script; what it leaves is judged here.
     Layouts(&'static str),
+}
+
+/// What loses its power.
+pub(super) struct Power {
+    pub(super) script: &'static str,
+    /// Disks one of which can be lost together with the power.
+    pub(super) losable: &'static [&'static [usize]],
+    /// Cuts after which nothing new is to be seen.
+    pub(super) cuts_max: u32,
 }
 
 pub(super) const fn minutes(minutes: u64) -> Duration {
@@ -39,7 +48,13 @@ pub(super) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "power",
         about: "the power is cut under load, disks are lost with it: synced files are there, file systems are clean",
-        kind: Kind::Power(include_str!("scenario/power.sh")),
+        kind: Kind::Power(Power {
+            script: include_str!("scenario/power.sh"),
+            // By the script's table: one of RAID 5 and two of RM2, which have a log. Arrays without one are not served
+            // then, unless they are made to.
+            losable: &[&[8, 9, 10, 11], &[12, 13, 14], &[15, 16, 17]],
+            cuts_max: u32::MAX,
+        }),
         disks: 18,
         disk_mib: 64,
         time_max: minutes(5),
@@ -51,6 +66,15 @@ pub(super) const SCENARIOS: &[Scenario] = &[
         kind: Kind::Layouts(include_str!("scenario/layouts.sh")),
         disks: 7,
         disk_mib: 8,
+        time_max: minutes(8),
+        ci: false,
+    },
+    Scenario {
+        name: "reshape",
+        about: "RAID 5 of 3, which Linux md reads, becomes RM2 of 7 under a busy file system; the power is cut twice",
+        kind: Kind::Power(Power { script: include_str!("scenario/reshape.sh"), losable: &[], cuts_max: 2 }),
+        disks: 7,
+        disk_mib: 64,
         time_max: minutes(8),
         ci: false,
     },

@@ -10,11 +10,13 @@
 //! array knows of it; what leaves loses its own when no member does any more.
 
 mod content;
+mod copied;
 mod error;
 mod files;
 pub(super) mod members;
 pub(crate) mod moving;
 mod plan;
+mod rehearse;
 pub(super) mod restore;
 pub(crate) mod saved;
 
@@ -41,6 +43,7 @@ pub use error::ReshapeError;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
+pub use rehearse::Rehearsed;
 use restore::{advance, beyond, restore};
 use saved::{Copies, Whose};
 

@@ -349,6 +349,25 @@ fn assert_shape(members: &Members, case: &Case, is_back: bool, content: &[u8], c
     assert!(is_short || is_back && case.kept.is_some(), "{context}: what was given up can't be read");
 }
 
+/// On copies the first window and the last one move, and are read back as they were, without any member, too.
+#[test]
+fn a_rehearsal_moves_the_first_window_and_the_last() {
+    for case in cases() {
+        let context = format!("{case:?}");
+        let (members, _) = case.members();
+        let mut power = Power::new(members.clone(), usize::MAX);
+        let old: Members = members[..usize::from(case.from.members)].to_vec();
+        let opened = assembled(&mut power, &old);
+        let plan = plan(&opened, &members, &case).expect("a plan");
+        let (marks, windows, kept) = (plan.first_and_last(), plan.work().windows, plan.kept());
+        assert_eq!(marks.len() as u64, windows.min(2), "{context}");
+        let reshaping = begin_reshape(opened, plan, Uuid::from_u128(9), Ok).expect("begun");
+        let rehearsed = reshaping.rehearse(&marks).unwrap_or_else(|error| panic!("{context}: {error}"));
+        assert_eq!(rehearsed.windows, windows.min(2), "{context}");
+        assert!(rehearsed.content.0 > 0 && rehearsed.content <= kept, "{context}: {rehearsed:?}");
+    }
+}
+
 #[test]
 fn every_shape_becomes_every_other_one_and_back() {
     for case in cases() {

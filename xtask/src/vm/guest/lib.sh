@@ -72,6 +72,31 @@ scrub() {
     grep -q 'nothing wrong' /run/scrub || fail "the scrub found something"
 }
 
+# describe DISK...: sets OFFSET and SIZE of their data areas, in bytes.
+describe() {
+    local found
+    found=$("$URAID" examine --json "$@" | grep -oE '"data_(offset|size)": *[0-9]+' | sort -u)
+    OFFSET=$(echo "$found" | sed -n 's/.*offset": *//p')
+    SIZE=$(echo "$found" | sed -n 's/.*size": *//p')
+    [[ $OFFSET =~ ^[0-9]+$ && $SIZE =~ ^[0-9]+$ ]] || fail "members differ: $found"
+}
+# Makes /dev/md0 of the data areas of an array that is not served: give_to_md "MDADM OPTIONS" DISK...
+give_to_md() {
+    local theirs=$1 disk
+    shift
+    describe "$@"
+    for disk in "$@"; do dd if="$disk" of="/run/head${disk##*/}" bs=64K count=$((OFFSET / 65536)) status=none; done
+    mdadm --create /dev/md0 --quiet --run --assume-clean --metadata=1.2 --data-offset=$((OFFSET >> 10))K --size=$((SIZE >> 10))K \
+        --raid-devices=$# $theirs "$@"
+}
+# Ends that. What uraid knows of the array lies before the data, where md had its own notes.
+take_from_md() {
+    local disk
+    mdadm --stop --quiet /dev/md0
+    within 20 test ! -e /sys/block/md0/md/array_state -o ! -b /dev/md0
+    for disk in "$@"; do dd if="/run/head${disk##*/}" of="$disk" bs=64K conv=notrunc,fsync status=none; done
+}
+
 # Attaches the export to a device: attach DEVICE OPTION...
 attach() {
     local device=$1

@@ -1,15 +1,6 @@
 # Linux md reads what was written through uraid, and finds all parity right; then the other way round. RM2, which md does not know, is left in
 # /run/vm/NAME for the host to judge: the members, and `expected`.
 
-# describe DISK: sets OFFSET and SIZE of its data area, in bytes.
-describe() {
-    local found
-    found=$("$URAID" examine --json "$@" | grep -oE '"data_(offset|size)": *[0-9]+' | sort -u)
-    OFFSET=$(echo "$found" | sed -n 's/.*offset": *//p')
-    SIZE=$(echo "$found" | sed -n 's/.*size": *//p')
-    [[ $OFFSET =~ ^[0-9]+$ && $SIZE =~ ^[0-9]+$ ]] || fail "members differ: $found"
-}
-
 # fill DEVICE FIRST [BYTES]: content from the pool on, then pieces of all sizes over it; /run/expected is what must be there then.
 fill() {
     local device=$1 first=$2 bytes=${3:-$(blockdev --getsize64 "$1")} piece skip seek count
@@ -41,12 +32,9 @@ judge() {
     # md knows of no blank regions.
     control wait >/dev/null
     unserve
-    describe "${all[@]}"
-    for disk in "${all[@]}"; do dd if="$disk" of="/run/head${disk##*/}" bs=64K count=$((OFFSET / 65536)) status=none; done
 
     say "$name: read through md"
-    mdadm --create /dev/md0 --quiet --run --assume-clean --metadata=1.2 --data-offset=$((OFFSET >> 10))K --size=$((SIZE >> 10))K \
-        --raid-devices="$count" $theirs "${all[@]}"
+    give_to_md "$theirs" "${all[@]}"
     # RAID 0 takes no size: it uses what uraid keeps for itself behind the data, too.
     local has
     has=$(blockdev --getsize64 /dev/md0)
@@ -55,10 +43,7 @@ judge() {
     md_check
     say "$name: written through md"
     fill /dev/md0 500 "$size"
-    mdadm --stop --quiet /dev/md0
-    within 20 test ! -e /sys/block/md0/md/array_state -o ! -b /dev/md0
-    # What uraid knows of the array lies before the data, where md had its own notes.
-    for disk in "${all[@]}"; do dd if="/run/head${disk##*/}" of="$disk" bs=64K conv=notrunc,fsync status=none; done
+    take_from_md "${all[@]}"
 
     say "$name: read through uraid"
     serve "${all[@]}"

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use uraid_layout::{Bytes, Geometry, Lba, SECTOR_BYTES, Sectors};
+use uraid_layout::{Bytes, Geometry, Lba, MemberSet, SECTOR_BYTES, Sectors};
 
 use super::error::ReshapeError;
 use super::members::Members;
@@ -56,7 +56,20 @@ pub(super) fn read<D: Disk>(
     shape: &Geometry,
     content: &Range<Lba>,
 ) -> Result<Buf, ReshapeError> {
-    let record = Record::new(superblocks(members, shape));
+    read_without(members, shape, content, MemberSet::EMPTY)
+}
+
+/// The same as if some members were missing, too.
+///
+/// # Errors
+/// As [`read`].
+pub(super) fn read_without<D: Disk>(
+    members: &mut Members<D>,
+    shape: &Geometry,
+    content: &Range<Lba>,
+    without: MemberSet,
+) -> Result<Buf, ReshapeError> {
+    let record = Record::new(superblocks(members, shape, without));
     let lba = content.start;
     let engine = Engine::new(Lent(&mut members.disk), shape.clone(), record, true);
     let mut engine: Engine<_, Lba> = engine.map_err(|source| ReshapeError::Unreadable { lba, source })?;
@@ -88,8 +101,7 @@ fn first_unreadable<D: Disk>(engine: &mut Engine<D, Lba>, from: Lba, len: Bytes)
         }
     }
     // It can be read block by block: whoever goes on tries again.
-    let again =
-        EngineError::Unreadable { lba: from, len: len.whole_sectors(), members: uraid_layout::MemberSet::EMPTY };
+    let again = EngineError::Unreadable { lba: from, len: len.whole_sectors(), members: MemberSet::EMPTY };
     failure.unwrap_or(ReshapeError::Unreadable { lba: from, source: again })
 }
 
@@ -108,7 +120,7 @@ fn ask<D: Disk>(engine: &mut Engine<D, Lba>, lba: Lba, len: Bytes) -> Result<Buf
 }
 
 /// The superblocks that the members would have if the array had this shape and nothing else.
-fn superblocks<D: Disk>(members: &Members<D>, shape: &Geometry) -> Vec<Option<Superblock>> {
+fn superblocks<D: Disk>(members: &Members<D>, shape: &Geometry, without: MemberSet) -> Vec<Option<Superblock>> {
     let of_shape = |own: &Superblock| Superblock {
         spec: *shape.spec(),
         reshape: None,
@@ -116,5 +128,6 @@ fn superblocks<D: Disk>(members: &Members<D>, shape: &Geometry) -> Vec<Option<Su
         slots: own.slots[..shape.members()].to_vec(),
         ..own.clone()
     };
-    members.own()[..shape.members()].iter().map(|own| own.as_ref().map(of_shape)).collect()
+    let is_there = |own: &&Superblock| !without.contains(own.slot);
+    members.own()[..shape.members()].iter().map(|own| own.as_ref().filter(is_there).map(of_shape)).collect()
 }

@@ -41,6 +41,18 @@ pub enum ReshapeError {
          whose area is enough for the larger parity stripe of the two. Leave --begin out, and serve it when it is over"
     )]
     NotServed,
+    /// On copies, content that moved was read as another one.
+    #[error(
+        "in the rehearsal, what moved from sector {lba} on was read as something else{}: do not reshape this array, and \
+         report this; nothing was written",
+        if without.is_empty() { String::new() } else { format!(" without member {without}") }
+    )]
+    Rehearsal {
+        /// Where it begins.
+        lba: Lba,
+        /// The members without which it was read.
+        without: MemberSet,
+    },
     /// There is no way to that shape.
     #[error(transparent)]
     Course(#[from] CourseError),

@@ -3,13 +3,16 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::io::Errno;
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Spec};
 use uuid::Uuid;
 
-use super::content;
+use super::content::{self, Lent};
+use super::copied::Copied;
 use super::error::ReshapeError;
 use super::members::Members;
 use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
+use super::rehearse::Rehearsed;
 use super::{Reshaping, begin_reshape};
 use crate::array::assemble::Assembled;
 use crate::array::error::OpenError;
@@ -111,16 +114,40 @@ impl Prepared {
     }
 
     /// Reads the array's content from its beginning, for who measures how long that takes; how much it was, at most so
-    /// much. The array is closed then.
+    /// much.
     ///
     /// # Errors
     /// [`ReshapeError::Unreadable`].
-    pub fn sample(self, most: Bytes) -> Result<Bytes, ReshapeError> {
-        let Assembled { disk, record, geometry, .. } = self.array.assembled;
-        let mut members = Members::new(disk, record.into_superblocks(), Vec::new(), Vec::new());
+    pub fn sample(&mut self, most: Bytes) -> Result<Bytes, ReshapeError> {
+        let Assembled { disk, record, geometry, .. } = &mut self.array.assembled;
+        let own = record.superblocks().map(|own| own.cloned()).collect();
+        let mut members = Members::new(Lent(disk), own, Vec::new(), Vec::new());
         let end = Lba(most.whole_sectors().min(geometry.capacity()).0);
-        let read = content::read(&mut members, &geometry, &(Lba(0)..end))?;
+        let read = content::read(&mut members, geometry, &(Lba(0)..end))?;
         Ok(Bytes(read.len() as u64))
+    }
+
+    /// Moves the first window and the last one on copies, which are in memory. Nothing is written. The array is closed
+    /// then.
+    ///
+    /// # Errors
+    /// [`ReshapeError::Rehearsal`]; what would end the reshape.
+    pub fn rehearse(self, plan: ReshapePlan) -> Result<Rehearsed, ReshapeError> {
+        let Self { array, new, .. } = self;
+        let marks = plan.first_and_last();
+        let reshaping = begin_reshape(array.assembled, plan, Uuid::new_v4(), |disk| {
+            let old = disk.members().to_vec();
+            let size = |member: &Option<Arc<Member>>| member.as_ref().map_or(Bytes(0), |member| member.size());
+            let sizes = old.iter().map(size).chain(new.iter().map(Member::size)).collect();
+            let read = move |member: MemberIndex, offset, len: Bytes| match old.get(member.index()) {
+                Some(Some(member)) => member.peek(offset, len).map_err(|_| Errno::IO),
+                Some(None) => Err(Errno::NODEV),
+                // Whatever a new member holds, nothing of it is read.
+                None => Ok(vec![0; usize::try_from(len.0).expect("an operation fits the address space")]),
+            };
+            Ok(Copied::new(read, sizes))
+        })?;
+        reshaping.rehearse(&marks)
     }
 
     /// See [`begin_reshape`].

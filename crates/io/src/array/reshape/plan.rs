@@ -59,7 +59,7 @@ pub struct ReshapePlan {
     /// The new members' superblocks, of the round that begins it.
     pub(super) joining: Vec<Superblock>,
     pub(super) paths: Vec<PathBuf>,
-    pace: Pace,
+    pub(super) pace: Pace,
     /// What the members have room for in the new shape.
     room: Sectors,
     can_be_served: bool,
