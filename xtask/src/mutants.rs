@@ -18,6 +18,9 @@ pub(crate) struct Options {
     /// Only bugs drawn from a seed, until the minutes are over: none is left half looked at
     #[arg(long, value_name = "SEED:MINUTES", conflicts_with = "names")]
     sample: Option<String>,
+    /// Note who notices each bug, to be tried first the next time: `crates/sim/killers.txt`
+    #[arg(long)]
+    note: bool,
     /// Only these bugs
     #[arg(value_name = "NAME")]
     names: Vec<String>,
@@ -26,12 +29,12 @@ pub(crate) struct Options {
 impl Options {
     /// Every bug.
     pub(crate) fn all() -> Self {
-        Self { seeds: 1000, states: 20_000, sample: None, names: Vec::new() }
+        Self { seeds: 1000, states: 20_000, sample: None, note: true, names: Vec::new() }
     }
 
     /// Those that are begun within so many minutes.
     pub(crate) fn sample(draw: u64, minutes: u64) -> Self {
-        Self { sample: Some(format!("{draw}:{minutes}")), ..Self::all() }
+        Self { sample: Some(format!("{draw}:{minutes}")), note: false, ..Self::all() }
     }
 }
 
@@ -52,6 +55,8 @@ pub(crate) fn run(project: &Project, options: &Options) -> anyhow::Result<Counts
     ];
     let mut command = project.cargo(&arguments);
     command.args([format!("seeds={}", options.seeds), format!("states={}", options.states)]).args(tests);
+    command.arg(format!("killers={}", project.root().join("crates/sim/killers.txt").display()));
+    command.args(options.note.then_some("note"));
     command.args(options.sample.iter().map(|sample| format!("sample={sample}")));
     counts::run(command.args(&options.names))
 }

@@ -66,8 +66,6 @@ pub(crate) struct ReshapeArgs {
     #[arg(long)]
     degraded: bool,
     /// Only put it on record, which takes a moment: content moves while the array is served
-    ///
-    /// For arrays with a log, and RAID 0.
     #[arg(long, conflicts_with_all = ["abort", "rehearse"])]
     begin: bool,
     #[command(flatten)]

@@ -81,7 +81,7 @@ pub fn begin_reshape<D: Disk, E: Disk>(
     more: impl FnOnce(D) -> Result<E, Error>,
 ) -> Result<Reshaping<E>, ReshapeError> {
     let Assembled { record, disk, losses, .. } = assembled;
-    let ReshapePlan { reshape, course, joining, paths, .. } = plan;
+    let ReshapePlan { reshape, consistency, course, joining, paths, .. } = plan;
     let truth = record.any().clone();
     let missing = record.missing();
     let is_there = |own: &Superblock| !missing.contains(own.slot);
@@ -102,7 +102,7 @@ pub fn begin_reshape<D: Disk, E: Disk>(
     let paths = old.chain(paths).collect();
     own.extend(joining.into_iter().map(|new| Some(Superblock { epoch: truth.epoch, ..new })));
     let mut members = Members::new(disk, own, paths, Vec::new());
-    members.record(|own| *own = plan::begun(own, reshape, &slots, generation))?;
+    members.record(|own| *own = Superblock { consistency, ..plan::begun(own, reshape, &slots, generation) })?;
     Ok(Reshaping { members, course })
 }
 
@@ -282,10 +282,8 @@ impl<D: Disk> Reshaping<D> {
         let shape = course.target(course.heading(is_back)).clone();
         let leaving = members.split_off(shape.members());
         let truth = members.any();
-        let consistency = match is_back {
-            true => truth.consistency,
-            false => plan::after(truth.consistency, truth.spec.level, shape.spec().level),
-        };
+        let before = members.reshape().before;
+        let consistency = if is_back { before } else { plan::after(before, truth.spec.level, shape.spec().level) };
         let change = |own: &mut Superblock| *own = plan::ended(own, &shape, consistency, generation);
         // Whoever is missing lacks all of it, whatever a bitmap said of the shape before.
         let regions = Regions::new(&shape);

@@ -136,7 +136,7 @@ impl Disk for &mut Power {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) from: Shape,
-    level: Level,
+    pub(crate) level: Level,
     pub(crate) members: u8,
     chunk: u64,
     kept: Option<Bytes>,

@@ -82,6 +82,10 @@ fn cases() -> Vec<Case> {
         case(logged(small(RAID5, 4)), right, 4),
         case(logged(small(Level::Raid1, 2)), RAID5, 3),
         case(small(Level::Raid0, 3), Level::Raid0, 4),
+        // They have a log while content moves, and no longer.
+        case(Shape { consistency: Consistency::Bitmap, ..small(Level::Raid1, 2) }, RAID5, 3),
+        case(small(Level::Raid0, 3), RAID5, 4),
+        case(Shape { consistency: Consistency::Bitmap, ..small(RAID5, 3) }, Level::Raid0, 3),
     ]
 }
 
@@ -279,6 +283,12 @@ fn clients_see_what_they_wrote() {
         let (after, content) = whole(&case, &mut Random(1), 0, &mut context, false);
         assert_eq!(is_old(&after, &case), Some(false), "{context}");
         assert_holds(&after, &content, &context);
+        let expected = match (case.from.consistency, case.from.level, case.level) {
+            (_, _, Level::Raid0) => Consistency::None,
+            (_, Level::Raid0, _) => Consistency::Log,
+            (before, ..) => before,
+        };
+        assert_eq!(judged(&after).1.superblock.consistency, expected, "{context}");
     }
 }
 
@@ -435,6 +445,7 @@ fn what_goes_back_before_it_moved_is_what_it_was() {
         drop(life);
         let after = power.cut(&mut Random(1));
         assert_eq!(is_old(&after, &case), Some(true), "{context}");
+        assert_eq!(judged(&after).1.superblock.consistency, case.from.consistency, "{context}");
         assert_holds(&after, &model.content(), &context);
     }
 }

@@ -1,8 +1,11 @@
-//! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [sample=SEED:MINUTES] [NAME...]`: plants each bug of
+//! `mutants [seeds=N] [states=N] [tests=PROGRAM]... [killers=FILE] [sample=SEED:MINUTES] [NAME...]`: plants each bug of
 //! `uraid_io::mutant` in turn, or those that are named, or bugs drawn from a seed until the minutes are over, each of
 //! which is looked at to its end. Two at a time. Who notices: directed scenes and crashes, a few seeds and crash
 //! states, the tests of each PROGRAM, then all seeds and states. `cargo xtask mutants` calls it. Fails when a bug
 //! survives, and when the engine without any does not.
+//!
+//! FILE has, for bugs that were noticed before, who noticed: that is tried first. It says nothing of what is noticed
+//! now. With `note` it is written anew at the end.
 //!
 //! Each check of a bug is a process of its own, with the bug in its environment, so that a bug may do what it likes.
 //! One that uses up [`LIMITS`], many times what any check takes without a bug, hangs: that counts as noticed, and is
@@ -10,10 +13,14 @@
 
 #![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program's results")]
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{BufRead as _, BufReader};
 use std::ops::Range;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, PoisonError};
@@ -40,16 +47,22 @@ const LIMITS: Limits = Limits { cpu: Duration::from_secs(600), time: Duration::f
 /// What a check prints before what it finds.
 const FOUND: &str = "found: ";
 
-/// Who may notice.
-#[derive(Debug)]
+/// Who may notice. As text it is what a process is told to do, and what the file of killers has.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Check {
-    Scenes,
+    /// All, or the one with this name.
+    Scenes(Option<String>),
     Creation,
     Altering,
     Directed,
-    Seeds { seeds: Range<u64>, is_harsh: bool },
-    States { grain: Grain, states: u64 },
-    Tests { filters: &'static [&'static str] },
+    Seeds {
+        seeds: Range<u64>,
+        is_harsh: bool,
+    },
+    Singles(u64),
+    Pairs(u64),
+    /// All, or those whose names have one of these in them.
+    Tests(Vec<String>),
 }
 
 /// Who noticed, as the counts have it.
@@ -59,7 +72,7 @@ const KILLERS: [&str; 8] =
 /// What becomes of a bug, or of one check of it.
 enum Verdict {
     Alive,
-    Killed { by: &'static str, finding: String },
+    Killed { by: &'static str, check: Check, finding: String },
 }
 
 struct Arguments {
@@ -70,7 +83,9 @@ struct Arguments {
     /// The mutants are drawn: the seed, and for how long more are begun.
     sample: Option<(u64, Duration)>,
     /// Only this check is to be run, by this process.
-    check: Option<usize>,
+    check: Option<Check>,
+    killers: Option<PathBuf>,
+    notes: bool,
 }
 
 /// After how much processor time, and how much time, a process hangs.
@@ -83,8 +98,8 @@ struct Limits {
 /// What it takes to run checks.
 struct Bench {
     checks: Vec<Check>,
-    seeds: u64,
-    states: u64,
+    /// Who noticed a bug before.
+    killers: BTreeMap<String, Check>,
     tests: Vec<String>,
     limits: Limits,
     is_sample: bool,
@@ -101,9 +116,9 @@ fn main() -> ExitCode {
     // What fails says so itself.
     std::panic::set_hook(Box::new(|_| {}));
     let begun = Instant::now();
-    let Arguments { seeds, states, tests, mut mutants, sample, check } = arguments;
-    if let Some(index) = check {
-        let finding = checks(seeds, states).get(index).and_then(Check::run);
+    let Arguments { seeds, states, tests, mut mutants, sample, check, killers: file, notes } = arguments;
+    if let Some(check) = check {
+        let finding = check.run();
         finding.iter().for_each(|finding| println!("{FOUND}{}", finding.lines().next().unwrap_or_default()));
         return ExitCode::SUCCESS;
     }
@@ -112,7 +127,14 @@ fn main() -> ExitCode {
         println!("drawn from seed {seed}, for {:.1} minutes", time.as_secs_f64() / 60.0);
     }
     let checks = checks(seeds, states);
-    let bench = Bench { checks, seeds, states, tests, limits: LIMITS, is_sample: sample.is_some() };
+    let killers = match file.as_deref().map(killers).transpose() {
+        Ok(killers) => killers.unwrap_or_default(),
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    let bench = Bench { checks, killers, tests, limits: LIMITS, is_sample: sample.is_some() };
     if !is_sound(&bench) {
         return ExitCode::FAILURE;
     }
@@ -134,21 +156,37 @@ fn main() -> ExitCode {
     }));
     fields.push(("seconds", Value::Seconds(begun.elapsed().as_secs_f64())));
     println!("{}", tally::line(&fields));
+    if let Some(file) = file.filter(|_| notes)
+        && let Err(error) = std::fs::write(&file, noted(bench.killers, &verdicts))
+    {
+        eprintln!("{}: {error}", file.display());
+        return ExitCode::FAILURE;
+    }
     if succeeds { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn arguments(rest: impl Iterator<Item = String>) -> Result<Arguments, String> {
-    let mut parsed =
-        Arguments { seeds: 1000, states: 20_000, tests: Vec::new(), mutants: Vec::new(), sample: None, check: None };
+    let mut parsed = Arguments {
+        seeds: 1000,
+        states: 20_000,
+        tests: Vec::new(),
+        mutants: Vec::new(),
+        sample: None,
+        check: None,
+        killers: None,
+        notes: false,
+    };
     for argument in rest {
         let number = |value: &str| value.parse().map_err(|_| argument.clone());
         match argument.split_once('=') {
             Some(("seeds", value)) => parsed.seeds = number(value)?,
             Some(("states", value)) => parsed.states = number(value)?,
             Some(("check", value)) => parsed.check = Some(value.parse().map_err(|_| argument.clone())?),
+            Some(("killers", file)) => parsed.killers = Some(file.into()),
             Some(("tests", program)) => parsed.tests.push(program.to_owned()),
             Some(("sample", value)) => parsed.sample = Some(sample(value).ok_or_else(|| argument.clone())?),
             Some(_) => return Err(argument),
+            None if argument == "note" => parsed.notes = true,
             None => parsed.mutants.push(named(&argument).ok_or_else(|| argument.clone())?),
         }
     }
@@ -165,56 +203,77 @@ fn sample(text: &str) -> Option<(u64, Duration)> {
 
 /// The quick ones first: the tests, some of which use real memory and files, are the slow ones.
 fn checks(seeds: u64, states: u64) -> Vec<Check> {
+    const QUICK: [&str; 14] = [
+        "badblocks::",
+        "bitmap::tests",
+        "blank::",
+        "cache::",
+        "faults::",
+        "judge::",
+        "superblock::copies::",
+        "opening::",
+        "intent::",
+        "log::",
+        "recovery::",
+        "sectors::",
+        "sums::",
+        "troubles::",
+    ];
     let [first, few, many] = [10, 60, 300].map(|count| seeds.min(count));
     vec![
         Check::Seeds { seeds: 0..first, is_harsh: false },
-        Check::Scenes,
+        Check::Scenes(None),
         Check::Seeds { seeds: first..few, is_harsh: false },
-        Check::States { grain: Grain::Singles, states: states.min(2000) },
+        Check::Singles(states.min(2000)),
         Check::Creation,
         Check::Altering,
         Check::Directed,
         Check::Seeds { seeds: 0..few, is_harsh: true },
         Check::Seeds { seeds: few..many, is_harsh: false },
-        Check::Tests {
-            filters: &[
-                "badblocks::",
-                "bitmap::tests",
-                "blank::",
-                "cache::",
-                "faults::",
-                "judge::",
-                "superblock::copies::",
-                "opening::",
-                "intent::",
-                "log::",
-                "recovery::",
-                "sectors::",
-                "sums::",
-                "troubles::",
-            ],
-        },
+        Check::Tests(QUICK.map(str::to_owned).to_vec()),
         Check::Seeds { seeds: many..seeds, is_harsh: false },
         Check::Seeds { seeds: few..seeds, is_harsh: true },
-        Check::States { grain: Grain::Singles, states },
-        Check::States { grain: Grain::Pairs, states },
-        Check::Tests { filters: &[] },
+        Check::Singles(states),
+        Check::Pairs(states),
+        Check::Tests(Vec::new()),
     ]
+}
+
+/// Who noticed which bug, as a file has it: a line each.
+fn killers(file: &Path) -> Result<BTreeMap<String, Check>, String> {
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
+    let entry = |line: &str| {
+        let (name, check) = line.split_once(": ")?;
+        Some((name.to_owned(), check.parse().ok()?))
+    };
+    let wrong = |line: &str| format!("{}: {line:?} is not understood", file.display());
+    text.lines().map(|line| entry(line).ok_or_else(|| wrong(line))).collect()
+}
+
+/// The file when these verdicts are known, too.
+fn noted(mut killers: BTreeMap<String, Check>, verdicts: &[(Mutant, Verdict)]) -> String {
+    killers.retain(|name, _| named(name).is_some());
+    for (mutant, verdict) in verdicts {
+        if let Verdict::Killed { check, finding, .. } = verdict {
+            killers.insert(mutant.name().to_owned(), check.narrowed(finding));
+        }
+    }
+    killers.iter().map(|(name, check)| format!("{name}: {check}\n")).collect()
 }
 
 /// Whether nothing is found where no bug is planted.
 fn is_sound(bench: &Bench) -> bool {
-    for (index, check) in bench.checks.iter().enumerate() {
+    for check in &bench.checks {
         // A sample has no time for all tests: whoever draws one has run them before, and here it is enough that they
         // can be.
-        let is_shortened = matches!(check, Check::Tests { .. }) && bench.is_sample;
-        let check = if is_shortened { &Check::Tests { filters: &["sums::tests"] } } else { check };
+        let is_shortened = matches!(check, Check::Tests(_)) && bench.is_sample;
+        let check = if is_shortened { &Check::Tests(vec!["sums::tests".into()]) } else { check };
         let begun = Instant::now();
-        if let Verdict::Killed { finding, .. } = bench.run(check, index, None) {
+        if let Verdict::Killed { finding, .. } = bench.run(check, None) {
             println!("{finding}\n\nthe engine fails without any planted bug: nothing can be said about those");
             return false;
         }
-        println!("{:26} {:5.1} s  nothing is found by {check:?}", "(none)", begun.elapsed().as_secs_f64());
+        println!("{:26} {:5.1} s  nothing is found by {check}", "(none)", begun.elapsed().as_secs_f64());
     }
     true
 }
@@ -229,7 +288,8 @@ fn judge(mutants: &[Mutant], bench: &Bench, until: Option<Instant>) -> Vec<(Muta
             && let Some(&mutant) = mutants.get(next.fetch_add(1, Ordering::Relaxed))
         {
             let begun = Instant::now();
-            let runs = bench.checks.iter().enumerate().map(|(index, check)| bench.run(check, index, Some(mutant)));
+            let checks = bench.killers.get(mutant.name()).into_iter().chain(&bench.checks);
+            let runs = checks.map(|check| bench.run(check, Some(mutant)));
             let verdict = runs.into_iter().find(|verdict| !matches!(verdict, Verdict::Alive)).unwrap_or(Verdict::Alive);
             let text = match &verdict {
                 Verdict::Alive => "ALIVE".into(),
@@ -245,11 +305,11 @@ fn judge(mutants: &[Mutant], bench: &Bench, until: Option<Instant>) -> Vec<(Muta
 
 impl Bench {
     /// Has processes of their own run a check.
-    fn run(&self, check: &Check, index: usize, mutant: Option<Mutant>) -> Verdict {
-        if let Check::Tests { filters } = check {
+    fn run(&self, check: &Check, mutant: Option<Mutant>) -> Verdict {
+        if let Check::Tests(filters) = check {
             let runs = self.tests.iter().map(|program| {
                 let mut command = Command::new(program);
-                command.args(*filters).args(["--test-threads", "1"]);
+                command.args(filters).args(["--test-threads", "1"]);
                 self.watch(check, command, mutant, |line| {
                     let name = line.strip_prefix("test ")?.strip_suffix(" ... FAILED")?;
                     Some(format!("test {name}"))
@@ -258,7 +318,7 @@ impl Bench {
             return runs.into_iter().find(|verdict| !matches!(verdict, Verdict::Alive)).unwrap_or(Verdict::Alive);
         }
         let mut command = Command::new("/proc/self/exe");
-        command.args([format!("check={index}"), format!("seeds={}", self.seeds), format!("states={}", self.states)]);
+        command.arg(format!("check={check}"));
         self.watch(check, command, mutant, |line| line.strip_prefix(FOUND).map(str::to_owned))
     }
 
@@ -270,7 +330,7 @@ impl Bench {
         mutant: Option<Mutant>,
         finding: impl Fn(&str) -> Option<String>,
     ) -> Verdict {
-        let killed = |by, finding| Verdict::Killed { by, finding };
+        let killed = |by, finding| Verdict::Killed { by, check: check.clone(), finding };
         command.envs(mutant.iter().map(|mutant| (VARIABLE, mutant.name())));
         command.process_group(0).stdin(Stdio::null()).stderr(Stdio::null()).stdout(Stdio::piped());
         let mut child = match command.spawn() {
@@ -335,20 +395,22 @@ impl Check {
     fn name(&self) -> &'static str {
         match self {
             Self::Seeds { .. } => KILLERS[0],
-            Self::Scenes => KILLERS[1],
+            Self::Scenes(_) => KILLERS[1],
             Self::Creation => KILLERS[2],
             Self::Altering => KILLERS[3],
             Self::Directed => KILLERS[4],
-            Self::States { .. } => KILLERS[5],
-            Self::Tests { .. } => KILLERS[6],
+            Self::Singles(_) | Self::Pairs(_) => KILLERS[5],
+            Self::Tests(_) => KILLERS[6],
         }
     }
 
     /// What it finds of the bug that is planted in this process; the tests have programs of their own.
     fn run(&self) -> Option<String> {
         match self {
-            Self::Scenes => {
-                scenes::ALL.iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?)))
+            Self::Scenes(only) => {
+                let is_wanted = |name: &str| only.as_ref().is_none_or(|only| only == name);
+                let scenes = scenes::ALL.iter().filter(|scene| is_wanted(scene.name));
+                scenes.into_iter().find_map(|scene| Some(format!("scene {}: {}", scene.name, scene.run().err()?)))
             }
             Self::Creation => creation::run().err().map(|failure| format!("crash {failure}")),
             Self::Altering => altering::run().err().map(|failure| format!("crash {failure}")),
@@ -359,9 +421,71 @@ impl Check {
                 let harsh = if *is_harsh { "harsh " } else { "" };
                 Some(format!("{harsh}seed {}: {}", failure.seed, failure.finding))
             }
-            Self::States { grain, states } => enumerate(*grain, *states),
-            Self::Tests { .. } => None,
+            Self::Singles(states) => enumerate(Grain::Singles, *states),
+            Self::Pairs(states) => enumerate(Grain::Pairs, *states),
+            Self::Tests(_) => None,
         }
+    }
+
+    /// What of it found this.
+    fn narrowed(&self, finding: &str) -> Self {
+        let word = |text: &str| text.split([' ', ':']).next().unwrap_or_default().to_owned();
+        let seed = |text: &str| word(text).parse::<u64>().ok().map(|seed| seed..seed + 1);
+        match self {
+            Self::Scenes(_) => Self::Scenes(finding.strip_prefix("scene ").map(word)),
+            Self::Seeds { seeds, is_harsh } => {
+                let found = finding.trim_start_matches("harsh ").strip_prefix("seed ").and_then(seed);
+                Self::Seeds { seeds: found.unwrap_or_else(|| seeds.clone()), is_harsh: *is_harsh }
+            }
+            Self::Tests(filters) => {
+                let found = finding.strip_prefix("test ").map(|name| vec![name.to_owned()]);
+                Self::Tests(found.unwrap_or_else(|| filters.clone()))
+            }
+            other => other.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scenes(None) => write!(f, "scenes"),
+            Self::Scenes(Some(name)) => write!(f, "scenes {name}"),
+            Self::Creation => write!(f, "creation"),
+            Self::Altering => write!(f, "altering"),
+            Self::Directed => write!(f, "directed"),
+            Self::Seeds { seeds: Range { start, end }, is_harsh: false } => write!(f, "seeds {start}..{end}"),
+            Self::Seeds { seeds: Range { start, end }, is_harsh: true } => write!(f, "harsh {start}..{end}"),
+            Self::Singles(states) => write!(f, "singles {states}"),
+            Self::Pairs(states) => write!(f, "pairs {states}"),
+            Self::Tests(filters) if filters.is_empty() => write!(f, "tests"),
+            Self::Tests(filters) => write!(f, "tests {}", filters.join(" ")),
+        }
+    }
+}
+
+impl FromStr for Check {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let (kind, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let number = |text: &str| text.parse::<u64>().map_err(|_| ());
+        let range = || {
+            let (start, end) = rest.split_once("..").ok_or(())?;
+            Ok(number(start)?..number(end)?)
+        };
+        Ok(match kind {
+            "scenes" => Self::Scenes((!rest.is_empty()).then(|| rest.to_owned())),
+            "creation" => Self::Creation,
+            "altering" => Self::Altering,
+            "directed" => Self::Directed,
+            "seeds" => Self::Seeds { seeds: range()?, is_harsh: false },
+            "harsh" => Self::Seeds { seeds: range()?, is_harsh: true },
+            "singles" => Self::Singles(number(rest)?),
+            "pairs" => Self::Pairs(number(rest)?),
+            "tests" => Self::Tests(rest.split_whitespace().map(str::to_owned).collect()),
+            _ => return Err(()),
+        })
     }
 }
 
@@ -403,11 +527,12 @@ mod tests {
 
     /// What becomes of a shell's script, as of a check.
     fn watched(script: &str, limits: Limits) -> (&'static str, String) {
-        let bench = Bench { checks: Vec::new(), seeds: 0, states: 0, tests: Vec::new(), limits, is_sample: false };
+        let killers = BTreeMap::new();
+        let bench = Bench { checks: Vec::new(), killers, tests: Vec::new(), limits, is_sample: false };
         let mut command = Command::new("sh");
         command.args(["-c", script]);
-        match bench.watch(&Check::Scenes, command, None, |line| line.strip_prefix(FOUND).map(str::to_owned)) {
-            Verdict::Killed { by, finding } => (by, finding),
+        match bench.watch(&Check::Scenes(None), command, None, |line| line.strip_prefix(FOUND).map(str::to_owned)) {
+            Verdict::Killed { by, finding, .. } => (by, finding),
             Verdict::Alive => ("alive", String::new()),
         }
     }
@@ -430,6 +555,27 @@ mod tests {
         assert_eq!(watched("exit 0", limits).0, "alive");
         assert_eq!(watched("exit 3", limits).0, "by_scenes");
         assert_eq!(watched("kill -ABRT $$", limits).0, "by_scenes");
+    }
+
+    #[test]
+    fn checks_are_what_their_text_says() {
+        for check in checks(1000, 20_000) {
+            assert_eq!(check.to_string().parse(), Ok(check));
+        }
+        assert!(
+            ["", "seeds", "seeds 1", "seeds 1..x", "rumours"].into_iter().all(|text| text.parse::<Check>().is_err())
+        );
+    }
+
+    #[test]
+    fn what_noticed_a_bug_is_noted_as_narrowly_as_it_is_known() {
+        let narrowed = |check: &str, finding: &str| check.parse::<Check>().unwrap().narrowed(finding).to_string();
+        assert_eq!(narrowed("seeds 0..60", "seed 8: parity does not agree: stripe 2"), "seeds 8..9");
+        assert_eq!(narrowed("harsh 0..60", "harsh seed 31: sector 3"), "harsh 31..32");
+        assert_eq!(narrowed("scenes", "scene a_hole: Log, None"), "scenes a_hole");
+        assert_eq!(narrowed("tests log::", "test log::a_write"), "tests log::a_write");
+        assert_eq!(narrowed("seeds 0..60", "Seeds 0..60, whose process ends with signal 11"), "seeds 0..60");
+        assert_eq!(narrowed("pairs 20", "crash of something"), "pairs 20");
     }
 
     #[test]

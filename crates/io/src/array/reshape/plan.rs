@@ -55,6 +55,8 @@ pub struct NewMember {
 #[derive(Clone, Debug)]
 pub struct ReshapePlan {
     pub(super) reshape: Reshape,
+    /// What keeps its stripes consistent meanwhile.
+    pub(super) consistency: Consistency,
     pub(super) course: Course,
     /// The new members' superblocks, of the round that begins it.
     pub(super) joining: Vec<Superblock>,
@@ -162,13 +164,16 @@ pub fn plan_reshape<D: Disk>(
         saved: Sectors(0),
         // Each save costs at least one epoch: the numbers of former reshapes are lower.
         save: truth.epoch.0,
+        before: truth.consistency,
     };
     let old: Vec<Superblock> = assembled.record.superblocks().flatten().cloned().collect();
     let slots: Vec<SlotEntry> = truth.slots.iter().copied().chain(entries(&joining, truth)).collect();
     let begun = |own: &Superblock| begun(own, reshape, &slots, truth.generation);
     for own in old.iter().chain(&joining) {
-        check(&begun(own), &course)?;
+        check(&begun(own), &course, truth.consistency)?;
     }
+    let consistency = meanwhile(old.iter().chain(&joining).map(begun).collect(), truth.consistency);
+    let begun = |own: &Superblock| Superblock { consistency, ..begun(own) };
     check_logs(&old, &joining, &course, after(truth.consistency, truth.spec.level, target.level))?;
     let room = saved::room(old.iter().chain(&joining));
     let unit = course.unit().bytes();
@@ -181,6 +186,7 @@ pub fn plan_reshape<D: Disk>(
     let joining = joining.iter().map(begun).collect();
     Ok(ReshapePlan {
         reshape,
+        consistency,
         course,
         joining,
         paths: new.iter().map(|new| new.path.clone()).collect(),
@@ -188,6 +194,17 @@ pub fn plan_reshape<D: Disk>(
         room: to.capacity(),
         can_be_served,
     })
+}
+
+/// What keeps its stripes consistent while an array is between two shapes, whose members would have these superblocks: a
+/// log where it can be, and otherwise what did before.
+fn meanwhile(mut begun: Vec<Superblock>, before: Consistency) -> Consistency {
+    if can_be_served(&begun) {
+        return before;
+    }
+    begun.iter_mut().for_each(|own| own.consistency = Consistency::Log);
+    let is_log = can_be_served(&begun) && begun.iter().all(|own| own.check().is_ok());
+    if is_log { Consistency::Log } else { before }
 }
 
 /// What keeps an array's stripes consistent that had one level and gets another.
@@ -282,11 +299,11 @@ fn course<D: Disk>(
 }
 
 /// Refuses members that can't have what their superblocks would say, now or at either end.
-fn check(begun: &Superblock, course: &Course) -> Result<(), ReshapeError> {
+fn check(begun: &Superblock, course: &Course, before: Consistency) -> Result<(), ReshapeError> {
     let unfit = |source| ReshapeError::Unfit { member: begun.slot, source };
     begun.check().map_err(unfit)?;
-    let consistency = after(begun.consistency, begun.spec.level, course.to().spec().level);
-    for (shape, consistency) in [(course.to(), consistency), (course.from(), begun.consistency)] {
+    let after = after(before, begun.spec.level, course.to().spec().level);
+    for (shape, consistency) in [(course.to(), after), (course.from(), before)] {
         if begun.slot.index() < shape.members() {
             ended(begun, shape, consistency, begun.generation).check().map_err(unfit)?;
         }

@@ -78,6 +78,7 @@ mod at {
     pub(super) const TO_LEVEL: usize = 380;
     pub(super) const TO_MEMBERS: usize = 383;
     pub(super) const IS_BACK: usize = 384;
+    pub(super) const BEFORE: usize = 385;
     pub(super) const SAVE: usize = 392;
     pub(super) const TABLE: usize = 1024;
     pub(super) const ENTRY_BYTES: usize = 48;
@@ -129,7 +130,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::BLANK_SINCE, &since.0.to_le_bytes());
         put(at::BLANK_SHIFT, &shift.to_le_bytes());
     }
-    if let Some(Reshape { to, kept, mark, is_back, saved, save }) = superblock.reshape {
+    if let Some(Reshape { to, kept, mark, is_back, saved, save, before }) = superblock.reshape {
         put(at::MARK, &mark.0.to_le_bytes());
         put(at::KEPT, &kept.0.to_le_bytes());
         put(at::SAVED, &saved.0.to_le_bytes());
@@ -139,6 +140,7 @@ pub fn encode(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
         put(at::TO_MEMBERS, &[to.members]);
         put(at::IS_BACK, &[u8::from(is_back)]);
         put(at::SAVE, &save.to_le_bytes());
+        put(at::BEFORE, &[CONSISTENCIES.iter().position(|&one| one == before).expect("all have a code") as u8]);
     }
     put(at::EPOCH, &superblock.epoch.0.to_le_bytes());
     put(at::REVISION, &superblock.revision.0.to_le_bytes());
@@ -284,6 +286,9 @@ fn level(bytes: [u8; 3]) -> Result<Level, SuperblockError> {
     })
 }
 
+/// By code, where one is not told by features.
+const CONSISTENCIES: [Consistency; 3] = [Consistency::None, Consistency::Bitmap, Consistency::Log];
+
 fn features(superblock: &Superblock) -> u64 {
     let consistency = match superblock.consistency {
         Consistency::None => 0,
@@ -372,6 +377,9 @@ fn reshape(bytes: &[u8; SUPERBLOCK_BYTES]) -> Result<Reshape, SuperblockError> {
         },
         saved: Sectors(u64_at(bytes, at::SAVED)),
         save: u64_at(bytes, at::SAVE),
+        before: *CONSISTENCIES
+            .get(usize::from(bytes[at::BEFORE]))
+            .ok_or(SuperblockError::Field { field: "consistency before a reshape" })?,
     })
 }
 

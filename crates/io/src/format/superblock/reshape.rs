@@ -3,6 +3,8 @@
 use uraid_layout::reshape::{Course, CourseError};
 use uraid_layout::{Lba, Sectors, Spec};
 
+use super::settings::Consistency;
+
 /// What a superblock has beside its own shape while the array gets another one.
 ///
 /// The superblock's [`spec`](super::Superblock::spec) is the shape that the array had. The slots are those of both
@@ -22,6 +24,9 @@ pub struct Reshape {
     pub saved: Sectors,
     /// The number of the last save: no two have the same of an array, whatever its reshapes.
     pub save: u64,
+    /// What kept its stripes consistent before: it has that again where it goes back. Meanwhile it is a log where one can
+    /// be, so that the array can be used.
+    pub before: Consistency,
 }
 
 impl Reshape {
@@ -50,7 +55,7 @@ impl Reshape {
     pub(super) fn is_sound(&self, from: Spec) -> bool {
         let Ok(course) = self.course(from) else { return false };
         // What is recorded is what the course comes to, so that both ends of it can be told from the superblock alone.
-        let is_fitted = *course.to().spec() == self.to && self.save <= u64::MAX / 2;
+        let is_fitted = *course.to().spec() == self.to && self.save <= u64::MAX / 2 && self.before.suits(from.level);
         let is_ahead = course.ahead(self.mark, course.heading(self.is_back), self.saved);
         is_fitted
             && course.is_mark(self.mark)

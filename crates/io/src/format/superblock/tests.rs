@@ -233,7 +233,15 @@ fn between() -> Superblock {
     // 40 MiB of RAID 10 would not fit; 10 MiB of 4096 bytes each.
     let to =
         Spec { level: Level::Raid10 { copies: 2 }, members: 4, chunk: Bytes(4096), member_size: Sectors(10 << 10) };
-    let reshape = Reshape { to, kept: Sectors(20 << 10), mark: Lba(256), is_back: true, saved: Sectors(256), save: 7 };
+    let reshape = Reshape {
+        to,
+        kept: Sectors(20 << 10),
+        mark: Lba(256),
+        is_back: true,
+        saved: Sectors(256),
+        save: 7,
+        before: Consistency::None,
+    };
     let scrub = ScrubHistory { run: None, ..sample().scrub };
     Superblock { reshape: Some(reshape), slots, scrub, spec, ..sample() }
 }
