@@ -9,7 +9,8 @@ use uraid_layout::{Lba, Sectors};
 use super::administer::Administrator;
 use super::finding::Finding;
 use super::model::Model;
-use super::scenario::Scenario;
+use super::scenario::{Scenario, uuid};
+use super::served::{Mover, given_up, suits};
 use super::session::{Session, Submitted};
 use crate::disk::SimDisk;
 use crate::trace::Trace;
@@ -23,6 +24,9 @@ const IDLE_TURNS_MAX: u32 = 10_000;
 
 /// Members that are taken in at the end until all are there.
 const MENDS_MAX: usize = 32;
+
+/// Ticks in which every reshape comes to its end where nothing fails: a window moves in each.
+const MOVES_MAX: usize = 4000;
 
 /// Ticks after which everything that waits for time has happened.
 const TICKS_MAX: usize = 400;
@@ -41,6 +45,8 @@ pub(super) enum End {
 pub(super) struct Client<'a> {
     pub(super) session: Session<'a>,
     administrator: Option<&'a mut Administrator>,
+    /// Who steers a reshape, where the array may be between two shapes.
+    mover: Option<&'a mut Mover>,
     random: Random,
     depth: usize,
     /// What its commands are multiples of, in sectors.
@@ -62,12 +68,18 @@ impl<'a> Client<'a> {
         let hot = Lba(random.below(model.capacity().0));
         let block = if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 };
         let session = Session::new(engine, disk, scenario, model, trace);
-        Self { session, administrator: None, random, depth, block, hot }
+        Self { session, administrator: None, mover: None, random, depth, block, hot }
     }
 
     /// Lets somebody change and check the array while this client goes on.
     pub(super) fn administered_by(self, administrator: Option<&'a mut Administrator>) -> Self {
         Self { administrator, ..self }
+    }
+
+    /// Lets somebody steer a reshape while this client goes on.
+    pub(super) fn moved_by(self, mut mover: Option<&'a mut Mover>) -> Self {
+        mover.iter_mut().for_each(|mover| mover.begin_life(&self.session));
+        Self { mover, ..self }
     }
 
     /// Sends so many commands, and waits for all replies; then closes the array, if so wanted.
@@ -80,6 +92,9 @@ impl<'a> Client<'a> {
             if let Some(administrator) = &mut self.administrator {
                 let ticks = administrator.act(&mut self.session)?;
                 self.pass(ticks)?;
+            }
+            if !self.steer()? {
+                return Ok(End::Dark);
             }
             if self.random.chance(1, 32) {
                 self.session.tick();
@@ -186,6 +201,68 @@ impl<'a> Client<'a> {
         Ok(true)
     }
 
+    /// Waits until a reshape is over, and gives the array its shape; false when the power goes.
+    ///
+    /// # Errors
+    /// When it does not come to its end.
+    pub(super) fn move_to_the_end(&mut self) -> Result<bool, Finding> {
+        for _ in 0..MOVES_MAX {
+            let is_over = self.session.engine.reshape().is_none_or(|way| way.is_over());
+            if is_over || self.session.engine.is_frozen() {
+                return self.end_reshape();
+            }
+            self.session.tick();
+            if !self.finish()? {
+                return Ok(false);
+            }
+        }
+        let way = self.session.engine.reshape().map(|way| format!("{:?}", way.progress()));
+        Err(Finding::NotMoved { progress: way.unwrap_or_default() })
+    }
+
+    /// Has a reshape steered, and ended where it is over; false when the power goes.
+    fn steer(&mut self) -> Result<bool, Finding> {
+        let Some(mover) = &mut self.mover else { return Ok(true) };
+        let ticks = mover.act(&self.session);
+        self.pass(ticks)?;
+        let is_over = self.session.engine.reshape().is_some_and(|way| way.is_over());
+        let is_noticed = self.mover.as_mut().is_some_and(|mover| is_over && mover.random.chance(1, 4));
+        if is_noticed { self.end_reshape() } else { Ok(true) }
+    }
+
+    /// Ends a reshape whose content is all where it is to be, as a server does; false when the power goes.
+    fn end_reshape(&mut self) -> Result<bool, Finding> {
+        let is_over = |client: &Self| client.session.engine.reshape().is_some_and(|way| way.is_over());
+        if !is_over(self) || self.session.engine.is_frozen() {
+            return Ok(true);
+        }
+        let begun = self.session.model.now();
+        self.session.submit(Submitted::Flush { begun }, Command::Flush);
+        if !self.finish()? {
+            return Ok(false);
+        }
+        self.session.engine.wind_down();
+        let begun = self.session.model.now();
+        self.session.submit(Submitted::Close { begun }, Command::Close);
+        if !self.finish()? {
+            return Ok(false);
+        }
+        // It may have been turned round, or members may have failed.
+        if !std::mem::take(&mut self.session.is_closed) || !is_over(self) {
+            return Ok(true);
+        }
+        let mover = self.mover.as_mut().expect("whoever ends a reshape steers it");
+        let is_back = self.session.engine.reshape().is_some_and(|way| way.progress().is_back);
+        if !self.session.end_reshape(uuid(&mut mover.random))? {
+            return Ok(false);
+        }
+        mover.ended(is_back);
+        let truth = self.session.engine.superblock().clone();
+        let roster = self.administrator.as_mut().map(|administrator| &mut administrator.roster);
+        roster.into_iter().for_each(|roster| roster.altered(given_up(&truth), |member| suits(member, &truth)));
+        Ok(true)
+    }
+
     /// Whether members that have joined in this life have all of their content.
     pub(super) fn has_rebuilt(&self) -> bool {
         self.administrator.as_ref().is_some_and(|administrator| administrator.has_rebuilt(&self.session))
@@ -248,6 +325,9 @@ impl<'a> Client<'a> {
         if let Some(administrator) = &mut self.administrator {
             administrator.turned(&mut self.session);
         }
+        if let Some(mover) = &mut self.mover {
+            mover.turned(&self.session);
+        }
         for reply in replies {
             let answer = self.session.replied(reply)?;
             if let (Some(answer), Some(administrator)) = (answer, &mut self.administrator) {
@@ -273,6 +353,12 @@ impl<'a> Client<'a> {
                 let pending = Some(self.session.model.begin(lba, len, true));
                 let may_punch = self.random.chance(1, 2);
                 (Submitted::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
+            }
+            88..=90 if self.session.engine.reshape().is_some() => {
+                // Only whole stripes are given back, and whose they are depends on where the mark is when it is done:
+                // each sector may be zeros from now on, or what it is.
+                let _ = self.session.model.begin(lba, len, true);
+                (Submitted::Write { lba, len, pending: None, fua }, Command::Trim { lba, len, fua })
             }
             88..=90 => {
                 // Only whole stripes are given back; the rest stays as it is.
