@@ -20,6 +20,7 @@
 
 mod administer;
 mod altered;
+mod anew;
 mod array;
 pub(crate) mod audit;
 pub(crate) mod blank;
@@ -156,6 +157,8 @@ struct Run {
     after: Random,
     /// Who has the array reshaped while it is served, in what comes after all of that.
     mover: Mover,
+    /// Whether that has begun.
+    is_served: bool,
     /// Whether a life ends with the array closed, and nothing of it blank.
     must_close: bool,
     /// With deadlines: members that the array did without at the end of the last life.
@@ -195,6 +198,7 @@ impl Run {
             own: Random::new(0),
             after: Random::new(0),
             mover: Mover::new(Random::new(0)),
+            is_served: false,
             must_close: false,
             given_up: MemberSet::EMPTY,
             report: Report::default(),
@@ -267,6 +271,7 @@ impl Run {
             let Self { array, shelf, administrator, mover, trace, .. } = self;
             let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
             mover.begin(array, shelf, roster, trace)?;
+            self.is_served = true;
             for _ in 0..self.mover.random.within(1, 6) {
                 if !self.live(Weather::Rough)? {
                     return Ok(());
@@ -418,7 +423,8 @@ impl Run {
         let (random, trace) = (self.random.fork(), self.trace.clone());
         let is_between = self.array.course.is_some();
         let client = Client::new(engine, disk.clone(), &self.array.scenario, &mut self.array.model, random, trace);
-        let client = client.moved_by(is_between.then_some(&mut self.mover));
+        let may_grow = self.is_served && weather == Weather::Rough && !self.extras.rots;
+        let client = client.moved_by(self.is_served.then_some(&mut self.mover), may_grow);
         let mends = self.administrator.is_some() && weather == Weather::Calm;
         let mut client = client.administered_by(self.administrator.as_mut());
         if let Some(deadlines) = self.extras.deadlines {
@@ -442,6 +448,7 @@ impl Run {
         }
         let has_rebuilt = end != End::Dark && client.has_rebuilt();
         let superblocks = client.session.superblocks.clone();
+        self.array.larger = client.session.larger.take();
         self.report.counts.sectors_read += client.session.reads;
         self.report.counts.unreadable += client.session.unreadable;
         let engine = client.session.engine;

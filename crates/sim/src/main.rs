@@ -39,7 +39,7 @@ impl Sum {
         let Counts { lies, unreadable, repaired, only_read, several_regions, new, hangs, overdue, .. } = counts;
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
         let Alterations { grown, reshaped, turned_back, resumed, .. } = alterations;
-        let Served { begun, windows, windows_under_load, turns, ended, ended_back, .. } = served;
+        let Served { begun, windows, windows_under_load, turns, ended, ended_back, grown: served_grown, .. } = served;
         let Rotten { superblocks, bitmaps, logs, blocks, refused } = rotten;
         format!(
             "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts \
@@ -53,7 +53,7 @@ impl Sum {
              for it), {blocks} times blocks that could \
              not be read any more, {grown} stopped arrays grown and {reshaped} reshaped ({turned_back} went back; \
              {resumed} times gone on with), {begun} reshapes begun of served arrays ({windows} windows, of which \
-             {windows_under_load} under load; {turns} turns; {ended} ended, of which {ended_back} back); {} failed",
+             {windows_under_load} under load; {turns} turns; {ended} ended, of which {ended_back} back), {served_grown} served arrays grown; {} failed",
             self.runs,
             elapsed.as_secs_f64(),
             self.runs as f64 / elapsed.as_secs_f64() / threads as f64,

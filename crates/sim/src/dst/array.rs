@@ -44,6 +44,8 @@ pub(super) struct Array {
     /// The way to another shape, while it is being reshaped. The scenario's shape is the one that it had, and its
     /// superblocks are those of both.
     pub(super) course: Option<Course>,
+    /// What it may have grown to when its last life was cut off.
+    pub(super) larger: Option<Geometry>,
     pub(super) model: Model,
     /// Which members corrupt what, where there are checksums.
     pub(super) silent: Option<Silent>,
@@ -103,6 +105,7 @@ impl Array {
         Self {
             scenario,
             course: None,
+            larger: None,
             model,
             silent,
             rotten_log: None,
@@ -170,15 +173,22 @@ impl Array {
         self.scenario.superblocks.len()
     }
 
-    /// Takes note of the shape that the array has when a reshape is over: one of the two that it had.
+    /// Takes note of the shape that the array has when a reshape is over, one of the two that it had; or of its size.
     ///
     /// # Errors
     /// When it is another one.
     pub(super) fn take_shape(&mut self, engine: &Engine<SimDisk, u64>) -> Result<(), Finding> {
-        let Some(course) = self.course.take_if(|_| engine.reshape().is_none()) else { return Ok(()) };
-        let (now, shapes) = (engine.geometry(), [course.from(), course.to()].map(Geometry::spec));
-        if !shapes.contains(&now.spec()) {
-            return Err(Finding::Shape { found: format!("{:?}", now.spec()), expected: format!("{shapes:?}") });
+        let now = engine.geometry();
+        let course = self.course.take_if(|_| engine.reshape().is_none());
+        // It may grow in the life in which the reshape ends.
+        let larger = self.larger.take_if(|larger| larger.spec() == now.spec());
+        let mut outcomes = course.iter().flat_map(|course| [course.from(), course.to()]).chain(&larger).peekable();
+        if outcomes.peek().is_none() {
+            return Ok(());
+        }
+        if !outcomes.clone().any(|shape| shape.spec() == now.spec()) {
+            let expected = outcomes.map(|shape| format!("{:?}", shape.spec())).collect::<Vec<_>>().join(", or ");
+            return Err(Finding::Shape { found: format!("{:?}", now.spec()), expected });
         }
         self.scenario.geometry = now.clone();
         settle_superblocks(&mut self.scenario.superblocks, engine);

@@ -7,6 +7,7 @@ use uraid_io::format::superblock::Integrity;
 use uraid_layout::{Lba, Sectors};
 
 use super::administer::Administrator;
+use super::anew::Grown;
 use super::finding::Finding;
 use super::model::Model;
 use super::scenario::{Scenario, uuid};
@@ -39,6 +40,15 @@ pub(super) enum End {
     /// Everything was replied to; nothing is under way.
     Idle,
     /// The power went, or the members hang.
+    Dark,
+}
+
+/// What came of marking the members clean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wound {
+    Up,
+    /// It could not be done, and rightly.
+    Left,
     Dark,
 }
 
@@ -76,9 +86,9 @@ impl<'a> Client<'a> {
         Self { administrator, ..self }
     }
 
-    /// Lets somebody steer a reshape while this client goes on.
-    pub(super) fn moved_by(self, mut mover: Option<&'a mut Mover>) -> Self {
-        mover.iter_mut().for_each(|mover| mover.begin_life(&self.session));
+    /// Lets somebody steer a reshape while this client goes on, and have the array grow, where it may.
+    pub(super) fn moved_by(self, mut mover: Option<&'a mut Mover>, may_grow: bool) -> Self {
+        mover.iter_mut().for_each(|mover| mover.begin_life(&self.session, may_grow));
         Self { mover, ..self }
     }
 
@@ -224,6 +234,9 @@ impl<'a> Client<'a> {
     fn steer(&mut self) -> Result<bool, Finding> {
         let Some(mover) = &mut self.mover else { return Ok(true) };
         let ticks = mover.act(&self.session);
+        if mover.wants_growth(&self.session) {
+            return self.grow();
+        }
         self.pass(ticks)?;
         let is_over = self.session.engine.reshape().is_some_and(|way| way.is_over());
         let is_noticed = self.mover.as_mut().is_some_and(|mover| is_over && mover.random.chance(1, 4));
@@ -236,20 +249,12 @@ impl<'a> Client<'a> {
         if !is_over(self) || self.session.engine.is_frozen() {
             return Ok(true);
         }
-        let begun = self.session.model.now();
-        self.session.submit(Submitted::Flush { begun }, Command::Flush);
-        if !self.finish()? {
-            return Ok(false);
-        }
-        self.session.engine.wind_down();
-        let begun = self.session.model.now();
-        self.session.submit(Submitted::Close { begun }, Command::Close);
-        if !self.finish()? {
-            return Ok(false);
-        }
-        // It may have been turned round, or members may have failed.
-        if !std::mem::take(&mut self.session.is_closed) || !is_over(self) {
-            return Ok(true);
+        // It may be turned round meanwhile, or members fail.
+        match self.wind_up()? {
+            Wound::Dark => return Ok(false),
+            Wound::Left => return Ok(true),
+            Wound::Up if !is_over(self) => return Ok(true),
+            Wound::Up => {}
         }
         let mover = self.mover.as_mut().expect("whoever ends a reshape steers it");
         let is_back = self.session.engine.reshape().is_some_and(|way| way.progress().is_back);
@@ -257,10 +262,57 @@ impl<'a> Client<'a> {
             return Ok(false);
         }
         mover.ended(is_back);
+        self.note_change();
+        Ok(true)
+    }
+
+    /// Has the array grow as a server does, where it can; false when the power goes.
+    fn grow(&mut self) -> Result<bool, Finding> {
+        // Members get larger while nothing is under way on them.
+        if !self.finish()? {
+            return Ok(false);
+        }
+        let mover = self.mover.as_mut().expect("whoever wants it to grow");
+        let Some(used) = self.session.make_room(&mut mover.random)? else { return Ok(true) };
+        match self.wind_up()? {
+            Wound::Dark => return Ok(false),
+            Wound::Left => return Ok(true),
+            Wound::Up => {}
+        }
+        let mover = self.mover.as_mut().expect("the same");
+        match self.session.grow(used, uuid(&mut mover.random))? {
+            Grown::Ended => return Ok(false),
+            Grown::Left => {}
+            Grown::Larger => {
+                mover.counts.grown += 1;
+                self.note_change();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes out all that is in memory, and has the members marked clean, as before an array becomes another one.
+    fn wind_up(&mut self) -> Result<Wound, Finding> {
+        // So that there is little left to write out while clients wait.
+        let begun = self.session.model.now();
+        self.session.submit(Submitted::Flush { begun }, Command::Flush);
+        if !self.finish()? {
+            return Ok(Wound::Dark);
+        }
+        self.session.engine.wind_down();
+        let begun = self.session.model.now();
+        self.session.submit(Submitted::Close { begun }, Command::Close);
+        if !self.finish()? {
+            return Ok(Wound::Dark);
+        }
+        Ok(if std::mem::take(&mut self.session.is_closed) { Wound::Up } else { Wound::Left })
+    }
+
+    /// Takes note that the array has become another one.
+    fn note_change(&mut self) {
         let truth = self.session.engine.superblock().clone();
         let roster = self.administrator.as_mut().map(|administrator| &mut administrator.roster);
         roster.into_iter().for_each(|roster| roster.altered(given_up(&truth), |member| suits(member, &truth)));
-        Ok(true)
     }
 
     /// Whether members that have joined in this life have all of their content.

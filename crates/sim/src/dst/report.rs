@@ -124,6 +124,8 @@ counts! {
         ended_back,
         /// Lives of arrays between two shapes.
         lives,
+        /// Arrays that grew.
+        grown,
     }
 }
 

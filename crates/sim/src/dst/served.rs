@@ -40,16 +40,18 @@ pub(super) struct Mover {
     pub(super) counts: Served,
     /// Where the mark was when it was looked at last.
     mark: Option<Lba>,
+    /// Whether the array may grow in this life.
+    may_grow: bool,
 }
 
 impl Mover {
     pub(super) fn new(random: Random) -> Self {
-        Self { random, counts: Served::default(), mark: None }
+        Self { random, counts: Served::default(), mark: None, may_grow: false }
     }
 
-    /// Begins another life of the array.
-    pub(super) fn begin_life(&mut self, session: &Session<'_>) {
-        self.mark = None;
+    /// Begins another life of the array, in which it may grow.
+    pub(super) fn begin_life(&mut self, session: &Session<'_>, may_grow: bool) {
+        (self.mark, self.may_grow) = (None, may_grow);
         if let Some(way) = session.engine.reshape() {
             way.limit_window(*self.random.pick(&WINDOWS));
         }
@@ -72,6 +74,13 @@ impl Mover {
             2..=8 => usize::try_from(self.random.within(1, TICKS_MAX)).expect("few"),
             _ => 0,
         }
+    }
+
+    /// Whether the array is to grow now; once in a life.
+    pub(super) fn wants_growth(&mut self, session: &Session<'_>) -> bool {
+        let wants = self.may_grow && session.engine.reshape().is_none() && self.random.chance(1, 48);
+        self.may_grow &= !wants;
+        wants
     }
 
     /// Takes note of what a turn of the engine has moved.

@@ -7,7 +7,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use uraid_io::array::finish_served;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::Disk as _;
@@ -17,7 +16,6 @@ use uraid_io::format::superblock::Superblock;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
-use super::array::settle_superblocks;
 use super::doubts::{Doubts, lists};
 use super::finding::Finding;
 use super::model::{Model, Moment, Pending};
@@ -30,7 +28,7 @@ use crate::trace::Trace;
 const SLOWEST: Duration = Duration::from_secs(40);
 
 /// How far ahead an engine reads.
-const READ_AHEAD: Bytes = Bytes(64 << 10);
+pub(super) const READ_AHEAD: Bytes = Bytes(64 << 10);
 
 /// What a command's reply will mean.
 #[derive(Debug)]
@@ -110,11 +108,13 @@ pub(super) struct Session<'a> {
     pub(super) seen: BTreeMap<Lba, Buf>,
     /// Looks that failed.
     pub(super) blind: Vec<(Lba, Sectors)>,
+    /// What the array becomes if it grows in this life.
+    pub(super) larger: Option<Geometry>,
     /// How the engine caches, and whether it reads ahead.
-    cache: Option<(CacheMode, Bytes)>,
-    reads_ahead: bool,
-    pool: Pool,
-    trace: Trace,
+    pub(super) cache: Option<(CacheMode, Bytes)>,
+    pub(super) reads_ahead: bool,
+    pub(super) pool: Pool,
+    pub(super) trace: Trace,
     submitted: BTreeMap<u64, Submitted>,
     next: u64,
     /// Corruptions so far, and whether something could not be written meanwhile as too much was corrupted in one place.
@@ -150,6 +150,7 @@ impl<'a> Session<'a> {
             engine,
             disk,
             superblocks: scenario.superblocks.clone(),
+            larger: None,
             cache: scenario.cache,
             reads_ahead: scenario.reads_ahead,
             model,
@@ -430,45 +431,6 @@ impl<'a> Session<'a> {
             }
             Change::Copy { slot } => failed.union(self.disk.lied()).contains(slot),
         }
-    }
-
-    /// Gives an array that was closed, and whose content is all where it is to be, the shape that it has then, as a
-    /// server does; false when the power goes, or the server has to end: the next start goes on from there.
-    pub(super) fn end_reshape(&mut self, generation: Uuid) -> Result<bool, Finding> {
-        let deadlines = self.engine.deadlines();
-        let (slots, missing) = (self.engine.slots(), self.engine.missing());
-        if let Err(error) = finish_served(&mut self.engine, generation) {
-            self.trace.note(format_args!("the reshape can't be ended now: {error}"));
-            let lingers = |slot| self.engine.lingering(slot) > 0;
-            if !self.disk.is_dark() && self.disk.struck().is_empty() && !slots.iter().any(lingers) {
-                return Err(Finding::Refused { error: error.to_string() });
-            }
-            self.disk.cut();
-            return Ok(false);
-        }
-        let now = self.engine.slots();
-        let (all, struck) = (self.disk.members(), self.disk.struck());
-        for slot in slots.minus(now).iter() {
-            let stays = all.get(slot).is_some_and(|member| member.superblock().is_ok());
-            if stays && !struck.union(missing).contains(slot) && !self.disk.is_dark() {
-                return Err(Finding::Stays { slot });
-            }
-            if !self.disk.is_busy(slot) {
-                self.disk.put(slot, None);
-            }
-        }
-        settle_superblocks(&mut self.superblocks, &self.engine);
-        self.model.resize(self.engine.geometry().capacity());
-        if let Some((mode, size)) = self.cache {
-            self.engine.install_cache(mode, &self.pool, size);
-            if self.reads_ahead {
-                self.engine.install_read_ahead(READ_AHEAD);
-            }
-        }
-        self.engine.set_deadlines(deadlines);
-        self.is_closed = false;
-        self.trace.note(format_args!("the array is {:?} now", self.engine.geometry().spec()));
-        Ok(true)
     }
 
     /// Memory for a command.
