@@ -151,6 +151,7 @@ mutants! {
     DegradedReadUnlocked: "content is computed from units that are being written",
     XorForgetsOperand: "an XOR lacks an operand",
     ReadErrorAsData: "a failed read counts as data",
+    FailureRemembered: "a read does not ask whoever failed it before it had its lock again",
     FreezeIgnored: "the array goes on with more members failed than it survives",
     StaleParityKept: "parity in memory outlives the content that it covers",
     BitUnflushed: "a region is written before its bit is durable",

@@ -267,6 +267,11 @@ impl SimDisk {
         self.world.borrow().members.clone()
     }
 
+    /// Changes members, while nothing is under way on them.
+    pub(crate) fn with_members(&self, change: impl FnOnce(&mut Members)) {
+        change(&mut self.world.borrow_mut().members);
+    }
+
     /// Operations so far that never end, or take half a minute.
     #[must_use]
     pub fn hangs(&self) -> u64 {

@@ -7,7 +7,8 @@
 //! ([`audit`]).
 //!
 //! After these lives some arrays are changed while they are [`stopped`]: they grow, or get another shape, with power
-//! cuts and failures; and live on in whatever shape they have then.
+//! cuts and failures; and live on in whatever shape they have then. Others get another shape while they are
+//! [`served`]: over several lives, in which everything else goes on.
 //!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
@@ -19,6 +20,7 @@
 
 mod administer;
 mod altered;
+mod anew;
 mod array;
 pub(crate) mod audit;
 pub(crate) mod blank;
@@ -37,6 +39,7 @@ mod reshaping;
 mod roster;
 mod rot;
 mod scenario;
+mod served;
 mod session;
 mod shapes;
 mod shelf;
@@ -55,7 +58,7 @@ use uraid_layout::{Lba, MemberIndex, MemberSet};
 pub(crate) use array::look_after;
 pub(crate) use faults::areas_in_use;
 pub use finding::{Failure, Finding};
-pub use report::{Alterations, Changes, Counts, Report, Rotten};
+pub use report::{Alterations, Changes, Counts, Report, Rotten, Served};
 pub use scenario::Scenario;
 
 use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
@@ -63,11 +66,12 @@ use crate::members::Members;
 use crate::trace::{KEPT, Trace};
 use administer::Administrator;
 use array::{Array, Opened, Seen};
-use audit::tolerated;
 use client::{Client, End};
 use extras::Extras;
 use found::Found;
+use served::{Mover, suits};
 use session::given_up_late;
+use shapes::survived;
 use shelf::Shelf;
 use stopped::Stopped;
 use uraid_random::Random;
@@ -106,6 +110,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let mut random = Random::new(seed);
     let (extras, mut own) = Extras::draw(seed);
     let (extras, after) = extras.and_after(seed);
+    let (extras, mover) = extras.and_served(seed);
     let mut scenario = Scenario::draw(&mut random, &options.ways);
     if extras.is_wide {
         scenario = Scenario::draw_wide(&mut own, &options.ways);
@@ -114,9 +119,11 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
     let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own, after);
+    run.mover = Mover::new(mover);
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => {
             run.report.counts = run.report.counts.plus(run.array.counts);
+            run.report.served = run.mover.counts;
             run.report.hash = trace.hash();
             run.report.counts.events = trace.count();
             return Ok(run.report);
@@ -148,6 +155,10 @@ struct Run {
     own: Random,
     /// Chance for what happens after the lives that all runs have, so that these stay what they are.
     after: Random,
+    /// Who has the array reshaped while it is served, in what comes after all of that.
+    mover: Mover,
+    /// Whether that has begun.
+    is_served: bool,
     /// Whether a life ends with the array closed, and nothing of it blank.
     must_close: bool,
     /// With deadlines: members that the array did without at the end of the last life.
@@ -186,6 +197,8 @@ impl Run {
             extras: Extras::default(),
             own: Random::new(0),
             after: Random::new(0),
+            mover: Mover::new(Random::new(0)),
+            is_served: false,
             must_close: false,
             given_up: MemberSet::EMPTY,
             report: Report::default(),
@@ -217,31 +230,58 @@ impl Run {
                 return Ok(());
             }
         }
-        if self.live(Weather::Calm)? { self.live_on() } else { Ok(()) }
+        let is_alive = self.live(Weather::Calm)? && self.live_on()?;
+        if is_alive { self.live_between() } else { Ok(()) }
     }
 
-    /// More lives, before each of which the array was stopped and changed; the last one is calm again.
-    fn live_on(&mut self) -> Result<(), Finding> {
+    /// More lives, before each of which the array was stopped and changed; the last one is calm again. False when the
+    /// array can't be used any more.
+    fn live_on(&mut self) -> Result<bool, Finding> {
         if self.corrupts || self.extras.alterations == 0 {
-            return Ok(());
+            return Ok(!self.corrupts);
         }
         for _ in 0..self.extras.alterations {
             self.must_close = true;
             let goes_on = self.live(Weather::Calm)?;
             self.must_close = false;
             if !goes_on {
-                return Ok(());
+                return Ok(false);
             }
             let Self { array, shelf, administrator, after, trace, report, .. } = self;
             let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
             Stopped { array, shelf, random: after, trace, counts: &mut report.alterations }.alter(roster)?;
             for _ in 0..self.after.below(3) {
                 if !self.live(Weather::Rough)? {
+                    return Ok(false);
+                }
+            }
+        }
+        self.live(Weather::Calm)
+    }
+
+    /// More lives, in which the array gets another shape while it is served. It may end between two.
+    fn live_between(&mut self) -> Result<(), Finding> {
+        for _ in 0..self.extras.served {
+            self.must_close = true;
+            let goes_on = self.live(Weather::Calm)?;
+            self.must_close = false;
+            if !goes_on {
+                return Ok(());
+            }
+            let Self { array, shelf, administrator, mover, trace, .. } = self;
+            let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
+            mover.begin(array, shelf, roster, trace)?;
+            self.is_served = true;
+            for _ in 0..self.mover.random.within(1, 6) {
+                if !self.live(Weather::Rough)? {
                     return Ok(());
                 }
             }
         }
-        self.live(Weather::Calm).map(drop)
+        if self.extras.served > 0 && self.mover.random.chance(3, 4) {
+            self.live(Weather::Calm)?;
+        }
+        Ok(())
     }
 
     /// Writes the whole of the new array: a block has a checksum from when it is written.
@@ -268,12 +308,13 @@ impl Run {
     /// One life; false when the array can't be used any more.
     fn live(&mut self, weather: Weather) -> Result<bool, Finding> {
         let Self { array, shelf, administrator, random, trace, .. } = self;
-        let rots = self.extras.rots && weather == Weather::Rough;
+        let is_between = array.course.is_some();
+        let rots = self.extras.rots && weather == Weather::Rough && !is_between;
         if rots {
             self.report.rotten = self.report.rotten.plus(shelf.rot(&mut self.own, trace)?);
         }
         let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
-        let Some(mut found) = shelf.find(&array.scenario.geometry, roster, random, trace)? else {
+        let Some(mut found) = shelf.find(&array.shapes(), roster, random, trace)? else {
             return Ok(false);
         };
         // Damage stays until the log begins anew: of a record that several members have lost nobody can say that it was
@@ -282,7 +323,7 @@ impl Run {
             self.array.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
             self.report.rotten.logs += u64::from(self.array.rotten_log.is_some());
         }
-        if weather == Weather::Rough {
+        if weather == Weather::Rough && !is_between {
             self.spoil(&mut found.members);
         }
         self.report.counts.lives += 1;
@@ -305,12 +346,12 @@ impl Run {
         let mut faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
         if self.extras.deadlines.is_some() && weather == Weather::Rough && self.own.chance(2, 3) {
             if faults.members.is_empty() && self.array.silent.is_none() {
-                faults.members = *self.own.pick(&tolerated(&self.array.scenario.geometry, missing));
+                faults.members = *self.own.pick(&survived(&self.array.shapes(), missing));
             }
             let mut rate = || Rate(u32::try_from(self.own.within(1, 300)).expect("small"));
             (faults.hang, faults.slow) = (rate(), rate());
         }
-        if self.extras.copies && self.own.chance(1, 3) {
+        if self.extras.copies && !is_between && self.own.chance(1, 3) {
             // Whoever is at the seat may fail beside whatever else does.
             let seat = u8::try_from(self.array.scenario.geometry.members()).expect("few members");
             faults.members = faults.members.with(MemberIndex(seat));
@@ -322,13 +363,14 @@ impl Run {
         // Without a log parity may be wrong before the array is recovered, and whoever only reads it takes it as it is.
         let is_logged = found.verdict.superblock.consistency == Consistency::Log;
         let is_telling = is_logged || found.members.iter().all(|(_, member)| !member.is_spoilt());
-        let seen = if !found.verdict.superblock.is_clean && self.aside.chance(1, 3) && is_telling {
+        let seen = if !found.verdict.superblock.is_clean && !is_between && self.aside.chance(1, 3) && is_telling {
             self.array.read_unwritten(&found, &mut self.aside)?
         } else {
             Seen::new()
         };
         let opened = self.array.open(&disk, &found, &seen, &mut self.random, &mut self.aside)?;
         let was_open = matches!(opened, Opened::Engine(_));
+        self.mover.counts.lives += u64::from(is_between && was_open);
         let end = match opened {
             Opened::Broken => {
                 self.report.counts.cuts_in_recovery += u64::from(!self.array.is_refused);
@@ -339,6 +381,9 @@ impl Run {
                 self.serve(*engine, &disk, weather)?
             }
         };
+        if is_between && self.array.course.is_none() {
+            self.note_shape();
+        }
         self.report.counts.lies += disk.lies();
         self.array.note_faults(&disk);
         self.end(&disk, &found, end, was_open);
@@ -351,6 +396,12 @@ impl Run {
             self.shelf.leave_out(member);
         }
         Ok(true)
+    }
+
+    /// Takes note that a reshape is over.
+    fn note_shape(&mut self) {
+        let truth = &self.array.scenario.superblocks[0];
+        self.shelf.reshaped(self.array.slots(), |member| suits(member, truth));
     }
 
     /// Makes blocks of members unreadable, now and then.
@@ -370,7 +421,10 @@ impl Run {
     /// it is looked at.
     fn serve(&mut self, engine: Engine<SimDisk, u64>, disk: &SimDisk, weather: Weather) -> Result<End, Finding> {
         let (random, trace) = (self.random.fork(), self.trace.clone());
+        let is_between = self.array.course.is_some();
         let client = Client::new(engine, disk.clone(), &self.array.scenario, &mut self.array.model, random, trace);
+        let may_grow = self.is_served && weather == Weather::Rough && !self.extras.rots;
+        let client = client.moved_by(self.is_served.then_some(&mut self.mover), may_grow);
         let mends = self.administrator.is_some() && weather == Weather::Calm;
         let mut client = client.administered_by(self.administrator.as_mut());
         if let Some(deadlines) = self.extras.deadlines {
@@ -378,7 +432,11 @@ impl Run {
         }
         let exponent = self.random.within(2, 8);
         let (commands, closes) = (self.random.below(1 << exponent), self.random.chance(1, 2));
-        let mut end = client.run(commands, closes && !mends && !self.must_close)?;
+        let moves = is_between && weather == Weather::Calm;
+        let mut end = client.run(commands, closes && !mends && !moves && !self.must_close)?;
+        if moves && end != End::Dark {
+            end = if !client.move_to_the_end()? { End::Dark } else { client.run(0, !mends && !self.must_close)? };
+        }
         if self.must_close && end != End::Dark {
             // Now and then it is closed though regions are blank.
             let is_on = self.after.chance(1, 8) || client.initialise()?;
@@ -390,6 +448,7 @@ impl Run {
         }
         let has_rebuilt = end != End::Dark && client.has_rebuilt();
         let superblocks = client.session.superblocks.clone();
+        self.array.larger = client.session.larger.take();
         self.report.counts.sectors_read += client.session.reads;
         self.report.counts.unreadable += client.session.unreadable;
         let engine = client.session.engine;
@@ -401,6 +460,7 @@ impl Run {
         }
         self.report.counts.repaired += engine.counters().total().repaired;
         self.array.scenario.superblocks = superblocks;
+        self.array.take_shape(&engine)?;
         self.report.changes.rebuilds += u64::from(has_rebuilt);
         if has_rebuilt && end == End::Closed {
             self.array.model.stopped();
@@ -418,7 +478,7 @@ impl Run {
         self.array.model.stopped();
         let mut left = disk.leave(ending, &mut self.random);
         let struck = disk.struck().union(disk.lied());
-        let others = left.split_off(self.array.scenario.geometry.members());
+        let others = left.split_off(self.array.slots());
         if let Some(administrator) = &mut self.administrator {
             let failed = struck.union(given_up_late(disk, self.extras.deadlines));
             for slot in administrator.end(ending, &left, others, failed).iter() {
@@ -430,7 +490,7 @@ impl Run {
                 roster.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
         }
         let struck = struck.union(std::mem::take(&mut self.given_up)).iter();
-        let struck = struck.filter(|slot| slot.index() < self.array.scenario.geometry.members()).collect();
+        let struck = struck.filter(|slot| slot.index() < self.array.slots()).collect();
         self.shelf.put(&left, struck, end == End::Closed, &mut self.random);
     }
 
@@ -440,7 +500,8 @@ impl Run {
         if self.corrupts {
             return faults::draw_corrupt(geometry, &mut self.random);
         }
-        let faults = faults::draw(geometry, missing, self.is_harsh, &mut self.random);
+        let survived = survived(&self.array.shapes(), missing);
+        let faults = faults::draw(MemberSet::all(self.array.slots()), &survived, self.is_harsh, &mut self.random);
         let silent = self.array.silent;
         silent.map_or(faults, |silent| faults::with_silent(faults, silent, geometry, &mut self.aside))
     }

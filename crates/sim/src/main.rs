@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use uraid_sim::dst::{Alterations, Changes, Counts, Failure, Options, Report, Rotten, run};
+use uraid_sim::dst::{Alterations, Changes, Counts, Failure, Options, Report, Rotten, Served, run};
 
 /// Failures after which a run of seeds stops: one bug shows in many.
 const FAILURES_MAX: usize = 5;
@@ -34,11 +34,12 @@ struct Sum {
 impl Sum {
     /// The sum for people.
     fn text(&self, elapsed: Duration, threads: u64) -> String {
-        let Report { counts, changes, alterations, rotten, .. } = self.report;
+        let Report { counts, changes, alterations, served, rotten, .. } = self.report;
         let Counts { events, lives, recoveries, cuts, cuts_in_recovery, sectors_read, degraded, .. } = counts;
         let Counts { lies, unreadable, repaired, only_read, several_regions, new, hangs, overdue, .. } = counts;
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
         let Alterations { grown, reshaped, turned_back, resumed, .. } = alterations;
+        let Served { begun, windows, windows_under_load, turns, ended, ended_back, grown: served_grown, .. } = served;
         let Rotten { superblocks, bitmaps, logs, blocks, refused } = rotten;
         format!(
             "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts \
@@ -51,7 +52,8 @@ impl Sum {
              {superblocks} superblocks, {bitmaps} bitmaps and {logs} logs that rotted ({refused} members refused \
              for it), {blocks} times blocks that could \
              not be read any more, {grown} stopped arrays grown and {reshaped} reshaped ({turned_back} went back; \
-             {resumed} times gone on with); {} failed",
+             {resumed} times gone on with), {begun} reshapes begun of served arrays ({windows} windows, of which \
+             {windows_under_load} under load; {turns} turns; {ended} ended, of which {ended_back} back), {served_grown} served arrays grown; {} failed",
             self.runs,
             elapsed.as_secs_f64(),
             self.runs as f64 / elapsed.as_secs_f64() / threads as f64,

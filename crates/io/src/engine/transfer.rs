@@ -400,10 +400,16 @@ impl<'a> Transfer<'a> {
         let shorter = self.shorter();
         if let Some(len) = shorter {
             self.len = len;
-            self.unreadable = MemberSet::EMPTY;
-            self.damage.clear();
+            self.forget_failures();
         }
         shorter.is_some()
+    }
+
+    /// Has everybody asked again for what members failed to give of the part.
+    pub(super) fn forget_failures(&mut self) {
+        self.let_go();
+        self.unreadable = MemberSet::EMPTY;
+        self.damage.clear();
     }
 
     /// The next smaller length of the part: its first parity stripe, its first unit, its first block.

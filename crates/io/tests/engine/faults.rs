@@ -7,8 +7,9 @@ use uraid_io::engine::{Command, EngineError};
 use uraid_io::format::superblock::{Consistency, SlotState};
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement};
 
+use crate::slow::turn;
 use crate::support::{
-    RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, run_all, shapes, small, write,
+    CHUNK, RAID5, Shape, TestEngine, assert_encoded, buf, noise, read, rm2, run, run_all, shapes, small, write,
 };
 
 fn fail(engine: &mut TestEngine, member: u8, name: OpName, after: u64, count: u64) {
@@ -262,6 +263,39 @@ fn a_read_behind_a_write_that_freezes_the_array_is_refused() {
                 assert!(is_content, "without {missing}, {victim} fails, write {wrote:?}: unit {unit} is made up");
             }
         }
+    }
+}
+
+/// A member can't give what is read, and a write is under way that brings it anew; another member is given up before
+/// the read begins to wait for that write, or meanwhile. Then nobody but the first member has it.
+#[test]
+fn a_read_behind_a_write_asks_again_whoever_failed_it_before() {
+    for (consistency, is_waiting) in
+        [Consistency::None, Consistency::Log].into_iter().flat_map(|c| [(c, false), (c, true)])
+    {
+        let shape = Shape { consistency, ..small(RAID5, 3) };
+        let context = format!("{consistency:?}, {is_waiting}");
+        let (mut engine, _) = filled(shape);
+        let [own, other] = [0, CHUNK / 512].map(|lba| engine.geometry().locate(Lba(lba)).member);
+        let parity = engine.geometry().all_members().without(own).without(other).iter().next().expect("three members");
+        engine.disk_mut().inner.spoil(own, shape.superblocks()[0].areas.data.offset, Bytes(CHUNK));
+        [own, parity].iter().for_each(|&member| engine.disk_mut().hold_next_data(member));
+        let new = noise(7, 8);
+        engine.submit(1, Command::Write { lba: Lba(0), buf: buf(&new), fua: false });
+        turn(&mut engine);
+        engine.submit(2, Command::Read { lba: Lba(0), buf: buf(&[0; 4096]) });
+        if is_waiting {
+            assert!(turn(&mut engine).is_empty(), "{context}: the read waits for the write");
+        }
+        engine.submit(3, Command::Fail { member: other });
+        let replies = turn(&mut engine);
+        assert!(replies.iter().all(|reply| reply.token == 3 && reply.result.is_ok()), "{context}: {replies:?}");
+        assert_eq!(engine.missing(), MemberSet::EMPTY.with(other), "{context}");
+        [own, parity].iter().for_each(|&member| engine.disk_mut().let_go(member, OpName::Write));
+        let mut replies = turn(&mut engine);
+        let read = replies.extract_if(.., |reply| reply.token == 2).next().expect("a reply to the read");
+        let got = read.result.expect("the member has it again").expect("a read's buffer comes back");
+        assert_eq!(got.as_ref(), new, "{context}");
     }
 }
 

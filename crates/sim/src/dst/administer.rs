@@ -9,7 +9,6 @@ use std::path::Path;
 use uraid_io::array::returning;
 use uraid_io::engine::{Command, ScrubMode};
 use uraid_io::format::superblock::Integrity;
-use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
@@ -17,6 +16,7 @@ use super::copying::Copier;
 use super::finding::Finding;
 use super::roster::Roster;
 use super::session::{Answer, Change, Lingers, Session, Submitted};
+use super::shapes::survive;
 use crate::disk::Ending;
 use crate::member::Member;
 use crate::members::Members;
@@ -65,6 +65,13 @@ impl Administrator {
     /// # Errors
     /// When a member can't join that must be able to.
     pub(super) fn act(&mut self, session: &mut Session<'_>) -> Result<usize, Finding> {
+        if session.engine.reshape().is_some() {
+            // Nobody joins, is copied or checked meanwhile.
+            if !self.is_changing && !session.engine.is_frozen() && self.roster.random.chance(1, 48) {
+                self.give_up(session);
+            }
+            return Ok(0);
+        }
         if self.copies_members && self.roster.random.chance(1, 24) && !session.engine.is_frozen() {
             self.copy(session);
             return Ok(0);
@@ -213,7 +220,7 @@ impl Administrator {
         let missing = session.engine.missing();
         let slot = draw_slot(&mut self.roster, session);
         let rebuilding = session.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
-        let is_needed = Repair::new(session.engine.geometry(), missing.union(rebuilding).with(slot)).is_err();
+        let is_needed = !survive(&session.shapes(), missing.union(rebuilding).with(slot));
         // Where a copy is about to take a place, it may be the copy that is given up.
         let is_copied = !self.copier.copied().is_empty();
         let may_refuse = is_needed || is_copied || missing.contains(slot);
@@ -221,7 +228,8 @@ impl Administrator {
         self.ask(session, Change::Fail { slot, may_refuse }, Command::Fail { member: slot });
         let is_failed = session.engine.missing().contains(slot) && !missing.contains(slot);
         let is_sound = !session.disk.struck().union(session.disk.lied()).contains(slot);
-        if is_failed || is_copied {
+        // It may wait for a window of a reshape that moves.
+        if is_failed || is_copied || session.engine.reshape().is_some() {
             self.roster.given_up(slot, uuid, epoch, is_sound && is_failed);
         }
     }
@@ -276,6 +284,6 @@ impl Administrator {
 
 /// Any of the array's slots.
 fn draw_slot(roster: &mut Roster, session: &Session<'_>) -> MemberIndex {
-    let count = session.engine.geometry().members();
+    let count = session.engine.slots().len();
     MemberIndex(u8::try_from(roster.random.index(count)).expect("at most 64"))
 }

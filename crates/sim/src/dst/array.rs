@@ -4,16 +4,19 @@
 //! It knows nothing of what becomes of the members between two lives, or of who changes them.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use uraid_io::array::{Assembled, RecoverError, Verdict, judge, recover};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Engine;
 use uraid_io::format::BLOCK;
+use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::log::replay::ReplayError;
-use uraid_io::format::superblock::{Consistency, SlotState};
+use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, MemberIndex, MemberSet, StripeId};
+use uraid_layout::reshape::Course;
+use uraid_layout::{DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, Sectors, StripeId};
 
 use super::audit::{Audit, tolerated};
 use super::blank;
@@ -25,6 +28,8 @@ use super::found::Found;
 use super::model::Model;
 use super::report::Counts;
 use super::scenario::{self, Scenario};
+use super::served::parts;
+use super::shapes::{survive, survived, tolerance};
 use crate::disk::{Faults, Rate, Silent, SimDisk};
 use crate::members::Members;
 use crate::trace::Trace;
@@ -36,6 +41,11 @@ pub(super) type Seen = BTreeMap<Lba, Buf>;
 /// See the module.
 pub(super) struct Array {
     pub(super) scenario: Scenario,
+    /// The way to another shape, while it is being reshaped. The scenario's shape is the one that it had, and its
+    /// superblocks are those of both.
+    pub(super) course: Option<Course>,
+    /// What it may have grown to when its last life was cut off.
+    pub(super) larger: Option<Geometry>,
     pub(super) model: Model,
     /// Which members corrupt what, where there are checksums.
     pub(super) silent: Option<Silent>,
@@ -92,7 +102,18 @@ impl Array {
     pub(super) fn new(scenario: Scenario, silent: Option<Silent>, trace: Trace) -> Self {
         let model = Model::new(scenario.geometry.capacity());
         let counts = Counts::default();
-        Self { scenario, model, silent, rotten_log: None, is_refused: false, may_lack: false, counts, trace }
+        Self {
+            scenario,
+            course: None,
+            larger: None,
+            model,
+            silent,
+            rotten_log: None,
+            is_refused: false,
+            may_lack: false,
+            counts,
+            trace,
+        }
     }
 
     /// Assembles the array, recovers it, and looks at all of it. What only arrays with checksums meet is drawn from
@@ -123,6 +144,7 @@ impl Array {
         }
         self.rotten_log = None;
         let mut engine = assembled.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
+        self.take_shape(&engine)?;
         if self.silent.is_some() {
             let Some(healed) = self.heal(disk, engine, aside)? else { return Ok(Opened::Broken) };
             engine = healed;
@@ -132,10 +154,46 @@ impl Array {
         let seen = if engine.missing() == found.verdict.missing() { seen } else { &nothing };
         self.note_faults(disk);
         self.look(&disk.members(), &engine, seen)?;
-        if random.chance(1, 4) {
+        if random.chance(1, 4) && self.course.is_none() {
             self.read_without(&disk.members(), &engine, random)?;
         }
         Ok(Opened::Engine(Box::new(engine)))
+    }
+
+    /// The shapes that it has: one, or while it is being reshaped two.
+    pub(super) fn shapes(&self) -> Vec<Geometry> {
+        match &self.course {
+            Some(course) => vec![course.from().clone(), course.to().clone()],
+            None => vec![self.scenario.geometry.clone()],
+        }
+    }
+
+    /// How many slots it has, of both shapes while it is being reshaped.
+    pub(super) fn slots(&self) -> usize {
+        self.scenario.superblocks.len()
+    }
+
+    /// Takes note of the shape that the array has when a reshape is over, one of the two that it had; or of its size.
+    ///
+    /// # Errors
+    /// When it is another one.
+    pub(super) fn take_shape(&mut self, engine: &Engine<SimDisk, u64>) -> Result<(), Finding> {
+        let now = engine.geometry();
+        let course = self.course.take_if(|_| engine.reshape().is_none());
+        // It may grow in the life in which the reshape ends.
+        let larger = self.larger.take_if(|larger| larger.spec() == now.spec());
+        let mut outcomes = course.iter().flat_map(|course| [course.from(), course.to()]).chain(&larger).peekable();
+        if outcomes.peek().is_none() {
+            return Ok(());
+        }
+        if !outcomes.clone().any(|shape| shape.spec() == now.spec()) {
+            let expected = outcomes.map(|shape| format!("{:?}", shape.spec())).collect::<Vec<_>>().join(", or ");
+            return Err(Finding::Shape { found: format!("{:?}", now.spec()), expected });
+        }
+        self.scenario.geometry = now.clone();
+        settle_superblocks(&mut self.scenario.superblocks, engine);
+        self.model.resize(now.capacity());
+        Ok(())
     }
 
     /// Takes note of what has gone wrong with members.
@@ -238,7 +296,7 @@ impl Array {
             return Ok(Opened::Broken);
         }
         let lost = verdict.lost().union(disk.struck());
-        let is_rightful = disk.is_dark() || Repair::new(&self.scenario.geometry, lost).is_err();
+        let is_rightful = disk.is_dark() || !survive(&self.shapes(), lost);
         if is_rightful { Ok(Opened::Broken) } else { Err(Finding::Refused { error: error.to_string() }) }
     }
 
@@ -250,32 +308,59 @@ impl Array {
         engine: &Engine<SimDisk, u64>,
         seen: &Seen,
     ) -> Result<(), Finding> {
-        let Scenario { geometry, superblocks, .. } = &self.scenario;
-        let members = members.only(geometry.all_members().minus(engine.missing()));
-        // What is being rebuilt counts as far as that is on record.
-        let slots = &engine.superblock().slots;
-        let is_made = |slot: MemberIndex, stripe: StripeId| match slots[slot.index()].state {
-            SlotState::Rebuilding { upto, .. } => stripe < upto,
-            SlotState::Active | SlotState::Failed => true,
-        };
-        let area = |slot: usize| superblocks[slot].areas.data.offset;
+        let all = MemberSet::all(self.slots());
+        let members = members.only(all.minus(engine.missing()));
         let lists = lists(engine);
         if !self.may_lack && lists.iter().any(|list| !list.is_empty()) {
             return Err(Finding::LossUnfounded);
         }
-        let doubts = Doubts::new(geometry, superblocks, &members, &lists);
+        let truth = engine.superblock().clone();
+        let sets = survived(&self.shapes(), lost(engine));
+        let parts = parts(self, &truth);
+        parts.iter().try_for_each(|(geometry, content)| {
+            self.look_at(geometry, content.clone(), &members, (&truth, &lists, &sets), seen)
+        })
+    }
+
+    /// The same of the content that is in one shape.
+    fn look_at(
+        &mut self,
+        geometry: &Geometry,
+        content: Range<u64>,
+        members: &Members,
+        (truth, lists, sets): (&Superblock, &[BadBlocks], &[MemberSet]),
+        seen: &Seen,
+    ) -> Result<(), Finding> {
+        let superblocks = &self.scenario.superblocks;
+        // What is being rebuilt counts as far as that is on record.
+        let is_made = |slot: MemberIndex, stripe: StripeId| match truth.slots[slot.index()].state {
+            SlotState::Rebuilding { upto, .. } => stripe < upto,
+            SlotState::Active | SlotState::Failed => true,
+        };
+        let area = |slot: usize| superblocks[slot].areas.data.offset;
+        let doubts = Doubts::new(geometry, superblocks, members, lists);
         let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
-        let is_sound = |slot, sector| doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
-        let made = blank::made(&engine.superblock(), geometry, &members);
+        let len = geometry.stripe_sectors().0;
+        let is_in = |stripe: StripeId| content.contains(&(stripe.0 * len));
+        // Stripes whose content is in the other shape hold anything.
+        let is_its = |slot: MemberIndex, sector: DiskSector| {
+            geometry.cell_at(Location { member: slot, sector }).is_none_or(|(stripe, ..)| is_in(stripe))
+        };
+        let is_sound = |slot, sector| is_its(slot, sector) && doubts.is_none_or(|doubts| doubts.is_sound(slot, sector));
+        let made = blank::made(truth, geometry, members);
         let is_blank = |stripe| blank::is_blank(made.as_ref(), stripe);
-        let audit = Audit::new(geometry, &members, area, piece, is_made, is_sound, is_blank);
+        let audit = Audit::new(geometry, members, area, piece, is_made, is_sound, is_blank);
         audit.check_parity().map_err(Finding::Parity)?;
         // Without redundancy nothing makes up for a write or a flush that was said to have failed: what it has left is
         // as it is found, and may be gone with the power.
-        let is_settled = geometry.tolerance() > 0 || members.iter().all(|(_, member)| !member.has_doubts());
-        for lost in tolerated(geometry, lost(engine)) {
-            let content = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
-            for (lba, bytes) in content.iter().filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {
+        let is_settled = tolerance(&self.shapes()) > 0 || members.iter().all(|(_, member)| !member.has_doubts());
+        for &lost in sets {
+            let pieces = audit.content(lost).ok_or(Finding::Undecodable { lost })?;
+            let pieces = pieces.iter().filter(|piece| content.contains(&piece.lba.0));
+            for (lba, bytes) in pieces.filter_map(|piece| Some((piece.lba, piece.bytes.as_ref()?))) {
+                // The last piece of what is kept may be longer than that.
+                let left = usize::try_from(Sectors(content.end - lba.0).bytes().0).expect("a simulated array is small");
+                let bytes = &bytes[..left.min(bytes.len())];
                 let held = if is_settled { self.model.observe(lba, bytes) } else { self.model.check_left(lba, bytes) };
                 held.map_err(|wrong| Finding::WrongContent { lost, wrong })?;
                 if !seen.is_empty() && !is_as_seen(seen, lba, bytes) {
@@ -312,6 +397,15 @@ impl Array {
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
         Client::new(engine, disk, &scenario, &mut model, random.fork(), trace).look()?;
         Ok(())
+    }
+}
+
+/// What the members' superblocks say when a reshape is over.
+pub(super) fn settle_superblocks(superblocks: &mut Vec<Superblock>, engine: &Engine<SimDisk, u64>) {
+    let truth = engine.superblock();
+    superblocks.truncate(truth.slots.len());
+    for own in superblocks {
+        (own.spec, own.reshape, own.consistency) = (truth.spec, None, truth.consistency);
     }
 }
 

@@ -168,19 +168,18 @@ impl<'a> Audit<'a> {
 /// Every set of further members that the level survives beside those that are missing, the empty one first.
 #[must_use]
 pub(crate) fn tolerated(geometry: &Geometry, missing: MemberSet) -> Vec<MemberSet> {
+    subsets(geometry.all_members().minus(missing), geometry.tolerance().saturating_sub(missing.len()))
+}
+
+/// Every set of at most so many of these members, the smaller ones first.
+pub(super) fn subsets(all: MemberSet, most: usize) -> Vec<MemberSet> {
     let mut sets = vec![MemberSet::EMPTY];
-    let spare = geometry.tolerance().saturating_sub(missing.len());
     let mut last = sets.clone();
-    for _ in 0..spare {
+    for _ in 0..most {
         let larger = |set: &MemberSet| {
             let above = set.iter().map(|member| member.0 + 1).max().unwrap_or(0);
-            let present = geometry.all_members().minus(missing);
             let set = *set;
-            present
-                .iter()
-                .filter(move |member| member.0 >= above)
-                .map(move |member| set.with(member))
-                .collect::<Vec<_>>()
+            all.iter().filter(move |member| member.0 >= above).map(move |member| set.with(member)).collect::<Vec<_>>()
         };
         last = last.iter().flat_map(larger).collect();
         sets.extend(&last);

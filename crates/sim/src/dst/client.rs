@@ -7,9 +7,11 @@ use uraid_io::format::superblock::Integrity;
 use uraid_layout::{Lba, Sectors};
 
 use super::administer::Administrator;
+use super::anew::Grown;
 use super::finding::Finding;
 use super::model::Model;
-use super::scenario::Scenario;
+use super::scenario::{Scenario, uuid};
+use super::served::{Mover, given_up, suits};
 use super::session::{Session, Submitted};
 use crate::disk::SimDisk;
 use crate::trace::Trace;
@@ -23,6 +25,9 @@ const IDLE_TURNS_MAX: u32 = 10_000;
 
 /// Members that are taken in at the end until all are there.
 const MENDS_MAX: usize = 32;
+
+/// Ticks in which every reshape comes to its end where nothing fails: a window moves in each.
+const MOVES_MAX: usize = 4000;
 
 /// Ticks after which everything that waits for time has happened.
 const TICKS_MAX: usize = 400;
@@ -38,9 +43,20 @@ pub(super) enum End {
     Dark,
 }
 
+/// What came of marking the members clean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wound {
+    Up,
+    /// It could not be done, and rightly.
+    Left,
+    Dark,
+}
+
 pub(super) struct Client<'a> {
     pub(super) session: Session<'a>,
     administrator: Option<&'a mut Administrator>,
+    /// Who steers a reshape, where the array may be between two shapes.
+    mover: Option<&'a mut Mover>,
     random: Random,
     depth: usize,
     /// What its commands are multiples of, in sectors.
@@ -62,12 +78,18 @@ impl<'a> Client<'a> {
         let hot = Lba(random.below(model.capacity().0));
         let block = if scenario.superblocks[0].integrity == Integrity::None { 1 } else { BLOCK.0 };
         let session = Session::new(engine, disk, scenario, model, trace);
-        Self { session, administrator: None, random, depth, block, hot }
+        Self { session, administrator: None, mover: None, random, depth, block, hot }
     }
 
     /// Lets somebody change and check the array while this client goes on.
     pub(super) fn administered_by(self, administrator: Option<&'a mut Administrator>) -> Self {
         Self { administrator, ..self }
+    }
+
+    /// Lets somebody steer a reshape while this client goes on, and have the array grow, where it may.
+    pub(super) fn moved_by(self, mut mover: Option<&'a mut Mover>, may_grow: bool) -> Self {
+        mover.iter_mut().for_each(|mover| mover.begin_life(&self.session, may_grow));
+        Self { mover, ..self }
     }
 
     /// Sends so many commands, and waits for all replies; then closes the array, if so wanted.
@@ -80,6 +102,9 @@ impl<'a> Client<'a> {
             if let Some(administrator) = &mut self.administrator {
                 let ticks = administrator.act(&mut self.session)?;
                 self.pass(ticks)?;
+            }
+            if !self.steer()? {
+                return Ok(End::Dark);
             }
             if self.random.chance(1, 32) {
                 self.session.tick();
@@ -186,6 +211,110 @@ impl<'a> Client<'a> {
         Ok(true)
     }
 
+    /// Waits until a reshape is over, and gives the array its shape; false when the power goes.
+    ///
+    /// # Errors
+    /// When it does not come to its end.
+    pub(super) fn move_to_the_end(&mut self) -> Result<bool, Finding> {
+        for _ in 0..MOVES_MAX {
+            let is_over = self.session.engine.reshape().is_none_or(|way| way.is_over());
+            if is_over || self.session.engine.is_frozen() {
+                return self.end_reshape();
+            }
+            self.session.tick();
+            if !self.finish()? {
+                return Ok(false);
+            }
+        }
+        let way = self.session.engine.reshape().map(|way| format!("{:?}", way.progress()));
+        Err(Finding::NotMoved { progress: way.unwrap_or_default() })
+    }
+
+    /// Has a reshape steered, and ended where it is over; false when the power goes.
+    fn steer(&mut self) -> Result<bool, Finding> {
+        let Some(mover) = &mut self.mover else { return Ok(true) };
+        let ticks = mover.act(&self.session);
+        if mover.wants_growth(&self.session) {
+            return self.grow();
+        }
+        self.pass(ticks)?;
+        let is_over = self.session.engine.reshape().is_some_and(|way| way.is_over());
+        let is_noticed = self.mover.as_mut().is_some_and(|mover| is_over && mover.random.chance(1, 4));
+        if is_noticed { self.end_reshape() } else { Ok(true) }
+    }
+
+    /// Ends a reshape whose content is all where it is to be, as a server does; false when the power goes.
+    fn end_reshape(&mut self) -> Result<bool, Finding> {
+        let is_over = |client: &Self| client.session.engine.reshape().is_some_and(|way| way.is_over());
+        if !is_over(self) || self.session.engine.is_frozen() {
+            return Ok(true);
+        }
+        // It may be turned round meanwhile, or members fail.
+        match self.wind_up()? {
+            Wound::Dark => return Ok(false),
+            Wound::Left => return Ok(true),
+            Wound::Up if !is_over(self) => return Ok(true),
+            Wound::Up => {}
+        }
+        let mover = self.mover.as_mut().expect("whoever ends a reshape steers it");
+        let is_back = self.session.engine.reshape().is_some_and(|way| way.progress().is_back);
+        if !self.session.end_reshape(uuid(&mut mover.random))? {
+            return Ok(false);
+        }
+        mover.ended(is_back);
+        self.note_change();
+        Ok(true)
+    }
+
+    /// Has the array grow as a server does, where it can; false when the power goes.
+    fn grow(&mut self) -> Result<bool, Finding> {
+        // Members get larger while nothing is under way on them.
+        if !self.finish()? {
+            return Ok(false);
+        }
+        let mover = self.mover.as_mut().expect("whoever wants it to grow");
+        let Some(used) = self.session.make_room(&mut mover.random)? else { return Ok(true) };
+        match self.wind_up()? {
+            Wound::Dark => return Ok(false),
+            Wound::Left => return Ok(true),
+            Wound::Up => {}
+        }
+        let mover = self.mover.as_mut().expect("the same");
+        match self.session.grow(used, uuid(&mut mover.random))? {
+            Grown::Ended => return Ok(false),
+            Grown::Left => {}
+            Grown::Larger => {
+                mover.counts.grown += 1;
+                self.note_change();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes out all that is in memory, and has the members marked clean, as before an array becomes another one.
+    fn wind_up(&mut self) -> Result<Wound, Finding> {
+        // So that there is little left to write out while clients wait.
+        let begun = self.session.model.now();
+        self.session.submit(Submitted::Flush { begun }, Command::Flush);
+        if !self.finish()? {
+            return Ok(Wound::Dark);
+        }
+        self.session.engine.wind_down();
+        let begun = self.session.model.now();
+        self.session.submit(Submitted::Close { begun }, Command::Close);
+        if !self.finish()? {
+            return Ok(Wound::Dark);
+        }
+        Ok(if std::mem::take(&mut self.session.is_closed) { Wound::Up } else { Wound::Left })
+    }
+
+    /// Takes note that the array has become another one.
+    fn note_change(&mut self) {
+        let truth = self.session.engine.superblock().clone();
+        let roster = self.administrator.as_mut().map(|administrator| &mut administrator.roster);
+        roster.into_iter().for_each(|roster| roster.altered(given_up(&truth), |member| suits(member, &truth)));
+    }
+
     /// Whether members that have joined in this life have all of their content.
     pub(super) fn has_rebuilt(&self) -> bool {
         self.administrator.as_ref().is_some_and(|administrator| administrator.has_rebuilt(&self.session))
@@ -248,6 +377,9 @@ impl<'a> Client<'a> {
         if let Some(administrator) = &mut self.administrator {
             administrator.turned(&mut self.session);
         }
+        if let Some(mover) = &mut self.mover {
+            mover.turned(&self.session);
+        }
         for reply in replies {
             let answer = self.session.replied(reply)?;
             if let (Some(answer), Some(administrator)) = (answer, &mut self.administrator) {
@@ -273,6 +405,12 @@ impl<'a> Client<'a> {
                 let pending = Some(self.session.model.begin(lba, len, true));
                 let may_punch = self.random.chance(1, 2);
                 (Submitted::Write { lba, len, pending, fua }, Command::WriteZeroes { lba, len, fua, may_punch })
+            }
+            88..=90 if self.session.engine.reshape().is_some() => {
+                // Only whole stripes are given back, and whose they are depends on where the mark is when it is done:
+                // each sector may be zeros from now on, or what it is.
+                let _ = self.session.model.begin(lba, len, true);
+                (Submitted::Write { lba, len, pending: None, fua }, Command::Trim { lba, len, fua })
             }
             88..=90 => {
                 // Only whole stripes are given back; the rest stays as it is.

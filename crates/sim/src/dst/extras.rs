@@ -14,6 +14,9 @@ const APART: u64 = 0x7769_6465_6E65_6421;
 /// Tells chance for what comes after everything else from both.
 const AFTERWARDS: u64 = 0x7265_7368_6170_6521;
 
+/// Tells chance for what comes after that from all of these.
+const SERVED: u64 = 0x7365_7276_6564_6D76;
+
 /// What a run has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
@@ -31,6 +34,8 @@ pub(super) struct Extras {
     pub(super) is_new: bool,
     /// How often its array grows, or gets another shape, after the lives that it has anyway.
     pub(super) alterations: u64,
+    /// How often its array is reshaped while it is served, after all of that.
+    pub(super) served: u64,
 }
 
 impl Extras {
@@ -40,7 +45,7 @@ impl Extras {
         let (is_wide, rots, copies) = (random.chance(1, 48), random.chance(1, 6), random.chance(1, 4));
         let deadlines = random.chance(1, 6).then(|| draw_deadlines(&mut random));
         let (spoils, is_new) = (random.chance(1, 5), random.chance(1, 4));
-        let extras = Self { is_wide, rots, copies, deadlines, spoils, is_new, alterations: 0 };
+        let extras = Self { is_wide, rots, copies, deadlines, spoils, is_new, alterations: 0, served: 0 };
         (extras, random)
     }
 
@@ -49,6 +54,13 @@ impl Extras {
         let mut random = Random::new(seed ^ AFTERWARDS);
         let alterations = if random.chance(1, 3) { random.within(1, 3) } else { 0 };
         (Self { alterations, ..self }, random)
+    }
+
+    /// With reshapes of the served array after all of that, and chance for them.
+    pub(super) fn and_served(self, seed: u64) -> (Self, Random) {
+        let mut random = Random::new(seed ^ SERVED);
+        let served = if random.chance(1, 2) { random.within(1, 3) } else { 0 };
+        (Self { served, ..self }, random)
     }
 }
 

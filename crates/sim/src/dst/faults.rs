@@ -11,20 +11,20 @@ use uraid_random::Random;
 /// Every member loses, misplaces and changes much of what it is given.
 pub(super) fn draw_corrupt(geometry: &Geometry, random: &mut Random) -> Faults {
     let rate = Rate(200);
-    let faults = draw_unzeroing(geometry, random);
+    let faults = draw_unzeroing(geometry.all_members(), random);
     Faults { members: geometry.all_members(), lost: rate, misdirected: rate, flipped: rate, ..faults }
 }
 
-/// Who may fail in a life, and how, nobody at all in half of those that are not harsh; now and then more members than
-/// the level survives beside those that are `missing`.
-pub(super) fn draw(geometry: &Geometry, missing: MemberSet, is_harsh: bool, random: &mut Random) -> Faults {
-    let mut faults = draw_unzeroing(geometry, random);
+/// Who of `all` may fail in a life, and how, nobody at all in half of those that are not harsh; now and then more
+/// members than one of the sets that are `survived`.
+pub(super) fn draw(all: MemberSet, survived: &[MemberSet], is_harsh: bool, random: &mut Random) -> Faults {
+    let mut faults = draw_unzeroing(all, random);
     if !is_harsh && random.chance(1, 2) {
         return faults;
     }
-    faults.members = *random.pick(&tolerated(geometry, missing));
+    faults.members = *random.pick(survived);
     if random.chance(1, 20) {
-        faults.members = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
+        faults.members = all.iter().filter(|_| random.chance(1, 2)).collect();
     }
     with_rates(faults, random)
 }
@@ -43,10 +43,10 @@ fn with_rates(mut faults: Faults, random: &mut Random) -> Faults {
 }
 
 /// No faults but members that can't write zeros.
-fn draw_unzeroing(geometry: &Geometry, random: &mut Random) -> Faults {
+fn draw_unzeroing(all: MemberSet, random: &mut Random) -> Faults {
     let mut faults = Faults::default();
     if random.chance(1, 4) {
-        faults.cannot_zero = geometry.all_members().iter().filter(|_| random.chance(1, 2)).collect();
+        faults.cannot_zero = all.iter().filter(|_| random.chance(1, 2)).collect();
     }
     faults
 }

@@ -118,6 +118,12 @@ pub enum Finding {
         /// What it should have.
         expected: String,
     },
+    /// A reshape of a served array does not come to its end, and nothing keeps it from that.
+    #[error("the reshape does not come to its end: {progress}")]
+    NotMoved {
+        /// How far it is.
+        progress: String,
+    },
     /// A member was accepted that is not current.
     #[error("members {members:?} were accepted, and are not current or not there")]
     Accepted {

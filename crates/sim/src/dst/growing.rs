@@ -37,20 +37,11 @@ impl<'a> Growing<'a> {
     /// Makes the members larger, and says how much of it is to be used.
     pub(super) fn new(found: &Found, random: &'a mut Random, trace: &'a Trace) -> Self {
         let before = found.verdict.geometry.clone();
-        let Spec { chunk, member_size, .. } = *before.spec();
-        let least = member_size.bytes().0.next_multiple_of(4096);
-        // Now and then by so much that some of it stays blank.
-        let used = if random.chance(1, 12) {
-            least.max(BLANK_FROM.0 * least / before.capacity().bytes().0) + chunk.0
-        } else {
-            least + chunk.0 * random.within(1, 24)
-        };
+        let used = draw_used(&before, random);
         let mut members = found.members.clone();
-        let size = members.iter().map(|(_, member)| member.size().0).max().unwrap_or_default();
-        members.enlarge(Bytes(size.max(used.next_multiple_of(1 << 20)) + (2 << 20) + 512 * random.below(3)));
-        scatter(&mut members, Bytes(least)..Bytes(used), random);
-        let used = Bytes(used);
-        trace.note(format_args!("the array is to grow from {} to {used} bytes of each member", member_size.bytes()));
+        let least = before.spec().member_size.bytes();
+        enlarge(&mut members, Bytes(least.0.next_multiple_of(4096)), used, random);
+        trace.note(format_args!("the array is to grow from {least} to {used} bytes of each member"));
         Self { random, trace, before, used, members, failed: MemberSet::EMPTY }
     }
 
@@ -146,6 +137,25 @@ impl<'a> Growing<'a> {
     }
 }
 
-fn is_partitioned(geometry: &Geometry) -> bool {
+/// How much an array is to use of each member.
+pub(super) fn draw_used(before: &Geometry, random: &mut Random) -> Bytes {
+    let Spec { chunk, member_size, .. } = *before.spec();
+    let least = member_size.bytes().0.next_multiple_of(4096);
+    // Now and then by so much that some of it stays blank.
+    Bytes(if random.chance(1, 12) {
+        least.max(BLANK_FROM.0 * least / before.capacity().bytes().0) + chunk.0
+    } else {
+        least + chunk.0 * random.within(1, 24)
+    })
+}
+
+/// Makes members so large that an array can use so much of each; beyond `least` that holds anything.
+pub(super) fn enlarge(members: &mut Members, least: Bytes, used: Bytes, random: &mut Random) {
+    let size = members.iter().map(|(_, member)| member.size().0).max().unwrap_or_default();
+    members.enlarge(Bytes(size.max(used.0.next_multiple_of(1 << 20)) + (2 << 20) + 512 * random.below(3)));
+    scatter(members, least..used, random);
+}
+
+pub(super) fn is_partitioned(geometry: &Geometry) -> bool {
     matches!(geometry.spec().level, Level::Rm2 { placement: Placement::Partitioned, .. })
 }

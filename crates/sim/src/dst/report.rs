@@ -106,6 +106,30 @@ counts! {
 }
 
 counts! {
+    /// What was done to the shape of arrays while they were served.
+    Served {
+        /// Reshapes that were begun.
+        begun,
+        /// Arrays that were rightly left as they were.
+        left_alone,
+        /// Windows that moved.
+        windows,
+        /// Of these, how many while clients waited for something.
+        windows_under_load,
+        /// How often one was turned round.
+        turns,
+        /// Reshapes that were ended.
+        ended,
+        /// Of these, how many went back.
+        ended_back,
+        /// Lives of arrays between two shapes.
+        lives,
+        /// Arrays that grew.
+        grown,
+    }
+}
+
+counts! {
     /// What has rotted between lives, of what is not content.
     Rotten {
         /// Copies of superblocks.
@@ -132,6 +156,8 @@ pub struct Report {
     pub changes: Changes,
     /// What was done to arrays that were stopped.
     pub alterations: Alterations,
+    /// What was done to the shape of arrays that ran.
+    pub served: Served,
     /// Bits that rotted.
     pub rotten: Rotten,
 }
@@ -145,17 +171,20 @@ impl Report {
             counts: self.counts.plus(other.counts),
             changes: self.changes.plus(other.changes),
             alterations: self.alterations.plus(other.alterations),
+            served: self.served.plus(other.served),
             rotten: self.rotten.plus(other.rotten),
         }
     }
 
-    /// Every count by its name; those of what rotted begin with `rotten_`, those of stopped arrays with `stopped_`.
+    /// Every count by its name; those of what rotted begin with `rotten_`, those of stopped arrays with `stopped_`,
+    /// and those of the shape of running ones with `served_`.
     #[must_use]
     pub fn named(&self) -> Vec<(String, u64)> {
         let plain = self.counts.named().into_iter().chain(self.changes.named());
         let plain = plain.map(|(name, count)| (name.to_owned(), count));
         let rotten = self.rotten.named().into_iter().map(|(name, count)| (format!("rotten_{name}"), count));
         let stopped = self.alterations.named().into_iter().map(|(name, count)| (format!("stopped_{name}"), count));
-        plain.chain(rotten).chain(stopped).collect()
+        let served = self.served.named().into_iter().map(|(name, count)| (format!("served_{name}"), count));
+        plain.chain(rotten).chain(stopped).chain(served).collect()
     }
 }

@@ -4,6 +4,8 @@
 //! Cut off anywhere, nothing but a reshape opens it; whichever way it goes, the content that is kept is there at its
 //! end. Who leaves is no member any more; who failed is never taken again.
 
+use std::ops::Range;
+
 use uraid_io::array::{
     Assembled, NewMember, OpenError, OpenOptions, ReshapeError, Reshaping, Target, begin_reshape, check_presence,
     judge, plan_reshape,
@@ -244,21 +246,12 @@ impl<'a> Reshaper<'a> {
         } else {
             let assembled = Assembled::new(disk.clone(), verdict, candidates, Access::ReadWrite, first);
             let assembled = assembled.map_err(OpenError::from)?;
-            let plan = plan_reshape(&assembled, &self.target, &self.new_members())?;
+            let slots = self.from.members()..usize::from(self.target.members);
+            let plan = plan_reshape(&assembled, &self.target, &new_members(&self.members, slots))?;
             begin_reshape(assembled, plan, first, Ok)?
         };
         let reshaped = reshaping.run(is_back, second, |_| ())?;
         Ok((reshaped.geometry, reshaped.losses.iter().map(|loss| loss.member).collect()))
-    }
-
-    fn new_members(&self) -> Vec<NewMember> {
-        let slots = (self.from.members()..usize::from(self.target.members)).map(slot_of);
-        let new = |slot| NewMember {
-            path: format!("new{slot}").into(),
-            size: self.members.get(slot).expect("new members are there").size(),
-            sector_size: Bytes(512),
-        };
-        slots.map(new).collect()
     }
 
     /// Whether it is right that it did not come to its end.
@@ -347,7 +340,17 @@ impl<'a> Reshaper<'a> {
     }
 }
 
-fn slot_of(index: usize) -> MemberIndex {
+/// The members in slots that the array does not have yet.
+pub(super) fn new_members(members: &Members, slots: Range<usize>) -> Vec<NewMember> {
+    let new = |slot| NewMember {
+        path: format!("new{slot}").into(),
+        size: members.get(slot).expect("new members are there").size(),
+        sector_size: Bytes(512),
+    };
+    slots.map(slot_of).map(new).collect()
+}
+
+pub(super) fn slot_of(index: usize) -> MemberIndex {
     MemberIndex(u8::try_from(index).expect("at most 64 members"))
 }
 
@@ -366,7 +369,8 @@ fn give_logs(members: &mut Members, truth: &Superblock, target: &Target, random:
     members.present().iter().for_each(|slot| give_log(members, slot, Bytes(size.min(room))));
 }
 
-fn give_log(members: &mut Members, slot: MemberIndex, size: Bytes) {
+/// Gives a member a log of that size.
+pub(super) fn give_log(members: &mut Members, slot: MemberIndex, size: Bytes) {
     let member = members.get_mut(slot).expect("it is present");
     let Ok(mut own) = member.superblock() else { return };
     own.areas.log = Area { size, ..own.areas.log };
@@ -376,7 +380,7 @@ fn give_log(members: &mut Members, slot: MemberIndex, size: Bytes) {
 }
 
 /// A disk that held something, which is no superblock.
-fn newcomer(truth: &Superblock, random: &mut Random) -> Member {
+pub(super) fn newcomer(truth: &Superblock, random: &mut Random) -> Member {
     let size = Bytes(truth.areas.member_size.0.max(MEMBER_MIN.0) + (random.below(3) << 20));
     let areas = Areas::new(size, Bytes(0), Integrity::None).expect("a member has room for its areas");
     let mut member = Member::zeroed(size);

@@ -101,6 +101,8 @@ impl Roster {
     /// only those are kept that fit it.
     pub(super) fn altered(&mut self, barred: impl IntoIterator<Item = Uuid>, fits: impl Fn(&Member) -> bool) {
         self.barred.extend(barred);
+        // Who was given up before may rightly be refused.
+        self.sound.clear();
         self.loose.retain(&fits);
         self.withheld.take_if(|member| !fits(member));
     }

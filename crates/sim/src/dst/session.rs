@@ -10,10 +10,9 @@ use std::time::Duration;
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::cache::TICK;
 use uraid_io::disk::Disk as _;
-use uraid_io::engine::{Command, Deadlines, Engine, EngineError, Reply};
+use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, EngineError, Reply};
 use uraid_io::format::BLOCK;
 use uraid_io::format::superblock::Superblock;
-use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
@@ -21,11 +20,15 @@ use super::doubts::{Doubts, lists};
 use super::finding::Finding;
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
+use super::shapes::{survive, tolerance};
 use crate::disk::{Nanos, SimDisk, Steps};
 use crate::trace::Trace;
 
 /// Longer than any operation takes that ends.
 const SLOWEST: Duration = Duration::from_secs(40);
+
+/// How far ahead an engine reads.
+pub(super) const READ_AHEAD: Bytes = Bytes(64 << 10);
 
 /// What a command's reply will mean.
 #[derive(Debug)]
@@ -105,8 +108,13 @@ pub(super) struct Session<'a> {
     pub(super) seen: BTreeMap<Lba, Buf>,
     /// Looks that failed.
     pub(super) blind: Vec<(Lba, Sectors)>,
-    pool: Pool,
-    trace: Trace,
+    /// What the array becomes if it grows in this life.
+    pub(super) larger: Option<Geometry>,
+    /// How the engine caches, and whether it reads ahead.
+    pub(super) cache: Option<(CacheMode, Bytes)>,
+    pub(super) reads_ahead: bool,
+    pub(super) pool: Pool,
+    pub(super) trace: Trace,
     submitted: BTreeMap<u64, Submitted>,
     next: u64,
     /// Corruptions so far, and whether something could not be written meanwhile as too much was corrupted in one place.
@@ -134,7 +142,7 @@ impl<'a> Session<'a> {
         if let Some((mode, size)) = scenario.cache {
             engine = engine.with_cache(mode, &pool, size);
             if scenario.reads_ahead {
-                engine = engine.with_read_ahead(Bytes(64 << 10));
+                engine = engine.with_read_ahead(READ_AHEAD);
             }
         }
         let now = disk.now();
@@ -142,6 +150,9 @@ impl<'a> Session<'a> {
             engine,
             disk,
             superblocks: scenario.superblocks.clone(),
+            larger: None,
+            cache: scenario.cache,
+            reads_ahead: scenario.reads_ahead,
             model,
             is_closed: false,
             reads: 0,
@@ -217,20 +228,28 @@ impl<'a> Session<'a> {
         if self.disk.now().0 - self.last_change.0 < most || self.is_over() {
             return Ok(true);
         }
-        let slots = self.engine.geometry().members();
-        let hung: MemberSet = self.disk.hung().iter().filter(|slot| slot.index() < slots).collect();
-        let survives = Repair::new(self.engine.geometry(), self.failed().union(hung)).is_ok();
-        if deadlines.write.is_some() && survives && self.engine.geometry().tolerance() > 0 {
+        let (slots, shapes) = (self.engine.slots(), self.shapes());
+        let hung: MemberSet = self.disk.hung().iter().filter(|&slot| slots.contains(slot)).collect();
+        let survives = survive(&shapes, self.failed().union(hung));
+        if deadlines.write.is_some() && survives && tolerance(&shapes) > 0 {
             return Err(Finding::Waits { members: hung });
         }
         self.disk.cut();
         Ok(false)
     }
 
+    /// The shapes that the array has: one, or while it is being reshaped two.
+    pub(super) fn shapes(&self) -> Vec<Geometry> {
+        if self.engine.reshape().is_none() {
+            return vec![self.engine.geometry().clone()];
+        }
+        self.engine.superblock().shapes()
+    }
+
     /// The members that are not there, have failed something, or do not have all of their content.
     pub(super) fn failed(&self) -> MemberSet {
         let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
-        let struck = self.disk.struck().iter().filter(|slot| slot.index() < self.engine.geometry().members());
+        let struck = self.disk.struck().iter().filter(|&slot| self.engine.slots().contains(slot));
         self.engine.missing().union(rebuilding).union(struck.collect())
     }
 
@@ -355,7 +374,7 @@ impl<'a> Session<'a> {
             self.blind.push((lba, len));
         }
         let geometry = self.engine.geometry();
-        let is_too_much = |failed| Repair::new(geometry, failed).is_err();
+        let is_too_much = |failed| !survive(&self.shapes(), failed);
         // A member that does not give back what is written to heal it fails, which may be one more than the level
         // survives.
         let is_frozen = matches!(error, EngineError::Frozen) && is_too_much(failed.union(self.disk.lied()));
@@ -393,8 +412,12 @@ impl<'a> Session<'a> {
     /// Whether the array may refuse a change that it was asked for.
     fn may_refuse(&self, change: &Change, failed: MemberSet, error: &EngineError) -> bool {
         match *change {
-            Change::Fail { may_refuse, .. } => {
-                may_refuse && matches!(error, EngineError::Needed { .. } | EngineError::NotThere { .. })
+            Change::Fail { slot, may_refuse } => {
+                // While a window of a reshape moves it waits, and members may fail meanwhile.
+                let is_needed = !survive(&self.shapes(), failed.with(slot));
+                let is_gone = self.engine.missing().contains(slot);
+                matches!(error, EngineError::Needed { .. }) && (may_refuse || is_needed)
+                    || matches!(error, EngineError::NotThere { .. }) && (may_refuse || is_gone)
             }
             Change::Join { lingers: Lingers::Yes | Lingers::NoMore, .. }
                 if matches!(error, EngineError::Lingering { .. }) =>

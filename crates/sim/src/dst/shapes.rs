@@ -5,6 +5,7 @@ use uraid_io::format::superblock::{Consistency, MEMBER_MIN};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, Level, MemberIndex, MemberSet, Placement, Sectors, Spec};
 
+use super::audit::subsets;
 use super::scenario::draw_spec;
 use uraid_random::Random;
 
@@ -47,6 +48,25 @@ pub(super) fn log_min(target: &Target) -> Bytes {
 pub(super) fn geometry_of(target: &Target, member_size: Sectors) -> Option<Geometry> {
     let Target { level, members, chunk, .. } = *target;
     Geometry::new(Spec { level, members, chunk, member_size }).ok()
+}
+
+/// Whether an array goes on without these members, whatever shape its content is in. Where one has no redundancy nobody
+/// is given up, not even a member that has no place in it.
+pub(super) fn survive(shapes: &[Geometry], lost: MemberSet) -> bool {
+    lost.is_empty() || tolerance(shapes) > 0 && shapes.iter().all(|shape| Repair::new(shape, lost).is_ok())
+}
+
+/// How many members an array may lose that has these shapes.
+pub(super) fn tolerance(shapes: &[Geometry]) -> usize {
+    shapes.iter().map(Geometry::tolerance).min().expect("an array has a shape")
+}
+
+/// Every set of further members that all shapes of an array survive beside those that are missing, the empty one first.
+pub(super) fn survived(shapes: &[Geometry], missing: MemberSet) -> Vec<MemberSet> {
+    let widest = shapes.iter().map(Geometry::members).max().expect("an array has a shape");
+    let mut sets = subsets(MemberSet::all(widest).minus(missing), tolerance(shapes).saturating_sub(missing.len()));
+    sets.retain(|&set| set.is_empty() || survive(shapes, missing.union(set)));
+    sets
 }
 
 /// Members that two shapes survive to lose beside those that are missing.

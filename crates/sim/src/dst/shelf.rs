@@ -8,13 +8,13 @@ use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
-use super::audit::tolerated;
 use super::finding::Finding;
 use super::found::Found;
 use super::report::Rotten;
 use super::roster::Roster;
 use super::rot::rot_heads;
 use super::scenario::uuid;
+use super::shapes::{survived, tolerance};
 use crate::member::Member;
 use crate::members::Members;
 use crate::trace::Trace;
@@ -89,7 +89,9 @@ impl Shelf {
         left: MemberSet,
         was_open: bool,
     ) {
-        for slot in found.minus(left).iter() {
+        // When a reshape is over there may be fewer slots than were found.
+        let slots = self.members.len();
+        for slot in found.minus(left).iter().filter(|slot| slot.index() < slots) {
             self.members.replace(slot, None);
         }
         self.excused = self.excused.minus(by.settled).union(by.unsettled);
@@ -146,6 +148,15 @@ impl Shelf {
         self.unwritten = MemberSet::EMPTY;
     }
 
+    /// Takes note that a reshape is over, after which the array has so many slots; `fits` as above.
+    pub(super) fn reshaped(&mut self, slots: usize, fits: impl Fn(&Member) -> bool) {
+        self.members.split_off(slots);
+        self.old.retain(|(_, member)| fits(member));
+        let has_slot = |slot: &MemberIndex| slot.index() < slots;
+        self.excused = self.excused.iter().filter(has_slot).collect();
+        self.unwritten = self.unwritten.iter().filter(has_slot).collect();
+    }
+
     /// Hands the administrator the members that are not part of the array now.
     pub(super) fn hand_out(&mut self, missing: MemberSet, to: &mut Roster) {
         missing.iter().for_each(|slot| to.keep(self.members.replace(slot, None)));
@@ -198,7 +209,7 @@ impl Shelf {
     /// What an operator comes with to open the array. None: it is rightly refused, and no way is left to go on.
     pub(super) fn find(
         &mut self,
-        geometry: &Geometry,
+        shapes: &[Geometry],
         mut roster: Option<&mut Roster>,
         random: &mut Random,
         trace: &Trace,
@@ -224,7 +235,7 @@ impl Shelf {
         let may_miss = verdict.superblock.is_clean || survives(verdict.superblock.consistency);
         let mut out = MemberSet::EMPTY;
         if random.chance(1, 4) {
-            out = *random.pick(&tolerated(geometry, verdict.lost()));
+            out = *random.pick(&survived(shapes, verdict.lost()));
             if !may_miss && !out.is_empty() {
                 self.expect_refusal(out, random)?;
                 out = MemberSet::EMPTY;
@@ -232,7 +243,7 @@ impl Shelf {
         }
         let mut replaced = MemberSet::EMPTY;
         if may_miss && random.chance(1, 4) {
-            replaced = self.replace_by_old(out, &verdict, geometry, random, trace);
+            replaced = self.replace_by_old(out, &verdict, shapes, random, trace);
         }
         self.excused = self.excused.union(out).union(replaced);
         let loose = roster.as_ref().map_or(&[][..], |roster| &roster.loose);
@@ -297,9 +308,17 @@ impl Shelf {
         Ok(())
     }
 
+    /// How many slots the array has: when a reshape has ended, fewer than it had, and who was in the others may have no
+    /// superblock any more.
+    fn slots(&self) -> usize {
+        let verdict = judge(&self.members.candidates());
+        verdict.map_or(self.members.len(), |verdict| verdict.slots.len())
+    }
+
     /// The verdict on everything there is.
     fn judge_all(&mut self) -> Result<Verdict, Finding> {
-        for (member, superblock) in self.members.superblocks() {
+        let slots = self.slots();
+        for (member, superblock) in self.members.superblocks().filter(|(slot, _)| slot.index() < slots) {
             superblock.map_err(|source| Finding::NoSuperblock { member, source })?;
         }
         loop {
@@ -323,7 +342,7 @@ impl Shelf {
         &mut self,
         out: MemberSet,
         verdict: &Verdict,
-        geometry: &Geometry,
+        shapes: &[Geometry],
         random: &mut Random,
         trace: &Trace,
     ) -> MemberSet {
@@ -338,7 +357,7 @@ impl Shelf {
         let mut others = self.members.candidates();
         others.retain(|other| !out.with(slot).contains(other.superblock.slot));
         let is_enough = judge(&others).is_ok_and(|verdict| verdict.is_readable());
-        if !is_stale || missing.len() > geometry.tolerance() || !is_enough {
+        if !is_stale || missing.len() > tolerance(shapes) || !is_enough {
             return MemberSet::EMPTY;
         }
         trace.note(format_args!("an old copy takes the place of member {slot}"));
@@ -348,7 +367,10 @@ impl Shelf {
 
     /// All but some of the members, and those that are in no slot, in any order.
     fn gather(&self, out: MemberSet, loose: &[Member], random: &mut Random) -> Result<Gathered, Finding> {
-        let in_slots = self.members.iter().filter(|(slot, _)| !out.contains(*slot)).map(|(_, member)| (None, member));
+        let slots = self.slots();
+        let counts = |slot: MemberIndex, member: &Member| slot.index() < slots || member.superblock().is_ok();
+        let in_slots = self.members.iter().filter(|&(slot, member)| !out.contains(slot) && counts(slot, member));
+        let in_slots = in_slots.map(|(_, member)| (None, member));
         let others = loose.iter().enumerate().map(|(index, member)| (Some(index), member));
         let mut named: Vec<(Option<usize>, &Member)> = in_slots.chain(others).collect();
         random.shuffle(&mut named);

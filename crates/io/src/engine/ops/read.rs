@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use uraid_layout::{Lba, Sectors};
+use uraid_layout::{Lba, MemberSet, Sectors};
 
 use super::write::part_len;
 use crate::buf::Buf;
@@ -69,17 +69,37 @@ pub(in crate::engine) async fn fill(
 /// Gets the part. What comes straight from members needs no lock; what is computed from several units does, and so does
 /// what may have been replied to and is not in place yet.
 async fn obtain(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {
+    let lost_before = transfer.lost();
+    // Members that failed to give some of the part before it had its lock. They may give it now: a write that had the
+    // lock may have brought it. Then they may be the only ones that still have it.
+    let mut stale = MemberSet::EMPTY;
     loop {
-        transfer.plan()?;
-        if transfer.guard.is_none() && needs_lock(transfer) {
-            lock(transfer).await?;
-        }
-        match attempt(transfer).await? {
-            Attempt::Proven => return Ok(()),
-            Attempt::Again => {}
-            Attempt::Doubted => lock(transfer).await?,
+        match obtain_once(transfer, &mut stale).await {
+            Ok(Attempt::Proven) => return Ok(()),
+            Ok(Attempt::Again) => {}
+            Ok(Attempt::Doubted) => lock(transfer, &mut stale).await?,
+            Err(error @ EngineError::Unreadable { .. }) if !planted!(FailureRemembered) => {
+                if transfer.guard.is_none() && transfer.lost() != lost_before {
+                    lock(transfer, &mut stale).await?;
+                }
+                if transfer.unreadable.minus(stale) == transfer.unreadable {
+                    return Err(error);
+                }
+                stale = MemberSet::EMPTY;
+                transfer.forget_failures();
+            }
+            Err(error) => return Err(error),
         }
     }
+}
+
+/// Plans the part and gets what the plan needs, once.
+async fn obtain_once(transfer: &mut Transfer<'_>, stale: &mut MemberSet) -> Result<Attempt, EngineError> {
+    transfer.plan()?;
+    if transfer.guard.is_none() && needs_lock(transfer) {
+        lock(transfer, stale).await?;
+    }
+    attempt(transfer).await
 }
 
 fn needs_lock(transfer: &Transfer<'_>) -> bool {
@@ -89,9 +109,10 @@ fn needs_lock(transfer: &Transfer<'_>) -> bool {
     computes || reads && parts.replies.is_placing() && parts.locks.is_held(transfer.span())
 }
 
-/// Takes the part's stripes.
-async fn lock(transfer: &mut Transfer<'_>) -> Result<(), EngineError> {
+/// Takes the part's stripes. What members failed to give before is stale from then on.
+async fn lock(transfer: &mut Transfer<'_>, stale: &mut MemberSet) -> Result<(), EngineError> {
     transfer.guard = Some(transfer.parts.locks.acquire(transfer.span()).await);
+    *stale = transfer.unreadable;
     // A write may have changed parity and not data, or the other way round.
     transfer.parts.members.check_frozen()
 }
