@@ -1,5 +1,7 @@
 //! Reshaping arrays: there and back, killed again and again, while they are served, and what is refused.
 
+mod words;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -134,7 +134,7 @@ impl<D: LiveDisk> Changes<D> {
         tracing::info!(level = %geometry.spec().level, members = geometry.members(), is_back, "the reshape is over");
         self.description.set_geometry(geometry);
         self.reactor.tell_members();
-        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Reshaped));
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Reshaped { is_back }));
         Ok(true)
     }
 
