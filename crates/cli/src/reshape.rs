@@ -176,8 +176,8 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
         allow_degraded: args.degraded,
     };
     let plan = prepared.plan(&target)?;
-    if args.begin && !plan.can_be_served() {
-        bail!(ReshapeError::NotServed);
+    if args.begin {
+        plan.check_served()?;
     }
     if args.rehearse {
         return rehearse(args, prepared, &plan);

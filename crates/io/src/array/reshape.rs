@@ -17,6 +17,7 @@ pub(crate) mod moving;
 mod plan;
 pub(super) mod restore;
 pub(crate) mod saved;
+pub(super) mod unserved;
 
 use std::path::PathBuf;
 
@@ -43,6 +44,7 @@ use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
 use restore::{advance, beyond, restore};
 use saved::{Copies, Whose};
+pub use unserved::Unserved;
 
 /// An array that is being reshaped; its members are open.
 #[derive(Debug)]

@@ -8,6 +8,7 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet};
 
 use crate::Error;
 use crate::array::error::{OpenError, are};
+use crate::array::reshape::unserved::Unserved;
 use crate::array::sectors::LargeSectors;
 use crate::disk::DiskError;
 use crate::engine::EngineError;
@@ -36,11 +37,11 @@ pub enum ReshapeError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// It can't be served meanwhile.
-    #[error(
-        "this array can't be served while its content moves: that takes a log, if either shape has redundancy, half of \
-         whose area is enough for the larger parity stripe of the two. Leave --begin out, and serve it when it is over"
-    )]
-    NotServed,
+    #[error("this array can't be served while its content moves: {unserved}. What helps: {}", unserved.advice())]
+    NotServed {
+        /// Why.
+        unserved: Unserved,
+    },
     /// There is no way to that shape.
     #[error(transparent)]
     Course(#[from] CourseError),

@@ -9,9 +9,10 @@ use uuid::Uuid;
 
 use super::error::ReshapeError;
 use super::saved::{self, Copies};
+use super::unserved::Unserved;
 use crate::array::assemble::Assembled;
 use crate::array::create::stripe_on_member;
-use crate::array::open::can_be_served;
+use crate::array::open::why_unserved;
 use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
 use crate::format::Epoch;
@@ -62,7 +63,7 @@ pub struct ReshapePlan {
     pace: Pace,
     /// What the members have room for in the new shape.
     room: Sectors,
-    can_be_served: bool,
+    unserved: Option<Unserved>,
 }
 
 /// How much work it is.
@@ -107,10 +108,12 @@ impl ReshapePlan {
         self.pace.plain.max(self.pace.saved).bytes()
     }
 
-    /// Whether the array can be served while its content moves.
-    #[must_use]
-    pub fn can_be_served(&self) -> bool {
-        self.can_be_served
+    /// Refuses an array that can't be served while its content moves.
+    ///
+    /// # Errors
+    /// [`ReshapeError::NotServed`].
+    pub fn check_served(&self) -> Result<(), ReshapeError> {
+        self.unserved.map_or(Ok(()), |unserved| Err(ReshapeError::NotServed { unserved }))
     }
 
     /// How much work it is.
@@ -177,7 +180,7 @@ pub fn plan_reshape<D: Disk>(
         return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
     }
     let all: Vec<Superblock> = old.iter().chain(&joining).map(begun).collect();
-    let can_be_served = can_be_served(&all);
+    let unserved = why_unserved(&all);
     let joining = joining.iter().map(begun).collect();
     Ok(ReshapePlan {
         reshape,
@@ -186,7 +189,7 @@ pub fn plan_reshape<D: Disk>(
         paths: new.iter().map(|new| new.path.clone()).collect(),
         pace,
         room: to.capacity(),
-        can_be_served,
+        unserved,
     })
 }
 
