@@ -1,5 +1,6 @@
 //! `uraid reshape`: gives a stopped array another level, chunk, placement or number of members.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use uraid_io::array::{
 };
 use uraid_io::disk::UringDisk;
 use uraid_io::member::Access;
-use uraid_layout::{Bytes, Geometry, Spec};
+use uraid_layout::{Bytes, Spec};
 use uraid_serve::names::{layout_name, level_name, level_title};
 use uraid_serve::protocol::Request;
 use uraid_serve::signals::outlive_file_limits;
@@ -103,8 +104,9 @@ struct Rehearsal {
     bytes_per_second: u64,
 }
 
+/// What an array's content is placed by.
 #[derive(Debug, Serialize)]
-struct Shape {
+pub(crate) struct Shape {
     level: &'static str,
     layout: &'static str,
     chunk: u64,
@@ -277,8 +279,8 @@ fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Resul
     let moved = 2 * plan.kept().0 + work.saved.0;
     let is_cut = plan.kept().0 < size_before;
     let rehearsal = Rehearsal {
-        from: shape(plan.from()),
-        to: shape(plan.to()),
+        from: Shape::of(plan.from().spec()),
+        to: Shape::of(plan.to().spec()),
         content: plan.kept().0,
         steps: work.windows,
         step_size: plan.window().0,
@@ -312,13 +314,23 @@ fn rehearse(args: &ReshapeArgs, prepared: Prepared, plan: &ReshapePlan) -> Resul
     print(format_args!("nothing was written"))
 }
 
-fn shape(geometry: &Geometry) -> Shape {
-    let Spec { level, members, chunk, .. } = *geometry.spec();
-    Shape { level: level_name(level), layout: layout_name(level), chunk: chunk.0, members }
+impl Shape {
+    /// That of a geometry.
+    pub(crate) fn of(spec: &Spec) -> Self {
+        let Spec { level, members, chunk, .. } = *spec;
+        Self { level: level_name(level), layout: layout_name(level), chunk: chunk.0, members }
+    }
 }
 
-/// `RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+impl fmt::Display for Shape {
+    /// `RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { level, layout, chunk, members } = self;
+        write!(f, "{} {layout} of {members} members in chunks of {}", level_title(level), size(*chunk))
+    }
+}
+
+/// See [`Shape`].
 fn said(spec: &Spec) -> String {
-    let (level, layout) = (level_title(level_name(spec.level)), layout_name(spec.level));
-    format!("{level} {layout} of {} members in chunks of {}", spec.members, size(spec.chunk.0))
+    Shape::of(spec).to_string()
 }

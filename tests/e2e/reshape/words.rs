@@ -1,23 +1,36 @@
 //! What is said of an array that is being reshaped, or was: events, reasons, and what to do.
 
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 use uraid_tests::array::Array;
 use uraid_tests::binary;
-use uraid_tests::image::assert_same;
+use uraid_tests::image::{SECTOR, assert_same};
 use uraid_tests::process::Output;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::{blank, full, reshape, served, text};
-use crate::control::ask;
+use crate::control::{ask, status, until};
 
 /// Runs a command with these words about members.
 fn on(words: &[&str], members: &[PathBuf]) -> Output {
     let words = words.iter().map(|word| (*word).to_owned());
     binary::uraid(words.chain(members.iter().map(|path| text(path).to_owned())))
+}
+
+/// A full RAID 5 of three of which a part is in the shape of four, and it is stopped; the members, and the content.
+fn amid(array: &Array) -> (Vec<PathBuf>, Vec<u8>) {
+    let content = full(array);
+    let new = blank(array, "n3");
+    let _ = reshape(&["--begin", "--add", text(&new)], array.members()).success();
+    let all = [array.members(), &[new]].concat();
+    let server = Server::start_members(array, &all, &["--reshape-limit", "1M"]);
+    let _ = until(array, "nothing moves", |now| now["reshape"]["done_bytes"].as_u64() > Some(0));
+    let _ = server.stop();
+    assert_eq!(binary::examine(&all)["state"], "reshaping");
+    (all, content)
 }
 
 /// Whoever hears of the end of a reshape hears which way it went: in the log, in its fields, and as a program.
@@ -89,4 +102,54 @@ fn who_can_not_be_served_while_it_is_reshaped_is_told_why() {
 
 fn log_bytes(array: &Array) -> u64 {
     array.examine()["members"][0]["log_size"].as_u64().unwrap()
+}
+
+/// Where `uraid map` has a block is its content, on both sides of the mark, and when it is over; served or not.
+#[test]
+fn map_knows_both_shapes() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (all, content) = amid(&array);
+    let map = |lba: usize, options: &[&str], members: &[PathBuf]| {
+        let lba = lba.to_string();
+        on(&[&["map", "--lba", &lba], options].concat(), members)
+    };
+    let mark = map(0, &["--json"], &all).success().json()["reshape"]["mark"].as_u64().unwrap();
+    let (mark, end) = (usize::try_from(mark).unwrap(), content.len() / SECTOR);
+    assert!(mark > 0 && mark < end);
+    for lba in [0, 7, mark / 2, mark - 1, mark, mark + 9, (mark + end) / 2, end - 1] {
+        let found = map(lba, &["--json"], &all).success().json();
+        let sides = &found["reshape"];
+        let (side, members) = if lba < mark { ("below", 4) } else { ("above", 3) };
+        assert_eq!((&sides["side"], &sides[side]["members"]), (&side.into(), &members.into()), "{found:#}");
+        assert_eq!(sides["in_use"], false);
+        let at = |place: &Value| -> Vec<u8> {
+            let start = usize::try_from(place["sector"].as_u64().unwrap()).unwrap() * SECTOR;
+            std::fs::read(Path::new(place["path"].as_str().unwrap())).unwrap()[start..start + SECTOR].to_vec()
+        };
+        assert_same(&at(&found), &content[lba * SECTOR..(lba + 1) * SECTOR], &format!("block {lba} of {found:#}"));
+        // Parity is that of the same shape: all of the row together is nothing.
+        let reads = found["write"]["reads"].as_array().unwrap().len();
+        assert!(reads >= 1 && found["parity"].as_array().unwrap().len() == 1, "{found:#}");
+        let said = map(lba, &[], &all).success().text();
+        assert!(said.contains(&format!("{side} the mark of an array that is being reshaped")), "{said}");
+        assert!(said.contains(&format!("at block {mark}")) && !said.contains("in use"), "{said}");
+    }
+    let beyond = map(end, &[], &all).code_is(1).stderr;
+    assert!(beyond.contains("beyond the array"), "{beyond}");
+    // A member that only one of the shapes has.
+    let degraded = map(0, &["--json", "--failed", "3"], &all).success().json();
+    assert_eq!(degraded["failed"], serde_json::json!([3]), "{degraded:#}");
+    let whole = map(mark, &["--json", "--failed", "3"], &all).success().json();
+    assert_eq!(whole["failed"], serde_json::json!([]), "{whole:#}");
+    assert!(map(0, &["--failed", "4"], &all).code_is(1).stderr.contains("no member 4"));
+
+    let server = Server::start_members(&array, &all, &["--reshape-limit", "64K"]);
+    let said = map(0, &[], &all).success().text();
+    assert!(said.contains("it moves while the array is in use"), "{said}");
+    assert_eq!(map(0, &["--json"], &all).success().json()["reshape"]["in_use"], true);
+    let _ = ask(&array, &["set", "--reshape-limit", "none"]).success();
+    let _ = ask(&array, &["wait"]).success();
+    assert!(status(&array)["reshape"].is_null());
+    let _ = server.stop();
+    assert!(map(0, &["--json"], &all).success().json()["reshape"].is_null());
 }
