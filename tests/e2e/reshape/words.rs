@@ -8,6 +8,7 @@ use uraid_tests::array::Array;
 use uraid_tests::binary;
 use uraid_tests::image::{SECTOR, assert_same};
 use uraid_tests::process::Output;
+use uraid_tests::run::run;
 use uraid_tests::server::Server;
 use uraid_tests::shape;
 
@@ -102,6 +103,41 @@ fn who_can_not_be_served_while_it_is_reshaped_is_told_why() {
 
 fn log_bytes(array: &Array) -> u64 {
     array.examine()["members"][0]["log_size"].as_u64().unwrap()
+}
+
+#[test]
+fn list_says_which_way_a_reshape_goes_and_how_far_it_is() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (all, _) = amid(&array);
+    let directory = all[0].parent().unwrap();
+    let list = |options: &[&str]| {
+        let mut command = binary::command();
+        command.env("URAID_RUNTIME_DIR", directory).arg("list").args(options).arg(directory);
+        run(command).success()
+    };
+    let said = list(&[]).text();
+    assert!(said.contains("being reshaped to RAID 5 left-symmetric of 4 members in chunks of 4 KiB: "), "{said}");
+    assert!(said.contains(" have moved\n"), "{said}");
+    let uuid = array.examine()["uuid"].clone();
+    let found = |list: &Value| {
+        let mut all = list.as_array().unwrap().iter();
+        all.find(|one| one["uuid"] == uuid).cloned().unwrap_or_else(|| panic!("{list:#}"))
+    };
+    let stopped = found(&list(&["--json"]).json())["reshape"].clone();
+    assert!(stopped["moved"].as_u64() > Some(0) && stopped["back"] == false, "{stopped:#}");
+
+    let mut command = Server::command(&array, &all, &["--reshape-limit", "64K"]);
+    command.env("URAID_RUNTIME_DIR", directory);
+    let server = Server::spawn(command, array.socket()).unwrap();
+    let running = found(&list(&["--json"]).json());
+    assert_eq!((&running["state"], &running["reshape"]["members"]), (&"running".into(), &4.into()), "{running:#}");
+    assert_eq!(running["member_count"], 3, "{running:#}");
+    assert!(ask(&array, &["status"]).success().text().contains("RAID 5 left-symmetric of 3 members, "));
+    let _ = ask(&array, &["reshape", "--abort"]).success();
+    let said = list(&[]).text();
+    assert!(said.contains("have moved, and it goes back"), "{said}");
+    server.kill();
+    assert_eq!(found(&list(&["--json"]).json())["reshape"]["back"], true);
 }
 
 /// Where `uraid map` has a block is its content, on both sides of the mark, and when it is over; served or not.
