@@ -112,7 +112,8 @@ struct MemberReport {
     path: String,
     uuid: Uuid,
     slot: u8,
-    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`, `bad-list`.
+    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`, `bad-list`, or `left` if the
+    /// array has no slot for it any more.
     state: &'static str,
     /// `null` if the list is damaged.
     bad_blocks: Option<protocol::BadBlocks>,
@@ -280,9 +281,8 @@ fn state(superblock: &Superblock) -> &'static str {
 
 fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberReport {
     let superblock = &candidate.superblock;
-    let failed = |slot: MemberIndex| {
-        verdict.superblock.slots.get(slot.index()).is_none_or(|record| record.state == SlotState::Failed)
-    };
+    let slots = &verdict.superblock.slots;
+    let failed = |slot: MemberIndex| slots.get(slot.index()).is_some_and(|record| record.state == SlotState::Failed);
     let state = match superblock.slot {
         slot if verdict.slots.get(slot.index()) == Some(&Some(index)) => {
             if verdict.rebuilding().contains(slot) {
@@ -292,6 +292,7 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
             }
         }
         slot if failed(slot) => "failed",
+        slot if slot.index() >= slots.len() => "left",
         _ => "stale",
     };
     MemberReport {

@@ -140,6 +140,34 @@ fn list_says_which_way_a_reshape_goes_and_how_far_it_is() {
     assert_eq!(found(&list(&["--json"]).json())["reshape"]["back"], true);
 }
 
+/// The command line of before a reshape still names who left: it says so, and what to do.
+#[test]
+fn who_left_in_a_reshape_is_told_to_be_left_out() {
+    let array = Array::create(&shape::raid5_of_5_left_asymmetric());
+    let content = full(&array);
+    let all = array.members().to_vec();
+    let size = (content.len() / 2).to_string();
+    let last = array.path("last");
+    let _ = std::fs::copy(&all[4], &last).unwrap();
+    let _ = reshape(&["--remove", text(&all[4]), "--size", &size], &all).success();
+    let refused = Server::refused(&array, &all, &[]).stderr;
+    for part in [text(&all[4]), "all of its members without it", "left in a reshape", "leave it out"] {
+        assert!(refused.contains(part), "{part}: {refused}");
+    }
+    let refused = reshape(&["--chunk", "16K"], &all).code_is(1).stderr;
+    assert!(refused.contains("leave it out if it left the array"), "{refused}");
+    // One that was not told, as the power failed.
+    std::fs::copy(&last, &all[4]).unwrap();
+    let image = served(&array, &all, &[]);
+    assert_same(&image[..content.len() / 2], &content[..content.len() / 2], "it does not count");
+    let said = on(&["examine"], &all).success().text();
+    assert!(said.lines().any(|line| line.trim_start().starts_with("4  left ")), "{said}");
+    let server = Server::start_members(&array, &all[..3], &["--degraded"]);
+    let refused = ask(&array, &["add", text(&all[4])]).code_is(1).stderr;
+    assert!(refused.contains("left in a reshape") && refused.contains("--force"), "{refused}");
+    let _ = server.stop();
+}
+
 /// Where `uraid map` has a block is its content, on both sides of the mark, and when it is over; served or not.
 #[test]
 fn map_knows_both_shapes() {

@@ -22,7 +22,11 @@ pub enum ReshapeError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A path is no member.
-    #[error("{path}: is not a member of the array; name new members with --add", path = path.display())]
+    #[error(
+        "{path}: is not a member of the array: leave it out if it left the array in an earlier reshape, and name it \
+         with --add if it is to join",
+        path = path.display()
+    )]
     Stranger {
         /// The path.
         path: PathBuf,
