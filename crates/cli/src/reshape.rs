@@ -52,6 +52,9 @@ pub(crate) struct ReshapeArgs {
     /// A member that leaves, one of the last slots; may be repeated
     #[arg(long, value_name = "PATH")]
     remove: Vec<PathBuf>,
+    /// Overwrite what new members hold
+    #[arg(long)]
+    force: bool,
     /// How much of the array's content to keep [default: all of it]
     ///
     /// Shrink the file system first: the array ends there, and what was behind it is gone.
@@ -61,7 +64,7 @@ pub(crate) struct ReshapeArgs {
     #[arg(long)]
     rehearse: bool,
     /// Go back to the shape that the array had
-    #[arg(long, conflicts_with_all = ["add", "remove", "size", "level", "chunk", "layout", "rm2_m", "copies"])]
+    #[arg(long, conflicts_with_all = ["add", "remove", "size", "force", "level", "chunk", "layout", "rm2_m", "copies"])]
     abort: bool,
     /// Go on although members are missing
     #[arg(long)]
@@ -127,8 +130,8 @@ pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
 
 /// Has the reshape of a served array go on, or back.
 fn turn(args: &ReshapeArgs) -> Result<()> {
-    let ReshapeArgs { add, remove, size, rehearse, degraded, begin, abort, shape, .. } = args;
-    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty() || size.is_some();
+    let ReshapeArgs { add, remove, force, size, rehearse, degraded, begin, abort, shape, .. } = args;
+    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty() || size.is_some() || *force;
     if is_shape || *rehearse || *degraded || *begin {
         bail!(Misuse(
             "name all members of a stopped array; while it is served a reshape that is on record can go on, or go back \
@@ -167,7 +170,7 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
         bail!(Misuse("no reshape is under way; say what to change: see `uraid reshape --help`".into()));
     }
     let access = if args.rehearse { Access::Inspect } else { Access::ReadWrite };
-    let prepared = prepared.with(&args.add, &args.remove, access)?;
+    let prepared = prepared.with(&args.add, &args.remove, access, args.force)?;
     let spec = *prepared.array.geometry.spec();
     let members = u8::try_from(prepared.member_count()).unwrap_or(u8::MAX);
     let target = Target {

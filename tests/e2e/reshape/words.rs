@@ -10,7 +10,7 @@ use uraid_tests::image::{SECTOR, assert_same};
 use uraid_tests::process::Output;
 use uraid_tests::run::run;
 use uraid_tests::server::Server;
-use uraid_tests::shape;
+use uraid_tests::shape::{self, MEMBER_BYTES};
 
 use super::{blank, full, reshape, served, text};
 use crate::control::{ask, status, until};
@@ -32,6 +32,10 @@ fn amid(array: &Array) -> (Vec<PathBuf>, Vec<u8>) {
     let _ = server.stop();
     assert_eq!(binary::examine(&all)["state"], "reshaping");
     (all, content)
+}
+
+fn bytes_of(members: &[PathBuf]) -> Vec<Vec<u8>> {
+    members.iter().map(|path| std::fs::read(path).unwrap()).collect()
 }
 
 /// Whoever hears of the end of a reshape hears which way it went: in the log, in its fields, and as a program.
@@ -138,6 +142,84 @@ fn list_says_which_way_a_reshape_goes_and_how_far_it_is() {
     assert!(said.contains("have moved, and it goes back"), "{said}");
     server.kill();
     assert_eq!(found(&list(&["--json"]).json())["reshape"]["back"], true);
+}
+
+/// Whatever else is asked of an array between two shapes: it is told what to do, and nothing is written.
+#[test]
+fn other_commands_say_what_to_do_and_write_nothing() {
+    let array = Array::create(&shape::raid5_of_3());
+    let (all, _) = amid(&array);
+    let before = bytes_of(&all);
+    let extra = blank(&array, "n4");
+    for (words, said) in [
+        (&["rename", "other"][..], "change it then; nothing was changed"),
+        (&["configure", "--consistency", "bitmap"], "`uraid reshape --abort MEMBERS`"),
+        (&["grow"], "`uraid wait`"),
+        (&["create", "--level", "5"], "holds uraid member"),
+        (&["wipe"], "--force"),
+        (&["reshape", "--chunk", "16K"], "a reshape to another shape is under way"),
+        (&["reshape", "--add", text(&extra)], "a reshape to another shape is under way"),
+    ] {
+        let refused = on(words, &all).code_is(1).stderr;
+        assert!(refused.contains(said), "{words:?}: {refused}");
+    }
+    assert!(bytes_of(&all) == before, "nothing was written");
+}
+
+#[test]
+fn a_new_member_is_named_once_and_is_no_member_yet() {
+    let array = Array::create(&shape::raid5_of_3());
+    let _ = full(&array);
+    let (old, new) = (array.members().to_vec(), blank(&array, "n3"));
+    let link = array.path("link");
+    std::os::unix::fs::symlink(&new, &link).unwrap();
+    for options in [&["--rehearse"][..], &[]] {
+        for second in [&new, &link] {
+            let add = ["--level", "rm2", "--add", text(&new), "--add", text(second)];
+            let refused = reshape(&[options, &add].concat(), &old).code_is(1).stderr;
+            assert!(refused.contains("is the same file as") && refused.contains("once"), "{refused}");
+        }
+        let refused = reshape(&[options, &["--add", text(&old[1])]].concat(), &old).code_is(1).stderr;
+        assert!(refused.contains("is member 1 of this array already"), "{refused}");
+    }
+    assert!(std::fs::read(&new).unwrap().iter().all(|&byte| byte == 0), "nothing was written");
+}
+
+/// What an aborted reshape left is of no value where all members are there and none knows of it. Otherwise, and
+/// whatever else a new member holds, it takes --force, as with `create` and `add`.
+#[test]
+fn what_a_new_member_holds_is_overwritten_only_if_it_is_of_no_value_or_by_force() {
+    let array = Array::create(&shape::raid5_of_3());
+    let content = full(&array);
+    let (old, new) = (array.members().to_vec(), blank(&array, "n3"));
+    let all = [old.clone(), vec![new.clone()]].concat();
+    let _ = reshape(&["--begin", "--add", text(&new)], &old).success();
+    let left = array.path("left");
+    std::fs::copy(&new, &left).unwrap();
+    let _ = reshape(&["--abort"], &all).success();
+    // As if the power had failed before it was told that it is none.
+    std::fs::copy(&left, &new).unwrap();
+    // Member 2 might have gone on with it.
+    let add = ["--degraded", "--add", text(&new)];
+    let refused = reshape(&add, &old[..2]).code_is(1).stderr;
+    assert!(refused.contains("name all members, or use --force"), "{refused}");
+    // It is a member of that array, as far as the array knows.
+    let refused = reshape(&["--degraded", "--force", "--add", text(&old[2])], &old[..2]).code_is(1).stderr;
+    assert!(refused.contains("is member 2 of this array already"), "{refused}");
+    let refused = on(&["create", "--level", "1"], &[new.clone(), blank(&array, "n9")]).code_is(1).stderr;
+    assert!(refused.contains("use --force to overwrite it"), "{refused}");
+    // It is told apart when it is named among the members.
+    let said = on(&["examine"], &all).success().text();
+    assert!(said.lines().any(|line| line.contains("left ") && line.contains("n3")), "{said}");
+    let _ = reshape(&["--rehearse", "--add", text(&new)], &old).success();
+
+    let other = blank(&array, "n4");
+    std::fs::write(&other, vec![7; MEMBER_BYTES]).unwrap();
+    let refused = reshape(&["--add", text(&other)], &old).code_is(1).stderr;
+    assert!(refused.contains("holds data (at byte 0); use --force to overwrite it"), "{refused}");
+    let _ = reshape(&["--force", "--add", text(&other)], &old).success();
+    let all = [old, vec![other]].concat();
+    assert_same(&served(&array, &all, &[])[..content.len()], &content, "by force");
 }
 
 /// The command line of before a reshape still names who left: it says so, and what to do.

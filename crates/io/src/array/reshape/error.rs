@@ -125,8 +125,8 @@ pub enum ReshapeError {
     New(#[from] MemberError),
     /// A new member holds something.
     #[error(
-        "{path}: holds {what} (at byte {offset}); a new member has to be empty: fill its first and its last 4 MiB with \
-         zeros",
+        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
+         with zeros",
         path = path.display()
     )]
     InUse {
@@ -136,6 +136,27 @@ pub enum ReshapeError {
         what: &'static str,
         /// Where that shows.
         offset: Bytes,
+    },
+    /// A new member is one already.
+    #[error(
+        "{path}: is member {slot} of this array already: name it among the members, without --add",
+        path = path.display()
+    )]
+    Present {
+        /// The member.
+        path: PathBuf,
+        /// Its slot.
+        slot: MemberIndex,
+    },
+    /// A new member may be one that the array's missing members know of.
+    #[error(
+        "{path}: was to be a member of this array in another reshape, and members are missing, or older, that may know \
+         of it: name all members, or use --force to overwrite what it holds",
+        path = path.display()
+    )]
+    Leftover {
+        /// The member.
+        path: PathBuf,
     },
     /// A new member is too small.
     #[error("{path}: {size} bytes are too few for a member", path = path.display())]
