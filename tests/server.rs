@@ -189,7 +189,14 @@ impl Server {
     #[must_use]
     #[track_caller]
     pub fn end(self) -> Output {
-        self.running.finish(SERVER_TIME_MAX)
+        self.end_within(SERVER_TIME_MAX)
+    }
+
+    /// The same, of one that may take longer.
+    #[must_use]
+    #[track_caller]
+    pub fn end_within(self, time_max: Duration) -> Output {
+        self.running.finish(time_max)
     }
 
     /// Ends it at once, as a crash would.

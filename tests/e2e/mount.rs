@@ -7,6 +7,7 @@ mod fuse;
 mod hang;
 mod health;
 mod opening;
+mod reshape;
 mod sectors;
 
 use std::fs::{self, File};

@@ -1,5 +1,7 @@
 //! Reshaping arrays: there and back, killed again and again, while they are served, and what is refused.
 
+mod words;
+
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -157,7 +159,7 @@ fn what_can_not_be_reshaped_is_refused_with_a_remedy() {
         (&["--abort"], 1, "no reshape of this array is under way"),
         (&["--level", "1"], 1, "--size"),
         (&["--remove", text(&members[0]), "--size", "4K"], 2, "last slots"),
-        (&["--add", text(&members[1])], 1, "in use"),
+        (&["--add", text(&members[1])], 1, "is member 1 of this array already"),
         (&["--add", text(&new), "--remove", text(&members[2])], 2, "uraid replace"),
         (&["--level", "rm2", "--add", text(&new), "--layout", "partitioned"], 1, "partitioned"),
         (&["--level", "10", "--copies", "9"], 2, "copies"),

@@ -1,5 +1,6 @@
 //! `uraid examine`: shows members' own records about their array.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
@@ -7,6 +8,7 @@ use clap::Args;
 use serde::Serialize;
 use uraid_io::array::{Candidate, Look, Named, Patience, Verdict, candidates, judge, look};
 use uraid_io::badblocks;
+use uraid_io::engine::survives;
 use uraid_io::format::badblocks::{BadBlocks, Damaged, Lack};
 use uraid_io::format::superblock::{Consistency, Integrity, Reshape, SlotState, Superblock};
 use uraid_io::lost;
@@ -73,9 +75,12 @@ pub(crate) struct Report {
     /// Some regions are blank: nobody has written them, and members do not hold them as zeros yet.
     blank: bool,
     /// The shape that it is getting, and how far that has come; `null` if it has one.
-    reshape: Option<ReshapeReport>,
+    pub(crate) reshape: Option<ReshapeReport>,
     /// How many members may fail, in any combination.
     tolerance: usize,
+    /// How many more may fail beside those that are missing or incomplete; between two shapes, in both.
+    #[serde(skip)]
+    survives: usize,
     /// Number of the array's members.
     #[serde(skip)]
     pub(crate) member_count: usize,
@@ -89,10 +94,10 @@ pub(crate) struct Report {
 }
 
 /// An array between two shapes. Sizes are in bytes.
-#[derive(Debug, Serialize)]
-struct ReshapeReport {
-    level: &'static str,
-    layout: &'static str,
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct ReshapeReport {
+    level: String,
+    layout: String,
     chunk: u64,
     members: u8,
     /// How much content there is, and how much of it has the new shape.
@@ -107,7 +112,8 @@ struct MemberReport {
     path: String,
     uuid: Uuid,
     slot: u8,
-    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`, `bad-list`.
+    /// `active`, `rebuilding`, or why it does not count: `failed`, `stale`, `truncated`, `bad-list`, or `left` if the
+    /// array has no slot for it any more.
     state: &'static str,
     /// `null` if the list is damaged.
     bad_blocks: Option<protocol::BadBlocks>,
@@ -174,9 +180,10 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
     let lists: Vec<(MemberIndex, BadBlocks)> =
         counted.filter_map(|(member, (_, list))| Some((MemberIndex(member.slot), list.ok()?))).collect();
     let missing = MemberSet::all(superblock.slots.len()).minus(lists.iter().map(|&(slot, _)| slot).collect());
+    let (shapes, lost_members) = (superblock.shapes(), missing.union(verdict.rebuilding()));
     // Between two shapes there is no one place for content.
     let has_shape = superblock.reshape.is_none();
-    let lost = || lost_of(geometry, missing.union(verdict.rebuilding()), &lists, are_listed);
+    let lost = || lost_of(geometry, lost_members, &lists, are_listed);
     let lost = has_shape.then(lost).flatten();
     members.sort_by_key(|member| member.slot);
     Ok(Report {
@@ -197,8 +204,9 @@ fn detailed(paths: &[impl AsRef<Path>], are_listed: bool) -> Result<Report> {
         scrub_owed: superblock.scrub.is_owed,
         blank: superblock.blank.is_some(),
         reshape: superblock.reshape.and_then(|reshape| reshape_report(superblock, &reshape)),
-        tolerance: tolerance(superblock, geometry),
-        member_count: superblock.slots.len(),
+        tolerance: shapes.iter().map(Geometry::tolerance).min().unwrap_or_default(),
+        survives: shapes.iter().map(|shape| survives(shape, lost_members)).min().unwrap_or_default(),
+        member_count: geometry.members(),
         rebuilding: verdict.rebuilding().iter().map(|slot| slot.0).collect(),
         missing: missing.iter().map(|slot| slot.0).collect(),
         lost,
@@ -221,10 +229,30 @@ fn lost_of(
     LostContent::of(&lost(geometry, missing, &list), if are_listed { usize::MAX } else { RANGES_TOLD })
 }
 
-/// How many members may fail: between two shapes, as many as both survive.
-fn tolerance(superblock: &Superblock, geometry: &Geometry) -> usize {
-    let other = superblock.reshape.and_then(|reshape| Geometry::new(reshape.to).ok());
-    other.map_or(geometry.tolerance(), |other| other.tolerance().min(geometry.tolerance()))
+impl ReshapeReport {
+    /// What a server says of the array that it serves.
+    pub(crate) fn of(served: &protocol::Reshape) -> Self {
+        let protocol::Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, .. } = served;
+        Self {
+            level: level.clone(),
+            layout: layout.clone(),
+            chunk: *chunk_bytes,
+            members: *members,
+            content: *total_bytes,
+            moved: if *back { total_bytes.saturating_sub(*done_bytes) } else { *done_bytes },
+            back: *back,
+        }
+    }
+}
+
+impl fmt::Display for ReshapeReport {
+    /// `being reshaped to RAID 5 of 4 members in chunks of 64 KiB: 1 GiB of 3 GiB have moved, and it goes back`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { level, layout, chunk, members, content, moved, back } = self;
+        let (level, chunk) = (level_title(level), size(*chunk));
+        write!(f, "being reshaped to {level} {layout} of {members} members in chunks of {chunk}: ")?;
+        write!(f, "{} of {} have moved{}", size(*moved), size(*content), if *back { ", and it goes back" } else { "" })
+    }
 }
 
 fn reshape_report(superblock: &Superblock, reshape: &Reshape) -> Option<ReshapeReport> {
@@ -232,8 +260,8 @@ fn reshape_report(superblock: &Superblock, reshape: &Reshape) -> Option<ReshapeR
     let moved = reshape.mark.0.abs_diff(course.start().0) * SECTOR_BYTES;
     let Spec { level, members, chunk, .. } = reshape.to;
     Some(ReshapeReport {
-        level: level_name(level),
-        layout: layout_name(level),
+        level: level_name(level).to_owned(),
+        layout: layout_name(level).to_owned(),
         chunk: chunk.0,
         members,
         content: reshape.kept.bytes().0,
@@ -253,9 +281,8 @@ fn state(superblock: &Superblock) -> &'static str {
 
 fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberReport {
     let superblock = &candidate.superblock;
-    let failed = |slot: MemberIndex| {
-        verdict.superblock.slots.get(slot.index()).is_none_or(|record| record.state == SlotState::Failed)
-    };
+    let slots = &verdict.superblock.slots;
+    let failed = |slot: MemberIndex| slots.get(slot.index()).is_some_and(|record| record.state == SlotState::Failed);
     let state = match superblock.slot {
         slot if verdict.slots.get(slot.index()) == Some(&Some(index)) => {
             if verdict.rebuilding().contains(slot) {
@@ -265,6 +292,7 @@ fn member(verdict: &Verdict, index: usize, candidate: &Candidate) -> MemberRepor
             }
         }
         slot if failed(slot) => "failed",
+        slot if slot.index() >= slots.len() => "left",
         _ => "stale",
     };
     MemberReport {
@@ -354,7 +382,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
     let Report { uuid, epoch, state, consistency, integrity, rebuilding, missing, members, .. } = report;
     print(format_args!("{}", report.title()))?;
     print(format_args!("  {uuid}, {state}, epoch {epoch}, consistency: {consistency}, integrity: {integrity}"))?;
-    let survives = report.tolerance.saturating_sub(missing.len() + rebuilding.len());
+    let survives = report.survives;
     let failures = if survives == 1 { "1 more failure".to_owned() } else { format!("{survives} more failures") };
     if *state == "initialising" {
         print(format_args!(
@@ -362,13 +390,7 @@ pub(crate) fn show(report: &Report, json: bool) -> Result<()> {
         ))?;
     }
     if let Some(reshape) = &report.reshape {
-        let ReshapeReport { level, layout, chunk, members, content, moved, back } = reshape;
-        let (level, chunk, way) = (level_title(level), size(*chunk), if *back { ", and it goes back" } else { "" });
-        print(format_args!(
-            "  being reshaped to {level} {layout} of {members} members in chunks of {chunk}: {} of {} have moved{way}",
-            size(*moved),
-            size(*content)
-        ))?;
+        print(format_args!("  {reshape}"))?;
         print(format_args!("  go on with `uraid reshape MEMBERS`, or back with `uraid reshape --abort MEMBERS`"))?;
     }
     if report.blank {

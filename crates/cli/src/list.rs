@@ -19,7 +19,7 @@ use uraid_serve::running;
 use uraid_serve::text::{chain, list as enumerate, size, visible};
 use uuid::Uuid;
 
-use crate::examine;
+use crate::examine::{self, ReshapeReport};
 use crate::status::tone;
 use crate::terminal::{Colours, Tone, print, print_json};
 
@@ -61,6 +61,8 @@ struct Found {
     /// The URI that clients connect to; `None` if the array is stopped.
     #[serde(skip_serializing_if = "Option::is_none")]
     uri: Option<String>,
+    /// The shape that it is getting, and how far that has come; `null` if it has one.
+    reshape: Option<ReshapeReport>,
     /// Number of the array's members.
     member_count: usize,
     /// Paths of its members that were found.
@@ -146,7 +148,8 @@ fn served(socket: &Path) -> Result<Found> {
         health: words(&status.health),
         tone: Some(tone(status.health.state)),
         uri: Some(status.uri),
-        member_count: status.members.len(),
+        reshape: status.reshape.as_ref().map(ReshapeReport::of),
+        member_count: status.reshape.as_ref().map_or(status.members.len(), |reshape| reshape.members_before.into()),
         members,
         former: Vec::new(),
     })
@@ -164,6 +167,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
         health: String::new(),
         tone: None,
         uri: None,
+        reshape: None,
         member_count: paths.len(),
         members,
         former: Vec::new(),
@@ -184,6 +188,7 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
                 size_bytes: report.size,
                 state,
                 health,
+                reshape: report.reshape.clone(),
                 member_count: report.member_count,
                 members,
                 former,
@@ -195,7 +200,8 @@ fn stopped(uuid: Uuid, paths: &[PathBuf]) -> Found {
 
 /// Prints an array in a few lines for people.
 fn show(array: &Found, colours: Colours) -> Result<()> {
-    let Found { uuid, name, level, size_bytes, state, health, tone, uri, member_count, members, former } = array;
+    let Found { uuid, name, level, size_bytes, state, health, tone, uri, reshape, member_count, members, former } =
+        array;
     let health = tone.map_or_else(|| health.clone(), |tone| colours.paint(health, tone));
     let name = if name.is_empty() { uuid.to_string() } else { visible(name) };
     if level.is_empty() {
@@ -203,6 +209,9 @@ fn show(array: &Found, colours: Colours) -> Result<()> {
     } else {
         let level = level_title(level);
         print(format_args!("{name}: {level} of {member_count} members, {}, {state}, {health}", size(*size_bytes)))?;
+    }
+    if let Some(reshape) = reshape {
+        print(format_args!("  {reshape}"))?;
     }
     if let Some(uri) = uri {
         print(format_args!("  {uri}"))?;

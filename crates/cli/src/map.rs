@@ -16,9 +16,10 @@ use uraid_layout::stripe::Role;
 use uraid_layout::{Cell, DiskSector, Geometry, Lba, MemberIndex, MemberSet, SECTOR_BYTES, Sectors};
 use uraid_serve::text::list;
 
+use crate::reshape::Shape;
 use crate::terminal::{print, print_json};
 use crate::values::members;
-use placed::{DescribedArgs, Placed};
+use placed::{Between, DescribedArgs, Placed};
 
 /// Arguments of `uraid map`.
 #[derive(Debug, Args)]
@@ -59,9 +60,26 @@ struct Mapping {
     lost: bool,
     /// The blank blocks around it, half-open: it reads as zeros, and the first write of it makes zeros of its region.
     blank: Option<[u64; 2]>,
+    /// Set while the array is being reshaped: everything else here is of the shape that has the block.
+    reshape: Option<Sides>,
     /// What bad blocks make impossible is `null`.
     read: Option<Operations>,
     write: Option<Operations>,
+}
+
+/// The two shapes of an array that is being reshaped.
+#[derive(Debug, Serialize)]
+struct Sides {
+    /// The first block that is not in the shape `below`.
+    mark: u64,
+    below: Shape,
+    above: Shape,
+    /// Which of them has the block.
+    side: &'static str,
+    /// It goes back to the shape that the array had.
+    back: bool,
+    /// Somebody uses the members, so the mark may be elsewhere by now.
+    in_use: bool,
 }
 
 /// A sector of a member, counted from the start of the member file.
@@ -105,13 +123,14 @@ struct Sum {
 
 /// Runs the command.
 pub(crate) fn run(args: &MapArgs) -> Result<()> {
-    let placed = placed::placed(&args.members, &args.described)?;
-    let geometry = &placed.geometry;
-    let capacity = geometry.capacity();
+    let placed = placed::placed(&args.members, &args.described, args.lba)?;
+    let capacity = placed.capacity();
     ensure!(args.lba < Lba(capacity.0), "block {} is beyond the array, which has {capacity} sectors", args.lba);
-    let stranger = args.failed.minus(geometry.all_members()).iter().next();
+    let stranger = args.failed.minus(MemberSet::all(placed.members.len())).iter().next();
     ensure!(stranger.is_none(), "the array has no member {}", stranger.unwrap_or_default());
+    // Of two shapes only one has the block, and may do without some members.
     let failed = args.failed.union(placed.missing);
+    let failed = failed.minus(failed.minus(placed.geometry.all_members()));
     let mapping = mapping(&placed, args.lba, failed)?;
     if args.json { print_json(&mapping) } else { show(&placed, &mapping) }
 }
@@ -149,9 +168,22 @@ fn mapping(placed: &Placed, lba: Lba, failed: MemberSet) -> Result<Mapping> {
         failed: failed.iter().map(|member| member.0).collect(),
         lost: is_lost_to(placed, lba, failed),
         blank: blank.map(|blank| [blank.start.0, blank.end.0]),
+        reshape: placed.between.as_ref().map(|between| sides(between, lba)),
         read,
         write,
     })
+}
+
+fn sides(between: &Between, lba: Lba) -> Sides {
+    let Between { course, mark, is_back, is_in_use, .. } = between;
+    Sides {
+        mark: mark.0,
+        below: Shape::of(course.below().spec()),
+        above: Shape::of(course.above().spec()),
+        side: if between.is_below(lba) { "below" } else { "above" },
+        back: *is_back,
+        in_use: *is_in_use,
+    }
 }
 
 /// A plan's result; none where what it needs can't be read.
@@ -212,13 +244,16 @@ fn buffer(slice: &Slice) -> String {
 }
 
 fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
-    let Mapping { lba, stripe, unit, offset, at, parity, failed, lost, blank, read, write } = mapping;
+    let Mapping { lba, stripe, unit, offset, at, parity, failed, lost, blank, reshape, read, write } = mapping;
     let role = if is_mirrored(&placed.geometry, Lba(*lba)) { "copy" } else { "parity" };
     print(format_args!("block {lba}: {}", place(at)))?;
     for at in parity {
         print(format_args!("  {role}: {}", place(at)))?;
     }
     print(format_args!("  parity stripe {stripe}, unit {unit}, sector {offset} of its chunk"))?;
+    if let Some(sides) = reshape {
+        show_sides(sides)?;
+    }
     if let Some([start, end]) = blank {
         print(format_args!(
             "  blank, as are blocks {start} to {end}: nobody has written there, and it reads as zeros"
@@ -250,6 +285,18 @@ fn show(placed: &Placed, mapping: &Mapping) -> Result<()> {
         }
         None => print(format_args!("writing it{state}: an I/O error, unless all of its parity stripe is written")),
     }
+}
+
+/// Says which shape a block is in, and where that ends.
+fn show_sides(Sides { mark, below, above, side, back, in_use }: &Sides) -> Result<()> {
+    let way = if *back { "reshaped, and goes back" } else { "reshaped" };
+    print(format_args!("  {side} the mark of an array that is being {way}: the mark is at block {mark}"))?;
+    print(format_args!("    blocks below it are in {below}"))?;
+    print(format_args!("    the others are in {above}"))?;
+    if *in_use {
+        print(format_args!("    it moves while the array is in use, so ask again before you rely on this"))?;
+    }
+    Ok(())
 }
 
 fn is_mirrored(geometry: &Geometry, lba: Lba) -> bool {
@@ -305,7 +352,7 @@ mod tests {
             list.add(DiskSector(0)..DiskSector(8), Lack::Absent).unwrap();
             members[member].bad_blocks = list;
         }
-        Placed { geometry: Geometry::new(spec).unwrap(), members, missing: MemberSet::EMPTY, made: None }
+        Placed { geometry: Geometry::new(spec).unwrap(), members, missing: MemberSet::EMPTY, made: None, between: None }
     }
 
     fn members(operations: &[Operation]) -> Vec<u8> {

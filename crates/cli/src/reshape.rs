@@ -1,5 +1,6 @@
 //! `uraid reshape`: gives a stopped array another level, chunk, placement or number of members.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use uraid_io::array::{
 };
 use uraid_io::disk::UringDisk;
 use uraid_io::member::Access;
-use uraid_layout::{Bytes, Geometry, Spec};
+use uraid_layout::{Bytes, Spec};
 use uraid_serve::names::{layout_name, level_name, level_title};
 use uraid_serve::protocol::Request;
 use uraid_serve::signals::outlive_file_limits;
@@ -51,6 +52,9 @@ pub(crate) struct ReshapeArgs {
     /// A member that leaves, one of the last slots; may be repeated
     #[arg(long, value_name = "PATH")]
     remove: Vec<PathBuf>,
+    /// Overwrite what new members hold
+    #[arg(long)]
+    force: bool,
     /// How much of the array's content to keep [default: all of it]
     ///
     /// Shrink the file system first: the array ends there, and what was behind it is gone.
@@ -60,7 +64,7 @@ pub(crate) struct ReshapeArgs {
     #[arg(long)]
     rehearse: bool,
     /// Go back to the shape that the array had
-    #[arg(long, conflicts_with_all = ["add", "remove", "size", "level", "chunk", "layout", "rm2_m", "copies"])]
+    #[arg(long, conflicts_with_all = ["add", "remove", "size", "force", "level", "chunk", "layout", "rm2_m", "copies"])]
     abort: bool,
     /// Go on although members are missing
     #[arg(long)]
@@ -105,8 +109,9 @@ struct Rehearsal {
     rehearsed_losses: bool,
 }
 
+/// What an array's content is placed by.
 #[derive(Debug, Serialize)]
-struct Shape {
+pub(crate) struct Shape {
     level: &'static str,
     layout: &'static str,
     chunk: u64,
@@ -127,8 +132,8 @@ pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
 
 /// Has the reshape of a served array go on, or back.
 fn turn(args: &ReshapeArgs) -> Result<()> {
-    let ReshapeArgs { add, remove, size, rehearse, degraded, begin, abort, shape, .. } = args;
-    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty() || size.is_some();
+    let ReshapeArgs { add, remove, force, size, rehearse, degraded, begin, abort, shape, .. } = args;
+    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty() || size.is_some() || *force;
     if is_shape || *rehearse || *degraded || *begin {
         bail!(Misuse(
             "name all members of a stopped array; while it is served a reshape that is on record can go on, or go back \
@@ -167,7 +172,7 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
         bail!(Misuse("no reshape is under way; say what to change: see `uraid reshape --help`".into()));
     }
     let access = if args.rehearse { Access::Inspect } else { Access::ReadWrite };
-    let prepared = prepared.with(&args.add, &args.remove, access)?;
+    let prepared = prepared.with(&args.add, &args.remove, access, args.force)?;
     let spec = *prepared.array.geometry.spec();
     let members = u8::try_from(prepared.member_count()).unwrap_or(u8::MAX);
     let target = Target {
@@ -178,8 +183,8 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
         allow_degraded: args.degraded,
     };
     let plan = prepared.plan(&target)?;
-    if args.begin && !plan.can_be_served() {
-        bail!(ReshapeError::NotServed);
+    if args.begin {
+        plan.check_served()?;
     }
     if args.rehearse {
         return rehearse(args, prepared, plan);
@@ -280,8 +285,8 @@ fn rehearse(args: &ReshapeArgs, mut prepared: Prepared, plan: ReshapePlan) -> Re
     let is_cut = plan.kept().0 < size_before;
     let said = [plan.from().spec(), plan.to().spec()].map(said);
     let mut rehearsal = Rehearsal {
-        from: shape(plan.from()),
-        to: shape(plan.to()),
+        from: Shape::of(plan.from().spec()),
+        to: Shape::of(plan.to().spec()),
         content: plan.kept().0,
         steps: work.windows,
         step_size: plan.window().0,
@@ -326,13 +331,23 @@ fn rehearse(args: &ReshapeArgs, mut prepared: Prepared, plan: ReshapePlan) -> Re
     print(format_args!("nothing was written"))
 }
 
-fn shape(geometry: &Geometry) -> Shape {
-    let Spec { level, members, chunk, .. } = *geometry.spec();
-    Shape { level: level_name(level), layout: layout_name(level), chunk: chunk.0, members }
+impl Shape {
+    /// That of a geometry.
+    pub(crate) fn of(spec: &Spec) -> Self {
+        let Spec { level, members, chunk, .. } = *spec;
+        Self { level: level_name(level), layout: layout_name(level), chunk: chunk.0, members }
+    }
 }
 
-/// `RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+impl fmt::Display for Shape {
+    /// `RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { level, layout, chunk, members } = self;
+        write!(f, "{} {layout} of {members} members in chunks of {}", level_title(level), size(*chunk))
+    }
+}
+
+/// See [`Shape`].
 fn said(spec: &Spec) -> String {
-    let (level, layout) = (level_title(level_name(spec.level)), layout_name(spec.level));
-    format!("{level} {layout} of {} members in chunks of {}", spec.members, size(spec.chunk.0))
+    Shape::of(spec).to_string()
 }

@@ -75,7 +75,7 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     let mut text = format!(
         "{}: {level} {layout} of {} members, {} in chunks of {}{mode}\n{}\nup {}, {clients}\n{}\n\n",
         title(status),
-        members.len(),
+        status.reshape.as_ref().map_or(members.len(), |reshape| reshape.members_before.into()),
         size(*size_bytes),
         size(*chunk_bytes),
         status.uri,
@@ -152,7 +152,7 @@ pub(crate) fn counted(BadBlocks { blocks, absent, unread }: BadBlocks) -> Option
 
 /// Progress of a reshape: `reshape  [####...] 1 GiB of 3 GiB, to RAID 5 of 4 members in chunks of 64 KiB`.
 fn reshape_line(reshape: &Reshape, rest: &str) -> String {
-    let Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block } = reshape;
+    let Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block, .. } = reshape;
     let done = bar(Fill { used_bytes: *done_bytes, limit_bytes: *total_bytes });
     let way = if *back { "back from" } else { "to" };
     let stuck = stuck_block.map_or_else(String::new, |block| format!("; STUCK at block {block}, the log says why"));

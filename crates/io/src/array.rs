@@ -48,8 +48,8 @@ pub use open::{Array, OpenOptions, check_presence};
 pub(crate) use overlay::Overlay;
 pub use recover::{recover, recovery_bytes};
 pub use reshape::{
-    Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Work,
-    begin_reshape, finish_served, open_for_reshape, plan_reshape,
+    Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Unserved,
+    Work, begin_reshape, finish_served, open_for_reshape, plan_reshape,
 };
 pub use sectors::LargeSectors;
 pub use select::{Ignored, Look, Wanted, select};

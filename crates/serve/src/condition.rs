@@ -166,7 +166,7 @@ impl Condition {
         let unwritten = |unwritten: Unwritten| protocol::Unwritten {
             bytes: unwritten.len.bytes().0,
             blocks: unwritten.ranges().map(blocks).collect(),
-            stripe_blocks: stripes(&description.geometry.borrow(), unwritten.ranges()),
+            stripe_blocks: stripes(&description.shapes(), unwritten.ranges()),
             unreadable: named(unwritten.cause.unreadable),
             unwritable: named(unwritten.cause.unwritable),
         };
@@ -201,10 +201,20 @@ impl Condition {
         }
     }
 
+    /// The members that keep somebody waiting; empty if the array, with a shape or two, can do without them.
+    pub(crate) fn awaited(&self, shapes: &[Geometry]) -> MemberSet {
+        let late = self.troubles.stalled.union(self.troubles.roomless);
+        if self.survives(shapes, late) { MemberSet::EMPTY } else { late }
+    }
+
+    fn survives(&self, shapes: &[Geometry], without: MemberSet) -> bool {
+        shapes.iter().all(|shape| Repair::new(shape, self.lost().union(without)).is_ok())
+    }
+
     /// What a stop would lose, and what to do about it; `None` if nothing. `unwritten_bytes` is the amount of clients'
     /// data that is only in memory.
-    pub(crate) fn loss(&self, geometry: &Geometry, unwritten_bytes: u64) -> Option<String> {
-        let survives = |members: MemberSet| Repair::new(geometry, self.lost().union(members)).is_ok();
+    pub(crate) fn loss(&self, shapes: &[Geometry], unwritten_bytes: u64) -> Option<String> {
+        let survives = |members: MemberSet| self.survives(shapes, members);
         if !self.deleted.is_empty() && !survives(self.deleted) {
             let members = self.deleted;
             return Some(format!(
@@ -216,8 +226,7 @@ impl Condition {
                 }
             ));
         }
-        let late = self.troubles.stalled.union(self.troubles.roomless);
-        let is_held_up = !late.is_empty() && !survives(late);
+        let is_held_up = !self.awaited(shapes).is_empty();
         if unwritten_bytes == 0 || self.is_frozen {
             return None;
         }
@@ -228,7 +237,7 @@ impl Condition {
                 alone("some members do not accept writes now: mend them first; `uraid status` names them")
             }
             Some(unwritten) => {
-                let stripes: Vec<String> = stripes(geometry, unwritten.ranges()).iter().map(bytes).collect();
+                let stripes: Vec<String> = stripes(shapes, unwritten.ranges()).iter().map(bytes).collect();
                 alone(&format!(
                     "some of it can't be written out: write all of bytes {}{}, or mend the members, and flush; `uraid \
                      status` says why",
@@ -246,9 +255,10 @@ fn is_all_told(unwritten: &Unwritten) -> bool {
     unwritten.ranges().map(|range| range.end.0 - range.start.0).sum::<u64>() == unwritten.len.0
 }
 
-/// The array's sectors in the parity stripes of ascending ranges, as half-open ranges.
-fn stripes(geometry: &Geometry, ranges: impl Iterator<Item = Range<Lba>>) -> Vec<[u64; 2]> {
-    let (stripe, capacity) = (geometry.stripe_sectors().0, geometry.capacity().0);
+/// The array's sectors in the parity stripes of ascending ranges, as half-open ranges; in whole ones of every shape.
+fn stripes(shapes: &[Geometry], ranges: impl Iterator<Item = Range<Lba>>) -> Vec<[u64; 2]> {
+    let stripe = shapes.iter().map(|shape| shape.stripe_sectors().0).fold(1, common_multiple);
+    let capacity = shapes.iter().map(|shape| shape.capacity().0).min().unwrap_or_default();
     let mut all: Vec<[u64; 2]> = Vec::new();
     for Range { start, end } in ranges {
         let [start, end] = [start.0 / stripe * stripe, end.0.next_multiple_of(stripe).min(capacity)];
@@ -258,6 +268,11 @@ fn stripes(geometry: &Geometry, ranges: impl Iterator<Item = Range<Lba>>) -> Vec
         }
     }
     all
+}
+
+/// The least one of two numbers above 0.
+fn common_multiple(one: u64, other: u64) -> u64 {
+    (1..=other).map(|times| one.saturating_mul(times)).find(|all| all.is_multiple_of(other)).unwrap_or(u64::MAX)
 }
 
 fn blocks(lbas: Range<Lba>) -> [u64; 2] {
@@ -323,19 +338,19 @@ mod tests {
     fn a_stop_loses_what_nobody_has_afterwards() {
         let level = Level::Raid5 { rotation: Rotation::LeftSymmetric };
         let spec = Spec { level, members: 4, chunk: Bytes(64 << 10), member_size: Sectors(1 << 16) };
-        let geometry = Geometry::new(spec).expect("an array");
         let whole = Condition::default();
-        let loss = |condition: Condition, bytes| condition.loss(&geometry, bytes).is_some();
+        let shapes = [Geometry::new(spec).expect("an array")];
+        let loss = |condition: Condition, bytes| condition.loss(&shapes, bytes).is_some();
         assert!(!loss(whole, 1 << 20));
         // In the second stripe; stripes have 3 x 128 sectors.
         let unwritten = Unwritten::new(Sectors(8), Cause::default(), [Lba(400)..Lba(408)]);
         let stuck = Condition { unwritten: Some(unwritten), ..whole };
         assert!(!loss(stuck, 0));
-        let text = stuck.loss(&geometry, 8192).expect("what could not be written is lost");
+        let text = stuck.loss(&shapes, 8192).expect("what could not be written is lost");
         assert!(text.contains("8 KiB that clients have written are only in memory"), "{text}");
         assert!(text.contains("write all of bytes 196608 to 393216, or mend the members, and flush"), "{text}");
         let more = Unwritten::new(Sectors(16), Cause::default(), unwritten.ranges());
-        let text = Condition { unwritten: Some(more), ..whole }.loss(&geometry, 8192).expect("the same");
+        let text = Condition { unwritten: Some(more), ..whole }.loss(&shapes, 8192).expect("the same");
         assert!(text.contains("to 393216 and more, or "), "{text}");
         // The array survives the loss of one of four members, but not of two.
         let deleted = |slots| Condition { deleted: members(slots), ..whole };
@@ -348,5 +363,19 @@ mod tests {
         assert!(loss(late(&[1], &[2]), 4096) && !loss(late(&[1], &[2]), 0));
         assert!(!loss(late(&[1], &[]), 4096), "it is given up");
         assert!(!loss(Condition { is_frozen: true, ..late(&[1], &[2]) }, 4096), "that is lost already");
+    }
+
+    #[test]
+    fn what_another_shape_needs_is_awaited_and_its_stripes_are_whole() {
+        let spec =
+            |members| Spec { level: Level::Raid0, members, chunk: Bytes(64 << 10), member_size: Sectors(1 << 16) };
+        let shapes = [3, 4].map(|members| Geometry::new(spec(members)).expect("an array"));
+        let roomless = Troubles { roomless: members(&[3]), ..Troubles::default() };
+        let waiting = Condition { troubles: roomless, ..Condition::default() };
+        assert_eq!(waiting.awaited(&shapes[..1]), MemberSet::EMPTY, "the shape does not have that member");
+        assert_eq!(waiting.awaited(&shapes), members(&[3]));
+        assert!(waiting.loss(&shapes, 512).is_some());
+        // Stripes of 384 and of 512 sectors.
+        assert_eq!(stripes(&shapes, [Lba(1600)..Lba(1608)].into_iter()), [[1536, 3072]]);
     }
 }

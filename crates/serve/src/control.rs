@@ -217,7 +217,14 @@ impl<D: LiveDisk> Control<D> {
         let snapshot = Snapshot::take(&self.reactor).await.context("stop it with --force all the same")?;
         let unwritten_bytes = snapshot.cache.map_or(0, |fill| fill.used.0);
         let condition = deleted.map_or(snapshot.condition, |deleted| Condition { deleted, ..snapshot.condition });
-        match condition.loss(&self.description.geometry.borrow(), unwritten_bytes) {
+        let shapes = self.description.shapes();
+        let awaited = condition.awaited(&shapes);
+        match condition.loss(&shapes, unwritten_bytes) {
+            None if shapes.len() > 1 && !awaited.is_empty() && !condition.is_frozen => bail!(
+                "content is moving to another shape, and waits for {}: `uraid status` says why. Mend that first; to \
+                 stop it all the same, use --force, which may take a minute and loses nothing: the next start goes on",
+                self.description.named(awaited)
+            ),
             None => Ok(()),
             Some(loss) => bail!("{loss}; to stop it all the same and lose that, use --force"),
         }

@@ -14,6 +14,7 @@ use uuid::Uuid;
 use crate::names::level_name;
 use crate::protocol::{OutOfDate, Salvage};
 use crate::spare::Spare;
+use crate::text::list;
 
 /// An array's description.
 #[derive(Clone, Debug)]
@@ -100,12 +101,14 @@ impl Description {
         self.other.replace(None);
     }
 
+    /// The array's shape; while it is being reshaped, both.
+    pub(crate) fn shapes(&self) -> Vec<Geometry> {
+        [self.geometry.borrow().clone()].into_iter().chain(self.other.borrow().clone()).collect()
+    }
+
     /// How many more members every shape of the array survives, whichever they are; see [`survives`].
     pub(crate) fn survives(&self, without: MemberSet) -> usize {
-        let other = self.other.borrow();
-        let shapes =
-            [Some(&*self.geometry.borrow()), other.as_ref()].map(|shape| shape.map(|one| survives(one, without)));
-        shapes.into_iter().flatten().min().unwrap_or_default()
+        self.shapes().iter().map(|shape| survives(shape, without)).min().unwrap_or_default()
     }
 
     /// The name of the array's level.
@@ -142,6 +145,16 @@ impl Description {
     /// Records the members in the slots and their paths.
     pub(crate) fn set_members(&self, members: Vec<Member>) {
         *self.members.borrow_mut() = members;
+    }
+
+    /// Members with their paths, for people: `members 1 (/srv/d1), 2 (/srv/d2)`.
+    pub(crate) fn named(&self, members: MemberSet) -> String {
+        let name = |slot: MemberIndex| {
+            let path = self.path(slot).map_or_else(String::new, |path| format!(" ({})", path.display()));
+            format!("{slot}{path}")
+        };
+        let names: Vec<String> = members.iter().map(name).collect();
+        format!("member{} {}", if names.len() == 1 { "" } else { "s" }, list(&names))
     }
 
     /// A member's path, if known.

@@ -146,7 +146,7 @@ impl Watcher {
         let health = words(&self.last.get().health(&self.description, &[]));
         event.log(&array, &members, &health);
         if let Some(hook) = &*self.hook.borrow() {
-            hook.call(Run { event: event.name(), array, members, health });
+            hook.call(Run { event: event.name(), array, members, health, detail: event.detail() });
         }
     }
 }

@@ -269,13 +269,16 @@ pub struct Initialise {
     pub total_bytes: u64,
 }
 
-/// Progress of a reshape. The array's own fields say which shape it had; these say which it is to get.
+/// Progress of a reshape. The array's own fields say which shape it had, but for its members; these say which it is to
+/// get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
     pub level: String,
     pub layout: String,
     pub chunk_bytes: u64,
     pub members: u8,
+    /// How many members the shape has that it had.
+    pub members_before: u8,
     /// Content that is where it is to be.
     pub done_bytes: u64,
     pub total_bytes: u64,

@@ -31,14 +31,14 @@ const MEMBER_BYTES: usize = 6 << 20;
 const HALF_STRIPE: usize = 128 << 10;
 
 /// A member's file once more, behind FUSE: it hangs and fails when it is told to.
-struct Failing {
+pub(super) struct Failing {
     fuse: Fuse,
     fails_reads: PathBuf,
     fails_writes: PathBuf,
 }
 
 impl Failing {
-    fn on(array: &Array, slot: usize) -> Self {
+    pub(super) fn on(array: &Array, slot: usize) -> Self {
         let path = |what: &str| array.path(&format!("{what}{slot}"));
         let (file, fails_reads, fails_writes) = (path("fuse"), path("fails-reads"), path("fails-writes"));
         let set = |name: &str, path: &Path| OsString::from(format!("{name}={}", path.display()));
@@ -60,7 +60,12 @@ impl Failing {
         switch(&self.fails_reads, is_on);
     }
 
-    fn fail_writes(&self, is_on: bool) {
+    /// The file, behind FUSE.
+    pub(super) fn file(&self) -> &Path {
+        self.fuse.file()
+    }
+
+    pub(super) fn fail_writes(&self, is_on: bool) {
         switch(&self.fails_writes, is_on);
     }
 }
@@ -74,14 +79,14 @@ fn switch(trigger: &Path, is_on: bool) {
 }
 
 /// A file system that can be filled up.
-struct Tmpfs {
-    mount_point: PathBuf,
+pub(super) struct Tmpfs {
+    pub(super) mount_point: PathBuf,
     /// Where that is; it goes last.
     _place: TempDir,
 }
 
 impl Tmpfs {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         let place = tempfile::tempdir().unwrap();
         let mount_point = place.path().join("small");
         fs::create_dir(&mount_point).unwrap();
@@ -90,14 +95,14 @@ impl Tmpfs {
     }
 
     /// Leaves no room.
-    fn fill(&self) {
+    pub(super) fn fill(&self) {
         let mut filler = fs::File::create(self.mount_point.join("filler")).unwrap();
         let full = std::io::copy(&mut std::io::repeat(7), &mut filler).unwrap_err();
         assert_eq!(full.kind(), std::io::ErrorKind::StorageFull);
     }
 
     /// Makes room again.
-    fn make_room(&self) {
+    pub(super) fn make_room(&self) {
         fs::remove_file(self.mount_point.join("filler")).unwrap();
     }
 }
@@ -150,13 +155,13 @@ fn served_sized(
     (array, server, events, fuses, image)
 }
 
-fn state(status: &Value) -> &str {
+pub(super) fn state(status: &Value) -> &str {
     status["health"]["state"].as_str().unwrap()
 }
 
 /// The members in this trouble, as the array's health has it, which is what each member has.
 #[track_caller]
-fn in_trouble(status: &Value, trouble: &str) -> Vec<u64> {
+pub(super) fn in_trouble(status: &Value, trouble: &str) -> Vec<u64> {
     let slots = |list: &Value| -> Vec<u64> {
         let all = list.as_array().unwrap().iter();
         all.filter(|one| one["trouble"] == trouble).map(|one| one["slot"].as_u64().unwrap()).collect()

@@ -3,13 +3,15 @@
 use std::ops::Range;
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::Args;
 use uraid_io::array::{candidates, judge};
 use uraid_io::format::badblocks::BadBlocks;
 use uraid_io::format::bitmap::{Bitmap, RegionId};
-use uraid_io::member::Access;
+use uraid_io::format::superblock::Superblock;
+use uraid_io::member::{Access, Member};
 use uraid_io::{badblocks, blank};
+use uraid_layout::reshape::Course;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, MemberIndex, MemberSet, Sectors, Spec, StripeId};
 
 use crate::level::{LevelName, MEMBERS_MAX, PlacementArgs};
@@ -42,6 +44,52 @@ pub(super) struct Placed {
     pub(super) missing: MemberSet,
     /// The regions that are not blank, where any are.
     pub(super) made: Option<Bitmap>,
+    /// Set while the array is being reshaped.
+    pub(super) between: Option<Between>,
+}
+
+/// An array's two shapes, and where they meet.
+#[derive(Debug)]
+pub(super) struct Between {
+    pub(super) course: Course,
+    /// What is below is in one shape, everything else is in the other.
+    pub(super) mark: Lba,
+    /// Blocks that may be at neither place: they are saved elsewhere.
+    pub(super) moving: Range<Lba>,
+    pub(super) is_back: bool,
+    /// Somebody has the members open, and moves the mark.
+    pub(super) is_in_use: bool,
+}
+
+impl Between {
+    fn of(superblock: &Superblock, is_in_use: bool) -> Option<Self> {
+        let (course, reshape) = (superblock.course()?, superblock.reshape?);
+        let (mark, is_back) = (reshape.mark, reshape.is_back);
+        let moving = course.ahead(mark, course.heading(is_back), reshape.saved).unwrap_or(mark..mark);
+        Some(Self { course, mark, moving, is_back, is_in_use })
+    }
+
+    pub(super) fn is_below(&self, lba: Lba) -> bool {
+        lba < self.mark
+    }
+
+    /// The shape that has a block.
+    fn shape(&self, lba: Lba) -> &Geometry {
+        if self.is_below(lba) { self.course.below() } else { self.course.above() }
+    }
+
+    /// Refuses a block that has no certain place.
+    fn check(&self, lba: Lba) -> Result<()> {
+        let Range { start, end } = self.moving;
+        let then =
+            if self.is_in_use { "ask again in a moment" } else { "go on with `uraid reshape MEMBERS`, and ask again" };
+        ensure!(
+            !self.moving.contains(&lba),
+            "blocks {start} to {end} are moving to another shape, and are saved in the members' areas for logs until \
+             they are there: {then}"
+        );
+        Ok(())
+    }
 }
 
 /// One member.
@@ -55,6 +103,11 @@ pub(super) struct PlacedMember {
 }
 
 impl Placed {
+    /// How many blocks the array has.
+    pub(super) fn capacity(&self) -> Sectors {
+        self.between.as_ref().map_or_else(|| self.geometry.capacity(), |between| between.course.kept())
+    }
+
     /// The cells of a parity stripe that their members can't give in a column, because it is in their lists.
     pub(super) fn lacking(&self, stripe: StripeId, column: Sectors) -> Vec<Cell> {
         let lacks = |&cell: &Cell| {
@@ -83,12 +136,13 @@ impl Placed {
     }
 }
 
-/// The array of these members, or without any the one that is described.
-pub(super) fn placed(members: &[PathBuf], args: &DescribedArgs) -> Result<Placed> {
-    if members.is_empty() { described(args) } else { existing(members) }
+/// The array of these members, or without any the one that is described; while it is being reshaped, in the shape that
+/// has this block.
+pub(super) fn placed(members: &[PathBuf], args: &DescribedArgs, lba: Lba) -> Result<Placed> {
+    if members.is_empty() { described(args) } else { existing(members, lba) }
 }
 
-fn existing(paths: &[PathBuf]) -> Result<Placed> {
+fn existing(paths: &[PathBuf], lba: Lba) -> Result<Placed> {
     let named = candidates(paths, Access::Inspect)?;
     let known = named.members.into_iter().map(|opened| {
         let list = badblocks::load(&opened.member, &opened.candidate.superblock);
@@ -96,9 +150,11 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
     });
     let (known, candidates): (Vec<_>, Vec<_>) = known.unzip();
     let verdict = judge(&candidates)?;
-    if verdict.superblock.reshape.is_some() {
-        bail!("the array is being reshaped, and its content is in part in another shape: ask again when that is over");
-    }
+    let is_in_use = || paths.iter().any(|path| Member::user(path).is_some());
+    let is_reshaped = verdict.superblock.reshape.is_some();
+    let between = Between::of(&verdict.superblock, is_reshaped && is_in_use());
+    between.as_ref().map_or(Ok(()), |between| between.check(lba))?;
+    let geometry = between.as_ref().map_or(&verdict.geometry, |between| between.shape(lba)).clone();
     let counted = verdict.slots.iter().flatten().map(|&index| (&known[index].1, &candidates[index].superblock));
     let made = blank::load(&counted.collect::<Vec<_>>());
     let member = |index: &Option<usize>| {
@@ -110,7 +166,7 @@ fn existing(paths: &[PathBuf]) -> Result<Placed> {
         PlacedMember { path, data_offset: areas.data.offset, bad_blocks }
     };
     let members = verdict.slots.iter().map(member).collect();
-    Ok(Placed { members, missing: verdict.missing(), geometry: verdict.geometry, made })
+    Ok(Placed { members, missing: verdict.missing(), geometry, made, between })
 }
 
 fn described(args: &DescribedArgs) -> Result<Placed> {
@@ -121,5 +177,5 @@ fn described(args: &DescribedArgs) -> Result<Placed> {
     let spec = Spec { level, members: count, chunk: args.placement.chunk, member_size: args.size.whole_sectors() };
     let geometry = Geometry::new(spec)?;
     let members = vec![PlacedMember::default(); geometry.members()];
-    Ok(Placed { geometry, members, missing: MemberSet::EMPTY, made: None })
+    Ok(Placed { geometry, members, missing: MemberSet::EMPTY, made: None, between: None })
 }

@@ -53,17 +53,7 @@ pub(super) fn wait(
 /// The missing members that the array had at its last use, with the verb. `None` if nobody is missing, or if nobody's
 /// arrival would help.
 pub(super) fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String> {
-    let mut candidates: Vec<Candidate> = Vec::new();
-    let mut ids = Vec::new();
-    let found = looks.iter().filter_map(|look| Some((&look.path, look.found.as_ref().ok()?)));
-    for (path, (id, superblock)) in
-        found.filter(|(_, (_, superblock))| wanted.is_none_or(|wanted| wanted.is(superblock)))
-    {
-        if !ids.contains(id) {
-            ids.push(*id);
-            candidates.push(Candidate { path: path.clone(), superblock: superblock.clone() });
-        }
-    }
+    let candidates = candidates(looks, wanted);
     if candidates.is_empty() {
         return Some("members are".into());
     }
@@ -78,6 +68,27 @@ pub(super) fn lacking(looks: &[Look], wanted: Option<&Wanted>) -> Option<String>
     let mut text = format!("{noun} {} of ", list(&awaited));
     let _ = if name.is_empty() { write!(text, "{array} {verb}") } else { write!(text, "{name} {verb}") };
     Some(text)
+}
+
+/// Whether the array has every member that it has a slot for.
+pub(super) fn is_whole(looks: &[Look]) -> bool {
+    judge(&candidates(looks, None)).is_ok_and(|verdict| verdict.missing().is_empty())
+}
+
+/// The members of the array, each once.
+fn candidates(looks: &[Look], wanted: Option<&Wanted>) -> Vec<Candidate> {
+    let mut candidates: Vec<Candidate> = Vec::new();
+    let mut ids = Vec::new();
+    let found = looks.iter().filter_map(|look| Some((&look.path, look.found.as_ref().ok()?)));
+    for (path, (id, superblock)) in
+        found.filter(|(_, (_, superblock))| wanted.is_none_or(|wanted| wanted.is(superblock)))
+    {
+        if !ids.contains(id) {
+            ids.push(*id);
+            candidates.push(Candidate { path: path.clone(), superblock: superblock.clone() });
+        }
+    }
+    candidates
 }
 
 fn seconds(time: Duration) -> String {

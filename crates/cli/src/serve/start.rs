@@ -11,6 +11,7 @@ use uraid_io::array::{
     Array, Ignored, Look, OpenError, OpenOptions, Patience, RecoverError, Wanted, candidates, look, select,
 };
 use uraid_io::format::log::replay::ReplayError;
+use uraid_io::format::superblock::SuperblockError;
 use uraid_io::member::{Access, MemberError};
 use uraid_layout::{Bytes, MemberIndex};
 use uraid_serve::spare::Spare;
@@ -51,6 +52,7 @@ pub(super) fn start(args: &ServeArgs, notifier: &Rc<Notifier>) -> Result<Started
     let most = args.patience.write_deadline.0;
     let mut patience = Patience::new(most.filter(|_| args.degraded), tick.clone());
     let members = members(look(&args.members, &mut patience)?, wanted.as_ref())?;
+    ensure_needed(&members, args.degraded)?;
     spares::ensure_once(&members, &args.spares)?;
     // If no member is missing, no spare has taken a member's place, and the start waits for none.
     let (taken, spares) = if late::lacking(&members, None).is_none() {
@@ -107,6 +109,22 @@ fn members(looks: Vec<Look>, wanted: Option<&Wanted>) -> Result<Vec<Look>> {
         tracing::warn!("left out: {}", Error::from(reason));
     }
     Ok(members)
+}
+
+/// Refuses what is no member, in other words where the array is whole without it; unless it `may_lack` members.
+fn ensure_needed(looks: &[Look], may_lack: bool) -> Result<()> {
+    let is_none = |look: &&Look| {
+        let error = look.found.as_ref().err();
+        matches!(error, Some(Ignored::Io(uraid_io::Error::Superblock { source: SuperblockError::NoMagic, .. })))
+    };
+    let none: Vec<_> = looks.iter().filter(is_none).map(|look| look.path.display()).collect();
+    ensure!(
+        none.is_empty() || may_lack || !late::is_whole(looks),
+        "{}: no uraid superblock is there, and the array has all of its members without it: it left in a reshape, was \
+         wiped, or never was a member; leave it out",
+        list(&none)
+    );
+    Ok(())
 }
 
 /// Opens the array with these members, except those that hang.

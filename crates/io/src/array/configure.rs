@@ -47,7 +47,10 @@ pub enum ConfigureError {
     )]
     Dirty,
     /// It is between two shapes.
-    #[error("the array is being reshaped: configure it when that is over")]
+    #[error(
+        "the array is being reshaped: let that end with `uraid reshape MEMBERS`, or go back with `uraid reshape \
+         --abort MEMBERS`, and change it then; nothing was changed"
+    )]
     Reshaping,
     /// The setting is of no use to the level.
     #[error(
@@ -101,11 +104,11 @@ pub fn configure<D: Disk>(assembled: Assembled<D>, setting: &Setting) -> Result<
     if let Setting::Name(name) = setting {
         check_name(name)?;
     }
-    if !record.lost().is_empty() {
-        return Err(ConfigureError::NotWhole { missing: record.lost() });
-    }
     if record.any().reshape.is_some() {
         return Err(ConfigureError::Reshaping);
+    }
+    if !record.lost().is_empty() {
+        return Err(ConfigureError::NotWhole { missing: record.lost() });
     }
     if !record.is_clean() {
         return Err(ConfigureError::Dirty);

@@ -7,6 +7,7 @@ use uraid_layout::{Bytes, MemberIndex, MemberSet};
 use uuid::Uuid;
 
 use super::judge::{Refusal, SetAside};
+use super::reshape::Unserved;
 use super::stale::StaleError;
 use crate::Error;
 use crate::disk::DiskError;
@@ -109,10 +110,14 @@ pub enum OpenError {
     },
     /// It is between two shapes.
     #[error(
-        "this array is being reshaped, and can't be used like this meanwhile: go on with `uraid reshape MEMBERS`, or \
-         back with `uraid reshape --abort MEMBERS`; an array with a log can be served for writing (uraid serve)"
+        "this array is being reshaped, and {}go on with `uraid reshape MEMBERS`, or back with `uraid reshape --abort \
+         MEMBERS`",
+        meanwhile(*unserved)
     )]
-    Reshaping,
+    Reshaping {
+        /// Why it can't be served for writing; none if it can.
+        unserved: Option<Unserved>,
+    },
     /// A member's sectors are larger than the array's.
     #[error(
         "{path}: has sectors of {found} bytes, but the array writes sectors of {sector_size} bytes; move the member to \
@@ -237,6 +242,16 @@ pub enum RecoverError {
     /// The engine failed.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// What can be done with an array that is being reshaped before that is over.
+fn meanwhile(unserved: Option<Unserved>) -> String {
+    match unserved {
+        Some(why) => format!("can't be served before that is over: {why}. Have it "),
+        None => {
+            "can only be served for writing meanwhile (uraid serve MEMBERS), which has it go on, too. Or ".to_owned()
+        }
+    }
 }
 
 /// ` beside members 1, 4, which are lost already`.

@@ -49,7 +49,10 @@ pub enum GrowError {
     )]
     Dirty,
     /// It is between two shapes.
-    #[error("the array is being reshaped: grow it when that is over")]
+    #[error(
+        "the array is being reshaped: let that end, which uses all of the members' room, with `uraid wait` or `uraid \
+         reshape MEMBERS`; or have it go back with --abort, and grow it then"
+    )]
     Reshaping,
     /// Its map of blank regions has no room for more.
     #[error("the array is new, and grows too far for the map of what was written: serve it until it is initialised")]

@@ -117,6 +117,18 @@ pub enum JoinError {
         /// Who has it.
         owner: Uuid,
     },
+    /// The array has no slot for it.
+    #[error(
+        "{path}: was in slot {slot}, which the array does not have: it left in a reshape, or was to join in one that \
+         went back; add it as a new member, with --force",
+        path = path.display()
+    )]
+    Left {
+        /// The member.
+        path: PathBuf,
+        /// Its slot.
+        slot: MemberIndex,
+    },
     /// The array has it already.
     #[error("{path}: the array still uses the member in slot {slot}, which has not failed", path = path.display())]
     Present {
@@ -287,10 +299,12 @@ pub fn returning(
         return Err(JoinError::Foreign { path, found: own.array, array: truth.array });
     }
     let slot = own.slot;
-    let Some(entry) = truth.slots.get(slot.index()).filter(|entry| entry.member == own.member) else {
-        let owner = truth.slots.get(slot.index()).map_or(Uuid::nil(), |entry| entry.member);
-        return Err(JoinError::Replaced { path, slot, owner });
+    let Some(entry) = truth.slots.get(slot.index()) else {
+        return Err(JoinError::Left { path, slot });
     };
+    if entry.member != own.member {
+        return Err(JoinError::Replaced { path, slot, owner: entry.member });
+    }
     if entry.state.is_written() {
         return Err(JoinError::Present { path, slot });
     }

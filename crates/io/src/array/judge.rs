@@ -49,6 +49,11 @@ pub enum SetAside {
     /// The array went on without it.
     #[error("the array recorded it as failed and continued without it")]
     Failed,
+    /// The array has no slot for it.
+    #[error(
+        "it is no member any more: it left the array in a reshape, or was to join in one that went back or never began"
+    )]
+    Left,
     /// Its state is from before the array's last changes.
     #[error("it is stale: its epoch is {}, the array's is {}", epoch.0, newest.0)]
     Stale {
@@ -64,7 +69,7 @@ pub enum SetAside {
         owner: Uuid,
     },
     /// There is no superblock on it.
-    #[error("it has no superblock: it is not a member of an array, or no longer")]
+    #[error("it has no superblock: it was never a member of an array, left it in a reshape, or was wiped")]
     Blank,
     /// There is none that is whole.
     #[error("every copy of its superblock is damaged")]
@@ -356,7 +361,8 @@ fn aside(newest: &Superblock, member: &Superblock) -> Option<SetAside> {
             return Some(SetAside::Replaced { owner: entry.member });
         }
         Some(entry) if entry.state.is_written() || planted!(FailedAccepted) => {}
-        _ => return Some(SetAside::Failed),
+        Some(_) => return Some(SetAside::Failed),
+        None => return Some(SetAside::Left),
     }
     let is_fresh = member.epoch.0 + 1 >= newest.epoch.0 || planted!(StaleAccepted);
     (!is_fresh).then_some(SetAside::Stale { epoch: member.epoch, newest: newest.epoch })
@@ -393,6 +399,17 @@ mod tests {
             Candidate { path: format!("member{}", superblock.slot).into(), superblock }
         };
         superblocks.into_iter().zip(failed).map(says).collect()
+    }
+
+    #[test]
+    fn who_has_no_slot_any_more_has_left() {
+        let mut all = mirror([&[]; 4]);
+        for Candidate { superblock, .. } in &mut all[..3] {
+            (superblock.epoch, superblock.spec.members) = (Epoch(5), 3);
+            superblock.slots.truncate(3);
+        }
+        let verdict = judge(&all).unwrap();
+        assert_eq!((verdict.missing(), verdict.set_aside), (MemberSet::EMPTY, vec![(3, SetAside::Left)]));
     }
 
     /// Members 1 and 3 begin a round without the others, which the power cuts off: member 3 does not have it. Then it

@@ -20,6 +20,7 @@ use super::gather::{Named, Opened, gather};
 use super::grow::{GrowError, grow};
 use super::judge::{Candidate, SetAside, Verdict, judge};
 use super::recover::{recover, recovery_bytes};
+use super::reshape::Unserved;
 use super::sectors::too_large;
 use super::stale::{self, Stale, accept_stale};
 use super::wait::{Patience, Watched};
@@ -289,10 +290,11 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()
     };
     let set_aside = verdict.asides(candidates);
-    if verdict.superblock.reshape.is_some()
-        && !(options.access == Access::ReadWrite && can_be_served([&verdict.superblock]))
-    {
-        return Err(OpenError::Reshaping);
+    if verdict.superblock.reshape.is_some() {
+        let unserved = why_unserved([&verdict.superblock]);
+        if unserved.is_some() || options.access != Access::ReadWrite {
+            return Err(OpenError::Reshaping { unserved });
+        }
     }
     if verdict.superblock.initialising.is_some() {
         let missing = verdict.missing();
@@ -327,17 +329,21 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     Err(OpenError::DirtyDegraded { missing, rebuilding, is_mirrored, set_aside })
 }
 
-/// Whether an array can be used while it is being reshaped: what it writes is consistent after an unclean stop in both
-/// shapes. That takes a log where either has redundancy, and half of the area for that has room for one.
-pub(super) fn can_be_served<'a>(members: impl IntoIterator<Item = &'a Superblock>) -> bool {
-    members.into_iter().all(|own| {
-        let shapes = own.shapes();
-        let needed = shapes.iter().map(stripe_on_member).map(Areas::log_min).max().unwrap_or_default();
-        match own.consistency {
-            Consistency::Log => own.ring().size >= needed,
-            _ => shapes.iter().all(|shape| shape.tolerance() == 0),
-        }
-    })
+/// Why an array of these members, all of which say that it is being reshaped, can't be used meanwhile; none if it can.
+pub(super) fn why_unserved<'a>(members: impl IntoIterator<Item = &'a Superblock>) -> Option<Unserved> {
+    members.into_iter().filter_map(why_member_unserved).min_by_key(|unserved| unserved.size)
+}
+
+fn why_member_unserved(own: &Superblock) -> Option<Unserved> {
+    let shapes = own.shapes();
+    let level = shapes.iter().find(|shape| shape.tolerance() > 0)?.spec().level;
+    let halves: Vec<Bytes> = shapes.iter().map(stripe_on_member).map(Areas::log_min).collect();
+    let half = halves.iter().copied().max().unwrap_or_default();
+    let whole = |half: Bytes| Bytes(2 * half.0.next_multiple_of(BLOCK.bytes().0));
+    let size = own.areas.log.size;
+    let can_be = own.consistency == Consistency::Log && own.ring().size >= half;
+    let is_for_new = halves.first().is_some_and(|&first| whole(first) <= size);
+    (!can_be).then_some(Unserved { level, member: own.slot, size, needed: whole(half), is_for_new })
 }
 
 /// The paths by slot, where there is one.

@@ -19,6 +19,7 @@ mod plan;
 mod rehearse;
 pub(super) mod restore;
 pub(crate) mod saved;
+pub(super) mod unserved;
 
 use std::path::PathBuf;
 
@@ -46,6 +47,7 @@ pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
 pub use rehearse::Rehearsed;
 use restore::{advance, beyond, restore};
 use saved::{Copies, Whose};
+pub use unserved::Unserved;
 
 /// An array that is being reshaped; its members are open.
 #[derive(Debug)]

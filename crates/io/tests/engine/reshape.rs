@@ -231,7 +231,7 @@ fn go(power: &mut Power, members: &Members, case: &Case, is_back: bool, degraded
         let refused = check_presence(&verdict, &candidates, options);
         let has_log = verdict.superblock.consistency == Consistency::Log;
         let is_bare = verdict.superblock.consistency == Consistency::None && case.level == Level::Raid0;
-        let is_refused = matches!(refused, Err(OpenError::Reshaping));
+        let is_refused = matches!(refused, Err(OpenError::Reshaping { .. }));
         assert!(is_refused || has_log || is_bare, "nothing else opens it: {refused:?}");
         let found = Reshaping::found(power, &verdict, &candidates, is_back, degraded);
         return Some(found.and_then(|reshaping| reshaping.run(is_back, generation, |_| ())).map(ended));

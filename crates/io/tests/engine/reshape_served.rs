@@ -464,6 +464,6 @@ fn what_can_not_be_done_meanwhile_says_so() {
     for access in [Access::ReadOnly, Access::Inspect] {
         let options = OpenOptions { access, allow_degraded: true, force: true };
         let refused = check_presence(&verdict, &candidates, options);
-        assert!(matches!(refused, Err(OpenError::Reshaping)), "{refused:?}");
+        assert!(matches!(refused, Err(OpenError::Reshaping { .. })), "{refused:?}");
     }
 }

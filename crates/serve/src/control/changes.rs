@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{env, io};
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use rustix::process::geteuid;
 use uraid_io::array::JoinOptions;
-use uraid_io::engine::Command;
+use uraid_io::engine::{EngineError, Troubles};
 use uraid_io::format::superblock::Allocation;
 use uraid_io::member::Wait;
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::spares::Spares;
 use crate::description::Description;
@@ -19,12 +19,15 @@ use crate::disk::LiveDisk;
 use crate::events::Event;
 use crate::protocol::{Added, Grown, Replaced};
 use crate::reactor::Reactor;
-use crate::reactor::grow::grow;
+use crate::reactor::grow::{flush, grow};
 use crate::reactor::members::Members;
 use crate::reactor::reshape;
 
 /// How often to look whether it is on record which way a reshape goes.
 const TURN_PERIOD: Duration = Duration::from_millis(20);
+
+/// How long that may take: longer than until what failed is tried once more.
+const TURN_TIME_MAX: Duration = Duration::from_secs(15);
 
 /// Changes of an array's members that administrators ask for.
 pub(super) struct Changes<D> {
@@ -44,6 +47,7 @@ impl<D: LiveDisk> Changes<D> {
             }
         }
         let slot = self.description.find(name)?;
+        self.ensure_not_awaited()?;
         self.members.fail(slot).await?;
         self.members.disown(slot).await;
         Ok(())
@@ -63,11 +67,13 @@ impl<D: LiveDisk> Changes<D> {
     /// Adds a member, or a spare if no member is missing.
     pub(super) async fn add(&self, path: PathBuf, force: bool, size: Option<u64>) -> Result<Added> {
         let _alone = self.members.change().await;
+        self.ensure_at_rest()?;
         self.take_in(path, force, size, None).await
     }
 
     pub(super) async fn replace(&self, name: &str, path: PathBuf, force: bool, size: Option<u64>) -> Result<Replaced> {
         let _alone = self.members.change().await;
+        self.ensure_at_rest()?;
         let slot = self.description.find(name)?;
         if self.reactor.vacancies().contains(slot)
             && let Added { slot: Some(slot), uuid: Some(uuid) } =
@@ -97,16 +103,33 @@ impl<D: LiveDisk> Changes<D> {
     /// Has a reshape go on, or back.
     ///
     /// # Errors
-    /// If the array is not being reshaped, or nothing can be put on record any more.
+    /// If the array is not being reshaped, or it is not on record that it goes that way.
     pub(super) async fn turn_reshape(&self, is_back: bool) -> Result<()> {
         // It is not turned while it ends.
         let _alone = self.members.change().await;
-        self.reactor.engine().check_changes()?;
+        let failed = "it can't be put on record now which way the reshape goes";
+        self.reactor.engine().check_changes().context(failed)?;
         let turned = self.reactor.adjust(|engine| engine.reshape().map(|way| way.turn(is_back)));
         ensure!(turned.is_some(), "the array is not being reshaped");
+        let (begun, way) = (Instant::now(), if is_back { "back" } else { "on" });
         // A flush waits for what it begins after.
         while self.reactor.engine().reshape().is_some_and(|way| !way.progress().is_turned) {
-            self.reactor.administer(Command::Flush).await?;
+            let flushed = flush(&self.reactor).await;
+            if flushed.is_err() && self.reactor.engine().is_frozen() {
+                self.reactor.adjust(|engine| engine.reshape().into_iter().for_each(|way| way.turn(!is_back)));
+            }
+            let late = flushed.context(failed)?;
+            ensure!(
+                late.is_empty(),
+                "the reshape goes {way} only when what is moving now is written, which waits for {}; `uraid status` \
+                 says why. If the server ends before that, it goes on as before",
+                self.description.named(late)
+            );
+            ensure!(
+                begun.elapsed() < TURN_TIME_MAX,
+                "it is not on record yet that the reshape goes {way}; that is tried again, and the log says why. If the \
+                 server ends before, it goes on as before"
+            );
             tokio::time::sleep(TURN_PERIOD).await;
         }
         tracing::info!(is_back, "the reshape has been turned");
@@ -134,8 +157,29 @@ impl<D: LiveDisk> Changes<D> {
         tracing::info!(level = %geometry.spec().level, members = geometry.members(), is_back, "the reshape is over");
         self.description.set_geometry(geometry);
         self.reactor.tell_members();
-        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Reshaped));
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Reshaped { is_back }));
         Ok(true)
+    }
+
+    /// Refuses what is not for an array between two shapes, before anything is written.
+    fn ensure_at_rest(&self) -> Result<()> {
+        if self.reactor.engine().reshape().is_some() { Err(EngineError::Reshaping.into()) } else { Ok(()) }
+    }
+
+    /// Refuses what would wait, with everything else, until members take what is moving to another shape.
+    fn ensure_not_awaited(&self) -> Result<()> {
+        let late = {
+            let engine = self.reactor.engine();
+            let Troubles { stalled, roomless, .. } = engine.troubles();
+            if engine.reshape().is_some() { stalled.union(roomless) } else { MemberSet::EMPTY }
+        };
+        ensure!(
+            late.is_empty(),
+            "content is moving to another shape, and waits for {}; `uraid status` says why. Mend that and try again; a \
+             member that the array can do without is given up by itself, when the write deadline is over",
+            self.description.named(late)
+        );
+        Ok(())
     }
 
     /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.

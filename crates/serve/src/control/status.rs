@@ -80,6 +80,7 @@ pub(super) fn status(
             layout: layout_name(to.level).to_owned(),
             chunk_bytes: to.chunk.0,
             members: to.members,
+            members_before: spec.members,
             done_bytes: progress.done.bytes().0,
             total_bytes: progress.total.bytes().0,
             back: progress.is_back,

@@ -49,8 +49,11 @@ pub(crate) enum Event {
     Initialised,
     /// The array has grown while it is served.
     Grown,
-    /// A reshape is over: the array has its shape, or again the one that it had.
-    Reshaped,
+    /// A reshape is over: the array has its new shape, or again the one that it had.
+    Reshaped {
+        /// It went back.
+        is_back: bool,
+    },
     /// A spare takes the place of a member.
     SpareTaken(MemberIndex),
     /// A member joined and is being rebuilt.
@@ -105,7 +108,7 @@ impl Event {
             Self::ReplaceStuck(_) => "replace-stuck",
             Self::Initialised => "initialised",
             Self::Grown => "grown",
-            Self::Reshaped => "reshaped",
+            Self::Reshaped { .. } => "reshaped",
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
@@ -120,6 +123,14 @@ impl Event {
             Self::MemberLagging(_) => "member-lagging",
             Self::MemberSmart(_) => "member-smart",
             Self::MemberMissing(_) => "member-missing",
+        }
+    }
+
+    /// What it is about beside members, for the program's environment: a variable and its value.
+    pub(super) fn detail(self) -> Option<(&'static str, &'static str)> {
+        match self {
+            Self::Reshaped { is_back } => Some(("URAID_SHAPE", if is_back { "old" } else { "new" })),
+            _ => None,
         }
     }
 
@@ -203,9 +214,8 @@ impl Event {
             Self::FlushRecovered => tracing::info!(event, array, "all cached content can be written out again"),
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
             Self::Initialised => tracing::info!(event, array, "the array is initialised"),
-            Self::Grown | Self::Reshaped => {
-                tracing::info!(event, array, "clients that connect again see the array's size as it is now");
-            }
+            Self::Grown => tracing::info!(event, array, "clients that connect again see the array's new size"),
+            Self::Reshaped { is_back } => log_reshaped(event, array, is_back),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
             Self::ScrubMismatch => tracing::error!(
@@ -233,6 +243,12 @@ impl Event {
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
         }
     }
+}
+
+fn log_reshaped(event: &str, array: &str, back: bool) {
+    let end =
+        if back { "went back: the array has the shape that it had" } else { "is over: the array has its new shape" };
+    tracing::info!(event, array, back, "a reshape {end}; clients that connect again see its size");
 }
 
 impl fmt::Display for Event {

@@ -51,11 +51,13 @@ pub(super) struct Run {
     pub(super) members: Vec<String>,
     /// The array's health, in words.
     pub(super) health: String,
+    /// A variable for its environment, and the value.
+    pub(super) detail: Option<(&'static str, &'static str)>,
 }
 
 impl Hook {
     /// Runs `program` for each event, without a shell, as `PROGRAM EVENT ARRAY [MEMBER]...`, with the array's health in
-    /// `URAID_HEALTH`.
+    /// `URAID_HEALTH`, and what else an event tells in a variable of its own.
     pub(crate) fn new(program: &Path, time_max: Duration) -> Result<Self> {
         let (queue, calls) = sync_channel(WAITING_MAX);
         let hurry = eventfd(0, EventfdFlags::CLOEXEC).context("can't make an eventfd")?;
@@ -148,7 +150,7 @@ fn is_executable_file(path: &Path) -> bool {
 }
 
 fn run_calls(program: &PathBuf, calls: &Receiver<Run>, time_max: Duration, end: &End) {
-    for Run { event, array, members, health } in calls {
+    for Run { event, array, members, health, detail } in calls {
         let until = end.until(time_max);
         let mut command = Command::new(program);
         command
@@ -156,6 +158,7 @@ fn run_calls(program: &PathBuf, calls: &Receiver<Run>, time_max: Duration, end: 
             .arg(&array)
             .args(&members)
             .env("URAID_HEALTH", health)
+            .envs(detail)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .process_group(0);
@@ -232,12 +235,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let hook = Hook::new(&program(directory.path()), Duration::from_millis(300)).unwrap();
         let array = || "an array; with 'signs'".to_owned();
-        hook.call(Run { event: "frozen", array: array(), members: vec![], health: String::new() });
+        hook.call(Run { event: "frozen", array: array(), members: vec![], health: String::new(), detail: None });
         hook.call(Run {
             event: "member-failed",
             array: array(),
             members: vec!["/dev/x y".into()],
             health: String::new(),
+            detail: None,
         });
         end(hook);
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();
@@ -248,9 +252,15 @@ mod tests {
     fn what_finds_no_room_is_dropped_without_waiting() {
         let directory = tempfile::tempdir().unwrap();
         let hook = Hook::new(&program(directory.path()), Duration::from_secs(1)).unwrap();
-        hook.call(Run { event: "frozen", array: String::new(), members: vec![], health: String::new() });
+        hook.call(Run { event: "frozen", array: String::new(), members: vec![], health: String::new(), detail: None });
         for _ in 0..10 * WAITING_MAX {
-            hook.call(Run { event: "degraded", array: String::new(), members: vec![], health: String::new() });
+            hook.call(Run {
+                event: "degraded",
+                array: String::new(),
+                members: vec![],
+                health: String::new(),
+                detail: None,
+            });
         }
         end(hook);
         let calls = std::fs::read_to_string(directory.path().join("calls")).unwrap();

@@ -10,7 +10,7 @@ use anyhow::{Result, bail, ensure};
 use uraid_io::array::{GrowError, check_growth, grow_served};
 use uraid_io::engine::{Command, Engine, EngineError, Reply, Troubles};
 use uraid_io::member::Member;
-use uraid_layout::{Bytes, Geometry};
+use uraid_layout::{Bytes, Geometry, MemberSet};
 use uuid::Uuid;
 
 use super::{Caching, Reactor, Token};
@@ -31,7 +31,12 @@ const PERIOD: Duration = Duration::from_millis(250);
 pub(crate) async fn grow<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>) -> Result<Geometry> {
     sizes(reactor, used)?;
     // So that there is little left to write out while clients wait.
-    flush(reactor).await?;
+    let late = flush(reactor).await?;
+    ensure!(
+        late.is_empty(),
+        "the array can't grow while it waits for members {}; `uraid status` says why. It is as large as it was",
+        list(&slots(late)),
+    );
     // A scrub may have begun meanwhile.
     let sizes = sizes(reactor, used)?;
     let mut replies = Vec::new();
@@ -48,21 +53,19 @@ pub(crate) async fn grow<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>)
     Ok(geometry)
 }
 
-/// Writes out what is in memory, unless members keep it waiting for longer than an operation may take.
-async fn flush<D: LiveDisk>(reactor: &Reactor<D>) -> Result<()> {
+/// Writes out what is in memory, unless members keep it waiting for longer than an operation may take: those.
+pub(crate) async fn flush<D: LiveDisk>(reactor: &Reactor<D>) -> Result<MemberSet> {
     let mut flushed = pin!(reactor.administer(Command::Flush));
     loop {
         tokio::select! {
-            done = &mut flushed => return done,
+            done = &mut flushed => return done.map(|()| MemberSet::EMPTY),
             () = tokio::time::sleep(PERIOD) => {}
         }
         let Troubles { stalled, roomless, .. } = reactor.engine.borrow().troubles();
         let late = stalled.union(roomless);
-        ensure!(
-            late.is_empty(),
-            "the array can't grow while it waits for members {}; `uraid status` says why. It is as large as it was",
-            list(&slots(late)),
-        );
+        if !late.is_empty() {
+            return Ok(late);
+        }
     }
 }
 

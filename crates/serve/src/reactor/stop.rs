@@ -71,8 +71,7 @@ fn awaited<D: LiveDisk, T>(engine: &Engine<D, T>) -> String {
     let roomless = engine.troubles().roomless;
     let is_awaited = |member: &MemberIndex| engine.waits_for(*member).is_some();
     let members: Vec<String> = engine
-        .geometry()
-        .all_members()
+        .slots()
         .iter()
         .filter(is_awaited)
         .map(|member| {

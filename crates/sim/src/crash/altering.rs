@@ -370,8 +370,9 @@ impl Alteration {
             return Ok(false);
         }
         let reading = OpenOptions { access: Access::ReadOnly, ..options };
-        let is_read = !matches!(check_presence(&left.verdict, &left.candidates, reading), Err(OpenError::Reshaping));
-        let is_served = !matches!(presence, Err(OpenError::Reshaping));
+        let is_read =
+            !matches!(check_presence(&left.verdict, &left.candidates, reading), Err(OpenError::Reshaping { .. }));
+        let is_served = !matches!(presence, Err(OpenError::Reshaping { .. }));
         if is_done || is_read || is_served && !may_be_served(&left.verdict.superblock) {
             return Err(Finding::Unfinished);
         }

@@ -320,7 +320,7 @@ impl<'a> Reshaper<'a> {
         let options = |access| OpenOptions { access, allow_degraded: true, force: true };
         let is_opened = |access| {
             let presence = check_presence(&found.verdict, &found.candidates, options(access));
-            !matches!(presence, Err(OpenError::Reshaping))
+            !matches!(presence, Err(OpenError::Reshaping { .. }))
         };
         let may_be_served = may_be_served(&found.verdict.superblock);
         if is_opened(Access::ReadOnly) || is_opened(Access::ReadWrite) && !may_be_served {

@@ -161,7 +161,7 @@ impl Mover {
         let assembled = assembled.map_err(|error| refused(&error))?;
         let new = new_members(&members, from.members()..usize::from(target.members));
         let plan = match plan_reshape(&assembled, &target, &new) {
-            Ok(plan) if plan.can_be_served() => plan,
+            Ok(plan) if plan.check_served().is_ok() => plan,
             // Which refusals are right is looked at where stopped arrays are reshaped.
             Ok(_) => return Ok(None),
             Err(error) => {

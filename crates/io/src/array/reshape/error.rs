@@ -8,6 +8,7 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet};
 
 use crate::Error;
 use crate::array::error::{OpenError, are};
+use crate::array::reshape::unserved::Unserved;
 use crate::array::sectors::LargeSectors;
 use crate::disk::DiskError;
 use crate::engine::EngineError;
@@ -21,7 +22,11 @@ pub enum ReshapeError {
     #[error(transparent)]
     Open(#[from] OpenError),
     /// A path is no member.
-    #[error("{path}: is not a member of the array; name new members with --add", path = path.display())]
+    #[error(
+        "{path}: is not a member of the array: leave it out if it left the array in an earlier reshape, and name it \
+         with --add if it is to join",
+        path = path.display()
+    )]
     Stranger {
         /// The path.
         path: PathBuf,
@@ -36,11 +41,11 @@ pub enum ReshapeError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// It can't be served meanwhile.
-    #[error(
-        "this array can't be served while its content moves: that takes a log, if either shape has redundancy, half of \
-         whose area is enough for the larger parity stripe of the two. Leave --begin out, and serve it when it is over"
-    )]
-    NotServed,
+    #[error("this array can't be served while its content moves: {unserved}. What helps: {}", unserved.advice())]
+    NotServed {
+        /// Why.
+        unserved: Unserved,
+    },
     /// On copies, content that moved was read as another one.
     #[error(
         "in the rehearsal, what moved from sector {lba} on was read as something else{}: do not reshape this array, and \
@@ -132,8 +137,8 @@ pub enum ReshapeError {
     New(#[from] MemberError),
     /// A new member holds something.
     #[error(
-        "{path}: holds {what} (at byte {offset}); a new member has to be empty: fill its first and its last 4 MiB with \
-         zeros",
+        "{path}: holds {what} (at byte {offset}); use --force to overwrite it, or fill its first and its last 4 MiB \
+         with zeros",
         path = path.display()
     )]
     InUse {
@@ -143,6 +148,27 @@ pub enum ReshapeError {
         what: &'static str,
         /// Where that shows.
         offset: Bytes,
+    },
+    /// A new member is one already.
+    #[error(
+        "{path}: is member {slot} of this array already: name it among the members, without --add",
+        path = path.display()
+    )]
+    Present {
+        /// The member.
+        path: PathBuf,
+        /// Its slot.
+        slot: MemberIndex,
+    },
+    /// A new member may be one that the array's missing members know of.
+    #[error(
+        "{path}: was to be a member of this array in another reshape, and members are missing, or older, that may know \
+         of it: name all members, or use --force to overwrite what it holds",
+        path = path.display()
+    )]
+    Leftover {
+        /// The member.
+        path: PathBuf,
     },
     /// A new member is too small.
     #[error("{path}: {size} bytes are too few for a member", path = path.display())]

@@ -21,7 +21,8 @@ use crate::array::judge::{Candidate, SetAside, Verdict, judge};
 use crate::array::open::{Array, OpenOptions, check_sizes};
 use crate::array::wait::Patience;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
-use crate::format::superblock::{Reshape, Superblock};
+use crate::engine::Record;
+use crate::format::superblock::Reshape;
 use crate::member::{Access, FileId, Member};
 use crate::{signature, superblock};
 
@@ -79,16 +80,26 @@ pub fn open_for_reshape(paths: &[PathBuf], access: Access, allow_degraded: bool)
 }
 
 impl Prepared {
-    /// Says who joins, and who leaves; nothing is written.
+    /// Says who joins, whatever they hold if that `is_forced`, and who leaves; nothing is written.
     ///
     /// # Errors
-    /// [`ReshapeError::New`], [`ReshapeError::InUse`], [`ReshapeError::Stranger`], [`ReshapeError::NotLast`].
-    pub fn with(mut self, add: &[PathBuf], remove: &[PathBuf], access: Access) -> Result<Self, ReshapeError> {
-        let truth = self.array.assembled.record.any().clone();
+    /// [`ReshapeError::New`], [`ReshapeError::Present`], [`ReshapeError::Leftover`], [`ReshapeError::InUse`],
+    /// [`ReshapeError::Stranger`], [`ReshapeError::NotLast`].
+    pub fn with(
+        mut self,
+        add: &[PathBuf],
+        remove: &[PathBuf],
+        access: Access,
+        is_forced: bool,
+    ) -> Result<Self, ReshapeError> {
         for path in add {
-            let member = Member::open(path, access)?;
-            refuse_content(&member, &truth)?;
-            self.new.push(member);
+            if let Some(slot) = self.slot_of(path)? {
+                return Err(ReshapeError::Present { path: path.clone(), slot });
+            }
+        }
+        self.new = Member::open_all(add, access)?;
+        for member in &self.new {
+            refuse_content(member, &self.array.assembled.record, is_forced)?;
         }
         self.leaving = self.leaving(remove)?;
         Ok(self)
@@ -164,21 +175,27 @@ impl Prepared {
         })
     }
 
+    /// The slot of the member at a path, if it is one of the array that is there.
+    fn slot_of(&self, path: &Path) -> Result<Option<MemberIndex>, ReshapeError> {
+        let id = FileId::of(path)?;
+        let is_it = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|member| member.id() == id);
+        let found = (0..).zip(self.array.assembled.disk.members()).find(|(_, member)| is_it(member));
+        Ok(found.map(|(slot, _)| MemberIndex(slot)))
+    }
+
     /// How many members leave, which have to be the last ones.
     fn leaving(&self, remove: &[PathBuf]) -> Result<u8, ReshapeError> {
-        let members = self.array.assembled.disk.members();
+        let count = self.array.assembled.disk.members().len();
         let mut slots = MemberSet::EMPTY;
         for path in remove {
-            let id = FileId::of(path)?;
-            let slot = (0..).zip(members).find(|(_, member)| member.as_ref().is_some_and(|member| member.id() == id));
-            let (slot, _) = slot.ok_or_else(|| ReshapeError::Stranger { path: path.clone() })?;
-            slots = slots.with(MemberIndex(slot));
+            let slot = self.slot_of(path)?.ok_or_else(|| ReshapeError::Stranger { path: path.clone() })?;
+            slots = slots.with(slot);
         }
-        let left = members.len() - slots.len();
+        let left = count - slots.len();
         let misplaced = slots.iter().find(|slot| slot.index() < left);
         if let Some(slot) = misplaced {
             let path = |slot: usize| self.array.paths[slot].clone().unwrap_or_default();
-            let last = (left..members.len()).map(path).collect();
+            let last = (left..count).map(path).collect();
             return Err(ReshapeError::NotLast { path: path(slot.index()), slot, last });
         }
         Ok(u8::try_from(slots.len()).expect("members are at most 64"))
@@ -221,11 +238,28 @@ impl UnderWay {
     }
 }
 
-/// Refuses to overwrite what a new member holds, unless it was to become one in a reshape that no member of the array
-/// has heard of.
-fn refuse_content(member: &Member, truth: &Superblock) -> Result<(), ReshapeError> {
-    if superblock::load(member).is_ok_and(|own| is_stray(&own, truth)) {
+/// Refuses to overwrite what a new member holds, unless that `is_forced`, or it is certainly of no value: it is of a
+/// reshape of this array that never began or is over. A member that the array has is refused in any case.
+fn refuse_content(member: &Member, record: &Record, is_forced: bool) -> Result<(), ReshapeError> {
+    let (truth, path) = (record.any(), || member.path().to_path_buf());
+    let own = superblock::load(member).ok().filter(|own| own.array == truth.array);
+    if let Some(own) = &own {
+        if let Some(slot) =
+            (0..).zip(&truth.slots).find_map(|(slot, entry)| (entry.member == own.member).then_some(slot))
+        {
+            return Err(ReshapeError::Present { path: path(), slot: MemberIndex(slot) });
+        }
+        // Whoever is missing may have gone on with it; so does a later epoch than that of all who are here.
+        let is_known_to_none = record.missing().is_empty() && own.epoch <= truth.epoch;
+        if is_known_to_none && own.reshape.is_some() {
+            return Ok(());
+        }
+    }
+    if is_forced {
         return Ok(());
+    }
+    if own.is_some_and(|own| own.reshape.is_some()) {
+        return Err(ReshapeError::Leftover { path: path() });
     }
     match signature::find(member.size(), |offset, len| member.peek(offset, len))? {
         Some(found) => Err(in_use(member.path(), &found)),
@@ -235,10 +269,4 @@ fn refuse_content(member: &Member, truth: &Superblock) -> Result<(), ReshapeErro
 
 fn in_use(path: &Path, found: &signature::Signature) -> ReshapeError {
     ReshapeError::InUse { path: path.into(), what: found.name, offset: found.offset }
-}
-
-/// Whether a superblock is of a reshape that was cut off before it began.
-fn is_stray(own: &Superblock, truth: &Superblock) -> bool {
-    let is_known = truth.slots.iter().any(|entry| entry.member == own.member);
-    own.array == truth.array && own.reshape.is_some() && !is_known
 }

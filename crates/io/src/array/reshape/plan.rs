@@ -9,9 +9,10 @@ use uuid::Uuid;
 
 use super::error::ReshapeError;
 use super::saved::{self, Copies};
+use super::unserved::Unserved;
 use crate::array::assemble::Assembled;
 use crate::array::create::stripe_on_member;
-use crate::array::open::can_be_served;
+use crate::array::open::why_unserved;
 use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
 use crate::format::Epoch;
@@ -64,7 +65,7 @@ pub struct ReshapePlan {
     pub(super) pace: Pace,
     /// What the members have room for in the new shape.
     room: Sectors,
-    can_be_served: bool,
+    unserved: Option<Unserved>,
 }
 
 /// How much work it is.
@@ -109,10 +110,12 @@ impl ReshapePlan {
         self.pace.plain.max(self.pace.saved).bytes()
     }
 
-    /// Whether the array can be served while its content moves.
-    #[must_use]
-    pub fn can_be_served(&self) -> bool {
-        self.can_be_served
+    /// Refuses an array that can't be served while its content moves.
+    ///
+    /// # Errors
+    /// [`ReshapeError::NotServed`].
+    pub fn check_served(&self) -> Result<(), ReshapeError> {
+        self.unserved.map_or(Ok(()), |unserved| Err(ReshapeError::NotServed { unserved }))
     }
 
     /// How much work it is.
@@ -182,7 +185,7 @@ pub fn plan_reshape<D: Disk>(
         return Err(ReshapeError::TooCoarse { unit, most: UNIT_MAX });
     }
     let all: Vec<Superblock> = old.iter().chain(&joining).map(begun).collect();
-    let can_be_served = can_be_served(&all);
+    let unserved = why_unserved(&all);
     let joining = joining.iter().map(begun).collect();
     Ok(ReshapePlan {
         reshape,
@@ -192,18 +195,18 @@ pub fn plan_reshape<D: Disk>(
         paths: new.iter().map(|new| new.path.clone()).collect(),
         pace,
         room: to.capacity(),
-        can_be_served,
+        unserved,
     })
 }
 
 /// What keeps its stripes consistent while an array is between two shapes, whose members would have these superblocks: a
 /// log where it can be, and otherwise what did before.
 fn meanwhile(mut begun: Vec<Superblock>, before: Consistency) -> Consistency {
-    if can_be_served(&begun) {
+    if why_unserved(&begun).is_none() {
         return before;
     }
     begun.iter_mut().for_each(|own| own.consistency = Consistency::Log);
-    let is_log = can_be_served(&begun) && begun.iter().all(|own| own.check().is_ok());
+    let is_log = why_unserved(&begun).is_none() && begun.iter().all(|own| own.check().is_ok());
     if is_log { Consistency::Log } else { before }
 }
 

@@ -129,8 +129,8 @@ impl SlotState {
 pub enum SuperblockError {
     /// There is none.
     #[error(
-        "has no uraid superblock: it was never a member, or was overwritten; `uraid serve --degraded` \
-         starts without it"
+        "has no uraid superblock: it was never a member, left its array in a reshape, or was wiped or overwritten. \
+         Leave it out where the array is whole without it; otherwise `uraid serve --degraded` starts without it"
     )]
     NoMagic,
     /// Torn or damaged.
