@@ -60,9 +60,11 @@ impl Mover {
     /// Does something, now and then: how many ticks are to pass after it.
     pub(super) fn act(&mut self, session: &Session<'_>) -> usize {
         let Some(way) = session.engine.reshape() else { return 0 };
+        let is_over = way.is_over();
         match self.random.below(24) {
-            0 => {
-                let is_back = self.random.chance(1, 2);
+            // What is about to be over goes the other way now and then: what has moved moves back.
+            turn if turn == 0 || is_over && turn > 20 => {
+                let is_back = if is_over { !way.progress().is_back } else { self.random.chance(1, 2) };
                 self.counts.turns += u64::from(way.progress().is_back != is_back);
                 way.turn(is_back);
                 0
