@@ -23,6 +23,7 @@ mod altered;
 mod anew;
 mod array;
 pub(crate) mod audit;
+mod begun;
 pub(crate) mod blank;
 mod client;
 mod copying;
