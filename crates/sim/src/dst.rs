@@ -23,6 +23,7 @@ mod altered;
 mod anew;
 mod array;
 pub(crate) mod audit;
+mod begun;
 pub(crate) mod blank;
 mod client;
 mod copying;
@@ -381,9 +382,7 @@ impl Run {
                 self.serve(*engine, &disk, weather)?
             }
         };
-        if is_between && self.array.course.is_none() {
-            self.note_shape();
-        }
+        self.note_shape(is_between);
         self.report.counts.lies += disk.lies();
         self.array.note_faults(&disk);
         self.end(&disk, &found, end, was_open);
@@ -398,8 +397,11 @@ impl Run {
         Ok(true)
     }
 
-    /// Takes note that a reshape is over.
-    fn note_shape(&mut self) {
+    /// Takes note whether a reshape is over that was under way when the life began.
+    fn note_shape(&mut self, was_between: bool) {
+        if !was_between || self.array.course.is_some() {
+            return;
+        }
         let truth = &self.array.scenario.superblocks[0];
         self.shelf.reshaped(self.array.slots(), |member| suits(member, truth));
     }

@@ -7,10 +7,9 @@ use uraid_io::format::superblock::Integrity;
 use uraid_layout::{Bytes, Geometry, Sectors, Spec};
 use uuid::Uuid;
 
-use super::array::settle_superblocks;
 use super::finding::Finding;
 use super::growing::{draw_used, enlarge, is_partitioned};
-use super::session::{READ_AHEAD, Session, Submitted};
+use super::session::{READ_AHEAD, Session, Submitted, settle_superblocks};
 use uraid_random::Random;
 
 /// What came of it.

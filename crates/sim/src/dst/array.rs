@@ -28,7 +28,7 @@ use super::found::Found;
 use super::model::Model;
 use super::report::Counts;
 use super::scenario::{self, Scenario};
-use super::served::parts;
+use super::session::settle_superblocks;
 use super::shapes::{survive, survived, tolerance};
 use crate::disk::{Faults, Rate, Silent, SimDisk};
 use crate::members::Members;
@@ -316,10 +316,21 @@ impl Array {
         }
         let truth = engine.superblock().clone();
         let sets = survived(&self.shapes(), lost(engine));
-        let parts = parts(self, &truth);
+        let parts = self.parts(&truth);
         parts.iter().try_for_each(|(geometry, content)| {
             self.look_at(geometry, content.clone(), &members, (&truth, &lists, &sets), seen)
         })
+    }
+
+    /// Its parts, each with the content that it has: one shape, or while it is being reshaped two.
+    fn parts(&self, truth: &Superblock) -> Vec<(Geometry, Range<u64>)> {
+        match (&self.course, truth.reshape) {
+            (Some(course), Some(reshape)) => {
+                let (mark, Sectors(kept)) = (reshape.mark.0, course.kept());
+                vec![(course.below().clone(), 0..mark), (course.above().clone(), mark..kept)]
+            }
+            _ => vec![(self.scenario.geometry.clone(), 0..self.scenario.geometry.capacity().0)],
+        }
     }
 
     /// The same of the content that is in one shape.
@@ -397,15 +408,6 @@ impl Array {
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
         Client::new(engine, disk, &scenario, &mut model, random.fork(), trace).look()?;
         Ok(())
-    }
-}
-
-/// What the members' superblocks say when a reshape is over.
-pub(super) fn settle_superblocks(superblocks: &mut Vec<Superblock>, engine: &Engine<SimDisk, u64>) {
-    let truth = engine.superblock();
-    superblocks.truncate(truth.slots.len());
-    for own in superblocks {
-        (own.spec, own.reshape, own.consistency) = (truth.spec, None, truth.consistency);
     }
 }
 

@@ -440,6 +440,15 @@ impl<'a> Session<'a> {
     }
 }
 
+/// What the members' superblocks say when a reshape is over.
+pub(super) fn settle_superblocks(superblocks: &mut Vec<Superblock>, engine: &Engine<SimDisk, u64>) {
+    let truth = engine.superblock();
+    superblocks.truncate(truth.slots.len());
+    for own in superblocks {
+        (own.spec, own.reshape, own.consistency) = (truth.spec, None, truth.consistency);
+    }
+}
+
 /// The parity stripe of a block, and where in its chunks it is.
 fn column(geometry: &Geometry, lba: Lba) -> (StripeId, Sectors) {
     let (stripe, _, column) = geometry.split(lba);
