@@ -358,9 +358,11 @@ impl Record {
         !self.had_writer || self.durable.missing == self.wanted.missing
     }
 
-    /// Asks that the members be marked clean; whether they are. Members that never were marked dirty stay untouched.
+    /// Asks that the members be marked clean; whether they are. Members that never were marked dirty stay untouched,
+    /// but between two shapes: nobody is there at the end of that who is missing, and not on record as failed.
     pub(super) fn demand_clean(&mut self) -> bool {
-        if self.durable.is_clean && self.round.is_none() && self.durable.rebuilding == self.wanted.rebuilding {
+        let is_untouched = self.durable.is_clean && self.durable.rebuilding == self.wanted.rebuilding;
+        if is_untouched && self.round.is_none() && self.wanted.reshape.is_none() {
             return true;
         }
         self.wanted.is_clean = true;

@@ -427,6 +427,35 @@ fn what_could_not_be_read_when_it_moved_is_not_healed_where_it_was() {
     }
 }
 
+/// A member that is not there when all content has moved is done without, though nothing else is written any more.
+#[test]
+fn a_reshape_ends_without_a_member_that_is_missing_from_the_start() {
+    for (case, slot) in [(0, 3), (2, 1), (3, 0), (7, 2)].map(|(case, slot)| (cases()[case], slot)) {
+        let context = format!("{case:?} without member {slot}");
+        let (now, content) = begun(&case);
+        let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+        let mut power = Power::new(now.clone(), usize::MAX);
+        let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
+        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        move_all(&mut life);
+        life.close().expect("closed");
+        drop(life);
+        let mut left = power.cut(&mut Random(1));
+        left[slot] = None;
+        let mut power = Power::new(left.clone(), usize::MAX);
+        let (engine, pool) = open(&mut power, &left, mode, 8).expect("opened");
+        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        life.finish().expect("the power is on");
+        assert!(life.engine.reshape().is_none(), "{context}: it is over");
+        life.close().expect("closed");
+        drop(life);
+        let mut after = power.cut(&mut Random(1));
+        after.truncate(case.members.into());
+        let (found, expected) = (content_of(&after).1, model.content());
+        assert!(found[..expected.len()] == expected, "{context}");
+    }
+}
+
 /// Turned round before anything has moved, it is over at once: the array has the shape that it had, and says so before
 /// anything else.
 #[test]
