@@ -95,7 +95,6 @@ use background::rebuild::Rebuild;
 use background::sweep::Next;
 use change::Change;
 use core::Core;
-use damage::Piece;
 use executor::Executor;
 use ops::write::Request;
 use parts::Parts;
@@ -405,14 +404,14 @@ impl<D: Disk, T> Engine<D, T> {
             while let Some(stripes) = side.writeback.next_run() {
                 self.executor.start(Work::Destage(side.side, stripes));
             }
-            let is_free = |piece: &Piece| !core.moving.touches(&side.content_of(piece.stripe.0..piece.stripe.0 + 1));
-            while let Some(piece) = side.repairs.heals.next(is_free) {
+            while let Some(piece) = side.repairs.heals.next(|piece| core.may_heal(side, piece)) {
                 self.executor.start(Work::Heal(side.side, piece));
             }
         }
         while let Some(next) = core.background.next(parts) {
             match next {
                 Next::Unit(unit) => self.executor.start(Work::Unit(unit)),
+                Next::Move => self.executor.start(Work::Move),
                 Next::Save => self.executor.start(Work::SaveRebuild),
                 Next::Change(change) => return self.begin_change(None, *change),
             }

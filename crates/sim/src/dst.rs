@@ -271,7 +271,7 @@ impl Run {
             }
             let Self { array, shelf, administrator, mover, trace, .. } = self;
             let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
-            mover.begin(array, shelf, roster, trace)?;
+            begun::begin(mover, array, shelf, roster, trace)?;
             self.is_served = true;
             for _ in 0..self.mover.random.within(1, 6) {
                 if !self.live(Weather::Rough)? {

@@ -72,7 +72,8 @@ fn the_end_of_a_reshape_says_which_way_it_went() {
     }
 }
 
-/// An array without a log has one while it is reshaped. One whose area for that is too small is told so, and what to do.
+/// An array without a log has one while it is reshaped. One whose area for that is too small is told so, and what to
+/// do.
 #[test]
 fn who_can_not_be_served_while_it_is_reshaped_is_told_why() {
     let array = Array::create(&shape::raid1_of_3());
@@ -89,7 +90,7 @@ fn who_can_not_be_served_while_it_is_reshaped_is_told_why() {
     let _ = ask(&array, &["wait"]).success();
     let _ = server.stop();
     let after = binary::examine(&all);
-    assert_eq!((after["level"].as_str(), after["consistency"].as_str()), (Some("raid5"), Some("bitmap")), "{after:#}");
+    assert_eq!((after["level"].as_str(), after["consistency"].as_str()), (Some("5"), Some("bitmap")), "{after:#}");
 
     // Chunks of 1 MiB: the log has room for its stripes, and half of it has not.
     let array = Array::create(&shape::raid5_of_5_right_symmetric());

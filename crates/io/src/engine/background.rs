@@ -13,7 +13,6 @@ pub(super) mod sweep;
 
 use uraid_layout::StripeId;
 
-use super::core::Core;
 use super::parts::Parts;
 use super::sweeper::Kind;
 use super::transfer::Workspace;
@@ -68,14 +67,14 @@ impl Background {
     }
 
     /// Does a unit.
-    pub(super) async fn perform(&self, core: &Core, space: &mut Workspace, unit: Unit) {
-        let (parts, number) = (&core.sides.below, unit.number);
+    pub(super) async fn perform(&self, parts: &Parts, space: &mut Workspace, unit: Unit) {
+        let number = unit.number;
         match unit.kind {
             Kind::Scrub => self.scrubber.scrub(parts, space, number).await,
             Kind::Rebuild => self.rebuild.make(parts, space, StripeId(number)).await,
             Kind::Initialise => self.initialising.initialise(parts, space, number).await,
             Kind::Copy => self.copies.copy(parts, space, StripeId(number)).await,
-            Kind::Reshape => self.reshaping.advance(core, space, number).await,
+            Kind::Reshape => unreachable!("a window is no unit"),
         }
     }
 }

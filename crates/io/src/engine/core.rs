@@ -10,6 +10,7 @@ use super::background::Background;
 use super::background::ahead::Ahead;
 use super::change::Change;
 use super::command::Command;
+use super::damage::Piece;
 use super::members::Members;
 use super::moving::Moving;
 use super::parts::Parts;
@@ -180,6 +181,11 @@ impl Core {
             Some(barrier) => barrier.held.push((ticket, command)),
             None => self.moving.hold_back(ticket, command),
         }
+    }
+
+    /// Whether a piece may be healed now: nothing of it is moving.
+    pub(super) fn may_heal(&self, parts: &Parts, piece: &Piece) -> bool {
+        !self.moving.touches(&parts.content_of(piece.stripe.0..piece.stripe.0 + 1))
     }
 
     /// Has what touches a window wait until this is dropped.

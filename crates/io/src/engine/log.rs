@@ -268,8 +268,8 @@ impl Log {
         }
     }
 
-    /// Has the members say durably that nothing that the log has by now is to be done again, while it goes on. Who waits
-    /// has nothing in the log that is not in place.
+    /// Has the members say durably that nothing that the log has by now is to be done again, while it goes on. Who
+    /// waits has nothing in the log that is not in place.
     ///
     /// # Errors
     /// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
@@ -602,8 +602,8 @@ impl State {
         Some(self.seal_for(behind, Vec::new()))
     }
 
-    /// The members whose rings have something up to a record, all of which is in place, and no mark says so of it yet. A
-    /// mark that frees nothing would only take the block that is kept for one. Their next record is begun.
+    /// The members whose rings have something up to a record, all of which is in place, and no mark says so of it yet.
+    /// A mark that frees nothing would only take the block that is kept for one. Their next record is begun.
     fn behind(&mut self, last: LogSequence, missing: MemberSet) -> MemberSet {
         self.writers.iter_mut().flatten().for_each(Writer::clear);
         let is_behind = |writer: &&Writer| writer.ring.frees(last) && !missing.contains(writer.slot());

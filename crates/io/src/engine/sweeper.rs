@@ -303,10 +303,9 @@ impl Sweeper {
 
     /// Begins a unit of a sweep that finds its way by itself: it ends with [`Sweeper::drop_unit`], and what it costs is
     /// [charged](Sweeper::charge).
-    pub(super) fn begin_unit(&mut self, unit: u64) -> u64 {
+    pub(super) fn begin_unit(&mut self, unit: u64) {
         self.quantum = self.quantum.saturating_sub(1);
         self.under_way.push(unit);
-        unit
     }
 
     fn choose(&mut self, end: u64, wanted: impl Fn(u64) -> u64) -> Option<u64> {

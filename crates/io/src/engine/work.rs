@@ -10,7 +10,7 @@ use super::between::Side;
 use super::change::Change;
 use super::core::Core;
 use super::damage::Piece;
-use super::ops::{close, destage, fail, flush, heal, initialise, join, read, write};
+use super::ops::{close, destage, fail, flush, heal, initialise, join, read, reshape, write};
 use super::replies::Ticket;
 use super::sides::Sides;
 use super::transfer::Workspace;
@@ -35,6 +35,8 @@ pub(super) enum Work {
     Prefetch(Prefetch),
     /// A unit of a sweep.
     Unit(Unit),
+    /// Move the next window of a reshape.
+    Move,
     /// Put on record how far members are rebuilt.
     SaveRebuild,
     /// Make durable what was written, for the bits of the write-intent bitmap that are cleared then.
@@ -93,7 +95,9 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::Destage(side, stripes) => destage::destage(core.sides.of(side), space, stripes).await,
         Work::Heal(side, piece) => heal::heal(core.sides.of(side), space, piece).await,
         Work::Prefetch(prefetch) => core.ahead.prefetch(parts, space, prefetch).await,
-        Work::Unit(unit) => core.background.perform(core, space, unit).await,
+        Work::Unit(unit) => core.background.perform(parts, space, unit).await,
+        // Rare and large, too.
+        Work::Move => Box::pin(reshape::advance(core, space)).await,
         Work::SaveRebuild => core.background.rebuild.save(parts).await,
         // Whoever relies on it finds out by itself whether it was.
         Work::Sync => drop(flush::durable(parts, flush::Covers::InPlace).await),

@@ -19,7 +19,7 @@ use crate::disk::LiveDisk;
 use crate::events::Event;
 use crate::protocol::{Added, Grown, Replaced};
 use crate::reactor::Reactor;
-use crate::reactor::grow::{flush, grow};
+use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
 use crate::reactor::reshape;
 
@@ -112,13 +112,12 @@ impl<D: LiveDisk> Changes<D> {
         let turned = self.reactor.adjust(|engine| engine.reshape().map(|way| way.turn(is_back)));
         ensure!(turned.is_some(), "the array is not being reshaped");
         let (begun, way) = (Instant::now(), if is_back { "back" } else { "on" });
-        // A flush waits for what it begins after.
         while self.reactor.engine().reshape().is_some_and(|way| !way.progress().is_turned) {
-            let flushed = flush(&self.reactor).await;
-            if flushed.is_err() && self.reactor.engine().is_frozen() {
+            if self.reactor.engine().is_frozen() {
                 self.reactor.adjust(|engine| engine.reshape().into_iter().for_each(|way| way.turn(!is_back)));
+                return Err(EngineError::Frozen).context(failed);
             }
-            let late = flushed.context(failed)?;
+            let late = self.awaited();
             ensure!(
                 late.is_empty(),
                 "the reshape goes {way} only when what is moving now is written, which waits for {}; `uraid status` \
@@ -127,8 +126,8 @@ impl<D: LiveDisk> Changes<D> {
             );
             ensure!(
                 begun.elapsed() < TURN_TIME_MAX,
-                "it is not on record yet that the reshape goes {way}; that is tried again, and the log says why. If the \
-                 server ends before, it goes on as before"
+                "it is not on record yet that the reshape goes {way}; that is tried again, and the log says why. If \
+                 the server ends before, it goes on as before"
             );
             tokio::time::sleep(TURN_PERIOD).await;
         }
@@ -168,11 +167,7 @@ impl<D: LiveDisk> Changes<D> {
 
     /// Refuses what would wait, with everything else, until members take what is moving to another shape.
     fn ensure_not_awaited(&self) -> Result<()> {
-        let late = {
-            let engine = self.reactor.engine();
-            let Troubles { stalled, roomless, .. } = engine.troubles();
-            if engine.reshape().is_some() { stalled.union(roomless) } else { MemberSet::EMPTY }
-        };
+        let late = self.awaited();
         ensure!(
             late.is_empty(),
             "content is moving to another shape, and waits for {}; `uraid status` says why. Mend that and try again; a \
@@ -180,6 +175,13 @@ impl<D: LiveDisk> Changes<D> {
             self.description.named(late)
         );
         Ok(())
+    }
+
+    /// The members that what is moving to another shape waits for.
+    fn awaited(&self) -> MemberSet {
+        let engine = self.reactor.engine();
+        let Troubles { stalled, roomless, .. } = engine.troubles();
+        if engine.reshape().is_some() { stalled.union(roomless) } else { MemberSet::EMPTY }
     }
 
     /// Adds a member. A new one gets this slot, or the first vacant one; without a vacant slot it becomes a spare.

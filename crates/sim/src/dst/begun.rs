@@ -19,77 +19,75 @@ use crate::members::Members;
 use crate::trace::Trace;
 use uraid_random::Random;
 
-impl Mover {
-    /// Puts a reshape of a stopped array on record that can be served meanwhile, if the array was closed, enough of it
-    /// is left, and there is one.
-    ///
-    /// # Errors
-    /// What must not be.
-    pub(super) fn begin(
-        &mut self,
-        array: &mut Array,
-        shelf: &mut Shelf,
-        mut roster: Option<&mut Roster>,
-        trace: &Trace,
-    ) -> Result<(), Finding> {
-        let Some(found) = shelf.stopped(roster.as_deref_mut(), &mut self.random, trace)? else { return Ok(()) };
-        if array.course.is_some() {
-            return Ok(());
-        }
-        let Some(members) = self.put_on_record(&found, trace)? else {
-            self.counts.left_alone += 1;
-            return Ok(());
-        };
-        let candidates = members.candidates();
-        let verdict = judge(&candidates).map_err(|error| refused(&error))?;
-        let truth = &verdict.superblock;
-        trace.note(format_args!("a reshape is on record: {:?}", truth.reshape));
-        let own = |(slot, entry)| {
-            let own = members.get(slot).and_then(|member| member.superblock().ok());
-            own.unwrap_or_else(|| Superblock { slot, member: entry, ..truth.clone() })
-        };
-        let slots = truth.slots.iter().enumerate().map(|(index, entry)| (slot_of(index), entry.member));
-        array.scenario.superblocks = slots.map(own).collect();
-        array.course = truth.course();
-        shelf.altered(&members, verdict.missing(), |member| suits(member, truth));
-        roster.into_iter().for_each(|roster| roster.altered(given_up(truth), |member| suits(member, truth)));
-        self.counts.begun += 1;
-        Ok(())
+/// Puts a reshape of a stopped array on record that can be served meanwhile, if the array was closed, enough of it
+/// is left, and there is one.
+///
+/// # Errors
+/// What must not be.
+pub(super) fn begin(
+    mover: &mut Mover,
+    array: &mut Array,
+    shelf: &mut Shelf,
+    mut roster: Option<&mut Roster>,
+    trace: &Trace,
+) -> Result<(), Finding> {
+    let Some(found) = shelf.stopped(roster.as_deref_mut(), &mut mover.random, trace)? else { return Ok(()) };
+    if array.course.is_some() {
+        return Ok(());
     }
+    let Some(members) = put_on_record(mover, &found, trace)? else {
+        mover.counts.left_alone += 1;
+        return Ok(());
+    };
+    let candidates = members.candidates();
+    let verdict = judge(&candidates).map_err(|error| refused(&error))?;
+    let truth = &verdict.superblock;
+    trace.note(format_args!("a reshape is on record: {:?}", truth.reshape));
+    let own = |(slot, entry)| {
+        let own = members.get(slot).and_then(|member| member.superblock().ok());
+        own.unwrap_or_else(|| Superblock { slot, member: entry, ..truth.clone() })
+    };
+    let slots = truth.slots.iter().enumerate().map(|(index, entry)| (slot_of(index), entry.member));
+    array.scenario.superblocks = slots.map(own).collect();
+    array.course = truth.course();
+    shelf.altered(&members, verdict.missing(), |member| suits(member, truth));
+    roster.into_iter().for_each(|roster| roster.altered(given_up(truth), |member| suits(member, truth)));
+    mover.counts.begun += 1;
+    Ok(())
+}
 
-    /// The members with a reshape on record; none where there is none that can be served.
-    fn put_on_record(&mut self, found: &Found, trace: &Trace) -> Result<Option<Members>, Finding> {
-        let random = &mut self.random;
-        let (from, truth) = (&found.verdict.geometry, &found.verdict.superblock);
-        let target = Target { kept: None, ..draw_target(from, random) };
-        trace.note(format_args!("the array is to become {target:?} while it is served"));
-        let mut members = found.members.clone();
-        // What can't be read can't be moved, and nobody else has it in its place.
-        members.recuperate();
-        give_logs(&mut members, truth, from, &target, random);
-        members.extend_to(usize::from(target.members));
-        for index in from.members()..usize::from(target.members) {
-            members.replace(slot_of(index), Some(newcomer(truth, random)));
-        }
-        let candidates = members.only(from.all_members()).candidates();
-        let verdict = judge(&candidates).map_err(|error| refused(&error))?;
-        let disk = SimDisk::new(members.clone(), random.fork(), trace.clone());
-        let generation = uuid(random);
-        let assembled = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, generation);
-        let assembled = assembled.map_err(|error| refused(&error))?;
-        let new = new_members(&members, from.members()..usize::from(target.members));
-        let plan = match plan_reshape(&assembled, &target, &new) {
-            Ok(plan) if plan.check_served().is_ok() => plan,
-            // Which refusals are right is looked at where stopped arrays are reshaped.
-            Ok(_) => return Ok(None),
-            Err(error) => {
-                trace.note(format_args!("it is not: {error}"));
-                return Ok(None);
-            }
-        };
-        drop(begin_reshape(assembled, plan, generation, Ok).map_err(|error| refused(&error))?);
-        Ok(Some(disk.leave(Ending::PowerCut, random)))
+/// The members with a reshape on record; none where there is none that can be served.
+fn put_on_record(mover: &mut Mover, found: &Found, trace: &Trace) -> Result<Option<Members>, Finding> {
+    let random = &mut mover.random;
+    let (from, truth) = (&found.verdict.geometry, &found.verdict.superblock);
+    let target = Target { kept: None, ..draw_target(from, random) };
+    trace.note(format_args!("the array is to become {target:?} while it is served"));
+    let mut members = found.members.clone();
+    // What can't be read can't be moved, and nobody else has it in its place.
+    members.recuperate();
+    give_logs(&mut members, truth, from, &target, random);
+    members.extend_to(usize::from(target.members));
+    for index in from.members()..usize::from(target.members) {
+        members.replace(slot_of(index), Some(newcomer(truth, random)));
     }
+    let candidates = members.only(from.all_members()).candidates();
+    let verdict = judge(&candidates).map_err(|error| refused(&error))?;
+    let disk = SimDisk::new(members.clone(), random.fork(), trace.clone());
+    let generation = uuid(random);
+    let assembled = Assembled::new(disk.clone(), &verdict, &candidates, Access::ReadWrite, generation);
+    let assembled = assembled.map_err(|error| refused(&error))?;
+    let new = new_members(&members, from.members()..usize::from(target.members));
+    let plan = match plan_reshape(&assembled, &target, &new) {
+        Ok(plan) if plan.check_served().is_ok() => plan,
+        // Which refusals are right is looked at where stopped arrays are reshaped.
+        Ok(_) => return Ok(None),
+        Err(error) => {
+            trace.note(format_args!("it is not: {error}"));
+            return Ok(None);
+        }
+    };
+    drop(begin_reshape(assembled, plan, generation, Ok).map_err(|error| refused(&error))?);
+    Ok(Some(disk.leave(Ending::PowerCut, random)))
 }
 
 fn refused(error: &dyn std::error::Error) -> Finding {

@@ -7,7 +7,7 @@ use uraid_io::format::superblock::Integrity;
 use uraid_layout::{Lba, Sectors};
 
 use super::administer::Administrator;
-use super::anew::Grown;
+use super::anew::{self, Grown};
 use super::finding::Finding;
 use super::model::Model;
 use super::scenario::{Scenario, uuid};
@@ -258,7 +258,7 @@ impl<'a> Client<'a> {
         }
         let mover = self.mover.as_mut().expect("whoever ends a reshape steers it");
         let is_back = self.session.engine.reshape().is_some_and(|way| way.progress().is_back);
-        if !self.session.end_reshape(uuid(&mut mover.random))? {
+        if !anew::end_reshape(&mut self.session, uuid(&mut mover.random))? {
             return Ok(false);
         }
         mover.ended(is_back);
@@ -273,14 +273,14 @@ impl<'a> Client<'a> {
             return Ok(false);
         }
         let mover = self.mover.as_mut().expect("whoever wants it to grow");
-        let Some(used) = self.session.make_room(&mut mover.random)? else { return Ok(true) };
+        let Some(used) = anew::make_room(&mut self.session, &mut mover.random)? else { return Ok(true) };
         match self.wind_up()? {
             Wound::Dark => return Ok(false),
             Wound::Left => return Ok(true),
             Wound::Up => {}
         }
         let mover = self.mover.as_mut().expect("the same");
-        match self.session.grow(used, uuid(&mut mover.random))? {
+        match anew::grow(&mut self.session, used, uuid(&mut mover.random))? {
             Grown::Ended => return Ok(false),
             Grown::Left => {}
             Grown::Larger => {

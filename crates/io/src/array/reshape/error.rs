@@ -48,8 +48,8 @@ pub enum ReshapeError {
     },
     /// On copies, content that moved was read as another one.
     #[error(
-        "in the rehearsal, what moved from sector {lba} on was read as something else{}: do not reshape this array, and \
-         report this; nothing was written",
+        "in the rehearsal, what moved from sector {lba} on was read as something else{}: do not reshape this array, \
+         and report this; nothing was written",
         if without.is_empty() { String::new() } else { format!(" without member {without}") }
     )]
     Rehearsal {

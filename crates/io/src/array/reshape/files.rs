@@ -12,7 +12,7 @@ use super::copied::Copied;
 use super::error::ReshapeError;
 use super::members::Members;
 use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
-use super::rehearse::Rehearsed;
+use super::rehearse::{Rehearsed, first_and_last, rehearse};
 use super::{Reshaping, begin_reshape};
 use crate::array::assemble::Assembled;
 use crate::array::error::OpenError;
@@ -145,7 +145,7 @@ impl Prepared {
     /// [`ReshapeError::Rehearsal`]; what would end the reshape.
     pub fn rehearse(self, plan: ReshapePlan) -> Result<Rehearsed, ReshapeError> {
         let Self { array, new, .. } = self;
-        let marks = plan.first_and_last();
+        let marks = first_and_last(&plan);
         let reshaping = begin_reshape(array.assembled, plan, Uuid::new_v4(), |disk| {
             let old = disk.members().to_vec();
             let size = |member: &Option<Arc<Member>>| member.as_ref().map_or(Bytes(0), |member| member.size());
@@ -158,7 +158,7 @@ impl Prepared {
             };
             Ok(Copied::new(read, sizes))
         })?;
-        reshaping.rehearse(&marks)
+        rehearse(reshaping, &marks)
     }
 
     /// See [`begin_reshape`].

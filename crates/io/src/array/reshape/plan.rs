@@ -199,8 +199,8 @@ pub fn plan_reshape<D: Disk>(
     })
 }
 
-/// What keeps its stripes consistent while an array is between two shapes, whose members would have these superblocks: a
-/// log where it can be, and otherwise what did before.
+/// What keeps its stripes consistent while an array is between two shapes, whose members would have these superblocks:
+/// a log where it can be, and otherwise what did before.
 fn meanwhile(mut begun: Vec<Superblock>, before: Consistency) -> Consistency {
     if why_unserved(&begun).is_none() {
         return before;

@@ -22,52 +22,48 @@ pub struct Rehearsed {
     pub survives_any: bool,
 }
 
-impl ReshapePlan {
-    /// Where the mark is before the first window moves, and before the last does.
-    #[must_use]
-    pub fn first_and_last(&self) -> Vec<Lba> {
-        let (course, heading) = (&self.course, self.course.heading(false));
-        let mut marks = Vec::new();
-        let mut mark = course.start();
-        while let Some(Window { content, .. }) = course.next(mark, heading, self.pace) {
-            marks.truncate(1);
-            marks.push(mark);
-            mark = super::beyond(&content, mark);
-        }
-        marks
+/// Where the mark is before the first window of a reshape moves, and before the last does.
+#[must_use]
+pub fn first_and_last(plan: &ReshapePlan) -> Vec<Lba> {
+    let (course, heading) = (&plan.course, plan.course.heading(false));
+    let mut marks = Vec::new();
+    let mut mark = course.start();
+    while let Some(Window { content, .. }) = course.next(mark, heading, plan.pace) {
+        marks.truncate(1);
+        marks.push(mark);
+        mark = super::beyond(&content, mark);
     }
+    marks
 }
 
-impl<D: Disk> Reshaping<D> {
-    /// Moves the windows before which the mark is there, whatever else has moved, and compares what is read then with
-    /// what was read before. The members are not as they were then: they should be copies.
-    ///
-    /// # Errors
-    /// [`ReshapeError::Rehearsal`] where content is another one; what ends a reshape.
-    pub fn rehearse(mut self, marks: &[Lba]) -> Result<Rehearsed, ReshapeError> {
-        let (course, heading) = (self.course.clone(), self.course.heading(false));
-        let (copies, room) = (Copies::of(&course), saved::room(self.members.own().iter().flatten()));
-        let unit = course.unit().bytes();
-        let pace = saved::pace(&course, copies, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
-        let survives_any = course.from().tolerance().min(course.to().tolerance()) > 0;
-        let mut rehearsed = Rehearsed { windows: 0, content: Bytes(0), survives_any };
-        for &mark in marks {
-            self.members.record(|own| advance(own, |reshape| (reshape.mark, reshape.saved) = (mark, Sectors(0))))?;
-            let Some(window) = course.next(mark, heading, pace) else { continue };
-            let before = read(&mut self.members, course.source(heading), &window.content)?;
-            self.step(&window, false, copies)?;
-            let target = course.target(heading);
-            let slots = self.members.present().iter().filter(|slot| survives_any && slot.index() < target.members());
-            let losses = slots.map(|slot| MemberSet::EMPTY.with(slot));
-            for without in std::iter::once(MemberSet::EMPTY).chain(losses.collect::<Vec<_>>()) {
-                let after = read_without(&mut self.members, target, &window.content, without)?;
-                if after.as_ref() != before.as_ref() {
-                    return Err(ReshapeError::Rehearsal { lba: window.content.start, without });
-                }
+/// Moves the windows before which the mark is there, whatever else has moved, and compares what is read then with
+/// what was read before. The members are not as they were then: they should be copies.
+///
+/// # Errors
+/// [`ReshapeError::Rehearsal`] where content is another one; what ends a reshape.
+pub fn rehearse<D: Disk>(mut reshaping: Reshaping<D>, marks: &[Lba]) -> Result<Rehearsed, ReshapeError> {
+    let (course, heading) = (reshaping.course.clone(), reshaping.course.heading(false));
+    let (copies, room) = (Copies::of(&course), saved::room(reshaping.members.own().iter().flatten()));
+    let unit = course.unit().bytes();
+    let pace = saved::pace(&course, copies, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
+    let survives_any = course.from().tolerance().min(course.to().tolerance()) > 0;
+    let mut rehearsed = Rehearsed { windows: 0, content: Bytes(0), survives_any };
+    for &mark in marks {
+        reshaping.members.record(|own| advance(own, |reshape| (reshape.mark, reshape.saved) = (mark, Sectors(0))))?;
+        let Some(window) = course.next(mark, heading, pace) else { continue };
+        let before = read(&mut reshaping.members, course.source(heading), &window.content)?;
+        reshaping.step(&window, false, copies)?;
+        let target = course.target(heading);
+        let slots = reshaping.members.present().iter().filter(|slot| survives_any && slot.index() < target.members());
+        let losses = slots.map(|slot| MemberSet::EMPTY.with(slot));
+        for without in std::iter::once(MemberSet::EMPTY).chain(losses.collect::<Vec<_>>()) {
+            let after = read_without(&mut reshaping.members, target, &window.content, without)?;
+            if after.as_ref() != before.as_ref() {
+                return Err(ReshapeError::Rehearsal { lba: window.content.start, without });
             }
-            rehearsed.windows += 1;
-            rehearsed.content.0 += before.len() as u64;
         }
-        Ok(rehearsed)
+        rehearsed.windows += 1;
+        rehearsed.content.0 += before.len() as u64;
     }
+    Ok(rehearsed)
 }

@@ -4,13 +4,10 @@
 use uraid_layout::reshape::Pace;
 use uraid_layout::{Bytes, Lba, Sectors};
 
-use super::sweep::{Next, Sweep, Unit};
+use super::sweep::{Next, Sweep};
 use crate::engine::between::Between;
-use crate::engine::core::Core;
-use crate::engine::ops::reshape;
 use crate::engine::parts::Parts;
 use crate::engine::sweeper::{Kind, Sweeper};
-use crate::engine::transfer::Workspace;
 
 /// What moves at once while clients want something, at most; always at least what can.
 const BESIDE_CLIENTS: Bytes = Bytes(1 << 20);
@@ -39,17 +36,6 @@ pub struct ReshapeProgress {
     pub is_turned: bool,
     /// Where content is that can't be moved, as it can't be read, or written where it is to be. It is tried again.
     pub stuck: Option<Lba>,
-}
-
-impl Reshaping {
-    /// Moves what is next, or has it recorded that it is to go the other way.
-    pub(in crate::engine) async fn advance(&self, core: &Core, space: &mut Workspace, unit: u64) {
-        // Rare and large: its state is not part of every worker's.
-        Box::pin(reshape::advance(core, space)).await;
-        let parts = &core.sides.below;
-        parts.sweeps.of(Kind::Reshape).drop_unit(unit);
-        parts.wake_repairs();
-    }
 }
 
 impl<'a> Way<'a> {
@@ -122,17 +108,20 @@ impl Sweep for Reshaping {
         parts.members.between().map_or(Bytes(1), size)
     }
 
-    fn next(&self, parts: &Parts, sweeper: &mut Sweeper) -> Option<u64> {
-        let mark = parts.members.between().filter(|_| !sweeper.is_put_off())?.mark.get();
-        Some(sweeper.begin_unit(mark.0))
+    fn next(&self, _: &Parts, _: &mut Sweeper) -> Option<u64> {
+        None
     }
 
     fn step(&self, parts: &Parts) -> Option<Next> {
-        let between = parts.members.between().filter(|between| !is_turned(parts, between))?;
-        let sweeper = &mut *parts.sweeps.of(Kind::Reshape);
+        let between = parts.members.between()?;
+        let (size, sweeper) = (self.size(parts), &mut *parts.sweeps.of(Kind::Reshape));
+        let has_room = !sweeper.is_turn_over() && sweeper.has_room(size);
         // What an administrator wants goes on record at once, whatever the pace.
-        let may_begin = !sweeper.is_busy() && !sweeper.is_put_off();
-        let number = may_begin.then(|| sweeper.begin_unit(between.mark.get().0))?;
-        Some(Next::Unit(Unit { kind: Kind::Reshape, number }))
+        let may_begin = has_room || !is_turned(parts, between);
+        if sweeper.is_busy() || sweeper.is_put_off() || !may_begin {
+            return None;
+        }
+        sweeper.begin_unit(between.mark.get().0);
+        Some(Next::Move)
     }
 }

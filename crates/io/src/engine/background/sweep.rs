@@ -19,6 +19,8 @@ pub(in crate::engine) enum Next {
     Unit(Unit),
     /// How far members are rebuilt is to be put on record.
     Save,
+    /// The next window of a reshape is to move.
+    Move,
     /// Who is there is to change.
     Change(Box<Change>),
 }

@@ -31,8 +31,11 @@ use crate::format::superblock::Reshape;
 pub(in crate::engine) async fn advance(core: &Core, space: &mut Workspace) {
     let parts = &core.sides.below;
     let Some(between) = parts.members.between() else { return };
-    let before = between.stuck.get();
-    match turn_and_move(core, space, between).await {
+    let (before, unit) = (between.stuck.get(), between.mark.get().0);
+    let moved = turn_and_move(core, space, between).await;
+    parts.sweeps.of(Kind::Reshape).drop_unit(unit);
+    parts.wake_repairs();
+    match moved {
         Ok(()) => between.stuck.set(None),
         Err(error) => {
             between.stuck.set(Some(between.mark.get()));

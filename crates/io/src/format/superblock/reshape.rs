@@ -24,8 +24,8 @@ pub struct Reshape {
     pub saved: Sectors,
     /// The number of the last save: no two have the same of an array, whatever its reshapes.
     pub save: u64,
-    /// What kept its stripes consistent before: it has that again where it goes back. Meanwhile it is a log where one can
-    /// be, so that the array can be used.
+    /// What kept its stripes consistent before: it has that again where it goes back. Meanwhile it is a log where one
+    /// can be, so that the array can be used.
     pub before: Consistency,
 }
 
