@@ -49,7 +49,7 @@ pub(crate) use overlay::Overlay;
 pub use recover::{recover, recovery_bytes};
 pub use reshape::{
     Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Unserved,
-    Work, begin_reshape, finish_served, first_and_last, open_for_reshape, plan_reshape, rehearse,
+    Work, begin_reshape, finish_served, first_and_last, open_for_reshape, plan_reshape, rehearse_moves,
 };
 pub use sectors::LargeSectors;
 pub use select::{Ignored, Look, Wanted, select};

@@ -44,7 +44,7 @@ pub use error::ReshapeError;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
-pub use rehearse::{Rehearsed, first_and_last, rehearse};
+pub use rehearse::{Rehearsed, first_and_last, rehearse_moves};
 use restore::{advance, beyond, restore};
 use saved::{Copies, Whose};
 pub use unserved::Unserved;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::array::{
     Assembled, Candidate, NewMember, OpenError, OpenOptions, ReshapeError, Reshaped, Reshaping, Target, Verdict,
-    begin_reshape, check_presence, first_and_last, judge, plan_reshape, rehearse,
+    begin_reshape, check_presence, first_and_last, judge, plan_reshape, rehearse_moves,
 };
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, Fault, MemDisk, OpKind, OpName, Order};
@@ -362,7 +362,7 @@ fn a_rehearsal_moves_the_first_window_and_the_last() {
         let (marks, windows, kept) = (first_and_last(&plan), plan.work().windows, plan.kept());
         assert_eq!(marks.len() as u64, windows.min(2), "{context}");
         let reshaping = begin_reshape(opened, plan, Uuid::from_u128(9), Ok).expect("begun");
-        let rehearsed = rehearse(reshaping, &marks).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let rehearsed = rehearse_moves(reshaping, &marks).unwrap_or_else(|error| panic!("{context}: {error}"));
         assert_eq!(rehearsed.windows, windows.min(2), "{context}");
         assert!(rehearsed.content.0 > 0 && rehearsed.content <= kept, "{context}: {rehearsed:?}");
     }

@@ -12,7 +12,7 @@ use super::copied::Copied;
 use super::error::ReshapeError;
 use super::members::Members;
 use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
-use super::rehearse::{Rehearsed, first_and_last, rehearse};
+use super::rehearse::{Rehearsed, first_and_last, rehearse_moves};
 use super::{Reshaping, begin_reshape};
 use crate::array::assemble::Assembled;
 use crate::array::error::OpenError;
@@ -158,7 +158,7 @@ impl Prepared {
             };
             Ok(Copied::new(read, sizes))
         })?;
-        rehearse(reshaping, &marks)
+        rehearse_moves(reshaping, &marks)
     }
 
     /// See [`begin_reshape`].

@@ -41,7 +41,7 @@ pub fn first_and_last(plan: &ReshapePlan) -> Vec<Lba> {
 ///
 /// # Errors
 /// [`ReshapeError::Rehearsal`] where content is another one; what ends a reshape.
-pub fn rehearse<D: Disk>(mut reshaping: Reshaping<D>, marks: &[Lba]) -> Result<Rehearsed, ReshapeError> {
+pub fn rehearse_moves<D: Disk>(mut reshaping: Reshaping<D>, marks: &[Lba]) -> Result<Rehearsed, ReshapeError> {
     let (course, heading) = (reshaping.course.clone(), reshaping.course.heading(false));
     let (copies, room) = (Copies::of(&course), saved::room(reshaping.members.own().iter().flatten()));
     let unit = course.unit().bytes();
