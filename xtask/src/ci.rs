@@ -22,7 +22,7 @@ const STEPS: &[Step] = &[
     }),
     ("test", |project, _| test::run(project, &test::Options::default())),
     ("seeds that failed once", |project, _| sim::failed_once(project)),
-    ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 980)))),
+    ("simulated runs", |project, _| done(sim::run(project, &sim::Options::seeds(0, 1500)))),
     ("fresh seeds", |project, draw| done(sim::run(project, &sim::Options::seeds(first_seed(draw), 700)))),
     ("crash points", |project, draw| done(crash::run(project, &crash::Options::states(300_000, draw)))),
     ("fault sweep", |project, draw| done(sweep::run(project, &sweep::Options::sample(draw, 4000)))),

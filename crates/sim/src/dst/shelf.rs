@@ -357,7 +357,9 @@ impl Shelf {
         let mut others = self.members.candidates();
         others.retain(|other| !out.with(slot).contains(other.superblock.slot));
         let is_enough = judge(&others).is_ok_and(|verdict| verdict.is_readable());
-        if !is_stale || missing.len() > tolerance(shapes) || !is_enough {
+        // After a reshape there may be fewer slots than it is from.
+        let has_slot = slot.index() < self.slots();
+        if !has_slot || !is_stale || missing.len() > tolerance(shapes) || !is_enough {
             return MemberSet::EMPTY;
         }
         trace.note(format_args!("an old copy takes the place of member {slot}"));
