@@ -107,6 +107,8 @@ struct Rehearsal {
     rehearsed_steps: u64,
     rehearsed: u64,
     rehearsed_losses: bool,
+    /// Whether clients can use the array meanwhile (`--begin`).
+    can_be_served: bool,
 }
 
 /// What an array's content is placed by.
@@ -300,6 +302,7 @@ fn rehearse(args: &ReshapeArgs, mut prepared: Prepared, plan: ReshapePlan) -> Re
         rehearsed_steps: 0,
         rehearsed: 0,
         rehearsed_losses: false,
+        can_be_served: plan.check_served().is_ok(),
     };
     let Rehearsed { windows, content, survives_any } = prepared.rehearse(plan)?;
     (rehearsal.rehearsed_steps, rehearsal.rehearsed, rehearsal.rehearsed_losses) = (windows, content.0, survives_any);
@@ -324,9 +327,10 @@ fn rehearse(args: &ReshapeArgs, mut prepared: Prepared, plan: ReshapePlan) -> Re
         size(rehearsal.rehearsed)
     ))?;
     let losses = if tolerance == 1 { "one member".to_owned() } else { format!("{tolerance} members") };
+    let use_of_it = if rehearsal.can_be_served { "can be served with --begin" } else { "can't be used" };
     print(format_args!(
         "cut off at any moment, it goes on with `uraid reshape MEMBERS`, or back with --abort; meanwhile the array \
-         can't be used, and survives the loss of {losses}"
+         survives the loss of {losses}, and {use_of_it}"
     ))?;
     print(format_args!("nothing was written"))
 }

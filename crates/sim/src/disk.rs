@@ -593,12 +593,7 @@ impl World {
         if op.kind == OpKind::Read {
             let mut bytes = vec![0; usize::try_from(info.len.0).expect("a read fits the address space")];
             member.read(op.offset, &mut bytes);
-            let mut rest = bytes.as_slice();
-            for segment in &mut op.segments {
-                let (part, next) = rest.split_at(segment.len());
-                segment.copy_from(part);
-                rest = next;
-            }
+            op.fill(&bytes);
         }
         Ok(())
     }

@@ -234,6 +234,19 @@ impl DiskOp {
         if end.is_none_or(|end| end > size.0) { Err(DiskError::BeyondEnd { op: self.info(), size }) } else { Ok(()) }
     }
 
+    /// Fills the memory of a read, segment by segment.
+    ///
+    /// # Panics
+    /// When there are fewer bytes than the read covers, or a segment can't be written.
+    pub fn fill(&mut self, bytes: &[u8]) {
+        let mut rest = bytes;
+        for segment in &mut self.segments {
+            let (own, others) = rest.split_at(segment.len());
+            segment.copy_from(own);
+            rest = others;
+        }
+    }
+
     /// Ends the operation: the leases are dropped here.
     pub fn complete(mut self, result: Result<(), DiskError>) -> Completion {
         // The leases end here: from now on the memory is its owner's again.

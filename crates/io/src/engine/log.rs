@@ -81,7 +81,9 @@ struct State {
     spare: Vec<TaskId>,
     /// What is committed and not trimmed, in order and without gaps.
     records: VecDeque<Committed>,
-    /// The number that the next record had when the members last said that nothing before is to be done again.
+    /// The last record with anything in it.
+    filled: LogSequence,
+    /// The members have said that nothing up to here is to be done again.
     retired: LogSequence,
     /// Who got the last record.
     previous: MemberSet,
@@ -280,8 +282,8 @@ impl Log {
         replies: &Replies,
         zeroes: &Buf,
     ) -> Result<(), EngineError> {
-        let next = self.state.borrow().next;
-        if self.state.borrow().retired == next || planted!(ReshapeLogKept) {
+        let last = self.state.borrow().filled;
+        if self.state.borrow().retired >= last || planted!(ReshapeLogKept) {
             return Ok(());
         }
         self.outlive(members, flusher).await?;
@@ -299,9 +301,9 @@ impl Log {
                 if !state.lacking.is_empty() {
                     return Err(EngineError::LogFailed { members: state.lacking });
                 }
-                let behind = state.behind(LogSequence(next.0 - 1), members.missing());
+                let behind = state.behind(last, members.missing());
                 if behind.is_empty() {
-                    state.retired = next;
+                    state.retired = last;
                     return Ok(());
                 }
                 state.seal_for(behind, Vec::new())
@@ -477,7 +479,8 @@ impl State {
             waiting: VecDeque::new(),
             spare: Vec::new(),
             records: VecDeque::new(),
-            retired: LogSequence(1),
+            filled: LogSequence(0),
+            retired: LogSequence(0),
             previous: MemberSet::EMPTY,
             lacking: MemberSet::EMPTY,
         })
@@ -568,6 +571,9 @@ impl State {
     fn seal_for(&mut self, participants: MemberSet, tasks: Vec<TaskId>) -> Commit {
         let (sequence, trim) = (self.next, self.trim);
         self.next = LogSequence(sequence.0 + 1);
+        if !tasks.is_empty() {
+            self.filled = sequence;
+        }
         let previous = std::mem::replace(&mut self.previous, participants);
         for member in participants.iter() {
             self.writer(member).seal(sequence, trim, participants, previous);

@@ -118,6 +118,19 @@ fn open<'a>(power: &'a mut Power, members: &Members, mode: CacheMode, generation
     Some((engine.with_cache(mode, &pool, CACHE), pool))
 }
 
+/// A life of an array whose power stays on.
+fn opened<'a>(
+    power: &'a mut Power,
+    now: &Members,
+    generation: u128,
+    model: &'a mut Model,
+    context: &'a str,
+) -> Life<'a> {
+    let mode = CacheMode::WriteBack;
+    let (engine, pool) = open(power, now, mode, generation).expect("opened");
+    Life { engine, pool, mode, model, context }
+}
+
 /// A life of the array.
 struct Life<'a> {
     engine: Served<'a>,
@@ -311,12 +324,11 @@ fn a_member_that_fails_is_done_without_while_clients_write() {
     for (case, after) in [(0, 30), (1, 40), (2, 20), (3, 30), (4, 40)].map(|(case, after)| (cases()[case], after)) {
         let context = format!("{case:?}, after {after} writes");
         let (now, content) = begun(&case);
-        let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+        let mut model = Model::new(content);
         let mut power = Power::new(now.clone(), usize::MAX);
         let failing = MemberIndex(1);
         power.inner.fail(Fault { member: failing, name: OpName::Write, after, count: u64::MAX, errno: Errno::IO });
-        let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
-        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        let mut life = opened(&mut power, &now, 7, &mut model, &context);
         life.live(&mut Random(after), false).expect("it ends");
         assert!(life.engine.missing().contains(failing), "{context}");
         drop(life);
@@ -333,10 +345,9 @@ fn a_member_that_fails_is_done_without_while_clients_write() {
 #[test]
 fn memory_does_not_outlive_a_move() {
     let (now, content) = begun(&cases()[0]);
-    let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+    let mut model = Model::new(content);
     let mut power = Power::new(now.clone(), usize::MAX);
-    let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
-    let mut life = Life { engine, pool, mode, model: &mut model, context: "back and forth" };
+    let mut life = opened(&mut power, &now, 7, &mut model, "back and forth");
     life.engine.wind_down();
     let write = |life: &mut Life<'_>, byte: u8| {
         let mut buf = life.pool.try_alloc(Bytes(4096)).expect("memory");
@@ -379,9 +390,8 @@ fn move_all(life: &mut Life<'_>) {
 /// Ends a reshape all of whose content has moved, and asserts that the members hold what was written.
 fn assert_ends(case: &Case, mut power: Power, now: &Members, prepare: impl Fn(&mut Life<'_>)) {
     let (context, content) = (format!("{case:?}"), begun(case).1);
-    let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
-    let (engine, pool) = open(&mut power, now, mode, 7).expect("opened");
-    let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+    let mut model = Model::new(content);
+    let mut life = opened(&mut power, now, 7, &mut model, &context);
     prepare(&mut life);
     move_all(&mut life);
     for _ in 0..100 {
@@ -433,18 +443,16 @@ fn a_reshape_ends_without_a_member_that_is_missing_from_the_start() {
     for (case, slot) in [(0, 3), (2, 1), (3, 0), (7, 2)].map(|(case, slot)| (cases()[case], slot)) {
         let context = format!("{case:?} without member {slot}");
         let (now, content) = begun(&case);
-        let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+        let mut model = Model::new(content);
         let mut power = Power::new(now.clone(), usize::MAX);
-        let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
-        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        let mut life = opened(&mut power, &now, 7, &mut model, &context);
         move_all(&mut life);
         life.close().expect("closed");
         drop(life);
         let mut left = power.cut(&mut Random(1));
         left[slot] = None;
         let mut power = Power::new(left.clone(), usize::MAX);
-        let (engine, pool) = open(&mut power, &left, mode, 8).expect("opened");
-        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        let mut life = opened(&mut power, &left, 8, &mut model, &context);
         life.finish().expect("the power is on");
         assert!(life.engine.reshape().is_none(), "{context}: it is over");
         life.close().expect("closed");
@@ -463,10 +471,9 @@ fn what_goes_back_before_it_moved_is_what_it_was() {
     for case in cases() {
         let context = format!("{case:?}");
         let (now, content) = begun(&case);
-        let (mut model, mode) = (Model::new(content), CacheMode::WriteBack);
+        let mut model = Model::new(content);
         let mut power = Power::new(now.clone(), usize::MAX);
-        let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
-        let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+        let mut life = opened(&mut power, &now, 7, &mut model, &context);
         life.engine.reshape().expect("under way").turn(true);
         let is_early = finish_served(&mut life.engine, Uuid::from_u128(5));
         assert!(is_early.is_err(), "{context}: it is not on record yet");

@@ -8,20 +8,22 @@ use uraid_layout::{Bytes, MemberIndex, SECTOR_BYTES};
 use crate::Error;
 use crate::disk::{Completion, Disk, DiskError, DiskOp, OpKind};
 
-/// See the module. `R` reads what a member holds: aligned to sectors and within it.
+/// See the module. `R` reads what a member holds: aligned to sectors and within it, and not of a blank one.
 pub(super) struct Copied<R> {
     read: R,
     /// By member.
     sizes: Vec<Bytes>,
-    /// What was written, by sector.
+    /// Members from here on hold zeros.
+    blank: usize,
+    /// What was written, by sector; of a blank member what is not zeros.
     written: BTreeMap<(MemberIndex, u64), Box<[u8]>>,
     completions: Vec<Completion>,
 }
 
 impl<R: Fn(MemberIndex, Bytes, Bytes) -> Result<Vec<u8>, Errno>> Copied<R> {
-    /// Copies of members of these sizes.
-    pub(super) fn new(read: R, sizes: Vec<Bytes>) -> Self {
-        Self { read, sizes, written: BTreeMap::new(), completions: Vec::new() }
+    /// Copies of members of these sizes. Whatever those from `blank` on hold, their copies hold zeros.
+    pub(super) fn new(read: R, sizes: Vec<Bytes>, blank: usize) -> Self {
+        Self { read, sizes, blank, written: BTreeMap::new(), completions: Vec::new() }
     }
 
     fn carry_out(&mut self, op: &mut DiskOp) -> Result<(), DiskError> {
@@ -34,7 +36,12 @@ impl<R: Fn(MemberIndex, Bytes, Bytes) -> Result<Vec<u8>, Errno>> Copied<R> {
             OpKind::Write => {
                 let segments = op.segments.iter().flat_map(|lease| lease.bytes().chunks(sector_bytes()));
                 for (sector, bytes) in (op.offset.0 / SECTOR_BYTES..).zip(segments) {
-                    self.written.insert((op.member, sector), bytes.into());
+                    // An area for a log is as large as it likes; most of it is only zeros.
+                    if op.member.index() >= self.blank && bytes.iter().all(|&byte| byte == 0) {
+                        self.written.remove(&(op.member, sector));
+                    } else {
+                        self.written.insert((op.member, sector), bytes.into());
+                    }
                 }
                 Ok(())
             }
@@ -44,17 +51,16 @@ impl<R: Fn(MemberIndex, Bytes, Bytes) -> Result<Vec<u8>, Errno>> Copied<R> {
 
     fn fill(&self, op: &mut DiskOp) -> Result<(), Errno> {
         let (member, first) = (op.member, op.offset.0 / SECTOR_BYTES);
-        let mut bytes = (self.read)(member, op.offset, op.len())?;
+        let mut bytes = if member.index() < self.blank {
+            (self.read)(member, op.offset, op.len())?
+        } else {
+            vec![0; usize::try_from(op.len().0).expect("an operation fits the address space")]
+        };
         for ((_, sector), written) in self.written.range((member, first)..(member, first + op.len().0 / SECTOR_BYTES)) {
             let at = usize::try_from(sector - first).expect("within the operation") * sector_bytes();
             bytes[at..at + sector_bytes()].copy_from_slice(written);
         }
-        let mut rest = bytes.as_slice();
-        for segment in &mut op.segments {
-            let (own, others) = rest.split_at(segment.len());
-            segment.copy_from(own);
-            rest = others;
-        }
+        op.fill(&bytes);
         Ok(())
     }
 }

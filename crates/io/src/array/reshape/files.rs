@@ -150,13 +150,12 @@ impl Prepared {
             let old = disk.members().to_vec();
             let size = |member: &Option<Arc<Member>>| member.as_ref().map_or(Bytes(0), |member| member.size());
             let sizes = old.iter().map(size).chain(new.iter().map(Member::size)).collect();
-            let read = move |member: MemberIndex, offset, len: Bytes| match old.get(member.index()) {
-                Some(Some(member)) => member.peek(offset, len).map_err(|_| Errno::IO),
-                Some(None) => Err(Errno::NODEV),
-                // Whatever a new member holds, nothing of it is read.
-                None => Ok(vec![0; usize::try_from(len.0).expect("an operation fits the address space")]),
+            let blank = old.len();
+            let read = move |member: MemberIndex, offset, len| match &old[member.index()] {
+                Some(member) => member.peek(offset, len).map_err(|_| Errno::IO),
+                None => Err(Errno::NODEV),
             };
-            Ok(Copied::new(read, sizes))
+            Ok(Copied::new(read, sizes, blank))
         })?;
         rehearse_moves(reshaping, &marks)
     }
