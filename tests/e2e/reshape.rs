@@ -1,5 +1,6 @@
 //! Reshaping arrays: there and back, killed again and again, while they are served, and what is refused.
 
+mod online;
 mod words;
 
 use std::fs::File;

@@ -15,9 +15,10 @@ use uraid_model::mech::trace::{self, Format};
 use uraid_model::mech::{DiskSpec, presets};
 use uraid_model::workloads::{Demand, UnknownWorkload};
 use uraid_serve::names::level_name;
+use uraid_serve::shape::Variant;
 use uraid_serve::text::size;
 
-use crate::level::{LevelName, check as check_level};
+use crate::level::LevelName;
 use crate::misuse::Misuse;
 use crate::probe;
 use crate::terminal::{print, print_json};
@@ -194,11 +195,12 @@ struct Described {
 /// Runs the command.
 pub(crate) fn run(args: &AdviseArgs) -> Result<()> {
     let AdviseArgs { members, rm2_m, copies, .. } = *args;
+    // Of several levels each takes the options that are its own.
+    if let [name] = *args.levels {
+        let _ = Variant { layout: None, rm2_m, copies }.level(name.name(), members).map_err(Misuse)?;
+    }
     let levels: Vec<Level> = args.levels.iter().map(|name| name.level(members, rm2_m, copies)).collect();
     for &level in &levels {
-        if levels.len() == 1 {
-            check_level(level, rm2_m, copies)?;
-        }
         // Refuse an impossible array before measuring anything.
         let _ = stripe(level, members, Bytes(4 << 10))?;
     }

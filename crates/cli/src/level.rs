@@ -1,8 +1,8 @@
 //! A RAID level and its placement, as the command line says them.
 
 use clap::{Args, ValueEnum};
-use uraid_layout::{Bytes, Level, Placement, Rotation};
-use uraid_serve::names::{layout_name, level_name};
+use uraid_layout::{Bytes, Level};
+use uraid_serve::shape::Variant;
 
 use crate::misuse::Misuse;
 use crate::values::bytes;
@@ -73,29 +73,23 @@ struct VariantArgs {
 }
 
 impl LevelName {
-    /// A level's name.
-    fn of(level: Level) -> Self {
-        match level {
-            Level::Raid0 => Self::Raid0,
-            Level::Raid1 => Self::Raid1,
-            Level::Raid10 { .. } => Self::Raid10,
-            Level::Raid5 { .. } => Self::Raid5,
-            Level::Rm2 { .. } => Self::Rm2,
+    /// The name.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Raid0 => "0",
+            Self::Raid1 => "1",
+            Self::Raid10 => "10",
+            Self::Raid5 => "5",
+            Self::Rm2 => "rm2",
         }
     }
 
-    /// The level in its default layout; what is not said of `rm2_m` and `copies` has the default for `members` members.
+    /// The level in its default layout, with those of the options that it takes; what is not said has the default for
+    /// `members` members.
     pub(crate) fn level(self, members: u8, rm2_m: Option<u8>, copies: Option<u8>) -> Level {
-        match self {
-            Self::Raid0 => Level::Raid0,
-            Self::Raid1 => Level::Raid1,
-            Self::Raid10 => Level::Raid10 { copies: copies.unwrap_or(2) },
-            Self::Raid5 => Level::Raid5 { rotation: Rotation::LeftSymmetric },
-            Self::Rm2 => {
-                let height = rm2_m.unwrap_or_else(|| uraid_layout::geometry::default_height(members));
-                Level::Rm2 { height, placement: Placement::Adjacent }
-            }
-        }
+        let (rm2_m, copies) = (rm2_m.filter(|_| self == Self::Rm2), copies.filter(|_| self == Self::Raid10));
+        let variant = Variant { layout: None, rm2_m, copies };
+        variant.level(self.name(), members).expect("a level takes its own options")
     }
 }
 
@@ -112,7 +106,7 @@ impl PlacementArgs {
 
     /// The level with the options that it takes, for `members` members.
     pub(crate) fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
-        self.variant.level(name, members)
+        self.variant.named().level(name.name(), members).map_err(Misuse)
     }
 }
 
@@ -124,74 +118,21 @@ impl ShapeArgs {
         self.level.is_none() && self.chunk.is_none() && options
     }
 
+    /// The name of the level, and the options within it.
+    pub(crate) fn level(&self) -> (Option<&'static str>, Variant) {
+        (self.level.map(LevelName::name), self.variant.named())
+    }
+
     /// The level that an array of `before` is to get, for `members` members.
-    pub(crate) fn level(&self, before: Level, members: u8) -> Result<Level, Misuse> {
-        let name = self.level.unwrap_or_else(|| LevelName::of(before));
-        let mut variant = self.variant.clone();
-        if name == LevelName::of(before) {
-            match before {
-                Level::Raid0 | Level::Raid1 => {}
-                Level::Raid10 { copies } => variant.copies = variant.copies.or(Some(copies)),
-                Level::Raid5 { .. } => variant.layout = variant.layout.or_else(|| Some(layout_name(before).into())),
-                Level::Rm2 { height, .. } => {
-                    let most = uraid_layout::geometry::default_height(members);
-                    variant.rm2_m = variant.rm2_m.or(Some(height.min(most)));
-                    variant.layout = variant.layout.or_else(|| Some(layout_name(before).into()));
-                }
-            }
-        }
-        variant.level(name, members)
+    pub(crate) fn level_after(&self, before: Level, members: u8) -> Result<Level, Misuse> {
+        let (name, variant) = self.level();
+        variant.level_after(name, before, members).map_err(Misuse)
     }
 }
 
 impl VariantArgs {
-    /// The level with these options, for `members` members.
-    fn level(&self, name: LevelName, members: u8) -> Result<Level, Misuse> {
-        let Self { ref layout, rm2_m, copies } = *self;
-        let layout = layout.as_deref();
-        let refuse = |text: String| Err(Misuse(text));
-        let level = match (name.level(members, rm2_m, copies), layout) {
-            (level, None) | (level @ Level::Raid10 { .. }, Some("near")) => level,
-            (Level::Raid5 { .. }, Some(name)) => {
-                let rotation = match name {
-                    "left-symmetric" => Rotation::LeftSymmetric,
-                    "left-asymmetric" => Rotation::LeftAsymmetric,
-                    "right-symmetric" => Rotation::RightSymmetric,
-                    "right-asymmetric" => Rotation::RightAsymmetric,
-                    _ => {
-                        return refuse(format!(
-                            "RAID 5 has no layout '{name}'; choose left-symmetric, left-asymmetric, right-symmetric or \
-                             right-asymmetric"
-                        ));
-                    }
-                };
-                Level::Raid5 { rotation }
-            }
-            (Level::Rm2 { height, .. }, Some(name)) => {
-                let placement = match name {
-                    "adjacent" => Placement::Adjacent,
-                    "partitioned" => Placement::Partitioned,
-                    _ => return refuse(format!("RM2 has no layout '{name}'; choose adjacent or partitioned")),
-                };
-                Level::Rm2 { height, placement }
-            }
-            (level, Some(layout)) => {
-                let name = level_name(level);
-                return refuse(format!("RAID {name} has no layout '{layout}'; leave --layout out"));
-            }
-        };
-        check(level, rm2_m, copies)?;
-        Ok(level)
+    fn named(&self) -> Variant {
+        let Self { layout, rm2_m, copies } = self.clone();
+        Variant { layout, rm2_m, copies }
     }
-}
-
-/// Refuses what another level takes.
-pub(crate) fn check(level: Level, rm2_m: Option<u8>, copies: Option<u8>) -> Result<(), Misuse> {
-    if rm2_m.is_some() && !matches!(level, Level::Rm2 { .. }) {
-        return Err(Misuse("--rm2-m is for level rm2 only".into()));
-    }
-    if copies.is_some() && !matches!(level, Level::Raid10 { .. }) {
-        return Err(Misuse("--copies is for level 10 only".into()));
-    }
-    Ok(())
 }

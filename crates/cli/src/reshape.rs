@@ -1,7 +1,7 @@
-//! `uraid reshape`: gives a stopped array another level, chunk, placement or number of members.
+//! `uraid reshape`: gives an array another level, chunk, placement or number of members, stopped or while it is served.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{PathBuf, absolute};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -17,6 +17,7 @@ use uraid_io::member::Access;
 use uraid_layout::{Bytes, Spec};
 use uraid_serve::names::{layout_name, level_name, level_title};
 use uraid_serve::protocol::Request;
+use uraid_serve::shape::WantedShape;
 use uraid_serve::signals::outlive_file_limits;
 use uraid_serve::text::{duration, list, size};
 use uuid::Uuid;
@@ -42,7 +43,8 @@ Examples:
   uraid reshape --remove d.img --size 1G a.img b.img c.img d.img
   uraid reshape --rehearse --chunk 256K disk*.img
   uraid reshape --begin --add d.img a.img b.img c.img   then serve all four
-  uraid reshape --abort                                     of the array that is served")]
+  uraid reshape --add d.img                                 of the array that is served
+  uraid reshape --abort                                     it goes back")]
 pub(crate) struct ReshapeArgs {
     #[command(flatten)]
     shape: ShapeArgs,
@@ -77,7 +79,7 @@ pub(crate) struct ReshapeArgs {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// All members of a stopped array, in any order; none: the array that is served at --socket goes on, or back
+    /// All members of a stopped array, in any order; none: the array that is served at --socket
     #[arg(value_name = "MEMBER")]
     members: Vec<PathBuf>,
 }
@@ -124,7 +126,7 @@ pub(crate) struct Shape {
 pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
     outlive_file_limits()?;
     if args.members.is_empty() {
-        return turn(args);
+        return administer(args);
     }
     match open(args)? {
         Found::AtRest(prepared) => begin(args, *prepared),
@@ -132,19 +134,40 @@ pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
     }
 }
 
-/// Has the reshape of a served array go on, or back.
-fn turn(args: &ReshapeArgs) -> Result<()> {
+/// Begins the reshape of a served array, or has it go on, or back.
+fn administer(args: &ReshapeArgs) -> Result<()> {
     let ReshapeArgs { add, remove, force, size, rehearse, degraded, begin, abort, shape, .. } = args;
-    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty() || size.is_some() || *force;
-    if is_shape || *rehearse || *degraded || *begin {
+    if *rehearse {
+        bail!(Misuse("stop the array to rehearse, and name all of its members".into()));
+    }
+    if size.is_some() {
         bail!(Misuse(
-            "name all members of a stopped array; while it is served a reshape that is on record can go on, or go back \
-             with --abort"
+            "an array that is served does not become smaller: stop it, and name all of its members (--begin, then \
+             serve it again)"
                 .into()
         ));
     }
-    let _: Value = args.server.connect()?.ask(&Request::Reshape { back: *abort })?;
-    print(format_args!("the reshape goes {}", if *abort { "back" } else { "on" }))
+    let is_shape = !shape.is_empty() || !add.is_empty() || !remove.is_empty();
+    if !is_shape {
+        if *force || *degraded || *begin {
+            bail!(Misuse("say what to change: see `uraid reshape --help`".into()));
+        }
+        let _: Value = args.server.connect()?.ask(&Request::Reshape { back: *abort })?;
+        return print(format_args!("the reshape goes {}", if *abort { "back" } else { "on" }));
+    }
+    let (level, variant) = shape.level();
+    let all = |paths: &[PathBuf]| paths.iter().map(absolute).collect::<Result<Vec<_>, _>>();
+    let wanted = WantedShape {
+        level: level.map(str::to_owned),
+        variant,
+        chunk_bytes: shape.chunk.map(|chunk| chunk.0),
+        add: all(add)?,
+        remove: all(remove)?,
+        force: *force,
+        degraded: *degraded,
+    };
+    let _: Value = args.server.connect()?.ask(&Request::ReshapeBegin(wanted))?;
+    print(format_args!("the reshape has begun; `uraid status` says how far it is, and `uraid wait` waits for its end"))
 }
 
 /// The array; of one that is being reshaped, new members may be named in either way.
@@ -178,7 +201,7 @@ fn begin(args: &ReshapeArgs, prepared: Prepared) -> Result<()> {
     let spec = *prepared.array.geometry.spec();
     let members = u8::try_from(prepared.member_count()).unwrap_or(u8::MAX);
     let target = Target {
-        level: args.shape.level(spec.level, members)?,
+        level: args.shape.level_after(spec.level, members)?,
         members,
         chunk: args.shape.chunk.unwrap_or(spec.chunk),
         kept: args.size,
@@ -210,7 +233,7 @@ fn resume(args: &ReshapeArgs, under_way: UnderWay) -> Result<()> {
     let left = usize::from(from.members).saturating_sub(usize::from(state.to.members));
     let is_same_count =
         (args.add.is_empty() || args.add.len() == joined) && (args.remove.is_empty() || args.remove.len() == left);
-    let level = args.shape.level(from.level, state.to.members)?;
+    let level = args.shape.level_after(from.level, state.to.members)?;
     let chunk = args.shape.chunk.unwrap_or(from.chunk);
     let is_same_shape = args.shape.is_empty() || (level, chunk) == (state.to.level, state.to.chunk);
     let is_same_size = args.size.is_none_or(|kept| kept == state.kept.bytes());

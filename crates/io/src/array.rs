@@ -48,8 +48,9 @@ pub use open::{Array, OpenOptions, check_presence};
 pub(crate) use overlay::Overlay;
 pub use recover::{recover, recovery_bytes};
 pub use reshape::{
-    Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay, Unserved,
-    Work, begin_reshape, finish_served, first_and_last, open_for_reshape, plan_reshape, rehearse_moves,
+    Exchange, Found, NewMember, Prepared, Rehearsed, ReshapeError, ReshapePlan, Reshaped, Reshaping, Target, UnderWay,
+    Unserved, Work, begin_reshape, begin_served, finish_served, first_and_last, open_for_reshape, plan_reshape,
+    plan_served, rehearse_moves,
 };
 pub use sectors::LargeSectors;
 pub use select::{Ignored, Look, Wanted, select};

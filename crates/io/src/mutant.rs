@@ -56,6 +56,7 @@ mutants! {
     ReshapeUnrestored: "content that was saved is read from its old places after a cut",
     ReshapeUnflushed: "that content has moved goes on record before it is durable",
     ReshapeMarkEarly: "that content has moved goes on record before it has",
+    ReshapeBegunUnfrozen: "an array goes on as it was although some of its members say that a reshape has begun",
     ReshapeTurnedEarly: "a reshape that turns round leaves what was saved in the shape that it turns from",
     ReshapeLogKept: "a window moves to places that the log may write to again",
     ReshapeDirtyLeft: "a window moves without what is in memory of it",

@@ -78,6 +78,7 @@ impl<D: LiveDisk> Control<D> {
                 reactor: Rc::clone(reactor),
                 members: Rc::clone(members),
                 spares: Rc::clone(spares),
+                begun: Notify::new(),
             },
             scrubs: Rc::clone(scrubs),
             limits: Cell::default(),
@@ -117,17 +118,22 @@ impl<D: LiveDisk> Control<D> {
         self.limit_reshapes(reshape_bytes_per_second.map(Bytes));
     }
 
-    /// Ends a reshape that is on record, when it is time, and has the array use all of its members' room.
-    pub(crate) async fn look_after_reshape(&self) {
-        match self.changes.finish_reshape().await {
-            Ok(false) => return,
-            Ok(true) => {}
-            Err(error) => return tracing::error!("{error:#}"),
-        }
-        self.limit_again();
-        match self.changes.grow(None).await {
-            Ok(_) => self.limit_again(),
-            Err(error) => tracing::info!("the array is as large as it was: {error:#}"),
+    /// Ends each reshape that is on record, when it is time, and has the array use all of its members' room.
+    pub(crate) async fn look_after_reshapes(&self) {
+        loop {
+            match self.changes.finish_reshape().await {
+                Ok(false) => {
+                    self.changes.begun.notified().await;
+                    continue;
+                }
+                Ok(true) => {}
+                Err(error) => return tracing::error!("{error:#}"),
+            }
+            self.limit_again();
+            match self.changes.grow(None).await {
+                Ok(_) => self.limit_again(),
+                Err(error) => tracing::info!("the array is as large as it was: {error:#}"),
+            }
         }
     }
 
@@ -183,6 +189,11 @@ impl<D: LiveDisk> Control<D> {
                 Ok(grown)
             }
             Request::Reshape { back } => self.changes.turn_reshape(back).await.map(|()| Answer::Done {}),
+            Request::ReshapeBegin(wanted) => {
+                let begun = self.changes.begin_reshape(wanted).await;
+                self.limit_again();
+                begun.map(|()| Answer::Done {})
+            }
             Request::ReshapeLimit { bytes_per_second } => {
                 self.limit_reshapes(limit(bytes_per_second)?);
                 Ok(Answer::Done {})

@@ -101,6 +101,12 @@ impl Description {
         self.other.replace(None);
     }
 
+    /// Records that the array has begun to get another shape; it holds as much as before.
+    pub(crate) fn set_shapes(&self, from: Geometry, to: Option<Geometry>) {
+        self.geometry.replace(from);
+        self.other.replace(to);
+    }
+
     /// The array's shape; while it is being reshaped, both.
     pub(crate) fn shapes(&self) -> Vec<Geometry> {
         [self.geometry.borrow().clone()].into_iter().chain(self.other.borrow().clone()).collect()

@@ -29,6 +29,7 @@ mod recorder;
 pub mod running;
 pub mod server;
 mod service;
+pub mod shape;
 pub mod signals;
 pub mod smart;
 pub mod spare;

@@ -16,6 +16,8 @@ use uraid_io::histogram::Histogram;
 use uraid_layout::{Lba, Sectors};
 use uuid::Uuid;
 
+use crate::shape::WantedShape;
+
 /// Maximum length of a line, including its end.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
 
@@ -27,8 +29,7 @@ pub enum Request {
     Status {},
     /// Report counters and latencies: [`Metrics`].
     Metrics {},
-    /// Stop as on SIGTERM. Answered when the members are marked clean. Refused if it would lose data, unless `force` is
-    /// set.
+    /// Stop as on SIGTERM. Answered when the members are marked clean. Refused if it would lose data, but by `force`.
     Stop {
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         force: bool,
@@ -44,7 +45,7 @@ pub enum Request {
         path: PathBuf,
         #[serde(default)]
         force: bool,
-        /// Size of a file that does not exist yet.
+        /// Of a file that does not exist yet.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size_bytes: Option<u64>,
     },
@@ -70,6 +71,8 @@ pub enum Request {
         #[serde(default)]
         back: bool,
     },
+    /// Begin to give the array another shape; what is not said stays as it is. Answered when that is on record.
+    ReshapeBegin(WantedShape),
     /// Limit the rate at which a reshape moves content.
     ReshapeLimit { bytes_per_second: Option<u64> },
     /// Limit the rate of rebuilds and copies to each member.

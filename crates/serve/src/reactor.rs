@@ -12,7 +12,7 @@ pub(crate) mod laggards;
 pub(crate) mod members;
 mod reports;
 pub(crate) mod reshape;
-mod slots;
+pub(crate) mod slots;
 pub(crate) mod snapshot;
 mod stop;
 

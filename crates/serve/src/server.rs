@@ -153,7 +153,7 @@ pub async fn serve<D: LiveDisk>(
     reactor.watch(|now| Watcher::new(watched, now, hook, Rc::clone(&notifier)));
     spawn_upkeep(&parts, is_read_only, scrub_every);
     let reshaping = Rc::clone(&control);
-    spawn_local(async move { reshaping.look_after_reshape().await });
+    spawn_local(async move { reshaping.look_after_reshapes().await });
     if let Some(smart) = options.smart {
         spawn_local(smart.look_after_disks(Rc::clone(reactor)));
     }

@@ -12,6 +12,7 @@
 mod content;
 mod copied;
 mod error;
+mod exchange;
 mod files;
 pub(super) mod members;
 pub(crate) mod moving;
@@ -19,6 +20,7 @@ mod plan;
 mod rehearse;
 pub(super) mod restore;
 pub(crate) mod saved;
+mod served;
 pub(super) mod unserved;
 
 use std::path::PathBuf;
@@ -35,18 +37,19 @@ use super::judge::{Candidate, Verdict};
 use super::losses::{Loss, Losses};
 use crate::Error;
 use crate::disk::Disk;
-use crate::engine::{Engine, EngineError, Kept, Record};
+use crate::engine::Record;
 use crate::format::Epoch;
 use crate::format::bitmap::{Bitmap, Regions};
 use crate::format::superblock::{Area, Areas, Reshape, SUPERBLOCK_BYTES, SlotEntry, Superblock, positions};
-use content::Lent;
 pub use error::ReshapeError;
+pub use exchange::Exchange;
 pub use files::{Found, Prepared, UnderWay, open_for_reshape};
 use members::Members;
 pub use plan::{NewMember, ReshapePlan, Target, Work, plan_reshape};
 pub use rehearse::{Rehearsed, first_and_last, rehearse_moves};
 use restore::{advance, beyond, restore};
 use saved::{Copies, Whose};
+pub use served::{begin_served, finish_served, plan_served};
 pub use unserved::Unserved;
 
 /// An array that is being reshaped; its members are open.
@@ -83,25 +86,46 @@ pub fn begin_reshape<D: Disk, E: Disk>(
     more: impl FnOnce(D) -> Result<E, Error>,
 ) -> Result<Reshaping<E>, ReshapeError> {
     let Assembled { record, disk, losses, .. } = assembled;
-    let ReshapePlan { reshape, consistency, course, joining, paths, .. } = plan;
-    let truth = record.any().clone();
-    let missing = record.missing();
-    let is_there = |own: &Superblock| !missing.contains(own.slot);
-    let mut own: Vec<Option<Superblock>> = record.superblocks().map(|own| own.cloned().filter(is_there)).collect();
     let mut disk = more(disk)?;
-    let mut slots = joining.first().map_or(truth.slots, |own| own.slots.clone());
-    for new in &joining {
+    make_new(&plan, &mut disk, record.any(), generation)?;
+    let paths = (0..).map(MemberIndex).take(record.superblocks().count()).map(|slot| losses.path(slot)).collect();
+    put_on_record(plan, disk, &record, paths, generation)
+}
+
+/// Makes the new members, of which the array's own know nothing yet; `truth` is what these have on record.
+fn make_new(
+    plan: &ReshapePlan,
+    disk: &mut impl Disk,
+    truth: &Superblock,
+    generation: Uuid,
+) -> Result<(), ReshapeError> {
+    for new in &plan.joining {
         // Of the array's epoch, in which its own members know nothing of it: until all are made, nothing has begun.
-        let first = Superblock { epoch: truth.epoch, ..plan::begun(new, reshape, &slots, generation) };
+        let first = Superblock { epoch: truth.epoch, ..plan::begun(new, plan.reshape, &new.slots, generation) };
         if !planted!(ReshapeNewUnmade) {
-            introduce(&mut disk, &first)?;
+            introduce(disk, &first)?;
         }
     }
+    Ok(())
+}
+
+/// Has all members say that the reshape has begun. The array's are at `paths`, and say what `record` has.
+fn put_on_record<D: Disk>(
+    plan: ReshapePlan,
+    disk: D,
+    record: &Record,
+    paths: Vec<PathBuf>,
+    generation: Uuid,
+) -> Result<Reshaping<D>, ReshapeError> {
+    let ReshapePlan { reshape, consistency, course, joining, paths: new_paths, .. } = plan;
+    let (truth, missing) = (record.any(), record.missing());
+    let is_there = |own: &Superblock| !missing.contains(own.slot);
+    let mut own: Vec<Option<Superblock>> = record.superblocks().map(|own| own.cloned().filter(is_there)).collect();
+    let mut slots = joining.first().map_or_else(|| truth.slots.clone(), |own| own.slots.clone());
     // They are members from the round on that all others get.
     let epoch = Epoch(truth.epoch.0 + 1);
     slots[own.len()..].iter_mut().for_each(|entry: &mut SlotEntry| entry.since = epoch);
-    let old = (0..).map(MemberIndex).take(own.len()).map(|slot| losses.path(slot));
-    let paths = old.chain(paths).collect();
+    let paths = paths.into_iter().chain(new_paths).collect();
     own.extend(joining.into_iter().map(|new| Some(Superblock { epoch: truth.epoch, ..new })));
     let mut members = Members::new(disk, own, paths, Vec::new());
     members.record(|own| *own = Superblock { consistency, ..plan::begun(own, reshape, &slots, generation) })?;
@@ -121,51 +145,6 @@ fn introduce(disk: &mut impl Disk, own: &Superblock) -> Result<(), ReshapeError>
 fn superblock_areas(areas: &Areas) -> [Area; 3] {
     let positions = positions(areas.member_size).expect("checked areas have room for a superblock");
     positions.map(|offset| Area { offset, size: Bytes(SUPERBLOCK_BYTES as u64) })
-}
-
-/// Ends the reshape of a served array: all content is where it is to be, and its engine was closed a moment ago and has
-/// nothing to do. It goes on with the shape that the array has now, without cache, deadlines and limits. The members
-/// that the array has no place for any more are still in the disk, in the slots after its own.
-///
-/// # Errors
-/// When the engine is at work, or a member fails; then it is frozen.
-pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) -> Result<(), ReshapeError> {
-    if !engine.is_idle() {
-        return Err(EngineError::Busy.into());
-    }
-    let Kept { record, bad_blocks, .. } = engine.kept();
-    let own = record.into_superblocks();
-    let course = own
-        .iter()
-        .flatten()
-        .next()
-        .map(Superblock::course)
-        .expect("an array has a member")
-        .expect("it is being reshaped");
-    let paths = vec![PathBuf::new(); own.len()];
-    let members = Members::new(Lent(engine.disk_mut()), own, paths, Vec::new());
-    if members.reshape().outcome(members.any().spec).is_none() {
-        // Content is left elsewhere, or it is not on record yet which way it went.
-        return Err(EngineError::Busy.into());
-    }
-    let is_back = members.reshape().is_back;
-    let (members, geometry) = match (Reshaping { members, course }).end(is_back, generation) {
-        Ok(ended) => ended,
-        Err(error) => {
-            // Members may have more on record by now than this engine knows.
-            engine.freeze();
-            return Err(error);
-        }
-    };
-    let (_, own) = members.into_record();
-    let bad_blocks = bad_blocks.into_iter().take(geometry.members()).collect();
-    if !engine.is_idle() {
-        // Who left may not have answered.
-        engine.freeze();
-        return Err(EngineError::Busy.into());
-    }
-    engine.restart(geometry, Kept { record: Record::new(own), bad_blocks, blank: None }, None)?;
-    Ok(())
 }
 
 impl<D: Disk> Reshaping<D> {

@@ -165,6 +165,12 @@ impl Counters {
         self.members.iter().fold(MemberCounters::default(), |sum, &member| sum.plus(member))
     }
 
+    /// The same of an array that has so many members now.
+    pub(super) fn of(mut self, members: usize) -> Self {
+        self.members.resize_with(members, MemberCounters::default);
+        self
+    }
+
     /// Begins anew for another member in a slot.
     pub(super) fn forget(&mut self, member: MemberIndex) {
         self.members[member.index()] = MemberCounters::default();

@@ -53,7 +53,8 @@ pub(super) fn anew(
     let Kept { record, bad_blocks, blank } = kept;
     let (core, executor) = begin(geometry, record, false)?;
     let parts = &core.sides.below;
-    parts.members.counters.replace(before.members.counters.borrow().clone());
+    let counters = before.members.counters.borrow().clone().of(parts.members.count());
+    parts.members.counters.replace(counters);
     intent.into_iter().for_each(|set| parts.intent.restart(set));
     parts.bad.restart(bad_blocks);
     blank.into_iter().for_each(|made| initialise::restart(parts, made));

@@ -143,7 +143,7 @@ pub(crate) struct Case {
 }
 
 impl Case {
-    fn target(&self) -> Target {
+    pub(crate) fn target(&self) -> Target {
         let Self { level, members, chunk, kept, .. } = *self;
         Target { level, members, chunk: Bytes(chunk), kept, allow_degraded: true }
     }
@@ -260,13 +260,18 @@ pub(crate) fn plan<D: Disk>(
     members: &Members,
     case: &Case,
 ) -> Result<uraid_io::array::ReshapePlan, ReshapeError> {
+    plan_reshape(opened, &case.target(), &joining(members, case))
+}
+
+/// The members that join.
+pub(crate) fn joining(members: &Members, case: &Case) -> Vec<NewMember> {
     let new = |(slot, bytes): (usize, &Option<Vec<u8>>)| NewMember {
         path: PathBuf::from(format!("new{slot}")),
         size: Bytes(bytes.as_ref().expect("present").len() as u64),
         sector_size: Bytes(512),
     };
     let joining = members.iter().enumerate().take(usize::from(case.members)).skip(usize::from(case.from.members));
-    plan_reshape(opened, &case.target(), &joining.map(new).collect::<Vec<_>>())
+    joining.map(new).collect()
 }
 
 fn reshape(

@@ -2,7 +2,9 @@
 //! the mark and across it, also when it turns round or a member fails.
 
 use rustix::io::Errno;
-use uraid_io::array::{Assembled, OpenError, OpenOptions, begin_reshape, check_presence, finish_served, recover};
+use uraid_io::array::{
+    Assembled, NewMember, OpenError, OpenOptions, begin_reshape, begin_served, check_presence, finish_served, recover,
+};
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply, ScrubMode};
@@ -12,7 +14,7 @@ use uraid_layout::{Bytes, Lba, Level, MemberIndex, Placement, Rotation, Sectors,
 use uuid::Uuid;
 
 use crate::recovery::{Members, assembled};
-use crate::reshape::{Case, Power, assert_holds, case, content_of, is_old, judged, plan};
+use crate::reshape::{Case, Power, assert_holds, case, content_of, is_old, joining, judged, plan};
 use crate::support::model::content;
 use crate::support::{RAID5, Random, SECTOR, Shape, rm2, size, small};
 
@@ -20,6 +22,9 @@ type Served<'a> = Engine<&'a mut Power, u64>;
 
 /// Enough for all content.
 const CACHE: Bytes = Bytes(1 << 20);
+
+/// What moves at once: many windows for what there is.
+const WINDOW: Bytes = Bytes(24 << 10);
 
 /// How often each change of shape is cut off; more with `URAID_RESHAPE_ROUNDS`.
 fn rounds() -> u64 {
@@ -114,7 +119,7 @@ fn open<'a>(power: &'a mut Power, members: &Members, mode: CacheMode, generation
     let opened = opened.ok()?;
     let pool = Pool::new(Bytes(4 << 20));
     let engine = opened.into_engine().expect("an engine");
-    engine.reshape().into_iter().for_each(|way| way.limit_window(Bytes(24 << 10)));
+    engine.reshape().into_iter().for_each(|way| way.limit_window(WINDOW));
     Some((engine.with_cache(mode, &pool, CACHE), pool))
 }
 
@@ -230,6 +235,23 @@ impl Life<'_> {
         Some(())
     }
 
+    /// Uses the array for a while, and begins to give it another shape; none where the power went meanwhile.
+    fn begin(&mut self, case: &Case, new: &[NewMember], random: &mut Random) -> Option<()> {
+        self.read_all(true)?;
+        for _ in 0..random.below(6) {
+            self.step(random)?;
+        }
+        self.close()?;
+        let begun = begin_served(&mut self.engine, &case.target(), new, Uuid::from_u128(6));
+        if self.engine.disk().left == 0 {
+            return None;
+        }
+        begun.unwrap_or_else(|error| panic!("{}: {error}", self.context));
+        self.engine.reshape().expect("it has begun").limit_window(WINDOW);
+        self.engine.install_cache(self.mode, &self.pool, CACHE);
+        self.read_all(false)
+    }
+
     /// Ends a reshape whose content is all where it is to be; none where the power went meanwhile.
     fn finish(&mut self) -> Option<()> {
         if self.engine.reshape().is_some_and(|way| way.is_over()) {
@@ -267,9 +289,23 @@ impl Life<'_> {
 }
 
 /// A whole reshape with so many cuts: the members at its end, and what the array holds.
-fn whole(case: &Case, random: &mut Random, mut cuts: u64, context: &mut String, may_turn: bool) -> (Members, Vec<u8>) {
-    let (mut now, content) = begun(case);
+fn whole(case: &Case, random: &mut Random, cuts: u64, context: &mut String, may_turn: bool) -> (Members, Vec<u8>) {
+    let (now, content) = begun(case);
+    whole_from(now, content, case, random, cuts, context, may_turn)
+}
+
+/// The same with these members, which hold that; a reshape that is not on record is begun while the array is served.
+fn whole_from(
+    mut now: Members,
+    content: Vec<u8>,
+    case: &Case,
+    random: &mut Random,
+    mut cuts: u64,
+    context: &mut String,
+    may_turn: bool,
+) -> (Members, Vec<u8>) {
     let mut model = Model::new(content);
+    let new = joining(&now, case);
     for generation in 100.. {
         let mode = [CacheMode::WriteBack, CacheMode::WriteThrough][size(Bytes(random.below(2)))];
         let left = if cuts > 0 { size(Bytes(1 + random.below(900))) } else { usize::MAX };
@@ -279,7 +315,10 @@ fn whole(case: &Case, random: &mut Random, mut cuts: u64, context: &mut String, 
         let late = (random.below(2) == 0).then(|| Random(random.below(1 << 32)));
         let is_over = open(&mut power, &now, mode, generation).is_some_and(|(mut engine, pool)| {
             engine.disk_mut().late = late;
-            Life { engine, pool, mode, model: &mut model, context }.live(random, may_turn).is_some()
+            let mut life = Life { engine, pool, mode, model: &mut model, context };
+            let is_wanted = life.engine.reshape().is_none() && is_old(&now, case) == Some(true);
+            let begun = if is_wanted { life.begin(case, &new, random) } else { Some(()) };
+            begun.and_then(|()| life.live(random, may_turn)).is_some()
         });
         now = power.cut(random);
         if is_over {
@@ -316,6 +355,103 @@ fn cuts_and_turns_lose_nothing_that_clients_wrote() {
             assert_holds(&after, &content, &context);
         }
     }
+}
+
+/// A served array gets another shape without a stop, and what is cut off as that begins is nothing, or goes on.
+#[test]
+fn a_served_array_begins_and_loses_nothing_at_any_cut() {
+    for (index, case) in (0..).zip(cases()) {
+        for round in 0..rounds() {
+            let mut random = Random(7000 + round * 100 + index);
+            let mut context = format!("{case:?}, round {round}, begun while it is served");
+            let (members, content) = case.members_with_log(Bytes(256 << 10));
+            let cuts = round.min(1 + random.below(8));
+            let (after, content) = whole_from(members, content, &case, &mut random, cuts, &mut context, round > 2);
+            assert_holds(&after, &content, &context);
+        }
+    }
+}
+
+/// However far the writes come that begin a reshape, the array is what it was, or between both shapes.
+#[test]
+fn a_beginning_that_is_cut_off_at_any_operation_is_nothing_or_goes_on() {
+    for case in cases() {
+        let (members, content) = case.members_with_log(Bytes(256 << 10));
+        let mut seen = [0, 0];
+        for left in (1..).step_by(3) {
+            let context = format!("{case:?}, cut off after {left} operations");
+            let mut power = Power::new(members.clone(), left);
+            let (new, mode) = (joining(&members, &case), CacheMode::WriteThrough);
+            let mut model = Model::new(content.clone());
+            let begun = open(&mut power, &members, mode, 7).and_then(|(engine, pool)| {
+                let mut life = Life { engine, pool, mode, model: &mut model, context: &context };
+                life.begin(&case, &new, &mut Random(0))
+            });
+            let now = power.cut(&mut Random(u64::try_from(left).expect("few")));
+            let is_between = is_old(&now, &case).is_none();
+            assert!(is_between || begun.is_none(), "{context}: it has begun");
+            seen[usize::from(is_between)] += 1;
+            let mut power = Power::new(now.clone(), usize::MAX);
+            let mut life = opened(&mut power, &now, 8, &mut model, &context);
+            life.read_all(true).expect("the power is on");
+            if begun.is_some() {
+                break;
+            }
+        }
+        assert!(seen.iter().all(|&count| count > 0), "{case:?}: {seen:?}");
+    }
+}
+
+/// A new member that fails as it is made changes nothing: the array goes on as it was.
+#[test]
+fn a_new_member_that_fails_leaves_the_array_as_it_was() {
+    for case in [0, 2, 5].map(|case| cases()[case]) {
+        let context = format!("{case:?}");
+        let (members, content) = case.members_with_log(Bytes(256 << 10));
+        let new = joining(&members, &case);
+        let mut model = Model::new(content);
+        let mut power = Power::new(members.clone(), usize::MAX);
+        let failing = MemberIndex(case.from.members);
+        let errno = Errno::IO;
+        power.inner.fail(Fault { member: failing, name: OpName::Write, after: 1, count: u64::MAX, errno });
+        let mut life = opened(&mut power, &members, 7, &mut model, &context);
+        life.close().expect("closed");
+        let refused = begin_served(&mut life.engine, &case.target(), &new, Uuid::from_u128(6));
+        assert!(refused.is_err() && !life.engine.is_frozen(), "{context}: {refused:?}");
+        for _ in 0..20 {
+            life.step(&mut Random(1)).expect("the power is on");
+        }
+        life.close().expect("closed");
+        drop(life);
+        assert_holds(&power.cut(&mut Random(1)), &model.content(), &context);
+    }
+}
+
+/// A member that fails as the beginning goes on record, and that the array needs, ends its use: others may have it on
+/// record already. Nothing is lost.
+#[test]
+fn a_needed_member_that_fails_as_it_begins_ends_the_use_of_the_array() {
+    let case = cases()[6];
+    let (members, content) = case.members_with_log(Bytes(256 << 10));
+    let (new, mut model) = (joining(&members, &case), Model::new(content));
+    let mut power = Power::new(members.clone(), usize::MAX);
+    let mut life = opened(&mut power, &members, 7, &mut model, "a member fails");
+    life.close().expect("closed");
+    let failing = MemberIndex(1);
+    life.engine.disk_mut().inner.fail(Fault {
+        member: failing,
+        name: OpName::Write,
+        after: 0,
+        count: u64::MAX,
+        errno: Errno::IO,
+    });
+    let refused = begin_served(&mut life.engine, &case.target(), &new, Uuid::from_u128(6));
+    assert!(refused.is_err() && life.engine.is_frozen(), "{refused:?}");
+    drop(life);
+    let now = power.cut(&mut Random(1));
+    let mut power = Power::new(now.clone(), usize::MAX);
+    let mut life = opened(&mut power, &now, 8, &mut model, "afterwards");
+    life.live(&mut Random(1), false).expect("the power is on");
 }
 
 /// A member that fails while content moves is done without, in both shapes and at the end.

@@ -7,10 +7,12 @@ use std::{env, io};
 
 use anyhow::{Context, Error, Result, anyhow, ensure};
 use rustix::process::geteuid;
-use uraid_io::array::JoinOptions;
+use tokio::sync::Notify;
+use tokio::task::spawn_blocking;
+use uraid_io::array::{Exchange, JoinOptions, Target};
 use uraid_io::engine::{EngineError, Troubles};
 use uraid_io::format::superblock::Allocation;
-use uraid_io::member::Wait;
+use uraid_io::member::{Access, Wait};
 use uraid_layout::{Bytes, MemberIndex, MemberSet};
 
 use super::spares::Spares;
@@ -21,7 +23,8 @@ use crate::protocol::{Added, Grown, Replaced};
 use crate::reactor::Reactor;
 use crate::reactor::grow::grow;
 use crate::reactor::members::Members;
-use crate::reactor::reshape;
+use crate::reactor::{reshape, slots};
+use crate::shape::WantedShape;
 
 /// How often to look whether it is on record which way a reshape goes.
 const TURN_PERIOD: Duration = Duration::from_millis(20);
@@ -35,6 +38,8 @@ pub(super) struct Changes<D> {
     pub(super) reactor: Rc<Reactor<D>>,
     pub(super) members: Rc<Members<D>>,
     pub(super) spares: Rc<Spares<D>>,
+    /// A reshape has begun.
+    pub(super) begun: Notify,
 }
 
 impl<D: LiveDisk> Changes<D> {
@@ -98,6 +103,45 @@ impl<D: LiveDisk> Changes<D> {
         tracing::info!(before, now = size_bytes, "the array has grown");
         self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Grown));
         Ok(Grown { size_bytes_before: before, size_bytes })
+    }
+
+    /// Begins to give the array another shape.
+    ///
+    /// # Errors
+    /// If that can't be; see [`reshape::begin`].
+    pub(super) async fn begin_reshape(&self, wanted: WantedShape) -> Result<()> {
+        let _alone = self.members.change().await;
+        self.ensure_at_rest()?;
+        let WantedShape { level, variant, chunk_bytes, add, remove, force, degraded } = wanted;
+        ensure!(
+            add.is_empty() || remove.is_empty(),
+            "members can join or leave, not both at once: exchange members with `uraid replace`"
+        );
+        let (truth, is_whole) = (self.members.superblock(), self.reactor.vacancies().is_empty());
+        let (spec, slots) = (truth.spec, usize::from(truth.spec.members));
+        let members = self.reactor.engine().disk().members()[..slots].to_vec();
+        let open = move || Exchange::open(&add, &remove, &members, (&truth, is_whole), Access::ReadWrite, force);
+        let exchange = spawn_blocking(open).await.context("the new members could not be opened")?;
+        let exchange = exchange.map_err(Error::from).map_err(with_owner)?;
+        let count = u8::try_from(exchange.count(slots)).context("an array has at most 64 members")?;
+        let target = Target {
+            level: variant.level_after(level.as_deref(), spec.level, count).map_err(Error::msg)?,
+            members: count,
+            chunk: chunk_bytes.map_or(spec.chunk, Bytes),
+            kept: None,
+            allow_degraded: degraded,
+        };
+        let description = Rc::clone(&self.description);
+        reshape::begin(&self.reactor, &target, exchange, move |engine| {
+            let to = engine.superblock().shapes().into_iter().nth(1);
+            description.set_shapes(engine.geometry().clone(), to);
+            description.set_members(slots::members(engine));
+        })
+        .await?;
+        self.reactor.tell_members();
+        self.begun.notify_one();
+        tracing::info!(level = %target.level.name(), members = target.members, "a reshape begins");
+        Ok(())
     }
 
     /// Has a reshape go on, or back.

@@ -72,16 +72,22 @@ pub(crate) async fn flush<D: LiveDisk>(reactor: &Reactor<D>) -> Result<MemberSet
 /// Whether the array can grow; the members' sizes, by slot.
 fn sizes<D: LiveDisk>(reactor: &Reactor<D>, used: Option<Bytes>) -> Result<Vec<Option<Bytes>>> {
     let engine = reactor.engine.borrow();
-    engine.check_changes()?;
-    let is_changing = engine.replacement().is_some() || reactor.begins_replacing.get();
-    ensure!(!is_changing, "a member is being copied to another one: wait until that is done (uraid wait)");
-    let is_scrubbing = engine.scrub().is_some_and(|scrub| scrub.is_running);
-    ensure!(!is_scrubbing, "a scrub is running: wait for it, or stop it (uraid scrub stop)");
+    at_rest(reactor, &engine)?;
     let slots = &engine.disk().members()[..engine.geometry().members()];
     let size = |member: &Option<Arc<Member>>| member.as_ref().map(|member| member.measure()).transpose();
     let sizes = slots.iter().map(size).collect::<Result<Vec<_>, _>>()?;
     check_growth(&engine, &sizes, used)?;
     Ok(sizes)
+}
+
+/// Refuses what is not for an array of whose members one is being copied or compared.
+pub(super) fn at_rest<D: LiveDisk>(reactor: &Reactor<D>, engine: &Engine<D, Token>) -> Result<()> {
+    engine.check_changes()?;
+    let is_changing = engine.replacement().is_some() || reactor.begins_replacing.get();
+    ensure!(!is_changing, "a member is being copied to another one: wait until that is done (uraid wait)");
+    let is_scrubbing = engine.scrub().is_some_and(|scrub| scrub.is_running);
+    ensure!(!is_scrubbing, "a scrub is running: wait for it, or stop it (uraid scrub stop)");
+    Ok(())
 }
 
 /// Nothing else may run meanwhile.

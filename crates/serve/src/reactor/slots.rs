@@ -9,7 +9,7 @@ use crate::description::Member;
 use crate::disk::LiveDisk;
 
 /// The members in the slots.
-pub(super) fn members<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<Member> {
+pub(crate) fn members<D: LiveDisk, T>(engine: &Engine<D, T>) -> Vec<Member> {
     let superblock = engine.superblock();
     let slots = superblock.slots.iter().zip(engine.disk().members());
     slots.map(|(slot, member)| Member::new(slot.member, member.as_ref().map(|member| member.path()))).collect()

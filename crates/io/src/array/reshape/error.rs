@@ -105,14 +105,14 @@ pub enum ReshapeError {
     #[error("the array was not stopped cleanly: serve it and stop it once, then reshape it")]
     Dirty,
     /// The array is new.
-    #[error("the array is not initialised yet: serve it, let `uraid wait` end, stop it, then reshape it")]
+    #[error("the array is not initialised yet: let `uraid wait` end while it is served, then reshape it")]
     Blank,
     /// The array has checksums.
     #[error("an array with checksums can't be reshaped; copy its content to a new array")]
     Checksums,
     /// A member lacks content.
     #[error(
-        "member {member} has bad blocks: serve the array, repair it with `uraid scrub start --repair`, stop it, then \
+        "member {member} has bad blocks: repair the array with `uraid scrub start --repair` while it is served, then \
          reshape it"
     )]
     BadBlocks {

@@ -10,8 +10,9 @@ use uuid::Uuid;
 use super::content::{self, Lent};
 use super::copied::Copied;
 use super::error::ReshapeError;
+use super::exchange::Exchange;
 use super::members::Members;
-use super::plan::{NewMember, ReshapePlan, Target, plan_reshape};
+use super::plan::{ReshapePlan, Target, plan_reshape};
 use super::rehearse::{Rehearsed, first_and_last, rehearse_moves};
 use super::{Reshaping, begin_reshape};
 use crate::array::assemble::Assembled;
@@ -21,10 +22,8 @@ use crate::array::judge::{Candidate, SetAside, Verdict, judge};
 use crate::array::open::{Array, OpenOptions, check_sizes};
 use crate::array::wait::Patience;
 use crate::disk::{DEFAULT_DEPTH, UringDisk};
-use crate::engine::Record;
 use crate::format::superblock::Reshape;
-use crate::member::{Access, FileId, Member};
-use crate::{signature, superblock};
+use crate::member::{Access, Member};
 
 /// What is at some paths.
 #[derive(Debug)]
@@ -40,9 +39,7 @@ pub enum Found {
 pub struct Prepared {
     /// The array.
     pub array: Array,
-    new: Vec<Member>,
-    /// How many members leave.
-    leaving: u8,
+    exchange: Exchange,
 }
 
 /// An array that is being reshaped, as its superblocks have it; nothing of it was written.
@@ -76,15 +73,14 @@ pub fn open_for_reshape(paths: &[PathBuf], access: Access, allow_degraded: bool)
     let array = Array::of(named, options, MemberSet::EMPTY, &mut Patience::endless(), |members| {
         UringDisk::new(members.into_iter().map(|member| member.map(Arc::new)).collect(), DEFAULT_DEPTH)
     })?;
-    Ok(Found::AtRest(Box::new(Prepared { array, new: Vec::new(), leaving: 0 })))
+    Ok(Found::AtRest(Box::new(Prepared { array, exchange: Exchange::default() })))
 }
 
 impl Prepared {
-    /// Says who joins, whatever they hold if that `is_forced`, and who leaves; nothing is written.
+    /// Says who joins and who leaves: see [`Exchange::open`].
     ///
     /// # Errors
-    /// [`ReshapeError::New`], [`ReshapeError::Present`], [`ReshapeError::Leftover`], [`ReshapeError::InUse`],
-    /// [`ReshapeError::Stranger`], [`ReshapeError::NotLast`].
+    /// See there.
     pub fn with(
         mut self,
         add: &[PathBuf],
@@ -92,23 +88,16 @@ impl Prepared {
         access: Access,
         is_forced: bool,
     ) -> Result<Self, ReshapeError> {
-        for path in add {
-            if let Some(slot) = self.slot_of(path)? {
-                return Err(ReshapeError::Present { path: path.clone(), slot });
-            }
-        }
-        self.new = Member::open_all(add, access)?;
-        for member in &self.new {
-            refuse_content(member, &self.array.assembled.record, is_forced)?;
-        }
-        self.leaving = self.leaving(remove)?;
+        let Assembled { disk, record, .. } = &self.array.assembled;
+        let known = (record.any(), record.missing().is_empty());
+        self.exchange = Exchange::open(add, remove, disk.members(), known, access, is_forced)?;
         Ok(self)
     }
 
     /// How many members the array has then.
     #[must_use]
     pub fn member_count(&self) -> usize {
-        self.array.geometry.members() + self.new.len() - usize::from(self.leaving)
+        self.exchange.count(self.array.geometry.members())
     }
 
     /// See [`plan_reshape`].
@@ -116,12 +105,7 @@ impl Prepared {
     /// # Errors
     /// See there.
     pub fn plan(&self, target: &Target) -> Result<ReshapePlan, ReshapeError> {
-        let new = |member: &Member| NewMember {
-            path: member.path().into(),
-            size: member.size(),
-            sector_size: member.alignment().offset,
-        };
-        plan_reshape(&self.array.assembled, target, &self.new.iter().map(new).collect::<Vec<_>>())
+        plan_reshape(&self.array.assembled, target, &self.exchange.joining())
     }
 
     /// Reads the array's content from its beginning, for who measures how long that takes; how much it was, at most so
@@ -144,12 +128,13 @@ impl Prepared {
     /// # Errors
     /// [`ReshapeError::Rehearsal`]; what would end the reshape.
     pub fn rehearse(self, plan: ReshapePlan) -> Result<Rehearsed, ReshapeError> {
-        let Self { array, new, .. } = self;
+        let Self { array, exchange } = self;
+        let new = exchange.joining();
         let marks = first_and_last(&plan);
         let reshaping = begin_reshape(array.assembled, plan, Uuid::new_v4(), |disk| {
             let old = disk.members().to_vec();
             let size = |member: &Option<Arc<Member>>| member.as_ref().map_or(Bytes(0), |member| member.size());
-            let sizes = old.iter().map(size).chain(new.iter().map(Member::size)).collect();
+            let sizes = old.iter().map(size).chain(new.iter().map(|new| new.size)).collect();
             let blank = old.len();
             let read = move |member: MemberIndex, offset, len| match &old[member.index()] {
                 Some(member) => member.peek(offset, len).map_err(|_| Errno::IO),
@@ -165,39 +150,13 @@ impl Prepared {
     /// # Errors
     /// See there.
     pub fn begin(self, plan: ReshapePlan) -> Result<Reshaping<UringDisk>, ReshapeError> {
-        let Self { array, new, .. } = self;
+        let Self { array, exchange } = self;
         begin_reshape(array.assembled, plan, Uuid::new_v4(), |disk| {
             let old = disk.members().to_vec();
             drop(disk);
-            let members = old.into_iter().chain(new.into_iter().map(|member| Some(Arc::new(member))));
+            let members = old.into_iter().chain(exchange.into_members().map(Some));
             UringDisk::new(members.collect(), DEFAULT_DEPTH)
         })
-    }
-
-    /// The slot of the member at a path, if it is one of the array that is there.
-    fn slot_of(&self, path: &Path) -> Result<Option<MemberIndex>, ReshapeError> {
-        let id = FileId::of(path)?;
-        let is_it = |member: &Option<Arc<Member>>| member.as_ref().is_some_and(|member| member.id() == id);
-        let found = (0..).zip(self.array.assembled.disk.members()).find(|(_, member)| is_it(member));
-        Ok(found.map(|(slot, _)| MemberIndex(slot)))
-    }
-
-    /// How many members leave, which have to be the last ones.
-    fn leaving(&self, remove: &[PathBuf]) -> Result<u8, ReshapeError> {
-        let count = self.array.assembled.disk.members().len();
-        let mut slots = MemberSet::EMPTY;
-        for path in remove {
-            let slot = self.slot_of(path)?.ok_or_else(|| ReshapeError::Stranger { path: path.clone() })?;
-            slots = slots.with(slot);
-        }
-        let left = count - slots.len();
-        let misplaced = slots.iter().find(|slot| slot.index() < left);
-        if let Some(slot) = misplaced {
-            let path = |slot: usize| self.array.paths[slot].clone().unwrap_or_default();
-            let last = (left..count).map(path).collect();
-            return Err(ReshapeError::NotLast { path: path(slot.index()), slot, last });
-        }
-        Ok(u8::try_from(slots.len()).expect("members are at most 64"))
     }
 }
 
@@ -235,37 +194,4 @@ impl UnderWay {
         let disk = UringDisk::new(present, DEFAULT_DEPTH)?;
         Reshaping::found(disk, &verdict, &candidates, is_back, allow_degraded)
     }
-}
-
-/// Refuses to overwrite what a new member holds, unless that `is_forced`, or it is certainly of no value: it is of a
-/// reshape of this array that never began or is over. A member that the array has is refused in any case.
-fn refuse_content(member: &Member, record: &Record, is_forced: bool) -> Result<(), ReshapeError> {
-    let (truth, path) = (record.any(), || member.path().to_path_buf());
-    let own = superblock::load(member).ok().filter(|own| own.array == truth.array);
-    if let Some(own) = &own {
-        if let Some(slot) =
-            (0..).zip(&truth.slots).find_map(|(slot, entry)| (entry.member == own.member).then_some(slot))
-        {
-            return Err(ReshapeError::Present { path: path(), slot: MemberIndex(slot) });
-        }
-        // Whoever is missing may have gone on with it; so does a later epoch than that of all who are here.
-        let is_known_to_none = record.missing().is_empty() && own.epoch <= truth.epoch;
-        if is_known_to_none && own.reshape.is_some() {
-            return Ok(());
-        }
-    }
-    if is_forced {
-        return Ok(());
-    }
-    if own.is_some_and(|own| own.reshape.is_some()) {
-        return Err(ReshapeError::Leftover { path: path() });
-    }
-    match signature::find(member.size(), |offset, len| member.peek(offset, len))? {
-        Some(found) => Err(in_use(member.path(), &found)),
-        None => Ok(()),
-    }
-}
-
-fn in_use(path: &Path, found: &signature::Signature) -> ReshapeError {
-    ReshapeError::InUse { path: path.into(), what: found.name, offset: found.offset }
 }

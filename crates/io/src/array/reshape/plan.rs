@@ -15,7 +15,9 @@ use crate::array::create::stripe_on_member;
 use crate::array::open::why_unserved;
 use crate::array::sectors::{LargeSectors, too_large};
 use crate::disk::Disk;
+use crate::engine::Record;
 use crate::format::Epoch;
+use crate::format::badblocks::BadBlocks;
 use crate::format::superblock::{
     Areas, Consistency, Integrity, Reshape, Revision, ScrubHistory, SlotEntry, SlotState, Superblock,
 };
@@ -135,6 +137,18 @@ impl ReshapePlan {
     }
 }
 
+/// What an array has that is to get another shape.
+pub(super) struct State<'a> {
+    pub(super) geometry: &'a Geometry,
+    pub(super) record: &'a Record,
+    /// What the members lack, by slot.
+    pub(super) bad_blocks: &'a [BadBlocks],
+    /// Some of it is not initialised.
+    pub(super) is_blank: bool,
+    /// It was stopped cleanly, or is going to be before anything begins.
+    pub(super) is_clean: bool,
+}
+
 /// How a stopped array gets another shape. `new` are members that join, for the slots after those that it has.
 ///
 /// # Errors
@@ -147,13 +161,20 @@ pub fn plan_reshape<D: Disk>(
     target: &Target,
     new: &[NewMember],
 ) -> Result<ReshapePlan, ReshapeError> {
-    let truth = assembled.record.any();
+    let Assembled { geometry, record, bad_blocks, blank, .. } = assembled;
+    let (is_blank, is_clean) = (assembled.is_initialising() || blank.is_some(), record.is_clean());
+    plan(&State { geometry, record, bad_blocks, is_blank, is_clean }, target, new)
+}
+
+/// As [`plan_reshape`], of an array that has this.
+pub(super) fn plan(state: &State<'_>, target: &Target, new: &[NewMember]) -> Result<ReshapePlan, ReshapeError> {
+    let truth = state.record.any();
     let has_slots = usize::from(target.members) == usize::from(truth.spec.members) + new.len();
     assert!(new.is_empty() || has_slots, "who joins gets a slot of its own");
-    refuse_state(assembled, target)?;
+    refuse_state(state, target)?;
     let joining = joining(truth, new)?;
-    let (course, to) = course(assembled, target, &joining)?;
-    let missing = assembled.record.missing();
+    let (course, to) = course(state, target, &joining)?;
+    let missing = state.record.missing();
     for shape in [course.from(), course.to()] {
         if Repair::new(shape, missing).is_err() {
             return Err(ReshapeError::TooFew { missing, level: shape.spec().level });
@@ -169,7 +190,7 @@ pub fn plan_reshape<D: Disk>(
         save: truth.epoch.0,
         before: truth.consistency,
     };
-    let old: Vec<Superblock> = assembled.record.superblocks().flatten().cloned().collect();
+    let old: Vec<Superblock> = state.record.superblocks().flatten().cloned().collect();
     let slots: Vec<SlotEntry> = truth.slots.iter().copied().chain(entries(&joining, truth)).collect();
     let begun = |own: &Superblock| begun(own, reshape, &slots, truth.generation);
     for own in old.iter().chain(&joining) {
@@ -231,8 +252,8 @@ pub(super) fn begun(own: &Superblock, reshape: Reshape, slots: &[SlotEntry], gen
 }
 
 /// Refuses an array that is not in a state to be reshaped.
-fn refuse_state<D: Disk>(assembled: &Assembled<D>, target: &Target) -> Result<(), ReshapeError> {
-    let Assembled { record, bad_blocks, blank, .. } = assembled;
+fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> {
+    let State { record, bad_blocks, .. } = state;
     let (lost, missing) = (record.lost(), record.missing());
     if !lost.is_empty() && (!target.allow_degraded || lost != missing) {
         return Err(ReshapeError::NotWhole { missing: lost });
@@ -240,13 +261,13 @@ fn refuse_state<D: Disk>(assembled: &Assembled<D>, target: &Target) -> Result<()
     if record.any().integrity != Integrity::None {
         return Err(ReshapeError::Checksums);
     }
-    if assembled.is_initialising() || blank.is_some() {
+    if state.is_blank {
         return Err(ReshapeError::Blank);
     }
-    if !record.is_clean() {
+    if !state.is_clean {
         return Err(ReshapeError::Dirty);
     }
-    let lacking = (0..).map(MemberIndex).zip(bad_blocks).find(|(_, list)| !list.is_empty());
+    let lacking = (0..).map(MemberIndex).zip(*bad_blocks).find(|(_, list)| !list.is_empty());
     lacking.map_or(Ok(()), |(member, _)| Err(ReshapeError::BadBlocks { member }))
 }
 
@@ -271,12 +292,8 @@ fn entries(joining: &[Superblock], truth: &Superblock) -> Vec<SlotEntry> {
 }
 
 /// The way to the shape that the array is to get, and that shape with as much of each member as there is.
-fn course<D: Disk>(
-    assembled: &Assembled<D>,
-    target: &Target,
-    joining: &[Superblock],
-) -> Result<(Course, Geometry), ReshapeError> {
-    let Assembled { geometry, record, .. } = assembled;
+fn course(state: &State<'_>, target: &Target, joining: &[Superblock]) -> Result<(Course, Geometry), ReshapeError> {
+    let State { geometry, record, .. } = state;
     let from = *geometry.spec();
     let size = geometry.capacity().bytes();
     let kept = target.kept.unwrap_or(size);
