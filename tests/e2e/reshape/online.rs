@@ -58,6 +58,31 @@ fn a_served_array_gets_another_shape_and_then_a_third() {
     assert_same(&served(&array, &all[2..], &["--degraded"])[..content.len()], &content, "without two members");
 }
 
+/// Blocks that have checksums have those of their new places, and so has what the array grows by.
+#[test]
+fn checksums_move_with_the_content() {
+    let array = Array::planned(&shape::raid5_of_3());
+    let _ = array.run_create(MEMBER_BYTES, &["--integrity", "crc32"]).success();
+    let new = ["n3", "n4", "n5", "n6"].map(|name| blank(&array, name)).to_vec();
+    let server = Server::start(&array);
+    let _ = ask(&array, &["wait"]).success();
+    let size = usize::try_from(status(&array)["size_bytes"].as_u64().unwrap()).unwrap();
+    let content = Random::new(12).bytes(size);
+    write_export(server.uri(), &content);
+    for words in [&["--add", text(&new[0])][..], &["--level", "rm2", "--rm2-m", "3"]] {
+        let add: Vec<&str> = new[1..].iter().flat_map(|path| ["--add", text(path)]).collect();
+        let add = if words[0] == "--add" { Vec::new() } else { add };
+        let _ = ask(&array, &[&["reshape"], words, &add].concat()).success();
+        let _ = ask(&array, &["wait"]).success();
+        let _ = ask(&array, &["scrub", "start"]).success();
+        let _ = ask(&array, &["wait"]).success();
+        let report = ask(&array, &["scrub", "status"]).success().text();
+        assert!(report.contains("nothing wrong"), "{report}");
+        assert_same(&read_export(server.uri())[..content.len()], &content, "content");
+    }
+    let _ = server.stop();
+}
+
 /// Whatever can't be begun is refused, with a remedy, and the array is served as before.
 #[test]
 fn what_can_not_begin_is_refused_and_the_array_goes_on() {

@@ -17,6 +17,7 @@ use super::assemble::Assembled;
 use super::bitmap::bitmap_writes;
 use super::blocking::{flush, perform, store_all};
 use super::error::are;
+use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
@@ -267,19 +268,19 @@ fn enlarge(
     } else {
         round(disk, &mut superblocks)?;
     }
-    let areas = superblocks.iter().zip(sums).flat_map(|(superblock, sums)| {
-        let more = Area {
-            offset: Bytes(sums.offset.0 + sums.size.0),
-            size: Bytes(superblock.areas.sums.size.0 - sums.size.0),
-        };
-        let unused = unused(geometry, &grown, map.regions(), superblock).into_iter();
-        unused.chain([more]).map(|area| (superblock.slot, area))
-    });
-    for (member, area) in areas.collect::<Vec<(MemberIndex, Area)>>() {
-        if !planted!(GrownUnzeroed) {
-            zero(disk, member, area)?;
+    let mut tables = Tables::default();
+    for (own, sums) in superblocks.iter().zip(sums).filter(|_| !planted!(GrownUnzeroed)) {
+        let more =
+            Area { offset: Bytes(sums.offset.0 + sums.size.0), size: Bytes(own.areas.sums.size.0 - sums.size.0) };
+        zero(disk, own.slot, more)?;
+        for area in unused(geometry, &grown, map.regions(), own) {
+            zero(disk, own.slot, area)?;
+            // An array that had another shape may have had content there, with its checksums.
+            tables.note_zeros(disk, own, area)?;
         }
     }
+    let superblocks_by_slot: Vec<Option<Superblock>> = superblocks.iter().cloned().map(Some).collect();
+    perform(disk, tables.into_writes(&superblocks_by_slot))?;
     let regions = Regions::new(&grown);
     let has_bitmap = superblocks[0].consistency == Consistency::Bitmap && grown.tolerance() > 0;
     let bitmap = has_bitmap.then(|| Bitmap::empty(regions));

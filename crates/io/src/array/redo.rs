@@ -60,7 +60,7 @@ pub(super) fn redo(
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
         apply(disk, superblock, header, &buf, content.start)?;
-        tables.note(disk, superblock, header, buf.bytes(content))?;
+        tables.note_record(disk, superblock, header, buf.bytes(content))?;
         for &Extent { sector, len, .. } in &header.extents {
             let sectors = sector..DiskSector(sector.0 + len.0);
             if lists[header.slot.index()].remove(sectors) && !planted!(BadBlocksNotRedone) {
@@ -70,7 +70,9 @@ pub(super) fn redo(
         done.0 += header.content().0;
         progress(done);
     }
-    tables.write(disk, superblocks)?;
+    for write in tables.into_writes(superblocks) {
+        perform(disk, [write])?;
+    }
     for own in superblocks.iter().flatten().filter(|own| mended.contains(own.slot)) {
         write_list(disk, own, &mut lists[own.slot.index()])?;
     }

@@ -135,7 +135,7 @@ fn put_on_record<D: Disk>(
 /// Makes a new member: nothing that it held is taken for anything of the array, and then it has its superblock.
 fn introduce(disk: &mut impl Disk, own: &Superblock) -> Result<(), ReshapeError> {
     members::erase(disk, own.slot, &superblock_areas(&own.areas))?;
-    members::erase(disk, own.slot, &[own.areas.bitmap, own.areas.bad_blocks, own.areas.log])?;
+    members::erase(disk, own.slot, &[own.areas.bitmap, own.areas.bad_blocks, own.areas.log, own.areas.sums])?;
     perform(disk, superblock_writes(own))?;
     perform(disk, [flush(own.slot)])?;
     Ok(())
@@ -264,7 +264,8 @@ impl<D: Disk> Reshaping<D> {
         let leaving = members.split_off(shape.members());
         let truth = members.any();
         let before = members.reshape().before;
-        let consistency = if is_back { before } else { plan::after(before, truth.spec.level, shape.spec().level) };
+        let consistency =
+            if is_back { before } else { plan::after(before, truth.integrity, truth.spec.level, shape.spec().level) };
         let change = |own: &mut Superblock| *own = plan::ended(own, &shape, consistency, generation);
         // Whoever is missing lacks all of it, whatever a bitmap said of the shape before.
         let regions = Regions::new(&shape);

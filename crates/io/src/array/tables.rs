@@ -1,13 +1,13 @@
-//! The checksums of what is done again from the logs; blocking, over any [`Disk`].
+//! The checksums of what is done again from the logs, or moves to another shape; blocking, over any [`Disk`].
 //!
 //! A crash may have left old checksums beside new content, or the other way round. Both are made anew from the record,
-//! which has the content. Pages wait in memory until all records are done: a log covers few.
+//! which has the content. Pages wait in memory until all of it is done: a log covers few, and so does a window.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, MemberIndex};
+use uraid_layout::{Bytes, DiskSector, MemberIndex};
 
 use super::blocking::perform;
 use crate::Error;
@@ -15,7 +15,7 @@ use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
 use crate::format::log::record::Header;
 use crate::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
-use crate::format::superblock::{Integrity, Superblock};
+use crate::format::superblock::{Area, Integrity, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES};
 
 /// The pages that changed, by member.
@@ -29,7 +29,7 @@ impl Tables {
     ///
     /// # Errors
     /// When the member fails.
-    pub(super) fn note(
+    pub(super) fn note_record(
         &mut self,
         disk: &mut impl Disk,
         superblock: &Superblock,
@@ -39,39 +39,79 @@ impl Tables {
         if superblock.integrity == Integrity::None || planted!(SumNotRedone) {
             return Ok(());
         }
-        let tag = Tag::new(superblock.array, superblock.member);
         let mut content = content.chunks_exact(BLOCK_BYTES);
         for extent in &header.extents {
             let blocks = extent.sector.0 / BLOCK.0..(extent.sector.0 + extent.len.0) / BLOCK.0;
             for block in blocks.map(BlockNumber) {
                 let bytes =
                     if extent.is_zero { &[0; BLOCK_BYTES][..] } else { content.next().unwrap_or(&[0; BLOCK_BYTES]) };
-                let (number, index) = block.place();
-                let key = (superblock.slot, number);
-                let page = match self.pages.entry(key) {
-                    Entry::Occupied(held) => held.into_mut(),
-                    Entry::Vacant(place) => place.insert(load(disk, superblock, &tag, number)?),
-                };
-                page.set(index, tag.sum(block, bytes));
+                self.set(disk, superblock, block, bytes)?;
             }
         }
         Ok(())
     }
 
-    /// Writes all of it. Not durable yet.
+    /// Takes note of what a member is to hold from a sector of its data area on: whole blocks.
     ///
     /// # Errors
-    /// When a member fails.
-    pub(super) fn write(self, disk: &mut impl Disk, superblocks: &[Option<Superblock>]) -> Result<(), Error> {
-        for ((member, number), page) in self.pages {
-            let superblock = superblocks[member.index()].as_ref().expect("a member with a record is present");
+    /// When the member fails.
+    pub(super) fn note(
+        &mut self,
+        disk: &mut impl Disk,
+        superblock: &Superblock,
+        sector: DiskSector,
+        content: &[u8],
+    ) -> Result<(), Error> {
+        if superblock.integrity == Integrity::None || planted!(MovedSumsKept) {
+            return Ok(());
+        }
+        let mut blocks = (sector.0 / BLOCK.0..).map(BlockNumber).zip(content.chunks_exact(BLOCK_BYTES));
+        blocks.try_for_each(|(block, bytes)| self.set(disk, superblock, block, bytes))
+    }
+
+    /// Takes note that a range of a member's data area is to hold zeros: whole blocks, in bytes from its start.
+    ///
+    /// # Errors
+    /// When the member fails.
+    pub(super) fn note_zeros(
+        &mut self,
+        disk: &mut impl Disk,
+        superblock: &Superblock,
+        area: Area,
+    ) -> Result<(), Error> {
+        if superblock.integrity == Integrity::None || planted!(GrownSumsKept) {
+            return Ok(());
+        }
+        let first = (area.offset.0 - superblock.areas.data.offset.0) / BLOCK.bytes().0;
+        let mut blocks = (first..first + area.size.0 / BLOCK.bytes().0).map(BlockNumber);
+        blocks.try_for_each(|block| self.set(disk, superblock, block, &[0; BLOCK_BYTES]))
+    }
+
+    fn set(
+        &mut self,
+        disk: &mut impl Disk,
+        superblock: &Superblock,
+        block: BlockNumber,
+        bytes: &[u8],
+    ) -> Result<(), Error> {
+        let (tag, (number, index)) = (Tag::new(superblock.array, superblock.member), block.place());
+        let page = match self.pages.entry((superblock.slot, number)) {
+            Entry::Occupied(held) => held.into_mut(),
+            Entry::Vacant(place) => place.insert(load(disk, superblock, &tag, number)?),
+        };
+        page.set(index, tag.sum(block, bytes));
+        Ok(())
+    }
+
+    /// The writes of all of it, to the members with these superblocks. Not durable when they are over.
+    pub(super) fn into_writes(self, superblocks: &[Option<Superblock>]) -> impl Iterator<Item = DiskOp> {
+        self.pages.into_iter().filter_map(|((member, number), page)| {
+            let superblock = superblocks[member.index()].as_ref()?;
             let mut bytes = Buf::zeroed(Bytes(PAGE_BYTES as u64));
             page.encode(&Tag::new(superblock.array, superblock.member), number, bytes.as_mut());
             let segments = smallvec![bytes.lease_read(0..PAGE_BYTES)];
-            let offset = offset(superblock, number);
-            perform(disk, [DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments }])?;
-        }
-        Ok(())
+            Some(DiskOp { tag: 0, member, kind: OpKind::Write, offset: offset(superblock, number), segments })
+        })
     }
 }
 

@@ -16,7 +16,6 @@ use super::moving::Moving;
 use super::parts::Parts;
 use super::replies::Ticket;
 use super::sides::Sides;
-use super::sums::Sums;
 use super::tasks::{TaskId, Waiters};
 use crate::cache::Cache;
 
@@ -140,7 +139,7 @@ impl Core {
         let Parts { sweeps, sums, .. } = &self.sides.below;
         let is_sweeping = sweeps.each().any(|sweep| sweep.is_busy());
         let is_healing = self.sides.all().any(|parts| parts.repairs.heals.is_busy());
-        is_healing || is_sweeping || sums.as_ref().is_some_and(Sums::is_busy)
+        is_healing || is_sweeping || sums.as_ref().is_some_and(|sums| sums.is_busy())
     }
 
     /// Begins a change of who is there: from now on commands wait.

@@ -8,13 +8,13 @@ use rustix::io::Errno;
 use uraid_io::Error;
 use uraid_io::array::{
     Assembled, Candidate, NewMember, OpenError, OpenOptions, ReshapeError, Reshaped, Reshaping, Target, Verdict,
-    begin_reshape, check_presence, first_and_last, judge, plan_reshape, rehearse_moves,
+    begin_reshape, check_presence, first_and_last, grow, judge, plan_reshape, rehearse_moves,
 };
 use uraid_io::buf::Buf;
 use uraid_io::disk::{Completion, Disk, DiskOp, Fault, MemDisk, OpKind, OpName, Order};
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::bitmap::{Bitmap, Regions};
-use uraid_io::format::superblock::{Consistency, Superblock, decode, encode, newest, positions};
+use uraid_io::format::superblock::{Consistency, Integrity, Superblock, decode, encode, newest, positions};
 use uraid_io::member::Access;
 use uraid_layout::reshape::CourseError;
 use uraid_layout::{
@@ -196,6 +196,10 @@ fn cases() -> Vec<Case> {
         case(with(small(RAID5, 4), Consistency::Log), right, 4),
         Case { chunk: 8 << 10, ..case(small(RAID5, 5), Level::Raid0, 5) },
         Case { kept: Some(Bytes(9 * 4096)), ..case(small(RAID5, 4), Level::Raid1, 2) },
+        // Each block has a checksum.
+        case(small(RAID5, 3).checked(), adjacent(3), 7),
+        case(small(RAID5, 4).checked(), right, 4),
+        case(small(Level::Raid0, 3).checked(), RAID5, 4),
     ]
 }
 
@@ -292,14 +296,21 @@ pub(crate) fn content_of(members: &Members) -> (Geometry, Vec<u8>) {
     let disk = MemDisk::new(members.clone(), Order::Fifo);
     let opened = assembled(disk, members);
     let mut engine: Engine<MemDisk, u64> = opened.into_engine().expect("an engine");
-    let geometry = engine.geometry().clone();
+    let content = all_of(&mut engine);
+    (engine.geometry().clone(), content)
+}
+
+/// All that an engine gives, whose checksums are right.
+fn all_of(engine: &mut Engine<MemDisk, u64>) -> Vec<u8> {
+    let len = engine.geometry().capacity().bytes();
     let mut replies = Vec::new();
-    engine.submit(0, Command::Read { lba: Lba(0), buf: Buf::zeroed(geometry.capacity().bytes()) });
+    engine.submit(0, Command::Read { lba: Lba(0), buf: Buf::zeroed(len) });
     while replies.is_empty() {
         engine.turn(&mut replies).expect("memory does not break");
     }
     let content = replies.remove(0).result.expect("read").expect("its buffer").as_ref().to_vec();
-    (geometry, content)
+    assert_eq!(engine.counters().total().mismatches, 0, "checksums are of what there is");
+    content
 }
 
 /// Asserts that an array at rest has this content, then zeros; that its members agree; and that it survives what its
@@ -387,6 +398,7 @@ fn every_shape_becomes_every_other_one_and_back() {
         assert!(left.all(|bytes| says(bytes).is_none()), "{context}: who left is no member");
         let own = superblock(after[0].as_ref().expect("present"));
         let suits = match (case.from.level, case.level) {
+            _ if case.from.integrity != Integrity::None => case.from.consistency,
             (_, Level::Raid0) => Consistency::None,
             (Level::Raid0, _) => Consistency::Bitmap,
             _ => case.from.consistency,
@@ -627,6 +639,23 @@ fn who_is_behind_by_a_round_is_current() {
     }
 }
 
+/// What an array grows by afterwards is zeros, whatever the shape before had there, and so say its checksums.
+#[test]
+fn what_grows_after_a_reshape_is_zeros_with_their_checksums() {
+    for case in cases().into_iter().filter(|case| case.members >= case.from.members && case.kept.is_none()) {
+        let context = format!("{case:?}");
+        let (members, content) = case.members();
+        let (_, after, _) = reshape(&members, &case, false, usize::MAX, &mut Random(1));
+        let sizes: Vec<_> = after.iter().map(|bytes| bytes.as_ref().map(|bytes| Bytes(bytes.len() as u64))).collect();
+        let opened = assembled(MemDisk::new(after.clone(), Order::Fifo), &after);
+        let grown = grow(opened, &sizes, None).unwrap_or_else(|error| panic!("{context}: {error}"));
+        let mut engine: Engine<MemDisk, u64> = grown.into_engine().expect("an engine");
+        let found = all_of(&mut engine);
+        assert!(found.len() > content.len() && found[..content.len()] == content, "{context}: the content");
+        assert!(found[content.len()..].iter().all(|&byte| byte == 0), "{context}: zeros");
+    }
+}
+
 #[test]
 fn what_can_not_be_reshaped_stays_as_it_is() {
     let refused = |case: Case, change: &dyn Fn(&mut Members)| {
@@ -645,8 +674,6 @@ fn what_can_not_be_reshaped_stays_as_it_is() {
     assert!(matches!(partitioned, ReshapeError::Course(CourseError::Partitioned)), "{partitioned}");
     let partitioned = refused(case(small(rm2(3, Placement::Partitioned), 7), RAID5, 7), &none);
     assert!(matches!(partitioned, ReshapeError::Course(CourseError::Partitioned)), "{partitioned}");
-    let checked = refused(Case { from: raid5.from.checked(), members: 4, ..raid5 }, &none);
-    assert!(matches!(checked, ReshapeError::Checksums), "{checked}");
     // 700 chunks of two members do not fit one's 3 MiB.
     let full = Shape { chunks: 700, ..small(Level::Raid0, 3) };
     let error = refused(Case { from: full, level: Level::Raid1, members: 3, chunk: 4096, kept: None }, &none);

@@ -8,7 +8,7 @@ use uraid_io::array::{
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError, Reply, ScrubMode};
-use uraid_io::format::superblock::Consistency;
+use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, Placement, Rotation, Sectors, StripeId};
 use uuid::Uuid;
@@ -90,6 +90,10 @@ fn cases() -> Vec<Case> {
         // They have a log while content moves, and no longer.
         case(Shape { consistency: Consistency::Bitmap, ..small(Level::Raid1, 2) }, RAID5, 3),
         case(small(Level::Raid0, 3), RAID5, 4),
+        // Each block has a checksum.
+        case(small(RAID5, 3).checked(), RAID5, 4),
+        case(small(RAID5, 3).checked(), adjacent(3), 7),
+        case(small(Level::Raid1, 2).checked(), Level::Raid0, 3),
         case(Shape { consistency: Consistency::Bitmap, ..small(RAID5, 3) }, Level::Raid0, 3),
     ]
 }
@@ -172,6 +176,11 @@ impl Life<'_> {
         Some(result.unwrap_or_else(|error| panic!("{}: {error}", self.context)))
     }
 
+    /// What requests are multiples of, in sectors.
+    fn grain(&self) -> u64 {
+        if self.engine.superblock().integrity == Integrity::None { 1 } else { 8 }
+    }
+
     fn read_all(&mut self, is_cut: bool) -> Option<()> {
         let len = self.model.sectors.len() as u64;
         let found = self.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(Sectors(len).bytes()) })?;
@@ -181,17 +190,17 @@ impl Life<'_> {
 
     /// Some commands of clients at once, none of which is about what another one is.
     fn step(&mut self, random: &mut Random) -> Option<()> {
-        let total = self.model.sectors.len() as u64;
+        let (total, grain) = (self.model.sectors.len() as u64, self.grain());
         let (mut commands, mut meant) = (Vec::new(), Vec::new());
-        let mut at = random.below(total);
+        let mut at = random.below(total / grain) * grain;
         for _ in 0..=random.below(6) {
-            let len = (1 + random.below(60)).min(total - at);
+            let len = (1 + random.below(60)).next_multiple_of(grain).min(total - at);
             if len == 0 {
                 break;
             }
             let (lba, first) = (Lba(at), size(Bytes(at)));
             let sectors = first..first + size(Bytes(len));
-            at = (at + len + random.below(30)).min(total);
+            at = (at + len + random.below(30)).next_multiple_of(grain).min(total);
             let (number, fua) = (self.model.next, random.below(6) == 0);
             if random.below(3) == 0 {
                 let buf = self.pool.try_alloc(Sectors(len).bytes()).expect("memory");
@@ -336,6 +345,7 @@ fn clients_see_what_they_wrote() {
         assert_eq!(is_old(&after, &case), Some(false), "{context}");
         assert_holds(&after, &content, &context);
         let expected = match (case.from.consistency, case.from.level, case.level) {
+            (before, ..) if case.from.integrity != Integrity::None => before,
             (_, _, Level::Raid0) => Consistency::None,
             (_, Level::Raid0, _) => Consistency::Log,
             (before, ..) => before,
@@ -547,11 +557,12 @@ fn what_is_dirty_is_written_out_before_it_moves() {
         let now = begun(&case).0;
         assert_ends(&case, Power::new(now.clone(), usize::MAX), &now, |life| {
             for lba in (0..life.model.sectors.len()).step_by(8) {
-                let number = life.model.next;
+                let (number, sectors) = (life.model.next, lba..lba + size(Bytes(life.grain())));
                 life.model.next += 1;
-                life.model.sectors[lba].push(number);
-                let mut buf = life.pool.try_alloc(Bytes(512)).expect("memory");
-                buf.as_mut().copy_from_slice(&life.model.bytes(number, lba));
+                let bytes: Vec<u8> = sectors.clone().flat_map(|lba| life.model.bytes(number, lba)).collect();
+                life.model.sectors[sectors].iter_mut().for_each(|sector| sector.push(number));
+                let mut buf = life.pool.try_alloc(Bytes(bytes.len() as u64)).expect("memory");
+                buf.as_mut().copy_from_slice(&bytes);
                 life.run_one(Command::Write { lba: Lba(lba as u64), buf, fua: false }).expect("the power is on");
             }
         });

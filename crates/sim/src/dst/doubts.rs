@@ -34,7 +34,7 @@ pub(crate) struct Doubts<'a> {
 /// What an engine says that its members lack, by slot.
 pub(crate) fn lists<T>(engine: &Engine<SimDisk, T>) -> Vec<BadBlocks> {
     let list = |slot| engine.bad_blocks(slot).map(|list| list.clone()).unwrap_or_default();
-    engine.geometry().all_members().iter().map(list).collect()
+    engine.slots().iter().map(list).collect()
 }
 
 impl<'a> Doubts<'a> {

@@ -275,7 +275,6 @@ impl<'a> Reshaper<'a> {
             found.members.get(slot).is_some_and(|member| bad_blocks(member).is_ok_and(|list| !list.is_empty()))
         };
         let verdict = match error {
-            ReshapeError::Checksums => (truth.integrity != Integrity::None).then_some(Attempt::Refused),
             ReshapeError::Blank => truth.blank.is_some().then_some(Attempt::Refused),
             ReshapeError::NotWhole { .. } => {
                 let is_lost = !lost.union(found.verdict.rebuilding()).is_empty();
@@ -358,7 +357,7 @@ pub(super) fn slot_of(index: usize) -> MemberIndex {
 /// array nothing is in them.
 fn give_logs(members: &mut Members, truth: &Superblock, target: &Target, random: &mut Random) {
     let mut size = *random.pick(&LOGS);
-    if consistency_after(truth.consistency, truth.spec.level, target.level) == Consistency::Log {
+    if consistency_after(truth, target.level) == Consistency::Log {
         size = size.max(log_min(target).0);
     }
     if truth.consistency == Consistency::Log {

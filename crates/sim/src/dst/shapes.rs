@@ -1,7 +1,7 @@
 //! Shapes that a stopped array may get.
 
 use uraid_io::array::Target;
-use uraid_io::format::superblock::{Consistency, MEMBER_MIN};
+use uraid_io::format::superblock::{Consistency, Integrity, MEMBER_MIN, Superblock};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Geometry, Level, MemberIndex, MemberSet, Placement, Sectors, Spec};
 
@@ -28,9 +28,12 @@ pub(super) fn draw_target(from: &Geometry, random: &mut Random) -> Target {
     Target { level, members, chunk, kept, allow_degraded: random.chance(7, 8) }
 }
 
-/// How it is kept consistent then.
-pub(super) fn consistency_after(before: Consistency, from: Level, to: Level) -> Consistency {
-    match (from, to) {
+/// How an array of such members is kept consistent when it has another level.
+pub(super) fn consistency_after(before: &Superblock, to: Level) -> Consistency {
+    let Superblock { consistency: before, integrity, spec, .. } = *before;
+    match (spec.level, to) {
+        // Its checksums need it.
+        _ if integrity == Integrity::Crc32 => Consistency::Log,
         (_, Level::Raid0) => Consistency::None,
         (Level::Raid0, Level::Raid1 | Level::Raid10 { .. }) => Consistency::Bitmap,
         (Level::Raid0, Level::Raid5 { .. } | Level::Rm2 { .. }) => Consistency::Log,

@@ -4,7 +4,7 @@
 //! that is kept, and zeros behind; its parity agrees, and it survives what its new level survives.
 
 use uraid_io::array::judge;
-use uraid_io::format::superblock::{Integrity, SlotState, Superblock};
+use uraid_io::format::superblock::{SlotState, Superblock};
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors};
 
 use super::altered::{Altered, Content, scatter};
@@ -48,9 +48,8 @@ impl Stopped<'_> {
         let used = found.verdict.geometry.used_sectors().bytes();
         scatter(&mut found.members, used..Bytes(used.0 + SCATTERED.0), self.random);
         let before = found.verdict.geometry.clone();
-        // With checksums it can't get another shape.
-        let is_checked = found.verdict.superblock.integrity == Integrity::Crc32;
-        let grows = if is_checked { self.random.chance(7, 8) } else { self.random.chance(1, 3) };
+        // What members corrupt as it moves is content that they lost.
+        let grows = self.random.chance(1, 3) || self.array.silent.is_some();
         let altered = if grows {
             Growing::new(&found, self.random, self.trace).run()?
         } else {

@@ -107,9 +107,6 @@ pub enum ReshapeError {
     /// The array is new.
     #[error("the array is not initialised yet: let `uraid wait` end while it is served, then reshape it")]
     Blank,
-    /// The array has checksums.
-    #[error("an array with checksums can't be reshaped; copy its content to a new array")]
-    Checksums,
     /// A member lacks content.
     #[error(
         "member {member} has bad blocks: repair the array with `uraid scrub start --repair` while it is served, then \
@@ -121,8 +118,8 @@ pub enum ReshapeError {
     },
     /// A member that leaves is not one of the last.
     #[error(
-        "{path}: is in slot {slot}, and only the members in the last slots can leave: remove {}, or move this one \
-         there with `uraid replace`", named(last), path = path.display()
+        "{path}: is in slot {slot}, and only the members in the last slots can leave: remove {last}, which can take this \
+         one's place afterwards (`uraid replace {slot} {last}`)", last = named(last), path = path.display()
     )]
     NotLast {
         /// The member.

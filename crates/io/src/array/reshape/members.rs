@@ -8,12 +8,13 @@ use std::path::PathBuf;
 use smallvec::smallvec;
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::Course;
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet};
 
 use super::error::ReshapeError;
 use crate::Error;
 use crate::array::blocking::{flush, run, superblock_writes};
 use crate::array::losses::Loss;
+use crate::array::tables::Tables;
 use crate::buf::{Buf, Lease};
 use crate::disk::{Disk, DiskError, DiskOp, OpKind};
 use crate::format::Epoch;
@@ -157,6 +158,28 @@ impl<D: Disk> Members<D> {
     /// Lets those go that the array has no slots for any more: nothing on them tells of it then.
     pub(super) fn split_off(&mut self, slots: usize) -> Vec<Superblock> {
         self.own.split_off(slots.min(self.own.len())).into_iter().flatten().collect()
+    }
+
+    /// Writes the checksums of what those that are there hold from sectors of their data areas on: whole blocks. Not
+    /// durable yet.
+    ///
+    /// # Errors
+    /// As [`Members::perform`].
+    pub(super) fn write_sums<'a>(
+        &mut self,
+        written: impl IntoIterator<Item = (MemberIndex, DiskSector, &'a [u8])>,
+    ) -> Result<(), ReshapeError> {
+        let mut tables = Tables::default();
+        for (member, sector, bytes) in written {
+            let Some(own) = &self.own[member.index()] else { continue };
+            match tables.note(&mut self.disk, own, sector, bytes) {
+                Ok(()) => {}
+                Err(Error::Disk(error)) => self.give_up(error)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let writes: Vec<DiskOp> = tables.into_writes(&self.own).collect();
+        self.perform(writes)
     }
 
     /// Writes zeros over areas of a member.

@@ -5,7 +5,7 @@
 use std::ops::Range;
 
 use uraid_layout::stripe::Role;
-use uraid_layout::{DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
+use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
 
 use super::error::ReshapeError;
 use super::members::Members;
@@ -18,6 +18,13 @@ pub(crate) struct Part {
     pub(crate) member: MemberIndex,
     pub(crate) sector: DiskSector,
     pub(crate) bytes: Buf,
+}
+
+impl Part {
+    /// How much it is.
+    pub(crate) fn sectors(&self) -> Sectors {
+        Bytes(self.bytes.len() as u64).whole_sectors()
+    }
 }
 
 /// Writes content where `shape` has it, and makes it durable.
@@ -33,6 +40,7 @@ pub(super) fn settle<D: Disk>(
     let parts = parts(shape, content, bytes.as_ref());
     let write = |part: &Part| (part.member, Sectors(part.sector.0).bytes(), part.bytes.lease_read(0..part.bytes.len()));
     members.write(|own| own.areas.data, parts.iter().map(write))?;
+    members.write_sums(parts.iter().map(|part| (part.member, part.sector, part.bytes.as_ref())))?;
     if planted!(ReshapeUnflushed) { Ok(()) } else { members.flush() }
 }
 
@@ -91,7 +99,7 @@ pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &[u8]) -> Vec
 
 #[cfg(test)]
 mod tests {
-    use uraid_layout::{Bytes, Level, Placement, Rotation, Spec};
+    use uraid_layout::{Level, Placement, Rotation, Spec};
 
     use super::*;
 

@@ -198,7 +198,7 @@ pub(super) fn plan(state: &State<'_>, target: &Target, new: &[NewMember]) -> Res
     }
     let consistency = meanwhile(old.iter().chain(&joining).map(begun).collect(), truth.consistency);
     let begun = |own: &Superblock| Superblock { consistency, ..begun(own) };
-    check_logs(&old, &joining, &course, after(truth.consistency, truth.spec.level, target.level))?;
+    check_logs(&old, &joining, &course, after(truth.consistency, truth.integrity, truth.spec.level, target.level))?;
     let room = saved::room(old.iter().chain(&joining));
     let unit = course.unit().bytes();
     let pace = saved::pace(&course, Copies::of(&course), room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
@@ -231,9 +231,10 @@ fn meanwhile(mut begun: Vec<Superblock>, before: Consistency) -> Consistency {
     if is_log { Consistency::Log } else { before }
 }
 
-/// What keeps an array's stripes consistent that had one level and gets another.
-pub(super) fn after(before: Consistency, from: Level, to: Level) -> Consistency {
+/// What keeps an array's stripes consistent that had one level and gets another. Checksums need a log.
+pub(super) fn after(before: Consistency, integrity: Integrity, from: Level, to: Level) -> Consistency {
     match (from, to) {
+        _ if integrity != Integrity::None => before,
         (_, Level::Raid0) => Consistency::None,
         (Level::Raid0, to) => Consistency::of_level(to),
         _ => before,
@@ -258,9 +259,6 @@ fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> 
     if !lost.is_empty() && (!target.allow_degraded || lost != missing) {
         return Err(ReshapeError::NotWhole { missing: lost });
     }
-    if record.any().integrity != Integrity::None {
-        return Err(ReshapeError::Checksums);
-    }
     if state.is_blank {
         return Err(ReshapeError::Blank);
     }
@@ -278,7 +276,7 @@ fn joining(truth: &Superblock, new: &[NewMember]) -> Result<Vec<Superblock>, Res
             let (path, sector_size) = (path.clone(), truth.sector_size);
             return Err(LargeSectors { path, found, sector_size }.into());
         }
-        let areas = Areas::new(*size, truth.areas.log.size, Integrity::None);
+        let areas = Areas::new(*size, truth.areas.log.size, truth.integrity);
         let areas = areas.ok_or_else(|| ReshapeError::TooSmall { path: path.clone(), size: *size })?;
         let slot = MemberIndex(truth.spec.members.saturating_add(slot));
         Ok(Superblock { member: Uuid::new_v4(), slot, areas, revision: Revision(0), ..truth.clone() })
@@ -303,7 +301,7 @@ fn course(state: &State<'_>, target: &Target, joining: &[Superblock]) -> Result<
     let kept = Bytes(kept.0.next_multiple_of(GRAIN).min(size.0));
     let old = record.superblocks().flatten();
     let members = old.chain(joining).filter(|own| own.slot.0 < target.members);
-    let room = members.map(|own| own.areas.data_sectors()).min().unwrap_or_default();
+    let room = members.map(|own| own.areas.usable_sectors(own.integrity)).min().unwrap_or_default();
     // What is missing has at least as much as the array uses.
     let is_missing = record.missing().iter().any(|slot| slot.0 < target.members);
     let room = if is_missing { room.min(from.member_size) } else { room };
@@ -322,7 +320,7 @@ fn course(state: &State<'_>, target: &Target, joining: &[Superblock]) -> Result<
 fn check(begun: &Superblock, course: &Course, before: Consistency) -> Result<(), ReshapeError> {
     let unfit = |source| ReshapeError::Unfit { member: begun.slot, source };
     begun.check().map_err(unfit)?;
-    let after = after(before, begun.spec.level, course.to().spec().level);
+    let after = after(before, begun.integrity, begun.spec.level, course.to().spec().level);
     for (shape, consistency) in [(course.to(), after), (course.from(), before)] {
         if begun.slot.index() < shape.members() {
             ended(begun, shape, consistency, begun.generation).check().map_err(unfit)?;

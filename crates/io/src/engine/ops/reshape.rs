@@ -22,9 +22,13 @@ use crate::engine::between::{Between, Side};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 use crate::engine::members::Members;
+use crate::engine::operations::Purpose;
 use crate::engine::parts::Parts;
+use crate::engine::sums::block_at;
 use crate::engine::sweeper::Kind;
 use crate::engine::transfer::Workspace;
+use crate::format::BLOCK_BYTES;
+use crate::format::sums::BlockNumber;
 use crate::format::superblock::Reshape;
 
 /// Moves what is next, if anything is. What can't be moved is tried again later.
@@ -113,12 +117,40 @@ async fn settle(
     }
     let parts = moving::parts(target.geometry(), &window.content, content.as_ref());
     let present = members.present();
-    let parts = parts.iter().filter(|part| present.contains(part.member));
+    let parts: Vec<&moving::Part> = parts.iter().filter(|part| present.contains(part.member)).collect();
+    write_sums(target, &parts).await?;
     let write = |part: &moving::Part| {
         (part.member, members.offset(part.member, part.sector), part.bytes.lease_read(0..part.bytes.len()))
     };
-    write_all(target, parts.map(write).collect(), !planted!(ReshapeUnflushed)).await?;
+    write_all(target, parts.into_iter().map(write).collect(), !planted!(ReshapeUnflushed)).await?;
     put_on_record(members, moved).await
+}
+
+/// Writes the checksums of what is about to be written, where blocks have any. They are durable when that is: until the
+/// mark is on record nobody reads either.
+///
+/// # Errors
+/// As [`write_all`].
+async fn write_sums(target: &Parts, written: &[&moving::Part]) -> Result<(), EngineError> {
+    let members = &target.members;
+    let Some(sums) = target.sums.as_ref().filter(|_| !planted!(MovedSumsKept)) else { return Ok(()) };
+    let range = |part: &&moving::Part| (part.member, part.sector, part.sectors().0, true);
+    members.operations.begin_call(Purpose::Pages { may_go_around: false });
+    let pins = sums.pin(members, written.iter().map(range));
+    let _ = members.operations.end_call().await;
+    for part in written.iter().filter(|part| pins.pages().iter().any(|page| page.member == part.member)) {
+        let blocks = (block_at(part.sector).0..).map(BlockNumber);
+        for (block, content) in blocks.zip(part.bytes.as_ref().chunks_exact(BLOCK_BYTES)) {
+            sums.set(part.member, block, sums.sum(part.member, block, content));
+        }
+    }
+    if planted!(MovedSumsUnawaited) {
+        return Ok(());
+    }
+    members.operations.begin_call(Purpose::Other);
+    pins.pages().iter().for_each(|&page| sums.await_write(members, page));
+    let failed = members.operations.end_call().await.failed;
+    members.fail(failed)
 }
 
 /// Writes to members that are there, durably; who fails that is done without. Flushes are shared with clients: one that

@@ -146,6 +146,15 @@ impl Areas {
         Bytes(self.sums.size.whole_sectors().0.saturating_mul(SUMS_IN_SECTOR).saturating_mul(BLOCK.bytes().0))
     }
 
+    /// How many sectors of data the member has that the array can use: where blocks have checksums, only those for
+    /// which there is room.
+    pub(crate) fn usable_sectors(&self, integrity: Integrity) -> Sectors {
+        match integrity {
+            Integrity::None => self.data_sectors(),
+            Integrity::Crc32 => self.data_sectors().min(self.summed().whole_sectors()),
+        }
+    }
+
     /// How many sectors of data the member has.
     #[must_use]
     pub fn data_sectors(&self) -> Sectors {

@@ -315,7 +315,7 @@ impl Superblock {
         require(is_checkable, "integrity without a log")?;
         let needed = Regions::new(&geometry).bitmap_bytes();
         require(self.consistency == Consistency::None || self.areas.bitmap.size >= needed, "bitmap area")?;
-        let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.spec.member_size);
+        let has_room = self.integrity == Integrity::None || self.areas.sums_cover(self.used());
         require(has_room, "checksums' area")?;
         require((1..=COUNT_MAX).contains(&self.epoch.0), "epoch")?;
         require(SECTOR_SIZES.contains(&self.sector_size), "sector size")?;
@@ -327,9 +327,8 @@ impl Superblock {
             has_room && blank.since <= self.epoch && self.initialising.is_none()
         };
         require(self.blank.is_none_or(is_mapped), "blank regions")?;
-        let is_at_rest = self.blank.is_none() && self.initialising.is_none();
-        let is_plain = self.integrity == Integrity::None && self.scrub.run.is_none();
-        require(self.reshape.is_none() || is_at_rest && is_plain, "state of an array that is being reshaped")?;
+        let is_at_rest = self.blank.is_none() && self.initialising.is_none() && self.scrub.run.is_none();
+        require(self.reshape.is_none() || is_at_rest, "state of an array that is being reshaped")?;
         require(self.revision.0 <= COUNT_MAX, "revision")?;
         require(self.slots.len() == usize::from(self.slot_count()), "slot table")?;
         require(self.slots[self.slot.index()].member == self.member, "slot table's entry of this member")?;
