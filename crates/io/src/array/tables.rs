@@ -51,22 +51,20 @@ impl Tables {
         Ok(())
     }
 
-    /// Takes note of what a member is to hold from a sector of its data area on: whole blocks.
+    /// Takes note of what blocks of a member's data area are to hold.
     ///
     /// # Errors
     /// When the member fails.
-    pub(super) fn note(
+    pub(super) fn note<'a>(
         &mut self,
         disk: &mut impl Disk,
         superblock: &Superblock,
-        sector: DiskSector,
-        content: &[u8],
+        mut blocks: impl Iterator<Item = (DiskSector, &'a [u8])>,
     ) -> Result<(), Error> {
         if superblock.integrity == Integrity::None || planted!(MovedSumsKept) {
             return Ok(());
         }
-        let mut blocks = (sector.0 / BLOCK.0..).map(BlockNumber).zip(content.chunks_exact(BLOCK_BYTES));
-        blocks.try_for_each(|(block, bytes)| self.set(disk, superblock, block, bytes))
+        blocks.try_for_each(|(sector, bytes)| self.set(disk, superblock, BlockNumber(sector.0 / BLOCK.0), bytes))
     }
 
     /// Takes note that a range of a member's data area is to hold zeros: whole blocks, in bytes from its start.

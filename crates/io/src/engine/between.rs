@@ -10,7 +10,9 @@ use uraid_layout::reshape::{Course, Heading, Pace};
 use uraid_layout::{Bytes, Lba};
 
 use super::record::Record;
+use crate::array::reshape::moving::MEMORY;
 use crate::array::reshape::saved::{self, Copies};
+use crate::buf::Pool;
 
 /// Which of the shapes that the array has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +38,8 @@ pub(super) struct Between {
     pub(super) window: Cell<Bytes>,
     /// Where content is that could not be moved when that was tried last.
     pub(super) stuck: Cell<Option<Lba>>,
+    /// Memory for what moves.
+    pub(super) memory: Pool,
 }
 
 impl Between {
@@ -47,7 +51,16 @@ impl Between {
         let copies = Copies::of(&course);
         let pace = saved::pace(&course, copies, room).unwrap_or(Pace { plain: unit, saved: unit });
         let (mark, is_back) = (Cell::new(reshape.mark), Cell::new(reshape.is_back));
-        Some(Self { course, pace, copies, mark, is_back, window: Cell::new(Bytes(u64::MAX)), stuck: Cell::new(None) })
+        Some(Self {
+            course,
+            pace,
+            copies,
+            mark,
+            is_back,
+            window: Cell::new(Bytes(u64::MAX)),
+            stuck: Cell::new(None),
+            memory: Pool::new(MEMORY),
+        })
     }
 
     /// Which shape has an address.

@@ -204,9 +204,15 @@ impl Operations {
 
     /// Writes to many, as a call of the running task: what has become of it.
     pub(super) async fn write_all(&self, writes: impl IntoIterator<Item = (MemberIndex, Bytes, Lease)>) -> Call {
+        let writes = writes.into_iter();
+        self.write_pieces(writes.map(|(member, offset, lease)| (member, offset, smallvec::smallvec![lease]))).await
+    }
+
+    /// The same with what each write takes in pieces.
+    pub(super) async fn write_pieces(&self, writes: impl Iterator<Item = (MemberIndex, Bytes, Segments)>) -> Call {
         self.begin_call(Purpose::Other);
-        for (member, offset, lease) in writes {
-            self.call(member, OpKind::Write, offset, smallvec::smallvec![lease]);
+        for (member, offset, segments) in writes {
+            self.call(member, OpKind::Write, offset, segments);
         }
         self.end_call().await
     }

@@ -18,7 +18,7 @@ use crate::disk::LiveDisk;
 use crate::text::list;
 
 /// How often to look.
-const PERIOD: Duration = Duration::from_millis(250);
+const PERIOD: Duration = Duration::from_millis(50);
 
 /// Begins to give the array another shape. `begun` is told before anything else goes on. Whoever calls it has to set
 /// limits of rates again.

@@ -118,8 +118,8 @@ pub enum ReshapeError {
     },
     /// A member that leaves is not one of the last.
     #[error(
-        "{path}: is in slot {slot}, and only the members in the last slots can leave: remove {last}, which can take this \
-         one's place afterwards (`uraid replace {slot} {last}`)", last = named(last), path = path.display()
+        "{path}: is in slot {slot}, and only the members in the last slots can leave: remove {last}, which can take \
+         this one's place afterwards (`uraid replace {slot} {last}`)", last = named(last), path = path.display()
     )]
     NotLast {
         /// The member.

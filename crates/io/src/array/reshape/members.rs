@@ -8,15 +8,16 @@ use std::path::PathBuf;
 use smallvec::smallvec;
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::Course;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
 
 use super::error::ReshapeError;
+use super::moving::{MEMORY, Part};
 use crate::Error;
 use crate::array::blocking::{flush, run, superblock_writes};
 use crate::array::losses::Loss;
 use crate::array::tables::Tables;
-use crate::buf::{Buf, Lease};
-use crate::disk::{Disk, DiskError, DiskOp, OpKind};
+use crate::buf::{Buf, Pool};
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::format::Epoch;
 use crate::format::superblock::{Area, Reshape, Revision, SlotState, Superblock};
 
@@ -29,12 +30,14 @@ pub(in crate::array) struct Members<D> {
     /// By slot.
     paths: Vec<PathBuf>,
     losses: Vec<Loss>,
+    /// For what moves.
+    pub(super) memory: Pool,
 }
 
 impl<D: Disk> Members<D> {
     /// The members of these superblocks, by slot; at least one is there.
     pub(in crate::array) fn new(disk: D, own: Vec<Option<Superblock>>, paths: Vec<PathBuf>, losses: Vec<Loss>) -> Self {
-        Self { disk, own, paths, losses }
+        Self { disk, own, paths, losses, memory: Pool::new(MEMORY) }
     }
 
     /// The superblocks of those that are there, by slot.
@@ -108,12 +111,12 @@ impl<D: Disk> Members<D> {
     pub(super) fn write(
         &mut self,
         area: impl Fn(&Superblock) -> Area,
-        writes: impl IntoIterator<Item = (MemberIndex, Bytes, Lease)>,
+        writes: impl IntoIterator<Item = (MemberIndex, Bytes, Segments)>,
     ) -> Result<(), ReshapeError> {
-        let op = |(member, at, lease): (MemberIndex, Bytes, Lease)| {
+        let op = |(member, at, segments): (MemberIndex, Bytes, Segments)| {
             let own = self.own[member.index()].as_ref()?;
             let offset = Bytes(area(own).offset.0 + at.0);
-            Some(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments: smallvec![lease] })
+            Some(DiskOp { tag: 0, member, kind: OpKind::Write, offset, segments })
         };
         let ops: Vec<DiskOp> = writes.into_iter().filter_map(op).collect();
         self.perform(ops)
@@ -160,19 +163,15 @@ impl<D: Disk> Members<D> {
         self.own.split_off(slots.min(self.own.len())).into_iter().flatten().collect()
     }
 
-    /// Writes the checksums of what those that are there hold from sectors of their data areas on: whole blocks. Not
-    /// durable yet.
+    /// Writes the checksums of what is about to be written to those that are there. Not durable yet.
     ///
     /// # Errors
     /// As [`Members::perform`].
-    pub(super) fn write_sums<'a>(
-        &mut self,
-        written: impl IntoIterator<Item = (MemberIndex, DiskSector, &'a [u8])>,
-    ) -> Result<(), ReshapeError> {
+    pub(super) fn write_sums(&mut self, parts: &[Part]) -> Result<(), ReshapeError> {
         let mut tables = Tables::default();
-        for (member, sector, bytes) in written {
-            let Some(own) = &self.own[member.index()] else { continue };
-            match tables.note(&mut self.disk, own, sector, bytes) {
+        for part in parts {
+            let Some(own) = &self.own[part.member.index()] else { continue };
+            match tables.note(&mut self.disk, own, part.blocks()) {
                 Ok(()) => {}
                 Err(Error::Disk(error)) => self.give_up(error)?,
                 Err(error) => return Err(error.into()),

@@ -4,26 +4,36 @@
 
 use std::ops::Range;
 
-use uraid_layout::stripe::Role;
-use uraid_layout::{Bytes, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
+use smallvec::SmallVec;
+use uraid_layout::{Bytes, DataUnit, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
 
 use super::error::ReshapeError;
 use super::members::Members;
-use crate::buf::Buf;
-use crate::disk::Disk;
+use crate::buf::{Buf, Lease, Pool};
+use crate::disk::{Disk, SEGMENTS_MAX, Segments};
+use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::xor::xor_into;
 
-/// What a member gets: from which sector of its data area on.
+/// The most memory for what moves that is kept for what moves next.
+pub(crate) const MEMORY: Bytes = Bytes(64 << 20);
+
+/// A write to a member: what it gets from a sector of its data area on, one piece after the other.
 pub(crate) struct Part {
     pub(crate) member: MemberIndex,
     pub(crate) sector: DiskSector,
-    pub(crate) bytes: Buf,
+    pub(crate) pieces: Segments,
 }
 
 impl Part {
     /// How much it is.
     pub(crate) fn sectors(&self) -> Sectors {
-        Bytes(self.bytes.len() as u64).whole_sectors()
+        Bytes(self.pieces.iter().map(|piece| piece.len() as u64).sum()).whole_sectors()
+    }
+
+    /// Its blocks, with their sectors.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = (DiskSector, &[u8])> {
+        let blocks = self.pieces.iter().flat_map(|piece| piece.bytes().chunks_exact(BLOCK_BYTES));
+        (0..).map(|index| DiskSector(self.sector.0 + index * BLOCK.0)).zip(blocks)
     }
 }
 
@@ -37,64 +47,122 @@ pub(super) fn settle<D: Disk>(
     content: &Range<Lba>,
     bytes: &Buf,
 ) -> Result<(), ReshapeError> {
-    let parts = parts(shape, content, bytes.as_ref());
-    let write = |part: &Part| (part.member, Sectors(part.sector.0).bytes(), part.bytes.lease_read(0..part.bytes.len()));
-    members.write(|own| own.areas.data, parts.iter().map(write))?;
-    members.write_sums(parts.iter().map(|part| (part.member, part.sector, part.bytes.as_ref())))?;
+    let parts = parts(shape, content, bytes, &members.memory);
+    members.write_sums(&parts)?;
+    let writes = parts.into_iter().map(|Part { member, sector, pieces }| (member, Sectors(sector.0).bytes(), pieces));
+    members.write(|own| own.areas.data, writes)?;
     if planted!(ReshapeUnflushed) { Ok(()) } else { members.flush() }
 }
 
 /// What each member gets. A member's rows of consecutive parity stripes are next to each other. What is beyond the
-/// content is zeros.
-pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &[u8]) -> Vec<Part> {
-    let (chunk, rows) = (shape.chunk(), shape.rows() as u64);
+/// content is zeros. Nothing is copied: pieces are of the content, and of parity.
+pub(crate) fn parts(shape: &Geometry, content: &Range<Lba>, bytes: &Buf, pool: &Pool) -> Vec<Part> {
+    let (chunk, rows) = (shape.chunk(), shape.rows());
     let stripe_sectors = shape.stripe_sectors().0;
     let stripes = content.start.0 / stripe_sectors..content.end.0.div_ceil(stripe_sectors);
-    let first = stripes.start * rows * chunk.0;
-    let end = (stripes.end * rows * chunk.0).min(shape.used_sectors().0);
-    let size = usize::try_from(chunk.bytes().0).expect("a chunk is small");
-    // Of a last stripe that is in part beyond the members, whole rows are worked on and not all are written.
-    let len = usize::try_from((stripes.end - stripes.start) * rows).expect("a window fits the address space") * size;
-    let mut images = vec![vec![0; len]; shape.members()];
-    for stripe in stripes.clone() {
+    let units = Units::new(bytes, usize::try_from(chunk.bytes().0).expect("a chunk is small"), pool);
+    let count = usize::try_from(stripes.end - stripes.start).expect("a window fits the address space");
+    // By member and row; nothing is zeros.
+    let empty = || std::iter::repeat_with(|| None).take(count * rows).collect();
+    let mut places: Vec<Vec<Option<Lease>>> = std::iter::repeat_with(empty).take(shape.members()).collect();
+    for (index, stripe) in stripes.clone().enumerate() {
         let map = shape.map(StripeId(stripe));
-        let from = usize::try_from((stripe - stripes.start) * rows).expect("a window fits the address space") * size;
-        let place = |cell| {
-            let start = from + shape.row(cell) * size;
-            (shape.member(cell).index(), start..start + size)
-        };
-        for (unit, &cell) in (0..).zip(map.data()) {
-            let at = (stripe * stripe_sectors + unit * chunk.0 - content.start.0) * SECTOR_BYTES;
-            let at = usize::try_from(at).expect("a window fits the address space");
-            let (member, place) = place(cell);
-            let source = bytes.get(at..).unwrap_or_default();
-            let source = &source[..source.len().min(size)];
-            images[member][place][..source.len()].copy_from_slice(source);
+        let at =
+            |unit: DataUnit| (stripe * stripe_sectors + u64::from(unit.0) * chunk.0 - content.start.0) * SECTOR_BYTES;
+        let mut put = |cell, lease| places[shape.member(cell).index()][index * rows + shape.row(cell)] = Some(lease);
+        for (unit, &cell) in (0..).map(DataUnit).zip(map.data()) {
+            put(cell, units.lease(at(unit)));
         }
-        for group in map.groups().iter().filter(|_| !planted!(ReshapeParityKept)) {
-            let mut parity = vec![0; size];
-            let sources: Vec<&[u8]> = group
-                .data
-                .iter()
-                .map(|&cell| {
-                    debug_assert!(matches!(map.role(cell), Role::Data(_)), "a group's data is data");
-                    let (member, place) = place(cell);
-                    &images[member][place]
-                })
-                .collect();
-            xor_into(&mut parity, &sources);
-            let (member, place) = place(group.parity);
-            images[member][place].copy_from_slice(&parity);
+        let groups = map.groups().iter().filter(|_| !planted!(ReshapeParityKept));
+        for group in groups {
+            let data = group.data.iter().map(|&cell| at(map.role(cell).unit().expect("a group's data is data")));
+            put(group.parity, units.parity(&data.collect::<SmallVec<[u64; 16]>>()));
         }
     }
-    let used = Sectors(end - first).bytes();
-    let part = |(member, image): (u8, Vec<u8>)| {
-        let mut bytes = Buf::zeroed(used);
-        let used = bytes.len();
-        bytes.as_mut().copy_from_slice(&image[..used]);
-        Part { member: MemberIndex(member), sector: DiskSector(first), bytes }
-    };
-    (0..).zip(images).map(part).collect()
+    let first = stripes.start * rows as u64 * chunk.0;
+    // Of a last stripe that is in part beyond the members not all rows are written.
+    let end = (stripes.end * rows as u64 * chunk.0).min(shape.used_sectors().0);
+    let mut parts = Vec::new();
+    for (member, places) in (0..).map(MemberIndex).zip(places) {
+        let mut part = Part { member, sector: DiskSector(first), pieces: Segments::new() };
+        for (at, piece) in (first..end).step_by(usize::try_from(chunk.0).expect("a chunk is small")).zip(places) {
+            let piece = piece.unwrap_or_else(|| units.zeros());
+            if part.pieces.last_mut().is_some_and(|last| last.extend_over(&piece)) {
+                continue;
+            }
+            if part.pieces.len() == SEGMENTS_MAX {
+                let next = Part { member, sector: DiskSector(at), pieces: Segments::new() };
+                parts.push(std::mem::replace(&mut part, next));
+            }
+            part.pieces.push(piece);
+        }
+        parts.push(part);
+    }
+    parts
+}
+
+/// Content by units, as long as it is: zeros are behind it.
+struct Units<'a> {
+    content: &'a Buf,
+    size: usize,
+    zeros: Buf,
+    /// The unit in which the content ends, and where that begins.
+    last: Option<(usize, Buf)>,
+    pool: &'a Pool,
+}
+
+/// Memory that holds anything.
+pub(crate) fn memory(pool: &Pool, len: Bytes) -> Buf {
+    pool.try_alloc(len).unwrap_or_else(|| Buf::zeroed(len))
+}
+
+impl<'a> Units<'a> {
+    fn new(content: &'a Buf, size: usize, pool: &'a Pool) -> Self {
+        let (zeros, start) = (Buf::zeroed(Bytes(size as u64)), content.len() / size * size);
+        let rest = content.bytes(start..content.len());
+        let last = (!rest.is_empty()).then(|| {
+            let mut unit = Buf::zeroed(Bytes(size as u64));
+            unit.as_mut()[..rest.len()].copy_from_slice(rest);
+            (start, unit)
+        });
+        Self { content, size, zeros, last, pool }
+    }
+
+    /// Where the unit is that begins so many bytes from the content's start.
+    fn find(&self, at: u64) -> (&Buf, Range<usize>) {
+        let start = usize::try_from(at).unwrap_or(usize::MAX);
+        match &self.last {
+            _ if start.saturating_add(self.size) <= self.content.len() => (self.content, start..start + self.size),
+            Some((last, unit)) if *last == start => (unit, 0..self.size),
+            _ => (&self.zeros, 0..self.size),
+        }
+    }
+
+    fn lease(&self, at: u64) -> Lease {
+        let (buf, range) = self.find(at);
+        buf.lease_read(range)
+    }
+
+    fn zeros(&self) -> Lease {
+        self.zeros.lease_read(0..self.size)
+    }
+
+    /// The parity of these units; of one it is the unit.
+    fn parity(&self, units: &[u64]) -> Lease {
+        if let [unit] = units {
+            return self.lease(*unit);
+        }
+        let sources: SmallVec<[&[u8]; 16]> = units
+            .iter()
+            .map(|&unit| {
+                let (buf, range) = self.find(unit);
+                buf.bytes(range)
+            })
+            .collect();
+        let mut parity = memory(self.pool, Bytes(self.size as u64));
+        xor_into(parity.as_mut(), &sources);
+        parity.lease_read(0..self.size)
+    }
 }
 
 #[cfg(test)]
@@ -122,11 +190,14 @@ mod tests {
                 let byte = |lba: u64, at: usize| u8::try_from((lba * 7 + at as u64 / 64) % 251).unwrap();
                 let bytes: Vec<u8> =
                     (content.start.0..content.end.0).flat_map(|lba| (0..512).map(move |at| byte(lba, at))).collect();
-                let parts = parts(&shape, &content, &bytes);
+                let mut buf = Buf::zeroed(Bytes(bytes.len() as u64));
+                buf.as_mut().copy_from_slice(&bytes);
+                let parts = parts(&shape, &content, &buf, &Pool::new(Bytes(0)));
                 let held = |at: uraid_layout::Location| {
                     let part = &parts[at.member.index()];
                     let start = usize::try_from((at.sector.0 - part.sector.0) * 512).unwrap();
-                    part.bytes.bytes(start..start + 512).to_vec()
+                    let image: Vec<u8> = part.pieces.iter().flat_map(Lease::bytes).copied().collect();
+                    image[start..start + 512].to_vec()
                 };
                 for lba in (content.start.0..content.end.0).map(Lba) {
                     let start = usize::try_from((lba.0 - content.start.0) * 512).unwrap();

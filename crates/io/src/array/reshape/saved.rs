@@ -144,7 +144,7 @@ pub(super) fn write<D: Disk>(
     bytes: &Buf,
 ) -> Result<(), ReshapeError> {
     let pieces = pieces(copies, whose, content, bytes.as_ref());
-    members.write(Superblock::saves, pieces)
+    members.write(Superblock::saves, pieces.into_iter().map(|(member, at, lease)| (member, at, smallvec![lease])))
 }
 
 /// What is written to save content: to whom, where in what it has for that, and what.

@@ -9,14 +9,17 @@
 
 use std::ops::Range;
 
+use smallvec::smallvec;
 use uraid_layout::reshape::{Heading, Window};
 use uraid_layout::{Bytes, Lba, MemberIndex, MemberSet, Sectors};
 
 use super::destage::destage;
 use super::read::fill;
+use crate::array::reshape::moving::Part;
 use crate::array::reshape::saved::Whose;
 use crate::array::reshape::{moving, saved};
-use crate::buf::{Buf, Lease};
+use crate::buf::Buf;
+use crate::disk::Segments;
 use crate::engine::background::reshape::pace;
 use crate::engine::between::{Between, Side};
 use crate::engine::core::Core;
@@ -27,8 +30,6 @@ use crate::engine::parts::Parts;
 use crate::engine::sums::block_at;
 use crate::engine::sweeper::Kind;
 use crate::engine::transfer::Workspace;
-use crate::format::BLOCK_BYTES;
-use crate::format::sums::BlockNumber;
 use crate::format::superblock::Reshape;
 
 /// Moves what is next, if anything is. What can't be moved is tried again later.
@@ -72,7 +73,8 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let len = Sectors(window.content.end.0 - window.content.start.0).bytes();
     parts.sweeps.of(Kind::Reshape).charge(len);
     let from = window.content.start;
-    let content = fill(core, source, space, window.content.clone(), (from, Buf::zeroed(len))).await?;
+    let buf = moving::memory(&between.memory, len);
+    let content = fill(core, source, space, window.content.clone(), (from, buf)).await?;
     let content = content.expect("a read's memory comes back");
     let next = if from == mark { window.content.end } else { from };
     let save = reshape.save + u64::from(window.is_saved);
@@ -107,7 +109,7 @@ async fn settle(
             let own = record.superblocks().nth(member.index()).flatten()?;
             Some(Bytes(own.saves().offset.0 + at.0))
         };
-        let write = |(member, at, lease)| Some((member, place(member, at)?, lease));
+        let write = |(member, at, lease)| Some((member, place(member, at)?, smallvec![lease]));
         write_all(target, pieces.into_iter().filter_map(write).collect(), !planted!(ReshapeSavedUnflushed)).await?;
         let (mark, saved) = (between.mark.get(), Sectors(window.content.end.0 - window.content.start.0));
         put_on_record(members, Reshape { mark, saved, ..moved }).await?;
@@ -115,13 +117,11 @@ async fn settle(
     if planted!(ReshapeMarkEarly) {
         put_on_record(members, moved).await?;
     }
-    let parts = moving::parts(target.geometry(), &window.content, content.as_ref());
+    let mut parts = moving::parts(target.geometry(), &window.content, content, &between.memory);
     let present = members.present();
-    let parts: Vec<&moving::Part> = parts.iter().filter(|part| present.contains(part.member)).collect();
+    parts.retain(|part| present.contains(part.member));
     write_sums(target, &parts).await?;
-    let write = |part: &moving::Part| {
-        (part.member, members.offset(part.member, part.sector), part.bytes.lease_read(0..part.bytes.len()))
-    };
+    let write = |part: Part| (part.member, members.offset(part.member, part.sector), part.pieces);
     write_all(target, parts.into_iter().map(write).collect(), !planted!(ReshapeUnflushed)).await?;
     put_on_record(members, moved).await
 }
@@ -131,16 +131,16 @@ async fn settle(
 ///
 /// # Errors
 /// As [`write_all`].
-async fn write_sums(target: &Parts, written: &[&moving::Part]) -> Result<(), EngineError> {
+async fn write_sums(target: &Parts, written: &[Part]) -> Result<(), EngineError> {
     let members = &target.members;
     let Some(sums) = target.sums.as_ref().filter(|_| !planted!(MovedSumsKept)) else { return Ok(()) };
-    let range = |part: &&moving::Part| (part.member, part.sector, part.sectors().0, true);
+    let range = |part: &Part| (part.member, part.sector, part.sectors().0, true);
     members.operations.begin_call(Purpose::Pages { may_go_around: false });
     let pins = sums.pin(members, written.iter().map(range));
     let _ = members.operations.end_call().await;
     for part in written.iter().filter(|part| pins.pages().iter().any(|page| page.member == part.member)) {
-        let blocks = (block_at(part.sector).0..).map(BlockNumber);
-        for (block, content) in blocks.zip(part.bytes.as_ref().chunks_exact(BLOCK_BYTES)) {
+        for (sector, content) in part.blocks() {
+            let block = block_at(sector);
             sums.set(part.member, block, sums.sum(part.member, block, content));
         }
     }
@@ -160,7 +160,7 @@ async fn write_sums(target: &Parts, written: &[&moving::Part]) -> Result<(), Eng
 /// [`EngineError::WriteFailed`], [`EngineError::FlushFailed`] where it can't be; [`EngineError::Frozen`].
 async fn write_all(
     parts: &Parts,
-    writes: Vec<(MemberIndex, Bytes, Lease)>,
+    writes: Vec<(MemberIndex, Bytes, Segments)>,
     is_durable: bool,
 ) -> Result<(), EngineError> {
     let members = &parts.members;
@@ -168,7 +168,7 @@ async fn write_all(
     let writes = writes.into_iter().filter(|(member, ..)| present.contains(*member));
     let mut written = MemberSet::EMPTY;
     let writes = writes.inspect(|(member, ..)| written = written.with(*member));
-    let failed = members.operations.write_all(writes).await.failed;
+    let failed = members.operations.write_pieces(writes).await.failed;
     written.iter().for_each(|member| members.note_written(member));
     members.fail(failed)?;
     if !is_durable {
