@@ -8,7 +8,7 @@
 //!
 //! After these lives some arrays are changed while they are [`stopped`]: they grow, or get another shape, with power
 //! cuts and failures; and live on in whatever shape they have then. Others get another shape while they are
-//! [`served`]: over several lives, in which everything else goes on.
+//! [`served`]: over several lives, in which everything else goes on, and which may [begin](beginning) without a stop.
 //!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
@@ -496,7 +496,7 @@ impl Run {
         let struck = disk.struck().union(disk.lied());
         let slots = self.array.undecided.unwrap_or(self.array.slots());
         let others = left.split_off(slots);
-        self.shelf.begun(slots, |_| true);
+        self.shelf.make_room(slots);
         if let Some(administrator) = &mut self.administrator {
             let failed = struck.union(given_up_late(disk, self.extras.deadlines));
             for slot in administrator.end(ending, &left, others, failed).iter() {

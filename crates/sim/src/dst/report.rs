@@ -114,7 +114,7 @@ counts! {
         begun_running,
         /// How often it was cut off that one began without a stop, whether it is on record then or not.
         begun_cut_off,
-        /// How often none began without a stop since a new member failed, or too much else had.
+        /// How often the array was rightly as it was after an attempt to begin one without a stop.
         not_begun,
         /// Arrays that were rightly left as they were.
         left_alone,

@@ -116,7 +116,8 @@ impl Mover {
     }
 }
 
-/// What the members of an array have on record, of both shapes while it is being reshaped; `truth` is of one that counts.
+/// What the members of an array have on record, of both shapes while it is being reshaped; `truth` is of one that
+/// counts.
 pub(super) fn superblocks_of(truth: &Superblock, members: &Members) -> Vec<Superblock> {
     let own = |(slot, entry): (u8, &SlotEntry)| {
         let (slot, member) = (MemberIndex(slot), entry.member);

@@ -158,9 +158,14 @@ impl Shelf {
         Ok((verdict.superblock, self.members.clone()))
     }
 
-    /// Makes room for new members: an array that was served has so many slots from now on, or may have; `fits` as above.
-    pub(super) fn begun(&mut self, slots: usize, fits: impl Fn(&Member) -> bool) {
+    /// Makes room for new members: the array has so many slots, or may have.
+    pub(super) fn make_room(&mut self, slots: usize) {
         self.members.extend_to(slots);
+    }
+
+    /// Takes note that a reshape has begun without a stop, in which the array has so many slots; `fits` as above.
+    pub(super) fn begun(&mut self, slots: usize, fits: impl Fn(&Member) -> bool) {
+        self.make_room(slots);
         self.old.retain(|(_, member)| fits(member));
     }
 
