@@ -54,8 +54,8 @@ impl Sum {
              for it), {blocks} times blocks that could \
              not be read any more, {grown} stopped arrays grown and {reshaped} reshaped ({turned_back} went back; \
              {resumed} times gone on with), {begun} reshapes begun of served arrays ({begun_running} \
-             without a stop, where {begun_cut_off} were cut off; {windows} windows, of which {windows_under_load} under \
-             load; {turns} turns; {ended} ended, of which {ended_back} back), \
+             without a stop, where {begun_cut_off} were cut off; {windows} windows, of which {windows_under_load} \
+             under load; {turns} turns; {ended} ended, of which {ended_back} back), \
              {served_grown} served arrays grown; {} failed",
             self.runs,
             elapsed.as_secs_f64(),
