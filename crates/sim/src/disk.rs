@@ -306,6 +306,22 @@ impl SimDisk {
         self.world.borrow().flying.values().any(|flight| flight.is_abandoned && flight.place == slot)
     }
 
+    /// Makes so many slots, where there are fewer.
+    ///
+    /// # Panics
+    /// When there are members beyond the slots.
+    pub(crate) fn widen(&self, slots: usize) {
+        let mut world = self.world.borrow_mut();
+        if slots > world.seat {
+            let seat = world.seat;
+            assert!(world.members.present().iter().all(|slot| slot.index() < seat), "nobody is beyond the slots");
+            world.seat = slots;
+            world.members.extend_to(slots);
+            let most = world.counts.len().max(slots + 1);
+            world.counts.resize(most, 0);
+        }
+    }
+
     /// Puts a member in at a slot or the seat beyond, or takes it out with `None`; the one that was there, if nothing
     /// is in flight on it any more. What has happened to that one is forgotten.
     ///

@@ -8,7 +8,7 @@
 //!
 //! After these lives some arrays are changed while they are [`stopped`]: they grow, or get another shape, with power
 //! cuts and failures; and live on in whatever shape they have then. Others get another shape while they are
-//! [`served`]: over several lives, in which everything else goes on.
+//! [`served`]: over several lives, in which everything else goes on, and which may [begin](beginning) without a stop.
 //!
 //! What is expected of an array depends on how it is [kept consistent](uraid_io::format::superblock::Consistency):
 //! - with a log, every sector is a version that may be there, also when members are missing after a power cut;
@@ -23,6 +23,7 @@ mod altered;
 mod anew;
 mod array;
 pub(crate) mod audit;
+mod beginning;
 mod begun;
 pub(crate) mod blank;
 mod client;
@@ -120,7 +121,7 @@ pub fn run(seed: u64, options: &Options) -> Result<Report, Box<Failure>> {
     let description = scenario.to_string();
     trace.note(format_args!("{description}"));
     let mut run = Run::new(scenario, random, trace.clone(), options).with_extras(extras, own, after);
-    run.mover = Mover::new(mover);
+    run.mover = Mover::new(mover, Extras::beginnings(seed));
     let finding = match catch_unwind(AssertUnwindSafe(|| run.live_all())) {
         Ok(Ok(())) => {
             run.report.counts = run.report.counts.plus(run.array.counts);
@@ -198,7 +199,7 @@ impl Run {
             extras: Extras::default(),
             own: Random::new(0),
             after: Random::new(0),
-            mover: Mover::new(Random::new(0)),
+            mover: Mover::new(Random::new(0), Random::new(0)),
             is_served: false,
             must_close: false,
             given_up: MemberSet::EMPTY,
@@ -308,7 +309,9 @@ impl Run {
 
     /// One life; false when the array can't be used any more.
     fn live(&mut self, weather: Weather) -> Result<bool, Finding> {
-        let Self { array, shelf, administrator, random, trace, .. } = self;
+        let Self { array, shelf, administrator, random, mover, trace, .. } = self;
+        let roster = administrator.as_mut().map(|administrator| &mut administrator.roster);
+        begun::settle(mover, array, shelf, roster, trace)?;
         let is_between = array.course.is_some();
         let rots = self.extras.rots && weather == Weather::Rough && !is_between;
         if rots {
@@ -372,6 +375,7 @@ impl Run {
         let opened = self.array.open(&disk, &found, &seen, &mut self.random, &mut self.aside)?;
         let was_open = matches!(opened, Opened::Engine(_));
         self.mover.counts.lives += u64::from(is_between && was_open);
+        let begun = self.mover.counts.begun;
         let end = match opened {
             Opened::Broken => {
                 self.report.counts.cuts_in_recovery += u64::from(!self.array.is_refused);
@@ -382,7 +386,7 @@ impl Run {
                 self.serve(*engine, &disk, weather)?
             }
         };
-        self.note_shape(is_between);
+        self.note_shape(is_between || self.mover.counts.begun > begun);
         self.report.counts.lies += disk.lies();
         self.array.note_faults(&disk);
         self.end(&disk, &found, end, was_open);
@@ -425,8 +429,8 @@ impl Run {
         let (random, trace) = (self.random.fork(), self.trace.clone());
         let is_between = self.array.course.is_some();
         let client = Client::new(engine, disk.clone(), &self.array.scenario, &mut self.array.model, random, trace);
-        let may_grow = self.is_served && weather == Weather::Rough && !self.extras.rots;
-        let client = client.moved_by(self.is_served.then_some(&mut self.mover), may_grow);
+        let may_change = self.is_served && weather == Weather::Rough && !self.extras.rots;
+        let client = client.moved_by(self.is_served.then_some(&mut self.mover), may_change);
         let mends = self.administrator.is_some() && weather == Weather::Calm;
         let mut client = client.administered_by(self.administrator.as_mut());
         if let Some(deadlines) = self.extras.deadlines {
@@ -451,6 +455,8 @@ impl Run {
         let has_rebuilt = end != End::Dark && client.has_rebuilt();
         let superblocks = client.session.superblocks.clone();
         self.array.larger = client.session.larger.take();
+        self.array.undecided = client.session.undecided;
+        let begun = client.session.begun.take();
         self.report.counts.sectors_read += client.session.reads;
         self.report.counts.unreadable += client.session.unreadable;
         let engine = client.session.engine;
@@ -461,6 +467,11 @@ impl Run {
             self.report.counts.overdue += engine.counters().total().overdue;
         }
         self.report.counts.repaired += engine.counters().total().repaired;
+        if let Some(course) = begun {
+            let truth = engine.superblock();
+            self.shelf.begun(superblocks.len(), |member| suits(member, &truth));
+            self.array.course = Some(course);
+        }
         self.array.scenario.superblocks = superblocks;
         self.array.take_shape(&engine)?;
         self.report.changes.rebuilds += u64::from(has_rebuilt);
@@ -474,13 +485,18 @@ impl Run {
 
     /// Takes the members back after a life.
     fn end(&mut self, disk: &SimDisk, found: &Found, end: End, was_open: bool) {
-        let ending = if end != End::Closed && self.random.chance(1, 4) { Ending::Kill } else { Ending::PowerCut };
+        let is_killed = end != End::Closed && self.random.chance(1, 4);
+        // Whether a reshape has begun is to be the same at every later start.
+        let is_killed = is_killed && self.array.undecided.is_none();
+        let ending = if is_killed { Ending::Kill } else { Ending::PowerCut };
         self.trace.note(format_args!("the life ends: {end:?}, {ending:?}"));
         self.report.counts.cuts += u64::from(end != End::Closed);
         self.array.model.stopped();
         let mut left = disk.leave(ending, &mut self.random);
         let struck = disk.struck().union(disk.lied());
-        let others = left.split_off(self.array.slots());
+        let slots = self.array.undecided.unwrap_or(self.array.slots());
+        let others = left.split_off(slots);
+        self.shelf.make_room(slots);
         if let Some(administrator) = &mut self.administrator {
             let failed = struck.union(given_up_late(disk, self.extras.deadlines));
             for slot in administrator.end(ending, &left, others, failed).iter() {
@@ -492,7 +508,7 @@ impl Run {
                 roster.changes.plus(Changes { rebuilds: self.report.changes.rebuilds, ..Changes::default() });
         }
         let struck = struck.union(std::mem::take(&mut self.given_up)).iter();
-        let struck = struck.filter(|slot| slot.index() < self.array.slots()).collect();
+        let struck = struck.filter(|slot| slot.index() < slots).collect();
         self.shelf.put(&left, struck, end == End::Closed, &mut self.random);
     }
 

@@ -39,7 +39,8 @@ impl Sum {
         let Counts { lies, unreadable, repaired, only_read, several_regions, new, hangs, overdue, .. } = counts;
         let Changes { fails, joins, returns, shorts, rebuilds, scrubs, copies, replaced, promoted } = changes;
         let Alterations { grown, reshaped, turned_back, resumed, .. } = alterations;
-        let Served { begun, windows, windows_under_load, turns, ended, ended_back, grown: served_grown, .. } = served;
+        let Served { begun, begun_running, begun_cut_off, windows, windows_under_load, .. } = served;
+        let Served { turns, ended, ended_back, grown: served_grown, .. } = served;
         let Rotten { superblocks, bitmaps, logs, blocks, refused } = rotten;
         format!(
             "{} runs in {:.1} s ({:.1} a second and thread): {events} events, {lives} lives, {cuts} cuts \
@@ -52,8 +53,9 @@ impl Sum {
              {superblocks} superblocks, {bitmaps} bitmaps and {logs} logs that rotted ({refused} members refused \
              for it), {blocks} times blocks that could \
              not be read any more, {grown} stopped arrays grown and {reshaped} reshaped ({turned_back} went back; \
-             {resumed} times gone on with), {begun} reshapes begun of served arrays ({windows} windows, of which \
-             {windows_under_load} under load; {turns} turns; {ended} ended, of which {ended_back} back), \
+             {resumed} times gone on with), {begun} reshapes begun of served arrays ({begun_running} \
+             without a stop, where {begun_cut_off} were cut off; {windows} windows, of which {windows_under_load} \
+             under load; {turns} turns; {ended} ended, of which {ended_back} back), \
              {served_grown} served arrays grown; {} failed",
             self.runs,
             elapsed.as_secs_f64(),

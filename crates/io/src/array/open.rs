@@ -336,12 +336,14 @@ pub(super) fn why_unserved<'a>(members: impl IntoIterator<Item = &'a Superblock>
 
 fn why_member_unserved(own: &Superblock) -> Option<Unserved> {
     let shapes = own.shapes();
-    let level = shapes.iter().find(|shape| shape.tolerance() > 0)?.spec().level;
+    // Who keeps a log without need has to have room for it, too.
+    let keeps_log = own.consistency == Consistency::Log;
+    let level = shapes.iter().find(|shape| shape.tolerance() > 0 || keeps_log)?.spec().level;
     let halves: Vec<Bytes> = shapes.iter().map(stripe_on_member).map(Areas::log_min).collect();
     let half = halves.iter().copied().max().unwrap_or_default();
     let whole = |half: Bytes| Bytes(2 * half.0.next_multiple_of(BLOCK.bytes().0));
     let size = own.areas.log.size;
-    let can_be = own.consistency == Consistency::Log && own.ring().size >= half;
+    let can_be = keeps_log && own.ring().size >= half;
     let is_for_new = halves.first().is_some_and(|&first| whole(first) <= size);
     (!can_be).then_some(Unserved { level, member: own.slot, size, needed: whole(half), is_for_new })
 }

@@ -3,7 +3,8 @@
 
 use rustix::io::Errno;
 use uraid_io::array::{
-    Assembled, NewMember, OpenError, OpenOptions, begin_reshape, begin_served, check_presence, finish_served, recover,
+    Assembled, NewMember, OpenError, OpenOptions, ReshapeError, begin_reshape, begin_served, check_presence,
+    finish_served, recover,
 };
 use uraid_io::buf::{Buf, Pool};
 use uraid_io::disk::{Fault, OpName};
@@ -462,6 +463,21 @@ fn a_needed_member_that_fails_as_it_begins_ends_the_use_of_the_array() {
     let mut power = Power::new(now.clone(), usize::MAX);
     let mut life = opened(&mut power, &now, 8, &mut model, "afterwards");
     life.live(&mut Random(1), false).expect("the power is on");
+}
+
+/// An array without redundancy that has a log all the same does not begin where half of the room for that is too
+/// little for a log: no engine could go on with it.
+#[test]
+fn a_log_without_need_has_room_meanwhile_or_it_does_not_begin() {
+    let case = case(Shape { consistency: Consistency::Log, ..small(Level::Raid0, 3) }, Level::Raid0, 4);
+    let (members, content) = case.members_with_log(Bytes(64 << 10));
+    let (new, mut model) = (joining(&members, &case), Model::new(content));
+    let mut power = Power::new(members.clone(), usize::MAX);
+    let mut life = opened(&mut power, &members, 7, &mut model, "a small log");
+    life.close().expect("closed");
+    let refused = begin_served(&mut life.engine, &case.target(), &new, Uuid::from_u128(6));
+    assert!(matches!(refused, Err(ReshapeError::NotServed { .. })), "{refused:?}");
+    assert!(!life.engine.is_frozen());
 }
 
 /// A member that fails while content moves is done without, in both shapes and at the end.

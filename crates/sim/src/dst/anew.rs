@@ -58,16 +58,10 @@ pub(super) fn end_reshape(session: &mut Session<'_>, generation: Uuid) -> Result
 /// # Errors
 /// When it is refused that it grows, and nothing keeps it from that.
 pub(super) fn make_room(session: &mut Session<'_>, random: &mut Random) -> Result<Option<Bytes>, Finding> {
-    let engine = &session.engine;
-    let is_changing = engine.replacement().is_some() || engine.needs_seat() || engine.reshape().is_some();
-    let is_scrubbing = engine.scrub().is_some_and(|scrub| scrub.is_running);
-    let lingers = engine.slots().iter().any(|slot| engine.lingering(slot) > 0 || session.disk.is_busy(slot));
-    // A block has a checksum from when it is written.
-    let is_checked = session.superblocks[0].integrity != Integrity::None;
-    if is_changing || is_scrubbing || lingers || is_checked || engine.is_frozen() || !session.failed().is_empty() {
+    if !is_at_rest(session) || !session.failed().is_empty() {
         return Ok(None);
     }
-    let before = engine.geometry().clone();
+    let before = session.engine.geometry().clone();
     let used = draw_used(&before, random);
     session.trace.note(format_args!("the array is to use {used} bytes of each member"));
     session.disk.with_members(|members| enlarge(members, before.used_sectors().bytes(), used, random));
@@ -78,6 +72,17 @@ pub(super) fn make_room(session: &mut Session<'_>, random: &mut Random) -> Resul
         }
         Err(error) => excuse_growth(session, &error, &before, used).map(|()| None),
     }
+}
+
+/// Whether an array may become another one now: nothing else is about to change it, and nothing is under way on it.
+pub(super) fn is_at_rest(session: &Session<'_>) -> bool {
+    let engine = &session.engine;
+    let is_changing = engine.replacement().is_some() || engine.needs_seat() || engine.reshape().is_some();
+    let is_scrubbing = engine.scrub().is_some_and(|scrub| scrub.is_running);
+    let lingers = engine.slots().iter().any(|slot| engine.lingering(slot) > 0 || session.disk.is_busy(slot));
+    // A block has a checksum from when it is written.
+    let is_checked = session.superblocks[0].integrity != Integrity::None;
+    !is_changing && !is_scrubbing && !lingers && !is_checked && !engine.is_frozen()
 }
 
 /// Has an array that was closed use more of its members.
@@ -136,7 +141,7 @@ fn excuse_growth(session: &Session<'_>, error: &GrowError, before: &Geometry, us
 }
 
 /// Goes on with what the array is now.
-fn go_on(session: &mut Session<'_>, deadlines: Deadlines) {
+pub(super) fn go_on(session: &mut Session<'_>, deadlines: Deadlines) {
     session.model.resize(session.engine.geometry().capacity());
     if let Some((mode, size)) = session.cache {
         session.engine.install_cache(mode, &session.pool, size);

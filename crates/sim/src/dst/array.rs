@@ -46,6 +46,9 @@ pub(super) struct Array {
     pub(super) course: Option<Course>,
     /// What it may have grown to when its last life was cut off.
     pub(super) larger: Option<Geometry>,
+    /// How many slots it may have: its last life was cut off when it began to get another shape, and whether it has is
+    /// not known.
+    pub(super) undecided: Option<usize>,
     pub(super) model: Model,
     /// Which members corrupt what, where there are checksums.
     pub(super) silent: Option<Silent>,
@@ -106,6 +109,7 @@ impl Array {
             scenario,
             course: None,
             larger: None,
+            undecided: None,
             model,
             silent,
             rotten_log: None,

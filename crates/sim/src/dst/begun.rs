@@ -11,7 +11,7 @@ use super::found::Found;
 use super::reshaping::{give_log, new_members, newcomer, slot_of};
 use super::roster::Roster;
 use super::scenario::uuid;
-use super::served::{Mover, given_up, suits};
+use super::served::{Mover, given_up, suits, superblocks_of};
 use super::shapes::{draw_target, log_min};
 use super::shelf::Shelf;
 use crate::disk::{Ending, SimDisk};
@@ -44,16 +44,42 @@ pub(super) fn begin(
     let verdict = judge(&candidates).map_err(|error| refused(&error))?;
     let truth = &verdict.superblock;
     trace.note(format_args!("a reshape is on record: {:?}", truth.reshape));
-    let own = |(slot, entry)| {
-        let own = members.get(slot).and_then(|member| member.superblock().ok());
-        own.unwrap_or_else(|| Superblock { slot, member: entry, ..truth.clone() })
-    };
-    let slots = truth.slots.iter().enumerate().map(|(index, entry)| (slot_of(index), entry.member));
-    array.scenario.superblocks = slots.map(own).collect();
+    array.scenario.superblocks = superblocks_of(truth, &members);
     array.course = truth.course();
     shelf.altered(&members, verdict.missing(), |member| suits(member, truth));
     roster.into_iter().for_each(|roster| roster.altered(given_up(truth), |member| suits(member, truth)));
     mover.counts.begun += 1;
+    Ok(())
+}
+
+/// Takes note of whether the reshape is on record that a served array began when its last life was cut off.
+///
+/// # Errors
+/// When the members do not say.
+pub(super) fn settle(
+    mover: &mut Mover,
+    array: &mut Array,
+    shelf: &mut Shelf,
+    roster: Option<&mut Roster>,
+    trace: &Trace,
+) -> Result<(), Finding> {
+    if array.undecided.take().is_none() {
+        return Ok(());
+    }
+    let (truth, members) = shelf.judged()?;
+    trace.note(format_args!("cut off when it began, a reshape is on record: {:?}", truth.reshape));
+    mover.counts.begun_cut_off += 1;
+    if truth.reshape.is_none() {
+        // Nobody names the new members any more.
+        shelf.reshaped(array.slots(), |member| suits(member, &truth));
+        return Ok(());
+    }
+    mover.counts.begun += 1;
+    mover.counts.begun_running += 1;
+    array.scenario.superblocks = superblocks_of(&truth, &members);
+    array.course = truth.course();
+    shelf.begun(array.slots(), |member| suits(member, &truth));
+    roster.into_iter().for_each(|roster| roster.altered(given_up(&truth), |member| suits(member, &truth)));
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use uraid_layout::{Lba, Sectors};
 
 use super::administer::Administrator;
 use super::anew::{self, Grown};
+use super::beginning::{self, Begun};
 use super::finding::Finding;
 use super::model::Model;
 use super::scenario::{Scenario, uuid};
@@ -86,9 +87,10 @@ impl<'a> Client<'a> {
         Self { administrator, ..self }
     }
 
-    /// Lets somebody steer a reshape while this client goes on, and have the array grow, where it may.
-    pub(super) fn moved_by(self, mut mover: Option<&'a mut Mover>, may_grow: bool) -> Self {
-        mover.iter_mut().for_each(|mover| mover.begin_life(&self.session, may_grow));
+    /// Lets somebody steer a reshape while this client goes on, and have the array grow, or begin to get another shape,
+    /// where it may.
+    pub(super) fn moved_by(self, mut mover: Option<&'a mut Mover>, may_change: bool) -> Self {
+        mover.iter_mut().for_each(|mover| mover.begin_life(&self.session, may_change));
         Self { mover, ..self }
     }
 
@@ -237,6 +239,9 @@ impl<'a> Client<'a> {
         if mover.wants_growth(&self.session) {
             return self.grow();
         }
+        if mover.wants_shape(&self.session) {
+            return self.begin_reshape();
+        }
         self.pass(ticks)?;
         let is_over = self.session.engine.reshape().is_some_and(|way| way.is_over());
         let is_noticed = self.mover.as_mut().is_some_and(|mover| is_over && mover.random.chance(1, 4));
@@ -285,6 +290,31 @@ impl<'a> Client<'a> {
             Grown::Left => {}
             Grown::Larger => {
                 mover.counts.grown += 1;
+                self.note_change();
+            }
+        }
+        Ok(true)
+    }
+
+    /// Has the array begin to get another shape as a server does, where it can; false when the power goes.
+    fn begin_reshape(&mut self) -> Result<bool, Finding> {
+        // Nothing is under way on members that others join.
+        if !self.finish()? {
+            return Ok(false);
+        }
+        let mover = self.mover.as_mut().expect("whoever wants another shape");
+        let Some(beginning) = beginning::draw(&mut self.session, &mut mover.beginnings)? else { return Ok(true) };
+        match self.wind_up()? {
+            Wound::Dark => return Ok(false),
+            Wound::Left => return Ok(true),
+            Wound::Up => {}
+        }
+        let mover = self.mover.as_mut().expect("the same");
+        match beginning::begin(&mut self.session, beginning, &mut mover.beginnings)? {
+            Begun::Ended => return Ok(false),
+            Begun::Left => mover.counts.not_begun += 1,
+            Begun::Yes => {
+                mover.begun(&self.session);
                 self.note_change();
             }
         }

@@ -17,6 +17,9 @@ const AFTERWARDS: u64 = 0x7265_7368_6170_6521;
 /// Tells chance for what comes after that from all of these.
 const SERVED: u64 = 0x7365_7276_6564_6D76;
 
+/// Tells chance for what begins without a stop from the rest of that.
+const RUNNING: u64 = 0x7275_6E6E_696E_6721;
+
 /// What a run has.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Extras {
@@ -61,6 +64,11 @@ impl Extras {
         let mut random = Random::new(seed ^ SERVED);
         let served = if random.chance(1, 2) { random.within(1, 3) } else { 0 };
         (Self { served, ..self }, random)
+    }
+
+    /// Chance for reshapes that begin without a stop.
+    pub(super) fn beginnings(seed: u64) -> Random {
+        Random::new(seed ^ RUNNING)
     }
 }
 

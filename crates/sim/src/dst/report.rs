@@ -110,6 +110,12 @@ counts! {
     Served {
         /// Reshapes that were begun.
         begun,
+        /// Of these, how many without a stop.
+        begun_running,
+        /// How often it was cut off that one began without a stop, whether it is on record then or not.
+        begun_cut_off,
+        /// How often the array was rightly as it was after an attempt to begin one without a stop.
+        not_begun,
         /// Arrays that were rightly left as they were.
         left_alone,
         /// Windows that moved.

@@ -5,12 +5,13 @@
 //! both survive. When all content is where it is to be, the array is given that shape as a server does it, and its life
 //! goes on.
 
-use uraid_io::format::superblock::{SlotState, Superblock};
-use uraid_layout::{Bytes, Lba};
+use uraid_io::format::superblock::{SlotEntry, SlotState, Superblock};
+use uraid_layout::{Bytes, Lba, MemberIndex};
 
 use super::report::Served;
 use super::session::Session;
 use crate::member::Member;
+use crate::members::Members;
 use uraid_random::Random;
 
 /// How much may move at once: about a parity stripe, some, or all that can.
@@ -29,16 +30,21 @@ pub(super) struct Mover {
     mark: Option<Lba>,
     /// Whether the array may grow in this life.
     may_grow: bool,
+    /// What is about beginnings without a stop is drawn from this.
+    pub(super) beginnings: Random,
+    /// Whether one may begin in this life.
+    may_begin: bool,
 }
 
 impl Mover {
-    pub(super) fn new(random: Random) -> Self {
-        Self { random, counts: Served::default(), mark: None, may_grow: false }
+    pub(super) fn new(random: Random, beginnings: Random) -> Self {
+        let counts = Served::default();
+        Self { random, counts, mark: None, may_grow: false, beginnings, may_begin: false }
     }
 
-    /// Begins another life of the array, in which it may grow.
-    pub(super) fn begin_life(&mut self, session: &Session<'_>, may_grow: bool) {
-        (self.mark, self.may_grow) = (None, may_grow);
+    /// Begins another life of the array, in which it may grow, or begin to get another shape.
+    pub(super) fn begin_life(&mut self, session: &Session<'_>, may_change: bool) {
+        (self.mark, self.may_grow, self.may_begin) = (None, may_change, may_change);
         if let Some(way) = session.engine.reshape() {
             way.limit_window(*self.random.pick(&WINDOWS));
         }
@@ -72,6 +78,24 @@ impl Mover {
         wants
     }
 
+    /// Whether the array is to begin to get another shape now; once in a life, in which it does not grow.
+    pub(super) fn wants_shape(&mut self, session: &Session<'_>) -> bool {
+        let may_begin = self.may_begin && session.engine.reshape().is_none() && session.larger.is_none();
+        let wants = may_begin && self.beginnings.chance(1, 48);
+        self.may_begin &= !wants;
+        self.may_grow &= !wants;
+        wants
+    }
+
+    /// Takes note that a reshape has begun without a stop.
+    pub(super) fn begun(&mut self, session: &Session<'_>) {
+        self.counts.begun += 1;
+        self.counts.begun_running += 1;
+        if let Some(way) = session.engine.reshape() {
+            way.limit_window(*self.beginnings.pick(&WINDOWS));
+        }
+    }
+
     /// Takes note of what a turn of the engine has moved.
     pub(super) fn turned(&mut self, session: &Session<'_>) {
         let mark = session.engine.superblock().reshape.map(|reshape| reshape.mark);
@@ -90,6 +114,17 @@ impl Mover {
         self.counts.ended += 1;
         self.counts.ended_back += u64::from(is_back);
     }
+}
+
+/// What the members of an array have on record, of both shapes while it is being reshaped; `truth` is of one that
+/// counts.
+pub(super) fn superblocks_of(truth: &Superblock, members: &Members) -> Vec<Superblock> {
+    let own = |(slot, entry): (u8, &SlotEntry)| {
+        let (slot, member) = (MemberIndex(slot), entry.member);
+        let own = members.get(slot).and_then(|member| member.superblock().ok()).filter(|own| own.member == member);
+        own.unwrap_or_else(|| Superblock { slot, member, ..truth.clone() })
+    };
+    (0..).zip(&truth.slots).map(own).collect()
 }
 
 /// The members that an array has on record as failed.

@@ -13,6 +13,7 @@ use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, EngineError, Reply};
 use uraid_io::format::BLOCK;
 use uraid_io::format::superblock::Superblock;
+use uraid_layout::reshape::Course;
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
@@ -110,6 +111,10 @@ pub(super) struct Session<'a> {
     pub(super) blind: Vec<(Lba, Sectors)>,
     /// What the array becomes if it grows in this life.
     pub(super) larger: Option<Geometry>,
+    /// The way to another shape that it has begun to go in this life.
+    pub(super) begun: Option<Course>,
+    /// How many slots it may have when the next start shows whether it has begun to.
+    pub(super) undecided: Option<usize>,
     /// How the engine caches, and whether it reads ahead.
     pub(super) cache: Option<(CacheMode, Bytes)>,
     pub(super) reads_ahead: bool,
@@ -151,6 +156,8 @@ impl<'a> Session<'a> {
             disk,
             superblocks: scenario.superblocks.clone(),
             larger: None,
+            begun: None,
+            undecided: None,
             cache: scenario.cache,
             reads_ahead: scenario.reads_ahead,
             model,

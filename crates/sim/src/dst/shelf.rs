@@ -148,6 +148,27 @@ impl Shelf {
         self.unwritten = MemberSet::EMPTY;
     }
 
+    /// What counts of all that the members say, and those.
+    ///
+    /// # Errors
+    /// When they do not agree.
+    pub(super) fn judged(&mut self) -> Result<(Superblock, Members), Finding> {
+        self.drop_unwritten();
+        let verdict = self.judge_all()?;
+        Ok((verdict.superblock, self.members.clone()))
+    }
+
+    /// Makes room for new members: the array has so many slots, or may have.
+    pub(super) fn make_room(&mut self, slots: usize) {
+        self.members.extend_to(slots);
+    }
+
+    /// Takes note that a reshape has begun without a stop, in which the array has so many slots; `fits` as above.
+    pub(super) fn begun(&mut self, slots: usize, fits: impl Fn(&Member) -> bool) {
+        self.make_room(slots);
+        self.old.retain(|(_, member)| fits(member));
+    }
+
     /// Takes note that a reshape is over, after which the array has so many slots; `fits` as above.
     pub(super) fn reshaped(&mut self, slots: usize, fits: impl Fn(&Member) -> bool) {
         self.members.split_off(slots);
@@ -189,11 +210,7 @@ impl Shelf {
 
     /// Takes back members that are in no slot, unless the array is known to do without them.
     fn take_back(&mut self, from: &mut Roster) {
-        for slot in self.unwritten.iter() {
-            if self.members.get(slot).is_some_and(|member| member.superblock().is_err()) {
-                self.members.replace(slot, None);
-            }
-        }
+        self.drop_unwritten();
         for member in std::mem::take(&mut from.loose) {
             let own = member.superblock().expect("only such are kept");
             if self.members.get(own.slot).is_none() && !from.barred.contains(&own.member) {
@@ -202,6 +219,15 @@ impl Shelf {
                 self.members.replace(own.slot, Some(member));
             } else {
                 from.loose.push(member);
+            }
+        }
+    }
+
+    /// Takes those away that were joining, and have no superblock yet.
+    fn drop_unwritten(&mut self) {
+        for slot in self.unwritten.iter() {
+            if self.members.get(slot).is_some_and(|member| member.superblock().is_err()) {
+                self.members.replace(slot, None);
             }
         }
     }
@@ -247,8 +273,11 @@ impl Shelf {
         }
         self.excused = self.excused.union(out).union(replaced);
         let loose = roster.as_ref().map_or(&[][..], |roster| &roster.loose);
+        // Without the only ones that know that a reshape has begun it is another array.
+        let has_begun = verdict.superblock.reshape.is_some();
+        let forgets = |verdict: &Verdict| has_begun && verdict.superblock.reshape.is_none();
         let Gathered { found, loose } = match self.gather(out, loose, random) {
-            Ok(gathered) if gathered.found.verdict.is_readable() => gathered,
+            Ok(gathered) if gathered.found.verdict.is_readable() && !forgets(&gathered.found.verdict) => gathered,
             Ok(_) | Err(Finding::Refused { .. }) => {
                 // Who was left out is the one to tell who is right, or has the rest.
                 out = MemberSet::EMPTY;
@@ -356,7 +385,9 @@ impl Shelf {
         // Who is replaced may be the only one that knows another to be whole.
         let mut others = self.members.candidates();
         others.retain(|other| !out.with(slot).contains(other.superblock.slot));
-        let is_enough = judge(&others).is_ok_and(|verdict| verdict.is_readable());
+        let has_begun = verdict.superblock.reshape.is_some();
+        let is_enough = judge(&others)
+            .is_ok_and(|verdict| verdict.is_readable() && has_begun == verdict.superblock.reshape.is_some());
         // After a reshape there may be fewer slots than it is from.
         let has_slot = slot.index() < self.slots();
         if !has_slot || !is_stale || missing.len() > tolerance(shapes) || !is_enough {

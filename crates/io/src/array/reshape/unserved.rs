@@ -11,7 +11,7 @@ use uraid_layout::{Bytes, Level, MemberIndex};
 /// See the module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unserved {
-    /// The level that has redundancy.
+    /// The level that has redundancy; RAID 0 where the array has a log all the same.
     pub level: Level,
     /// A member whose area for a log is among the smallest.
     pub member: MemberIndex,
@@ -38,11 +38,14 @@ impl Unserved {
 impl fmt::Display for Unserved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { level, member, size, needed, .. } = self;
+        match level {
+            Level::Raid0 => write!(f, "the array has a log")?,
+            level => write!(f, "{} has redundancy, which a log keeps right meanwhile", level.name())?,
+        }
         write!(
             f,
-            "{} has redundancy, which a log keeps right meanwhile; the room for it on member {member} has {size} \
-             bytes, but parity stripes of both shapes need {needed} while they move",
-            level.name()
+            "; the room for it on member {member} has {size} bytes, but parity stripes of both shapes need {needed} \
+             while they move"
         )
     }
 }
