@@ -198,21 +198,11 @@ impl<D: Disk, T> Engine<D, T> {
         self
     }
 
-    /// The engine with read-ahead into its cache, of up to `largest` for each stream of reads and a share of the cache.
+    /// Begins read-ahead into the engine's cache, of up to `largest` for each stream of reads and a share of the cache.
     /// It pays where members are slower than memory: what was read ahead is copied once more.
     ///
     /// # Panics
     /// When the engine has no cache.
-    #[must_use]
-    pub fn with_read_ahead(mut self, largest: Bytes) -> Self {
-        self.install_read_ahead(largest);
-        self
-    }
-
-    /// Begins such read-ahead.
-    ///
-    /// # Panics
-    /// As [`Engine::with_read_ahead`].
     pub fn install_read_ahead(&mut self, largest: Bytes) {
         self.core.ahead.install(&self.core.sides.below, largest);
     }
@@ -231,10 +221,14 @@ impl<D: Disk, T> Engine<D, T> {
         (disk, geometry, record)
     }
 
-    /// Whether nothing is under way or about to be, nor anything that was given up.
+    /// Whether nothing is under way, nor anything that was given up.
     pub(crate) fn is_idle(&self) -> bool {
-        let is_settled = self.core.sides.below.members.record().is_settled();
-        is_settled && self.in_flight() == 0 && !self.has_replies() && self.disk.in_flight() == 0
+        self.in_flight() == 0 && !self.has_replies() && self.disk.in_flight() == 0
+    }
+
+    /// The same, and nothing is about to go on record.
+    pub(crate) fn is_settled(&self) -> bool {
+        self.is_idle() && self.core.sides.below.members.record().is_settled()
     }
 
     /// What the array has: as the members have it when the engine was closed, and nothing was written since.

@@ -140,7 +140,8 @@ impl<D: LiveDisk> Reactor<D> {
         let cached = settings.caching.map_or(Bytes(0), |caching| caching.size);
         let pool = Pool::new(Bytes(cached.0.saturating_add(KEPT.0)));
         if let Some(Caching { mode, read_ahead, .. }) = settings.caching {
-            engine = engine.with_cache(mode, &pool, cached).with_read_ahead(read_ahead);
+            engine.install_cache(mode, &pool, cached);
+            engine.install_read_ahead(read_ahead);
         }
         settings.patience.apply(&mut engine);
         Self {

@@ -338,14 +338,8 @@ impl Run {
             self.shelf.hand_out(found.verdict.missing(), &mut administrator.roster);
         }
         self.report.counts.degraded += u64::from(!missing.is_empty());
-        if weather == Weather::Rough && self.random.chance(2, 3) {
-            let exponent = self.random.below(12);
-            disk.cut_after(Steps(1 + self.random.below(1 << exponent)));
-        }
-        if weather == Weather::Rough && (self.is_harsh || self.random.chance(1, 3)) {
-            // Whoever is to learn of a failure has little time.
-            let exponent = self.random.below(if self.is_harsh { 5 } else { 8 });
-            disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
+        if weather == Weather::Rough {
+            self.draw_cut(&disk);
         }
         let mut faults = if weather == Weather::Rough { self.draw_faults(missing) } else { Faults::default() };
         if self.extras.deadlines.is_some() && weather == Weather::Rough && self.own.chance(2, 3) {
@@ -399,6 +393,19 @@ impl Run {
             self.shelf.leave_out(member);
         }
         Ok(true)
+    }
+
+    /// When the power goes.
+    fn draw_cut(&mut self, disk: &SimDisk) {
+        if self.random.chance(2, 3) {
+            let exponent = self.random.below(12);
+            disk.cut_after(Steps(1 + self.random.below(1 << exponent)));
+        }
+        if self.is_harsh || self.random.chance(1, 3) {
+            // Whoever is to learn of a failure has little time.
+            let exponent = self.random.below(if self.is_harsh { 5 } else { 8 });
+            disk.cut_after_fault(Steps(1 + self.random.below(1 << exponent)));
+        }
     }
 
     /// Takes note whether a reshape is over that was under way when the life began.

@@ -189,7 +189,7 @@ pub fn grow_served<D: Disk, T>(
     used: Option<Bytes>,
     generation: Uuid,
 ) -> Result<(), GrowError> {
-    if !engine.is_idle() {
+    if !engine.is_settled() {
         let is_late = |&member: &MemberIndex| engine.lingering(member) > 0;
         return Err(GrowError::Busy { members: engine.geometry().all_members().iter().filter(is_late).collect() });
     }

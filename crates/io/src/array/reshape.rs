@@ -247,7 +247,7 @@ impl<D: Disk> Reshaping<D> {
         if planted!(ReshapeMarkEarly) {
             members.record(done)?;
         }
-        moving::settle(members, course.target(heading), content, &bytes)?;
+        members.settle(course.target(heading), content, &bytes)?;
         members.record(done)
     }
 

@@ -30,7 +30,8 @@ fn filled_and(mode: CacheMode, shape: Shape, missing: MemberSet, order: Order) -
             engine.disk_mut().data_mut(member)[..bytes.len()].copy_from_slice(&bytes);
         }
     }
-    (engine.with_read_ahead(LARGEST), pool, content)
+    engine.install_read_ahead(LARGEST);
+    (engine, pool, content)
 }
 
 fn large(level: Level, members: u8) -> Shape {
@@ -143,8 +144,8 @@ fn what_is_missing_is_not_computed_before_anybody_asks() {
         let pages = engine.geometry().capacity().0 / 8;
         let cost = cost(&mut engine, &content, (0..pages).map(|page| page * 8));
         assert_eq!(cost.reads < pages / 4, is_read_ahead, "{shape:?}: {} reads", cost.reads);
-        let (engine, ..) = filled(shape, missing, Order::Fifo);
-        let mut engine = engine.with_read_ahead(Bytes(0));
+        let (mut engine, ..) = filled(shape, missing, Order::Fifo);
+        engine.install_read_ahead(Bytes(0));
         let without = self::cost(&mut engine, &content, (0..pages).map(|page| page * 8));
         assert_eq!(cost.read_bytes, without.read_bytes, "{shape:?}: nothing was read for nothing");
     }
@@ -170,7 +171,7 @@ fn concurrent_commands_with_a_stream() {
                 let missing = tolerated(&shape.geometry());
                 let missing = missing[size(Bytes(if seed % 6 == 5 { seed / 6 % missing.len() as u64 } else { 0 }))];
                 let mut storm = Storm::new(shape, missing, order, seed, caching);
-                storm.engine = storm.engine.with_read_ahead(LARGEST);
+                storm.engine.install_read_ahead(LARGEST);
                 storm.reader = Some(0);
                 storm.run(600);
                 storm.finish();

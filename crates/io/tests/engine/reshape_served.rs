@@ -413,6 +413,27 @@ fn a_beginning_that_is_cut_off_at_any_operation_is_nothing_or_goes_on() {
     }
 }
 
+/// An array that was started without a member, and that nobody has written since, goes on record with that.
+#[test]
+fn a_reshape_begins_without_a_member_that_nobody_has_put_on_record() {
+    for (case, slot) in [(0, 1), (1, 4), (2, 0), (5, 1)].map(|(case, slot)| (cases()[case], slot)) {
+        let context = format!("{case:?} without member {slot}");
+        let (mut members, content) = case.members_with_log(Bytes(256 << 10));
+        let new = joining(&members, &case);
+        members[slot] = None;
+        let mut model = Model::new(content);
+        let mut power = Power::new(members.clone(), usize::MAX);
+        let mut life = opened(&mut power, &members, 7, &mut model, &context);
+        life.begin(&case, &new, &mut Random(0)).expect("the power is on");
+        life.live(&mut Random(2), false).expect("the power is on");
+        drop(life);
+        let mut after = power.cut(&mut Random(1));
+        after.truncate(case.members.into());
+        let (found, expected) = (content_of(&after).1, model.content());
+        assert!(found[..expected.len()] == expected, "{context}");
+    }
+}
+
 /// A new member that fails as it is made changes nothing: the array goes on as it was.
 #[test]
 fn a_new_member_that_fails_leaves_the_array_as_it_was() {

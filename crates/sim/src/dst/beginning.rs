@@ -6,8 +6,7 @@
 //! that fails leaves the array as it was.
 
 use uraid_io::array::{NewMember, ReshapeError, ReshapePlan, Target, begin_served, plan_served};
-use uraid_io::engine::{Command, EngineError};
-use uraid_io::format::superblock::SlotState;
+use uraid_io::engine::Command;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
@@ -157,12 +156,6 @@ fn may_refuse(session: &Session<'_>, error: &ReshapeError, failed: Option<Member
         ReshapeError::NotWhole { .. } | ReshapeError::TooFew { .. } => !session.failed().is_empty(),
         ReshapeError::Blank => engine.superblock().blank.is_some(),
         ReshapeError::BadBlocks { member } => lacks(member),
-        // Who was missing from the start goes on record with the first write: until then the members do not have what
-        // the engine wants of them.
-        ReshapeError::Engine(EngineError::Busy) => {
-            let slots = &engine.superblock().slots;
-            engine.missing().iter().any(|slot| slots[slot.index()].state != SlotState::Failed)
-        }
         ReshapeError::Io(_) => failed.is_some_and(|failed| !failed.is_empty()),
         _ => false,
     }

@@ -147,7 +147,7 @@ impl<'a> Session<'a> {
         if let Some((mode, size)) = scenario.cache {
             engine = engine.with_cache(mode, &pool, size);
             if scenario.reads_ahead {
-                engine = engine.with_read_ahead(READ_AHEAD);
+                engine.install_read_ahead(READ_AHEAD);
             }
         }
         let now = disk.now();

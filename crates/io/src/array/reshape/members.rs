@@ -3,15 +3,16 @@
 //! A member that fails a write is done without where both shapes that still matter survive that. It is on record as
 //! failed with the next round of superblock writes, and no round counts before everyone that is left has it.
 
+use std::ops::Range;
 use std::path::PathBuf;
 
 use smallvec::smallvec;
 use uraid_layout::repair::Repair;
 use uraid_layout::reshape::Course;
-use uraid_layout::{Bytes, Geometry, MemberIndex, MemberSet};
+use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors};
 
 use super::error::ReshapeError;
-use super::moving::{MEMORY, Part};
+use super::moving::{MEMORY, Part, parts};
 use crate::Error;
 use crate::array::blocking::{flush, run, superblock_writes};
 use crate::array::losses::Loss;
@@ -31,7 +32,7 @@ pub(in crate::array) struct Members<D> {
     paths: Vec<PathBuf>,
     losses: Vec<Loss>,
     /// For what moves.
-    pub(super) memory: Pool,
+    memory: Pool,
 }
 
 impl<D: Disk> Members<D> {
@@ -163,11 +164,20 @@ impl<D: Disk> Members<D> {
         self.own.split_off(slots.min(self.own.len())).into_iter().flatten().collect()
     }
 
-    /// Writes the checksums of what is about to be written to those that are there. Not durable yet.
+    /// Writes content where `shape` has it, and makes it durable.
     ///
     /// # Errors
     /// As [`Members::perform`].
-    pub(super) fn write_sums(&mut self, parts: &[Part]) -> Result<(), ReshapeError> {
+    pub(super) fn settle(&mut self, shape: &Geometry, content: &Range<Lba>, bytes: &Buf) -> Result<(), ReshapeError> {
+        let parts = parts(shape, content, bytes, &self.memory);
+        self.write_sums(&parts)?;
+        let write = |Part { member, sector, pieces }| (member, Sectors(sector.0).bytes(), pieces);
+        self.write(|own| own.areas.data, parts.into_iter().map(write))?;
+        if planted!(ReshapeUnflushed) { Ok(()) } else { self.flush() }
+    }
+
+    /// Writes the checksums of what is about to be written to those that are there. Not durable yet.
+    fn write_sums(&mut self, parts: &[Part]) -> Result<(), ReshapeError> {
         let mut tables = Tables::default();
         for part in parts {
             let Some(own) = &self.own[part.member.index()] else { continue };

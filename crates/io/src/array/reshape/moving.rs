@@ -7,10 +7,8 @@ use std::ops::Range;
 use smallvec::SmallVec;
 use uraid_layout::{Bytes, DataUnit, DiskSector, Geometry, Lba, MemberIndex, SECTOR_BYTES, Sectors, StripeId};
 
-use super::error::ReshapeError;
-use super::members::Members;
 use crate::buf::{Buf, Lease, Pool};
-use crate::disk::{Disk, SEGMENTS_MAX, Segments};
+use crate::disk::{SEGMENTS_MAX, Segments};
 use crate::format::{BLOCK, BLOCK_BYTES};
 use crate::xor::xor_into;
 
@@ -35,23 +33,6 @@ impl Part {
         let blocks = self.pieces.iter().flat_map(|piece| piece.bytes().chunks_exact(BLOCK_BYTES));
         (0..).map(|index| DiskSector(self.sector.0 + index * BLOCK.0)).zip(blocks)
     }
-}
-
-/// Writes content where `shape` has it, and makes it durable.
-///
-/// # Errors
-/// When a member fails that can't be done without.
-pub(super) fn settle<D: Disk>(
-    members: &mut Members<D>,
-    shape: &Geometry,
-    content: &Range<Lba>,
-    bytes: &Buf,
-) -> Result<(), ReshapeError> {
-    let parts = parts(shape, content, bytes, &members.memory);
-    members.write_sums(&parts)?;
-    let writes = parts.into_iter().map(|Part { member, sector, pieces }| (member, Sectors(sector.0).bytes(), pieces));
-    members.write(|own| own.areas.data, writes)?;
-    if planted!(ReshapeUnflushed) { Ok(()) } else { members.flush() }
 }
 
 /// What each member gets. A member's rows of consecutive parity stripes are next to each other. What is beyond the

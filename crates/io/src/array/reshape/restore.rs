@@ -6,8 +6,8 @@ use uraid_layout::{Lba, Sectors};
 
 use super::error::ReshapeError;
 use super::members::Members;
+use super::saved;
 use super::saved::Copies;
-use super::{moving, saved};
 use crate::disk::Disk;
 use crate::format::superblock::{Reshape, Superblock};
 
@@ -24,7 +24,7 @@ pub(in crate::array) fn restore<D: Disk>(members: &mut Members<D>, is_back: bool
         let bytes = saved::read(members, Copies::of(&course), &window)?;
         let goes_on = is_back == was_back || planted!(ReshapeTurnedEarly);
         let shape = if goes_on { course.target(heading) } else { course.source(heading) };
-        moving::settle(members, shape, &window, &bytes)?;
+        members.settle(shape, &window, &bytes)?;
     }
     if is_saved && is_back == was_back {
         next = beyond(&window, mark);

@@ -60,6 +60,10 @@ pub fn begin_served<D: Disk, T>(
     }
     let plan = plan_served(engine, target, new)?;
     let Kept { record, mut bad_blocks, .. } = engine.kept();
+    if !record.is_clean() {
+        return Err(EngineError::Busy.into());
+    }
+    // Who is missing and not on record as that goes on record with the beginning.
     make_new(&plan, engine.disk_mut(), record.any(), generation)?;
     let paths = vec![PathBuf::new(); record.superblocks().count()];
     let begun = put_on_record(plan, Lent(engine.disk_mut()), &record, paths, generation);
@@ -82,7 +86,7 @@ pub fn begin_served<D: Disk, T>(
 /// # Errors
 /// When the engine is at work, or a member fails; then it is frozen.
 pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) -> Result<(), ReshapeError> {
-    if !engine.is_idle() {
+    if !engine.is_settled() {
         return Err(EngineError::Busy.into());
     }
     let Kept { record, bad_blocks, .. } = engine.kept();
@@ -111,7 +115,7 @@ pub fn finish_served<D: Disk, T>(engine: &mut Engine<D, T>, generation: Uuid) ->
     };
     let (_, own) = members.into_record();
     let bad_blocks = bad_blocks.into_iter().take(geometry.members()).collect();
-    if !engine.is_idle() {
+    if !engine.is_settled() {
         // Who left may not have answered.
         engine.freeze();
         return Err(EngineError::Busy.into());
