@@ -199,7 +199,7 @@ pub fn join(
         if is_new {
             unmake(path);
         }
-        return Err(error);
+        return Err(error.into());
     }
     let own = own(truth, Uuid::new_v4(), slot, areas, Revision(0));
     let bad_blocks = BadBlocks::default();
@@ -358,7 +358,7 @@ pub fn unmake(path: &Path) {
 }
 
 /// Leaves nothing on a member that is to join that could be taken for something of the array.
-fn clear(member: &Member, areas: &Areas) -> Result<(), JoinError> {
+pub(super) fn clear(member: &Member, areas: &Areas) -> Result<(), Error> {
     // Its own former superblocks go first, durably: cut off here, it is no member of anything.
     superblock::erase(member)?;
     for area in [areas.bitmap, areas.bad_blocks, areas.log, areas.sums] {

@@ -273,6 +273,7 @@ pub(crate) fn joining(members: &Members, case: &Case) -> Vec<NewMember> {
         path: PathBuf::from(format!("new{slot}")),
         size: Bytes(bytes.as_ref().expect("present").len() as u64),
         sector_size: Bytes(512),
+        is_clear: false,
     };
     let joining = members.iter().enumerate().take(usize::from(case.members)).skip(usize::from(case.from.members));
     joining.map(new).collect()

@@ -122,7 +122,7 @@ impl<D: LiveDisk> Changes<D> {
         let members = self.reactor.engine().disk().members()[..slots].to_vec();
         let open = move || Exchange::open(&add, &remove, &members, (&truth, is_whole), Access::ReadWrite, force);
         let exchange = spawn_blocking(open).await.context("the new members could not be opened")?;
-        let exchange = exchange.map_err(Error::from).map_err(with_owner)?;
+        let mut exchange = exchange.map_err(Error::from).map_err(with_owner)?;
         let count = u8::try_from(exchange.count(slots)).context("an array has at most 64 members")?;
         let target = Target {
             level: variant.level_after(level.as_deref(), spec.level, count).map_err(Error::msg)?,
@@ -131,6 +131,10 @@ impl<D: LiveDisk> Changes<D> {
             kept: None,
             allow_degraded: degraded,
         };
+        reshape::check(&self.reactor, &target, &exchange)?;
+        let truth = self.members.superblock();
+        let clear = move || exchange.clear(&truth).map(|()| exchange);
+        let exchange = spawn_blocking(clear).await.context("the new members could not be cleared")??;
         let description = Rc::clone(&self.description);
         reshape::begin(&self.reactor, &target, exchange, move |engine| {
             let to = engine.superblock().shapes().into_iter().nth(1);

@@ -32,7 +32,6 @@ pub(crate) async fn begin<D: LiveDisk>(
     exchange: Exchange,
     begun: impl FnOnce(&Engine<D, Token>),
 ) -> Result<()> {
-    check(reactor, target, &exchange)?;
     // So that there is little left to write out while clients wait.
     let late = flush(reactor).await?;
     ensure!(
@@ -56,7 +55,10 @@ pub(crate) async fn begin<D: LiveDisk>(
 }
 
 /// Whether a reshape can begin.
-fn check<D: LiveDisk>(reactor: &Reactor<D>, target: &Target, exchange: &Exchange) -> Result<()> {
+///
+/// # Errors
+/// Why it can't.
+pub(crate) fn check<D: LiveDisk>(reactor: &Reactor<D>, target: &Target, exchange: &Exchange) -> Result<()> {
     let engine = reactor.engine.borrow();
     at_rest(reactor, &engine)?;
     Ok(plan_served(&engine, target, &exchange.joining()).map(drop)?)

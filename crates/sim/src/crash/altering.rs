@@ -212,6 +212,7 @@ impl Alteration {
                     path: format!("new{slot}").into(),
                     size: member.size(),
                     sector_size: Bytes(512),
+                    is_clear: false,
                 });
                 let plan =
                     plan_reshape(&assembled, &target, &new.collect::<Vec<_>>()).map_err(|error| failed(&error))?;

@@ -345,6 +345,7 @@ pub(super) fn new_members(members: &Members, slots: Range<usize>) -> Vec<NewMemb
         path: format!("new{slot}").into(),
         size: members.get(slot).expect("new members are there").size(),
         sector_size: Bytes(512),
+        is_clear: false,
     };
     slots.map(slot_of).map(new).collect()
 }

@@ -7,7 +7,8 @@ use uraid_layout::{MemberIndex, MemberSet};
 
 use super::error::ReshapeError;
 use super::plan::NewMember;
-use crate::format::superblock::Superblock;
+use crate::array::join::clear;
+use crate::format::superblock::{Areas, Superblock};
 use crate::member::{Access, FileId, Member};
 use crate::{signature, superblock};
 
@@ -16,6 +17,8 @@ use crate::{signature, superblock};
 pub struct Exchange {
     new: Vec<Member>,
     leaving: u8,
+    /// New members have zeros where members have anything but content.
+    is_clear: bool,
 }
 
 impl Exchange {
@@ -43,7 +46,22 @@ impl Exchange {
         for member in &new {
             refuse_content(member, truth, is_whole, is_forced)?;
         }
-        Ok(Self { new, leaving: leaving(members, remove)? })
+        Ok(Self { new, leaving: leaving(members, remove)?, is_clear: false })
+    }
+
+    /// Leaves nothing on who joins an array with such a superblock that could be taken for something of it: what takes
+    /// time, of large members, before clients have to wait.
+    ///
+    /// # Errors
+    /// When one can't be written, or is too small.
+    pub fn clear(&mut self, truth: &Superblock) -> Result<(), ReshapeError> {
+        for member in &self.new {
+            let areas = Areas::new(member.size(), truth.areas.log.size, truth.integrity);
+            let too_small = || ReshapeError::TooSmall { path: member.path().into(), size: member.size() };
+            clear(member, &areas.ok_or_else(too_small)?)?;
+        }
+        self.is_clear = true;
+        Ok(())
     }
 
     /// How many members an array of `before` has then.
@@ -59,6 +77,7 @@ impl Exchange {
             path: member.path().into(),
             size: member.size(),
             sector_size: member.alignment().offset,
+            is_clear: self.is_clear,
         };
         self.new.iter().map(new).collect()
     }

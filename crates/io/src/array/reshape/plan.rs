@@ -52,6 +52,8 @@ pub struct NewMember {
     pub size: Bytes,
     /// The least that it reads and writes at once.
     pub sector_size: Bytes,
+    /// Where members have anything but content it has zeros.
+    pub is_clear: bool,
 }
 
 /// What a reshape will do.
@@ -64,6 +66,8 @@ pub struct ReshapePlan {
     /// The new members' superblocks, of the round that begins it.
     pub(super) joining: Vec<Superblock>,
     pub(super) paths: Vec<PathBuf>,
+    /// New members have zeros already where members have anything but content.
+    pub(super) are_clear: bool,
     pub(super) pace: Pace,
     /// What the members have room for in the new shape.
     room: Sectors,
@@ -214,6 +218,7 @@ pub(super) fn plan(state: &State<'_>, target: &Target, new: &[NewMember]) -> Res
         course,
         joining,
         paths: new.iter().map(|new| new.path.clone()).collect(),
+        are_clear: new.iter().all(|new| new.is_clear),
         pace,
         room: to.capacity(),
         unserved,
@@ -271,7 +276,7 @@ fn refuse_state(state: &State<'_>, target: &Target) -> Result<(), ReshapeError> 
 
 /// The superblocks that new members would have if the array had them in its shape.
 fn joining(truth: &Superblock, new: &[NewMember]) -> Result<Vec<Superblock>, ReshapeError> {
-    let one = |(slot, NewMember { path, size, sector_size }): (u8, &NewMember)| {
+    let one = |(slot, NewMember { path, size, sector_size, .. }): (u8, &NewMember)| {
         if let Some(found) = too_large(*sector_size, truth.sector_size) {
             let (path, sector_size) = (path.clone(), truth.sector_size);
             return Err(LargeSectors { path, found, sector_size }.into());
