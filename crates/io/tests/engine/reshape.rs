@@ -32,7 +32,8 @@ fn rounds() -> u64 {
     std::env::var("URAID_RESHAPE_ROUNDS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(8)
 }
 
-/// Members that lose power after some operations. Each takes effect at once, and is durable after the next flush.
+/// Members that lose power after some operations. Each takes effect at once, and is durable after the next flush that
+/// begins when it has been told that it ended.
 pub(crate) struct Power {
     pub(crate) inner: MemDisk,
     /// By member: what is durable of each sector that may be lost.
@@ -41,9 +42,23 @@ pub(crate) struct Power {
     pub(crate) done: usize,
     /// Operations that the members never got.
     lost: usize,
-    completions: Vec<Completion>,
+    /// What has ended and was not told, with what the sectors held before that it has written.
+    untold: Vec<Untold>,
     /// How it is late with telling what has ended; none: it tells at once.
     pub(crate) late: Option<Random>,
+    /// Where writes end, by member, that are told only when nothing else is left to be told.
+    pub(crate) last: Vec<std::ops::Range<u64>>,
+}
+
+/// What sectors held, by sector.
+type Before = Vec<(usize, Vec<u8>)>;
+
+/// An operation that has ended.
+struct Untold {
+    ended: Completion,
+    /// What it has written over.
+    before: Before,
+    is_last: bool,
 }
 
 impl Power {
@@ -55,8 +70,9 @@ impl Power {
             left,
             done: 0,
             lost: 0,
-            completions: Vec::new(),
+            untold: Vec::new(),
             late: None,
+            last: Vec::new(),
         }
     }
 
@@ -75,12 +91,24 @@ impl Power {
         (0..).zip(durable).map(one).collect()
     }
 
-    fn note(&mut self, op: &DiskOp) {
-        let Some(bytes) = self.inner.member(op.member) else { return };
+    fn note(&mut self, op: &DiskOp) -> Before {
+        let Some(bytes) = self.inner.member(op.member) else { return Vec::new() };
         let sectors = op.offset.0 / 512..(op.offset.0 + op.len().0).div_ceil(512);
-        for sector in sectors.map(|sector| size(Bytes(sector))) {
-            let before = || bytes[sector * SECTOR..][..SECTOR].to_vec();
-            self.durable[op.member.index()].entry(sector).or_insert_with(before);
+        let before = |sector: usize| (sector, bytes[sector * SECTOR..][..SECTOR].to_vec());
+        let before: Before = sectors.map(|sector| before(size(Bytes(sector)))).collect();
+        for (sector, bytes) in &before {
+            self.durable[op.member.index()].entry(*sector).or_insert_with(|| bytes.clone());
+        }
+        before
+    }
+
+    /// A member was flushed: only what was not told to have ended may be lost.
+    fn flushed(&mut self, member: MemberIndex) {
+        let durable = &mut self.durable[member.index()];
+        durable.clear();
+        let untold = self.untold.iter().filter(|untold| untold.ended.member == member);
+        for (sector, bytes) in untold.flat_map(|untold| &untold.before) {
+            durable.entry(*sector).or_insert_with(|| bytes.clone());
         }
     }
 }
@@ -94,16 +122,17 @@ impl Disk for &mut Power {
         self.left -= 1;
         self.done += 1;
         let (kind, member) = (op.kind, op.member);
-        if !matches!(kind, OpKind::Read | OpKind::Flush) {
-            self.note(&op);
-        }
+        let is_last = self.last.get(member.index()).is_some_and(|range| range.contains(&op.offset.0));
+        let before = if matches!(kind, OpKind::Read | OpKind::Flush) { Vec::new() } else { self.note(&op) };
         self.inner.submit(op);
         self.inner.kick().expect("memory does not break");
-        let Power { inner, completions, durable, .. } = &mut **self;
-        inner.reap(completions);
-        if kind == OpKind::Flush && completions.last().is_some_and(|completion| completion.result.is_ok()) {
-            durable[member.index()].clear();
+        let mut ended = Vec::new();
+        self.inner.reap(&mut ended);
+        let ended = ended.pop().expect("memory answers at once");
+        if kind == OpKind::Flush && ended.result.is_ok() {
+            self.flushed(member);
         }
+        self.untold.push(Untold { ended, before, is_last: is_last && kind == OpKind::Write });
     }
 
     fn kick(&mut self) -> Result<(), Error> {
@@ -111,11 +140,15 @@ impl Disk for &mut Power {
     }
 
     fn reap(&mut self, completions: &mut Vec<Completion>) {
-        let Power { completions: own, late, .. } = &mut **self;
-        let Some(random) = late else { return completions.append(own) };
+        let Power { untold, late, .. } = &mut **self;
+        let Some(random) = late else {
+            let are_left = untold.iter().any(|untold| !untold.is_last);
+            return completions
+                .extend(untold.extract_if(.., |untold| !are_left || !untold.is_last).map(|untold| untold.ended));
+        };
         for _ in 0..random.below(4) {
-            if !own.is_empty() {
-                completions.push(own.remove(size(Bytes(random.below(own.len() as u64)))));
+            if !untold.is_empty() {
+                completions.push(untold.remove(size(Bytes(random.below(untold.len() as u64)))).ended);
             }
         }
     }
@@ -128,7 +161,7 @@ impl Disk for &mut Power {
     }
 
     fn in_flight(&self) -> usize {
-        self.completions.len() + self.lost
+        self.untold.len() + self.lost
     }
 }
 

@@ -14,7 +14,7 @@ use uraid_io::member::Access;
 use uraid_layout::{Bytes, Lba, Level, MemberIndex, Placement, Rotation, Sectors, StripeId};
 use uuid::Uuid;
 
-use crate::recovery::{Members, assembled};
+use crate::recovery::{Members, assembled, superblock};
 use crate::reshape::{Case, Power, assert_holds, case, content_of, is_old, joining, judged, plan};
 use crate::support::model::content;
 use crate::support::{RAID5, Random, SECTOR, Shape, rm2, size, small};
@@ -618,6 +618,31 @@ fn what_could_not_be_read_when_it_moved_is_not_healed_where_it_was() {
                 life.engine.disk_mut().inner.spoil(MemberIndex(1), place, Bytes(4096));
             }
         });
+    }
+}
+
+/// What has moved has its checksums when its mark is on record, however late members are with these.
+#[test]
+fn checksums_of_what_has_moved_are_durable_before_its_mark() {
+    for case in cases().into_iter().filter(|case| case.from.integrity != Integrity::None) {
+        for windows in 1..6 {
+            let context = format!("{case:?}, cut off after {windows} windows");
+            let (now, content) = begun(&case);
+            let mut model = Model::new(content);
+            let mut power = Power::new(now.clone(), usize::MAX);
+            let sums = |bytes: &Option<Vec<u8>>| superblock(bytes.as_ref().expect("present")).areas.sums;
+            power.last = now.iter().map(sums).map(|area| area.offset.0..area.offset.0 + area.size.0).collect();
+            let life = &mut opened(&mut power, &now, 7, &mut model, &context);
+            let mark = |life: &Life<'_>| life.engine.superblock().reshape.expect("under way").mark;
+            let (mut marks, mut before) = (0, mark(life));
+            while marks < windows && !life.engine.reshape().expect("under way").is_over() {
+                life.engine.turn(&mut Vec::new()).expect("memory does not break");
+                marks += u64::from(std::mem::replace(&mut before, mark(life)) != before);
+            }
+            let now = power.cut(&mut Random(windows));
+            let mut power = Power::new(now.clone(), usize::MAX);
+            opened(&mut power, &now, 8, &mut model, &context).read_all(false).expect("the power is on");
+        }
     }
 }
 

@@ -120,6 +120,7 @@ impl<D: LiveDisk> Changes<D> {
         let (truth, is_whole) = (self.members.superblock(), self.reactor.vacancies().is_empty());
         let (spec, slots) = (truth.spec, usize::from(truth.spec.members));
         let members = self.reactor.engine().disk().members()[..slots].to_vec();
+        let added: Vec<String> = add.iter().map(|path| path.display().to_string()).collect();
         let open = move || Exchange::open(&add, &remove, &members, (&truth, is_whole), Access::ReadWrite, force);
         let exchange = spawn_blocking(open).await.context("the new members could not be opened")?;
         let mut exchange = exchange.map_err(Error::from).map_err(with_owner)?;
@@ -142,6 +143,10 @@ impl<D: LiveDisk> Changes<D> {
             description.set_members(slots::members(engine));
         })
         .await?;
+        for path in &added {
+            // One of them may have been a spare.
+            let _ = self.spares.remove(path);
+        }
         self.reactor.tell_members();
         self.begun.notify_one();
         tracing::info!(level = %target.level.name(), members = target.members, "a reshape begins");
