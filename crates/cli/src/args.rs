@@ -90,7 +90,7 @@ pub(crate) enum Command {
     Configure(ConfigureArgs),
     /// Use the additional space of members that were enlarged
     Grow(GrowArgs),
-    /// Change level, chunk, placement or number of members of a stopped array
+    /// Change level, chunk, placement or number of members of an array, stopped or served
     Reshape(Box<ReshapeArgs>),
     /// Erase what makes a file or device a member
     Wipe(WipeArgs),

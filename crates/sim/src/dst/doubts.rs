@@ -62,7 +62,7 @@ impl<'a> Doubts<'a> {
     /// Whether what a read of blocks was given an error for can't be had, of one of them at least, without `lost`
     /// members.
     pub(crate) fn excuse_read(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
-        (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
+        blocks(lba, len).any(|lba| {
             let (stripe, unit, column) = self.geometry.split(Lba(lba));
             let cell = self.geometry.map(stripe).cell(unit);
             !self.known(lost, stripe, column)[usize::from(cell.0)]
@@ -73,7 +73,7 @@ impl<'a> Doubts<'a> {
     /// with the blocks may not be computed.
     pub(crate) fn excuse_write(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         let mut last = None;
-        (lba.0..lba.0 + len.0).step_by(step()).any(|lba| {
+        blocks(lba, len).any(|lba| {
             let (stripe, _, column) = self.geometry.split(Lba(lba));
             if last.replace((stripe, column)) == Some((stripe, column)) {
                 return false;
@@ -165,6 +165,11 @@ fn tagged(own: &Superblock) -> crc32fast::Hasher {
     crc.update(own.array.as_bytes());
     crc.update(own.member.as_bytes());
     crc
+}
+
+/// The beginnings of the blocks that a range has something of.
+fn blocks(lba: Lba, len: Sectors) -> impl Iterator<Item = u64> {
+    (lba.0 / BLOCK.0 * BLOCK.0..lba.0 + len.0).step_by(step())
 }
 
 fn step() -> usize {
