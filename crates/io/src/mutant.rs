@@ -95,6 +95,7 @@ mutants! {
     CellsByMember: "a member that failed to give one unit of a stripe is done without in all of it",
     ParityDoneAgain: "parity that a write leaves out of agreement may come back from the log",
     ParityLeft: "parity that a write leaves out of agreement counts when it can be read again",
+    TwinParityLeft: "parity that a write leaves out of agreement counts on the copy of its member",
     SkipLog: "nothing is logged",
     DropCommitFlush: "a commit does not flush its participants",
     FlushSomeParticipants: "a commit flushes all participants but one",

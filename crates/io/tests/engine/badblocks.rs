@@ -452,6 +452,40 @@ fn a_copy_goes_on_past_what_nobody_has_and_takes_its_list_along() {
     }
 }
 
+/// Parity that a write leaves out of agreement tells nothing on the member either that is to take its member's place,
+/// and has got it before.
+#[test]
+fn parity_that_is_given_up_beside_a_copy_is_given_up_on_both_members() {
+    for shape in raid5() {
+        let context = format!("{shape:?}");
+        let (mut engine, mut content) = filled(shape, Order::Fifo);
+        drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
+        let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
+        // Its parity is on member 2, and its data are on 3, 0 and 1.
+        spoil(&mut engine, &shape, 3, 5 * 4096, 4096);
+        drop(run(&mut engine, join).expect("joined"));
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        let [first, second] = [5 * 24, 5 * 24 + 16];
+        let slot = MemberIndex(2);
+        let replace = replacement(&mut engine, &shape, slot, 1);
+        engine.submit(77, replace);
+        let copied = |engine: &TestEngine| engine.replacement().map(|copy| copy.progress.done.0);
+        while copied(&engine).is_none_or(|done| done < 6 * 24) {
+            assert!(engine.replaced().is_none(), "{context}: the copy is over");
+            engine.disk_mut().allow_reaps(1);
+            engine.turn(&mut Vec::new()).expect("memory does not break");
+        }
+        engine.disk_mut().allow_reaps(usize::MAX);
+        let new = noise(44, 8);
+        drop(run(&mut engine, Command::Write { lba: Lba(second), buf: buf(&new), fua: true }).expect("written"));
+        content[size(Bytes(second * 512))..][..new.len()].copy_from_slice(&new);
+        drop(run(&mut engine, Command::Flush).expect("flushed"));
+        assert_replaced(&engine, slot, 1, &context);
+        assert_lost(&mut engine, &content, &all_of(first..first + 8), &context);
+        assert_eq!(durable(&engine, slot), *engine.bad_blocks(slot).expect("it has one"), "{context}");
+    }
+}
+
 /// A member that fails to read once gives what it has when the copy is otherwise done.
 #[test]
 fn a_copy_tries_once_more_what_could_not_be_read() {

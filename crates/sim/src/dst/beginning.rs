@@ -6,7 +6,7 @@
 //! that fails leaves the array as it was.
 
 use uraid_io::array::{NewMember, ReshapeError, ReshapePlan, Target, begin_served, plan_served};
-use uraid_io::engine::Command;
+use uraid_io::engine::{Command, EngineError};
 use uraid_layout::repair::Repair;
 use uraid_layout::{Geometry, MemberIndex, MemberSet};
 
@@ -157,6 +157,10 @@ fn may_refuse(session: &Session<'_>, error: &ReshapeError, failed: Option<Member
         ReshapeError::Blank => engine.superblock().blank.is_some(),
         ReshapeError::BadBlocks { member } => lacks(member),
         ReshapeError::Io(_) => failed.is_some_and(|failed| !failed.is_empty()),
+        // A member hangs since the engine was closed.
+        ReshapeError::Engine(EngineError::Busy) => {
+            engine.slots().iter().any(|slot| engine.lingering(slot) > 0 || session.disk.is_busy(slot))
+        }
         _ => false,
     }
 }

@@ -22,8 +22,14 @@ const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
 pub(in crate::engine) async fn give_up_parity(transfer: &Transfer<'_>) -> Result<(), EngineError> {
     let parts = transfer.parts;
     for (member, sectors) in transfer.without.sectors.iter().filter(|_| !planted!(ParityLeft)) {
-        let added = parts.bad.add(*member, sectors.clone(), Lack::Absent);
-        added.map_err(|source| EngineError::BadBlocks { member: *member, source })?;
+        // A twin may have got it before.
+        for (holder, _) in parts.members.targets(*member, sectors.start, false) {
+            if planted!(TwinParityLeft) && holder != *member {
+                continue;
+            }
+            let added = parts.bad.add(holder, sectors.clone(), Lack::Absent);
+            added.map_err(|source| EngineError::BadBlocks { member: *member, source })?;
+        }
     }
     if transfer.without.sectors.is_empty() {
         return Ok(());
