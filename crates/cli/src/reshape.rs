@@ -15,11 +15,12 @@ use uraid_io::array::{
 use uraid_io::disk::UringDisk;
 use uraid_io::member::Access;
 use uraid_layout::{Bytes, Spec};
+use uraid_serve::client::Client;
 use uraid_serve::names::{layout_name, level_name, level_title};
-use uraid_serve::protocol::Request;
+use uraid_serve::protocol::{Request, Status};
 use uraid_serve::shape::WantedShape;
 use uraid_serve::signals::outlive_file_limits;
-use uraid_serve::text::{duration, list, size};
+use uraid_serve::text::{duration, list, size, visible};
 use uuid::Uuid;
 
 use crate::examine;
@@ -136,14 +137,13 @@ pub(crate) fn run(args: &ReshapeArgs) -> Result<()> {
 
 /// Begins the reshape of a served array, or has it go on, or back.
 fn administer(args: &ReshapeArgs) -> Result<()> {
-    let ReshapeArgs { add, remove, force, size, rehearse, degraded, begin, abort, shape, .. } = args;
+    let ReshapeArgs { add, remove, force, size, rehearse, degraded, begin, abort, shape, json, .. } = args;
     if *rehearse {
         bail!(Misuse("stop the array to rehearse, and name all of its members".into()));
     }
     if size.is_some() {
         bail!(Misuse(
-            "an array that is served does not become smaller: stop it, and name all of its members (--begin, then \
-             serve it again)"
+            "--size is for stopped arrays: stop this one, and name all of its members (--begin, then serve it again)"
                 .into()
         ));
     }
@@ -152,7 +152,11 @@ fn administer(args: &ReshapeArgs) -> Result<()> {
         if *force || *degraded || *begin {
             bail!(Misuse("say what to change: see `uraid reshape --help`".into()));
         }
-        let _: Value = args.server.connect()?.ask(&Request::Reshape { back: *abort })?;
+        let mut client = args.server.connect()?;
+        let _: Value = client.ask(&Request::Reshape { back: *abort })?;
+        if *json {
+            return show_state(&mut client);
+        }
         return print(format_args!("the reshape goes {}", if *abort { "back" } else { "on" }));
     }
     let (level, variant) = shape.level();
@@ -166,8 +170,25 @@ fn administer(args: &ReshapeArgs) -> Result<()> {
         force: *force,
         degraded: *degraded,
     };
-    let _: Value = args.server.connect()?.ask(&Request::ReshapeBegin(wanted))?;
-    print(format_args!("the reshape has begun; `uraid status` says how far it is, and `uraid wait` waits for its end"))
+    let mut client = args.server.connect()?;
+    let _: Value = client.ask(&Request::ReshapeBegin(wanted))?;
+    if *json {
+        return show_state(&mut client);
+    }
+    print(format_args!(
+        "the reshape has begun; `uraid status` says how far it is, and `uraid wait` waits for its end"
+    ))?;
+    let status: Status = client.ask(&Request::Status {})?;
+    if let Some(file) = status.config.filter(|_| !add.is_empty()) {
+        print(format_args!("{} has to name the new members from now on", visible(&file)))?;
+    }
+    Ok(())
+}
+
+/// Prints what `uraid status --json` says of a reshape.
+fn show_state(client: &mut Client) -> Result<()> {
+    let status: Status = client.ask(&Request::Status {})?;
+    print_json(&status.reshape)
 }
 
 /// The array; of one that is being reshaped, new members may be named in either way.

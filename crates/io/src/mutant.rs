@@ -73,6 +73,7 @@ mutants! {
     ReshapeLossUnrecorded: "a reshape goes on without a member that is not on record as failed",
     ReshapeNeededGivenUp: "a reshape gives up members that one of the shapes does not survive without",
     ReshapeNewUnmade: "a reshape begins before its new members have superblocks",
+    ReshapedUnlogged: "an array that gets parity is left without a log",
     ReshapeLeaverKept: "a member that left in a reshape says that it still belongs to the array",
     ResyncKeepsParity: "parity that can't be computed after an unclean stop is not taken into the list of bad blocks",
     LossUnlisted: "what can't be rebuilt is not taken into the list of bad blocks",

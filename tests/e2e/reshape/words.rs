@@ -90,7 +90,7 @@ fn who_can_not_be_served_while_it_is_reshaped_is_told_why() {
     let _ = ask(&array, &["wait"]).success();
     let _ = server.stop();
     let after = binary::examine(&all);
-    assert_eq!((after["level"].as_str(), after["consistency"].as_str()), (Some("5"), Some("bitmap")), "{after:#}");
+    assert_eq!((after["level"].as_str(), after["consistency"].as_str()), (Some("5"), Some("log")), "{after:#}");
 
     // Chunks of 1 MiB: the log has room for its stripes, and half of it has not.
     let array = Array::create(&shape::raid5_of_5_right_symmetric());

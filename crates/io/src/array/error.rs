@@ -61,6 +61,19 @@ pub enum OpenError {
         /// Members that were named and do not count.
         set_aside: Vec<(PathBuf, SetAside)>,
     },
+    /// Too many members of an array that is being reshaped are missing.
+    #[error(
+        "too few members: {} missing or not rebuilt, and this array is being reshaped, so that its content is on the \
+         members that it had and on those that it is to have: name all of them{}",
+        describe(missing),
+        asides(set_aside)
+    )]
+    TooFewBetween {
+        /// Who is missing.
+        missing: Vec<(MemberIndex, Uuid)>,
+        /// Members that were named and do not count.
+        set_aside: Vec<(PathBuf, SetAside)>,
+    },
     /// Members are missing that were there when the array was last used.
     #[error(
         "{} missing; name all members, or start without these with --degraded{}",
@@ -149,6 +162,7 @@ impl OpenError {
     /// The same, where something can't be read that was named: it may be a member that is missing.
     pub(super) fn beside(mut self, unreadable: &[(PathBuf, SetAside)]) -> Self {
         if let Self::TooFew { set_aside, .. }
+        | Self::TooFewBetween { set_aside, .. }
         | Self::Degraded { set_aside, .. }
         | Self::InitialisingDegraded { set_aside, .. }
         | Self::DirtyDegraded { set_aside, .. } = &mut self

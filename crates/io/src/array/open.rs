@@ -284,6 +284,7 @@ pub(super) fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result
 ///
 /// # Errors
 /// [`OpenError::Reshaping`], [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`],
+/// [`OpenError::TooFewBetween`],
 /// [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
 pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
@@ -308,6 +309,9 @@ pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: Open
     }
     let is_read = options.access == Access::ReadOnly || planted!(LastResortWritten);
     let is_last_resort = is_read && options.allow_degraded && options.force;
+    if !verdict.is_readable() && verdict.superblock.reshape.is_some() {
+        return Err(OpenError::TooFewBetween { missing: name(verdict.lost()), set_aside });
+    }
     if !verdict.is_readable() && !is_last_resort {
         let (level, tolerance) = (verdict.geometry.spec().level.name(), verdict.geometry.tolerance());
         return Err(OpenError::TooFew { missing: name(verdict.lost()), level, tolerance, set_aside });

@@ -103,7 +103,7 @@ fn make_new(
         // Of the array's epoch, in which its own members know nothing of it: until all are made, nothing has begun.
         let first = Superblock { epoch: truth.epoch, ..plan::begun(new, plan.reshape, &new.slots, generation) };
         if !planted!(ReshapeNewUnmade) {
-            introduce(disk, &first, plan.are_clear)?;
+            introduce(disk, &first, plan.are_clear).map_err(ReshapeError::Unmade)?;
         }
     }
     Ok(())
@@ -133,14 +133,13 @@ fn put_on_record<D: Disk>(
 }
 
 /// Makes a new member: nothing that it held is taken for anything of the array, and then it has its superblock.
-fn introduce(disk: &mut impl Disk, own: &Superblock, is_clear: bool) -> Result<(), ReshapeError> {
+fn introduce(disk: &mut impl Disk, own: &Superblock, is_clear: bool) -> Result<(), Error> {
     if !is_clear {
         members::erase(disk, own.slot, &superblock_areas(&own.areas))?;
         members::erase(disk, own.slot, &[own.areas.bitmap, own.areas.bad_blocks, own.areas.log, own.areas.sums])?;
     }
     perform(disk, superblock_writes(own))?;
-    perform(disk, [flush(own.slot)])?;
-    Ok(())
+    perform(disk, [flush(own.slot)])
 }
 
 /// Where a member has its superblocks.

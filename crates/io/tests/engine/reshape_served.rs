@@ -349,6 +349,7 @@ fn clients_see_what_they_wrote() {
             (before, ..) if case.from.integrity != Integrity::None => before,
             (_, _, Level::Raid0) => Consistency::None,
             (_, Level::Raid0, _) => Consistency::Log,
+            (Consistency::Bitmap, Level::Raid1, _) => Consistency::Log,
             (before, ..) => before,
         };
         assert_eq!(judged(&after).1.superblock.consistency, expected, "{context}");
@@ -643,6 +644,38 @@ fn checksums_of_what_has_moved_are_durable_before_its_mark() {
             let mut power = Power::new(now.clone(), usize::MAX);
             opened(&mut power, &now, 8, &mut model, &context).read_all(false).expect("the power is on");
         }
+    }
+}
+
+/// Beside clients a window is with the members in small turns, so that nobody's operation waits behind much. When
+/// nobody wants anything it is there at once.
+#[test]
+fn little_of_a_window_is_with_the_members_at_once_while_clients_want_something() {
+    let mut case = cases()[0];
+    case.from.chunks = 256;
+    let (members, content) = begun(&case);
+    for is_used in [false, true] {
+        let mut power = Power::new(members.clone(), usize::MAX);
+        let mut model = Model::new(content.clone());
+        let mut life = opened(&mut power, &members, 7, &mut model, "a window");
+        life.engine.reshape().expect("under way").limit_window(Bytes(u64::MAX));
+        (0..10).for_each(|_| life.engine.tick());
+        if is_used {
+            life.engine.submit(0, Command::Read { lba: Lba(0), buf: Buf::zeroed(Bytes(4096)) });
+        }
+        life.engine.disk_mut().most = Bytes(0);
+        for _ in 0..1000 {
+            life.engine.turn(&mut Vec::new()).expect("memory does not break");
+            if life.engine.reshape().expect("under way").is_over() {
+                break;
+            }
+        }
+        assert!(life.engine.reshape().expect("under way").is_over(), "used: {is_used}");
+        let most = life.engine.disk().most;
+        assert_eq!(most <= Bytes(128 << 10), is_used, "{most} bytes at once");
+        // 512 chunks of 4 KiB, three in each parity stripe.
+        let written = life.engine.counters().member(MemberIndex(3)).written_bytes;
+        assert_eq!(written, 171 * 4096, "the new member's part is counted");
     }
 }
 

@@ -156,7 +156,7 @@ fn may_refuse(session: &Session<'_>, error: &ReshapeError, failed: Option<Member
         ReshapeError::NotWhole { .. } | ReshapeError::TooFew { .. } => !session.failed().is_empty(),
         ReshapeError::Blank => engine.superblock().blank.is_some(),
         ReshapeError::BadBlocks { member } => lacks(member),
-        ReshapeError::Io(_) => failed.is_some_and(|failed| !failed.is_empty()),
+        ReshapeError::Io(_) | ReshapeError::Unmade(_) => failed.is_some_and(|failed| !failed.is_empty()),
         // A member hangs since the engine was closed.
         ReshapeError::Engine(EngineError::Busy) => {
             engine.slots().iter().any(|slot| engine.lingering(slot) > 0 || session.disk.is_busy(slot))

@@ -288,7 +288,9 @@ impl<'a> Reshaper<'a> {
             }
             ReshapeError::NoRoom { .. } => truth.reshape.is_none().then_some(Attempt::Refused),
             ReshapeError::Unreadable { .. } => (is_spoilt || is_too_much).then_some(Attempt::Broken),
-            ReshapeError::Io(_) => (has_new && truth.reshape.is_none()).then_some(Attempt::Broken),
+            ReshapeError::Io(_) | ReshapeError::Unmade(_) => {
+                (has_new && truth.reshape.is_none()).then_some(Attempt::Broken)
+            }
             _ => is_too_much.then_some(Attempt::Broken),
         };
         verdict.ok_or_else(|| Finding::Refused { error: error.to_string() })

@@ -35,9 +35,10 @@ pub(super) fn consistency_after(before: &Superblock, to: Level) -> Consistency {
         // Its checksums need it.
         _ if integrity == Integrity::Crc32 => Consistency::Log,
         (_, Level::Raid0) => Consistency::None,
-        (Level::Raid0, Level::Raid1 | Level::Raid10 { .. }) => Consistency::Bitmap,
-        (Level::Raid0, Level::Raid5 { .. } | Level::Rm2 { .. }) => Consistency::Log,
-        _ => before,
+        (Level::Raid1 | Level::Raid10 { .. }, _) if before != Consistency::Bitmap => before,
+        (Level::Raid5 { .. } | Level::Rm2 { .. }, _) if before != Consistency::Log => before,
+        (_, Level::Raid1 | Level::Raid10 { .. }) => Consistency::Bitmap,
+        (_, Level::Raid5 { .. } | Level::Rm2 { .. }) => Consistency::Log,
     }
 }
 

@@ -432,7 +432,7 @@ impl Shelf {
             return Ok(());
         }
         match check_presence(&found.verdict, &found.candidates, OPTIONS) {
-            Err(OpenError::DirtyDegraded { .. } | OpenError::TooFew { .. }) => Ok(()),
+            Err(OpenError::DirtyDegraded { .. } | OpenError::TooFew { .. } | OpenError::TooFewBetween { .. }) => Ok(()),
             Ok(()) if !is_refused(&found.verdict) => Ok(()),
             Err(error) => Err(Finding::Refused { error: error.to_string() }),
             Ok(()) => Err(Finding::NotRefused { missing: out }),

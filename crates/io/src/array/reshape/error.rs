@@ -148,7 +148,8 @@ pub enum ReshapeError {
     },
     /// A new member is one already.
     #[error(
-        "{path}: is member {slot} of this array already: name it among the members, without --add",
+        "{path}: is member {slot} of this array already, or was until it failed: name it among the members, without \
+         --add, or bring it back with `uraid add`",
         path = path.display()
     )]
     Present {
@@ -257,6 +258,9 @@ pub enum ReshapeError {
         /// What failed.
         source: DiskError,
     },
+    /// A new member can't be made one. Nothing has begun.
+    #[error("the reshape did not begin")]
+    Unmade(#[source] Error),
     /// The members can't be reached.
     #[error("the members can't be reached; what was begun can go on with `uraid reshape MEMBERS`")]
     Io(#[from] Error),

@@ -58,7 +58,7 @@ impl Exchange {
         for member in &self.new {
             let areas = Areas::new(member.size(), truth.areas.log.size, truth.integrity);
             let too_small = || ReshapeError::TooSmall { path: member.path().into(), size: member.size() };
-            clear(member, &areas.ok_or_else(too_small)?)?;
+            clear(member, &areas.ok_or_else(too_small)?).map_err(ReshapeError::Unmade)?;
         }
         self.is_clear = true;
         Ok(())

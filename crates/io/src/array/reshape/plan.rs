@@ -236,12 +236,14 @@ fn meanwhile(mut begun: Vec<Superblock>, before: Consistency) -> Consistency {
     if is_log { Consistency::Log } else { before }
 }
 
-/// What keeps an array's stripes consistent that had one level and gets another. Checksums need a log.
+/// What keeps an array's stripes consistent that had one level and gets another: what it had, or where that is what its
+/// level takes, what the other level takes. Checksums need a log.
 pub(super) fn after(before: Consistency, integrity: Integrity, from: Level, to: Level) -> Consistency {
-    match (from, to) {
+    let is_usual = before == Consistency::of_level(from) && !planted!(ReshapedUnlogged);
+    match to {
         _ if integrity != Integrity::None => before,
-        (_, Level::Raid0) => Consistency::None,
-        (Level::Raid0, to) => Consistency::of_level(to),
+        Level::Raid0 => Consistency::None,
+        to if is_usual => Consistency::of_level(to),
         _ => before,
     }
 }

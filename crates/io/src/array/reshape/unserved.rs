@@ -27,10 +27,11 @@ impl Unserved {
     /// What to do about it before a reshape begins.
     pub(super) fn advice(&self) -> &'static str {
         if self.is_for_new {
-            "choose a smaller --chunk, or leave --begin out, and serve the array when the reshape is over"
+            "choose a smaller --chunk, or reshape the array while it is stopped (`uraid reshape` with the names of all \
+             members, without --begin)"
         } else {
-            "leave --begin out, and serve the array when the reshape is over; only `uraid create --log-size` sets the \
-             size of logs"
+            "reshape the array while it is stopped (`uraid reshape` with the names of all members, without --begin); \
+             only `uraid create --log-size` sets the size of logs"
         }
     }
 }

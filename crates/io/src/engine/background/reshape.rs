@@ -12,6 +12,9 @@ use crate::engine::sweeper::{Kind, Sweeper};
 /// What moves at once while clients want something, at most; always at least what can.
 const BESIDE_CLIENTS: Bytes = Bytes(1 << 20);
 
+/// What is with the members at once of a window meanwhile: nobody's operation waits behind more.
+const TURN_BESIDE_CLIENTS: Bytes = Bytes(128 << 10);
+
 /// Reshaping as the engine drives it.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Reshaping;
@@ -81,6 +84,11 @@ impl<'a> Way<'a> {
 fn is_turned(parts: &Parts, between: &Between) -> bool {
     let recorded = parts.members.record().recorded_reshape();
     recorded.is_some_and(|reshape| reshape.is_back == between.is_back.get())
+}
+
+/// How much of a window is with the members at once.
+pub(in crate::engine) fn at_once(parts: &Parts) -> Bytes {
+    if parts.sweeps.of(Kind::Reshape).is_disturbing() { TURN_BESIDE_CLIENTS } else { Bytes(u64::MAX) }
 }
 
 /// How much moves at once.

@@ -20,7 +20,7 @@ use crate::array::reshape::saved::Whose;
 use crate::array::reshape::{moving, saved};
 use crate::buf::Buf;
 use crate::disk::Segments;
-use crate::engine::background::reshape::pace;
+use crate::engine::background::reshape::{at_once, pace};
 use crate::engine::between::{Between, Side};
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
@@ -31,6 +31,9 @@ use crate::engine::sums::block_at;
 use crate::engine::sweeper::Kind;
 use crate::engine::transfer::Workspace;
 use crate::format::superblock::Reshape;
+
+/// A write of a member: from a byte on, these pieces.
+type Write = (MemberIndex, Bytes, Segments);
 
 /// Moves what is next, if anything is. What can't be moved is tried again later.
 pub(in crate::engine) async fn advance(core: &Core, space: &mut Workspace) {
@@ -73,9 +76,7 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let len = Sectors(window.content.end.0 - window.content.start.0).bytes();
     parts.sweeps.of(Kind::Reshape).charge(len);
     let from = window.content.start;
-    let buf = moving::memory(&between.memory, len);
-    let content = fill(core, source, space, window.content.clone(), (from, buf)).await?;
-    let content = content.expect("a read's memory comes back");
+    let content = read_all(core, source, space, &window.content, moving::memory(&between.memory, len)).await?;
     let next = if from == mark { window.content.end } else { from };
     let save = reshape.save + u64::from(window.is_saved);
     let moved = Reshape { is_back, mark: next, saved: Sectors(0), save, ..reshape };
@@ -90,6 +91,27 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     forget(target, &window.content);
     drop(held);
     Ok(())
+}
+
+/// Reads a window.
+///
+/// # Errors
+/// As a client's read.
+async fn read_all(
+    core: &Core,
+    source: &Parts,
+    space: &mut Workspace,
+    content: &Range<Lba>,
+    mut buf: Buf,
+) -> Result<Buf, EngineError> {
+    let mut at = content.start;
+    while at < content.end {
+        let end = Lba(content.end.0.min(at.0.saturating_add(at_once(source).whole_sectors().0)));
+        let read = fill(core, source, space, at..end, (content.start, buf)).await?;
+        buf = read.expect("a read's memory comes back");
+        at = end;
+    }
+    Ok(buf)
 }
 
 /// Writes a window to its new places, and has that on record.
@@ -121,6 +143,9 @@ async fn settle(
     let present = members.present();
     parts.retain(|part| present.contains(part.member));
     write_sums(target, &parts).await?;
+    for part in &parts {
+        members.counters.borrow_mut().write(part.member, part.sectors());
+    }
     let write = |part: Part| (part.member, members.offset(part.member, part.sector), part.pieces);
     write_all(target, parts.into_iter().map(write).collect(), !planted!(ReshapeUnflushed)).await?;
     put_on_record(members, moved).await
@@ -158,17 +183,15 @@ async fn write_sums(target: &Parts, written: &[Part]) -> Result<(), EngineError>
 ///
 /// # Errors
 /// [`EngineError::WriteFailed`], [`EngineError::FlushFailed`] where it can't be; [`EngineError::Frozen`].
-async fn write_all(
-    parts: &Parts,
-    writes: Vec<(MemberIndex, Bytes, Segments)>,
-    is_durable: bool,
-) -> Result<(), EngineError> {
+async fn write_all(parts: &Parts, writes: Vec<Write>, is_durable: bool) -> Result<(), EngineError> {
     let members = &parts.members;
     let present = members.present();
-    let writes = writes.into_iter().filter(|(member, ..)| present.contains(*member));
-    let mut written = MemberSet::EMPTY;
-    let writes = writes.inspect(|(member, ..)| written = written.with(*member));
-    let failed = members.operations.write_pieces(writes).await.failed;
+    let writes: Vec<Write> = writes.into_iter().filter(|(member, ..)| present.contains(*member)).collect();
+    let written: MemberSet = writes.iter().map(|(member, ..)| *member).collect();
+    let mut failed = MemberSet::EMPTY;
+    for turn in turns(writes, at_once(parts)) {
+        failed = failed.union(members.operations.write_pieces(turn.into_iter()).await.failed);
+    }
     written.iter().for_each(|member| members.note_written(member));
     members.fail(failed)?;
     if !is_durable {
@@ -180,6 +203,29 @@ async fn write_all(
         failed if failed.is_empty() => Ok(()),
         members => Err(EngineError::FlushFailed { members }),
     }
+}
+
+/// Writes in turns of so much, or of one piece that is more.
+fn turns(writes: Vec<Write>, most: Bytes) -> Vec<Vec<Write>> {
+    let (mut turns, mut left) = (vec![Vec::<Write>::new()], most.0);
+    for (member, mut offset, pieces) in writes {
+        let mut is_continued = false;
+        for piece in pieces {
+            let len = piece.len() as u64;
+            if len > left && left < most.0 {
+                turns.push(Vec::new());
+                (left, is_continued) = (most.0, false);
+            }
+            left = left.saturating_sub(len);
+            let turn = turns.last_mut().expect("there is one");
+            match turn.last_mut().filter(|_| is_continued) {
+                Some((.., pieces)) => pieces.push(piece),
+                None => turn.push((member, offset, smallvec![piece])),
+            }
+            (offset, is_continued) = (Bytes(offset.0 + len), true);
+        }
+    }
+    turns
 }
 
 /// Has it on record how far the reshape is.
