@@ -38,12 +38,19 @@ struct Model {
     /// What may be there after a cut, the newest last.
     sectors: Vec<Vec<u64>>,
     next: u64,
+    /// How often the array has become another one: what its log has of before counts for nothing.
+    generations: u128,
 }
 
 impl Model {
     fn new(before: Vec<u8>) -> Self {
         let sectors = vec![vec![0]; before.len() / SECTOR];
-        Self { before, sectors, next: 1 }
+        Self { before, sectors, next: 1, generations: 1 << 64 }
+    }
+
+    fn next_generation(&mut self) -> Uuid {
+        self.generations += 1;
+        Uuid::from_u128(self.generations)
     }
 
     fn bytes(&self, number: u64, lba: usize) -> [u8; SECTOR] {
@@ -252,7 +259,7 @@ impl Life<'_> {
             self.step(random)?;
         }
         self.close()?;
-        let begun = begin_served(&mut self.engine, &case.target(), new, Uuid::from_u128(6));
+        let begun = begin_served(&mut self.engine, &case.target(), new, self.model.next_generation());
         if self.engine.disk().left == 0 {
             return None;
         }
@@ -266,7 +273,7 @@ impl Life<'_> {
     fn finish(&mut self) -> Option<()> {
         if self.engine.reshape().is_some_and(|way| way.is_over()) {
             self.close()?;
-            let ended = finish_served(&mut self.engine, Uuid::from_u128(5));
+            let ended = finish_served(&mut self.engine, self.model.next_generation());
             if self.engine.disk().left == 0 {
                 return None;
             }
