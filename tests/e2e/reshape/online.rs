@@ -105,7 +105,7 @@ fn what_can_not_begin_is_refused_and_the_array_goes_on() {
         (&["--layout", "left-symmetric"], 1, "the array has this shape already"),
         (&["--level", "5", "--rm2-m", "3"], 1, "--rm2-m is for level rm2 only"),
         (&["--add", text(&new[0]), "--remove", &member], 1, "members can join or leave, not both at once"),
-        (&["--size", "1M"], 2, "does not become smaller"),
+        (&["--size", "1M"], 2, "--size is for stopped arrays"),
         (&["--rehearse", "--add", text(&new[0])], 2, "stop the array to rehearse"),
     ] {
         let refused = ask(&array, &[&["reshape"], words].concat());
@@ -116,7 +116,9 @@ fn what_can_not_begin_is_refused_and_the_array_goes_on() {
     }
     assert_same(&read_export(server.uri()), &content, "nothing has changed");
     // Nobody holds what was refused.
-    let _ = ask(&array, &["reshape", "--add", text(&new[0]), "--add", text(&used), "--force"]).success();
+    let begun = ask(&array, &["reshape", "--json", "--add", text(&new[0]), "--add", text(&used), "--force"]).success();
+    let begun: serde_json::Value = serde_json::from_slice(&begun.stdout).expect("JSON");
+    assert!(begun.is_null() || begun["members"] == 5, "{begun:#}");
     let _ = ask(&array, &["wait"]).success();
     assert_same(&read_export(server.uri())[..content.len()], &content, "and then it begins");
     let _ = server.stop();
