@@ -35,6 +35,7 @@ pub(super) fn consistency_after(before: &Superblock, to: Level) -> Consistency {
         // Its checksums need it.
         _ if integrity == Integrity::Crc32 => Consistency::Log,
         (_, Level::Raid0) => Consistency::None,
+        (Level::Raid0, _) if before != Consistency::None => before,
         (Level::Raid1 | Level::Raid10 { .. }, _) if before != Consistency::Bitmap => before,
         (Level::Raid5 { .. } | Level::Rm2 { .. }, _) if before != Consistency::Log => before,
         (_, Level::Raid1 | Level::Raid10 { .. }) => Consistency::Bitmap,
