@@ -284,8 +284,7 @@ pub(super) fn check_sizes<M>(members: &[Opened<M>], verdict: &Verdict) -> Result
 ///
 /// # Errors
 /// [`OpenError::Reshaping`], [`OpenError::Initialising`], [`OpenError::InitialisingDegraded`], [`OpenError::TooFew`],
-/// [`OpenError::TooFewBetween`],
-/// [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
+/// [`OpenError::TooFewBetween`], [`OpenError::Degraded`] or [`OpenError::DirtyDegraded`].
 pub fn check_presence(verdict: &Verdict, candidates: &[Candidate], options: OpenOptions) -> Result<(), OpenError> {
     let name = |slots: MemberSet| {
         slots.iter().map(|slot| (slot, verdict.superblock.slots[slot.index()].member)).collect::<Vec<_>>()

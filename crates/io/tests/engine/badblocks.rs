@@ -68,10 +68,23 @@ fn all_of(lost: std::ops::Range<u64>) -> Vec<u64> {
 /// A RAID 5 of four whose member 1 was rebuilt while a block of member 3 could not be read: the parity of stripe 4.
 /// Left-symmetric, so that its data are on 0, 1 and 2. What member 1 is to hold of it can't be computed.
 fn with_a_hole(shape: Shape) -> (TestEngine, Vec<u8>) {
+    rebuilt_beside(shape, 4)
+}
+
+/// The same where that block is data of stripe 5, whose parity is on member 2, and whose data are on 3, 0 and 1: of these
+/// the first and the last are lost.
+fn with_two_holes(shape: Shape) -> (TestEngine, Vec<u8>) {
+    rebuilt_beside(shape, 5)
+}
+
+/// The first sectors of what is lost then.
+const TWO_HOLES: [u64; 2] = [5 * 24, 5 * 24 + 16];
+
+fn rebuilt_beside(shape: Shape, stripe: u64) -> (TestEngine, Vec<u8>) {
     let (mut engine, content) = filled(shape, Order::Fifo);
     drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
     let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
-    spoil(&mut engine, &shape, 3, 4 * 4096, 4096);
+    spoil(&mut engine, &shape, 3, stripe * 4096, 4096);
     drop(run(&mut engine, join).expect("joined"));
     drop(run(&mut engine, Command::Flush).expect("flushed"));
     assert_whole(&engine, "it goes on past what can't be computed");
@@ -165,14 +178,8 @@ fn what_is_not_lost_of_a_stripe_is_written_all_the_same() {
 fn of_two_lost_units_each_is_made_good_by_itself() {
     for shape in raid5() {
         let context = format!("{shape:?}");
-        let (mut engine, mut content) = filled(shape, Order::Fifo);
-        drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
-        let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
-        // Its parity is on member 2, and its data are on 3, 0 and 1.
-        spoil(&mut engine, &shape, 3, 5 * 4096, 4096);
-        drop(run(&mut engine, join).expect("joined"));
-        drop(run(&mut engine, Command::Flush).expect("flushed"));
-        let [first, second] = [5 * 24, 5 * 24 + 16];
+        let (mut engine, mut content) = with_two_holes(shape);
+        let [first, second] = TWO_HOLES;
         let both: Vec<u64> = (first..first + 8).chain(second..second + 8).collect();
         assert_lost(&mut engine, &content, &both, &context);
         for (seed, lba, left) in [(44, second, all_of(first..first + 8)), (45, first, Vec::new())] {
@@ -191,14 +198,8 @@ fn of_two_lost_units_each_is_made_good_by_itself() {
 #[test]
 fn parity_that_a_write_leaves_behind_does_not_come_back_from_the_log() {
     let shape = logged(small(RAID5, 4));
-    let (mut engine, mut content) = filled(shape, Order::Fifo);
-    // Parity of this stripe is on member 2, and its data are on 3, 0 and 1: of these the first and the last are lost.
-    let units = [5 * 24, 5 * 24 + 8, 5 * 24 + 16];
-    drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
-    let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
-    spoil(&mut engine, &shape, 3, 5 * 4096, 4096);
-    drop(run(&mut engine, join).expect("joined"));
-    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    let (mut engine, mut content) = with_two_holes(shape);
+    let units = [TWO_HOLES[0], 5 * 24 + 8, TWO_HOLES[1]];
     // The first has a record with parity; the other has to do without it.
     for (seed, lba) in [(46, units[1]), (47, units[2])] {
         let new = noise(seed, 8);
@@ -458,14 +459,8 @@ fn a_copy_goes_on_past_what_nobody_has_and_takes_its_list_along() {
 fn parity_that_is_given_up_beside_a_copy_is_given_up_on_both_members() {
     for shape in raid5() {
         let context = format!("{shape:?}");
-        let (mut engine, mut content) = filled(shape, Order::Fifo);
-        drop(run(&mut engine, fail(MemberIndex(1))).expect("given up"));
-        let join = new_member(&mut engine, &shape, MemberIndex(1), 7);
-        // Its parity is on member 2, and its data are on 3, 0 and 1.
-        spoil(&mut engine, &shape, 3, 5 * 4096, 4096);
-        drop(run(&mut engine, join).expect("joined"));
-        drop(run(&mut engine, Command::Flush).expect("flushed"));
-        let [first, second] = [5 * 24, 5 * 24 + 16];
+        let (mut engine, mut content) = with_two_holes(shape);
+        let [first, second] = TWO_HOLES;
         let slot = MemberIndex(2);
         let replace = replacement(&mut engine, &shape, slot, 1);
         engine.submit(77, replace);

@@ -41,7 +41,11 @@ pub enum ReshapeError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// It can't be served meanwhile.
-    #[error("this array can't be served while its content moves: {unserved}. What helps: {}", unserved.advice())]
+    #[error(
+        "this array can't be served while its content moves: {unserved}. What helps: reshape the array while it is \
+         stopped (`uraid reshape` with the names of all members, without --begin){}",
+        unserved.alternative()
+    )]
     NotServed {
         /// Why.
         unserved: Unserved,

@@ -24,14 +24,12 @@ pub struct Unserved {
 }
 
 impl Unserved {
-    /// What to do about it before a reshape begins.
-    pub(super) fn advice(&self) -> &'static str {
+    /// What else there is to do about it before a reshape begins, other than to stop the array.
+    pub(super) fn alternative(&self) -> &'static str {
         if self.is_for_new {
-            "choose a smaller --chunk, or reshape the array while it is stopped (`uraid reshape` with the names of all \
-             members, without --begin)"
+            ", or choose a smaller --chunk"
         } else {
-            "reshape the array while it is stopped (`uraid reshape` with the names of all members, without --begin); \
-             only `uraid create --log-size` sets the size of logs"
+            "; only `uraid create --log-size` sets the size of logs"
         }
     }
 }
