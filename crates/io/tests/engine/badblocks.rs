@@ -71,8 +71,8 @@ fn with_a_hole(shape: Shape) -> (TestEngine, Vec<u8>) {
     rebuilt_beside(shape, 4)
 }
 
-/// The same where that block is data of stripe 5, whose parity is on member 2, and whose data are on 3, 0 and 1: of these
-/// the first and the last are lost.
+/// The same where that block is data of stripe 5, whose parity is on member 2, and whose data are on 3, 0 and 1. Of
+/// these the first and the last are lost.
 fn with_two_holes(shape: Shape) -> (TestEngine, Vec<u8>) {
     rebuilt_beside(shape, 5)
 }
