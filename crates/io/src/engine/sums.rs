@@ -169,6 +169,13 @@ impl Sums {
         self.0.borrow().known(member, block)
     }
 
+    /// Whether it is known that a block has lost its checksum; it is not of what is not in memory.
+    pub(super) fn has_lost(&self, member: MemberIndex, block: BlockNumber) -> bool {
+        let state = self.0.borrow();
+        let is_there = state.has(PageId { member, number: block.place().0 });
+        is_there && state.known(member, block) == Sum::LOST
+    }
+
     /// What the checksums of other copies, which `lost` members don't have, say of a block's content. Only what is in
     /// memory counts: a copy that was found wrong has its page there.
     pub(super) fn opinions(

@@ -24,7 +24,7 @@ use super::error::EngineError;
 use super::locks::Guard;
 use super::parts::Parts;
 use super::shares::Class;
-use super::sums::Pins;
+use super::sums::{Pins, block_at};
 use crate::buf::Buf;
 use crate::cache::Contents;
 use crate::format::BLOCK;
@@ -423,21 +423,37 @@ impl<'a> Transfer<'a> {
     /// is. It is not as long as the block could be had if what can't be read elsewhere in the part were not in the way:
     /// the part is made smaller, or tried again as a smaller one.
     pub(super) fn has_to_believe(&self, at: Location) -> bool {
-        let (geometry, lost) = (self.parts.geometry(), self.lost());
-        let (without, needed) = (lost.with(at.member), self.unreadable.union(lost).with(at.member));
-        let gives_all = |without| Repair::new(geometry, without).is_ok();
-        if gives_all(needed) || self.can_read_without(needed) {
-            return false;
-        }
-        let gives_block = |(stripe, cell, _)| Repair::partial(geometry, without).has(geometry, stripe, cell);
+        let needed = self.unreadable.union(self.lost()).with(at.member);
+        let can_do_without = Repair::new(self.parts.geometry(), needed).is_ok() || self.can_read_without(needed);
         let is_smaller_tried = match self.goal {
             Goal::Ahead => true,
             Goal::Read | Goal::Write | Goal::Zero { .. } => self.shorter().is_some(),
             Goal::Destage => self.span().0 != self.span().1,
             _ => false,
         };
-        let is_read = matches!(self.goal, Goal::Read | Goal::Ahead);
-        !(is_smaller_tried && (gives_all(without) || is_read && geometry.cell_at(at).is_some_and(gives_block)))
+        !can_do_without && !self.can_compute(at, is_smaller_tried)
+    }
+
+    /// Whether a block that has lost its checksum comes back, unit by unit, from what has not in its parity stripe.
+    /// What members failed to give of the stripe is in the way, unless that is tried again.
+    fn can_compute(&self, at: Location, is_tried_again: bool) -> bool {
+        let (geometry, lost) = (self.parts.geometry(), self.lost());
+        let Some((stripe, cell, column)) = geometry.cell_at(at) else { return false };
+        let without = if is_tried_again {
+            Repair::partial(geometry, lost.union(self.shunned))
+        } else if self.span() == (stripe, stripe) && !matches!(self.goal, Goal::Scrub { .. }) {
+            self.do_with_rest(lost)
+        } else {
+            return false;
+        };
+        let has_lost_sum = |&cell: &Cell| {
+            let (member, sector) = (geometry.member(cell), DiskSector(geometry.sector(stripe, cell).0 + column.0));
+            self.parts.sums.as_ref().is_some_and(|sums| sums.has_lost(member, block_at(sector)))
+        };
+        let is_doubted =
+            |other: &Cell| has_lost_sum(other) || planted!(SumsLostByMember) && geometry.member(*other) == at.member;
+        let doubted = cells_of(geometry, stripe, geometry.all_members()).filter(is_doubted).chain([cell]);
+        without.beside(geometry, stripe, doubted).has(geometry, stripe, cell)
     }
 
     /// Whether the part can be read though others are lost with these members.

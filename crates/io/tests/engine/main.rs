@@ -12,6 +12,7 @@ mod faults;
 mod grow;
 mod intent;
 mod log;
+mod lost_sums;
 mod opening;
 mod rebuild;
 mod record;

@@ -7,7 +7,7 @@ use uraid_io::disk::{Disk, Fault, OpName, Order};
 use uraid_io::engine::{CacheMode, Command, Engine, EngineError};
 use uraid_layout::repair::Repair;
 use uraid_layout::stripe::Group;
-use uraid_layout::{Bytes, Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
+use uraid_layout::{Lba, Level, MemberIndex, MemberSet, Placement, Sectors};
 
 use crate::support::{
     CHUNK, RAID5, Shape, TestEngine, assert_encoded, block, buf, encoded, images, noise, read, recovered, rm2, run,
@@ -16,7 +16,7 @@ use crate::support::{
 
 use uraid_io::format::BLOCK_BYTES as BLOCK;
 
-fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
+pub(super) fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
     let shape = shape.checked();
     let mut engine = shape.engine(MemberSet::EMPTY, Order::Seeded(1));
     let content = noise(2, engine.geometry().capacity().0);
@@ -24,7 +24,7 @@ fn filled(shape: Shape) -> (TestEngine, Vec<u8>) {
     (engine, content)
 }
 
-fn redundant() -> impl Iterator<Item = Shape> {
+pub(super) fn redundant() -> impl Iterator<Item = Shape> {
     shapes().into_iter().filter(|shape| shape.geometry().tolerance() > 0)
 }
 
@@ -34,21 +34,21 @@ fn blocks<D: Disk>(engine: &mut Engine<D, u64>) -> Vec<Result<Vec<u8>, EngineErr
     (0..capacity).step_by(8).map(|lba| block(engine, lba)).collect()
 }
 
-fn assert_content(engine: &mut TestEngine, content: &[u8], context: &str) {
+pub(super) fn assert_content(engine: &mut TestEngine, content: &[u8], context: &str) {
     for (block, (found, expected)) in blocks(engine).into_iter().zip(content.chunks_exact(BLOCK)).enumerate() {
         assert!(found.expect("read") == expected, "{context}: block {block}");
     }
 }
 
 /// Where of a member's used blocks the content is that a read of the array looks at first.
-fn data_blocks(shape: Shape, member: MemberIndex) -> Vec<usize> {
+pub(super) fn data_blocks(shape: Shape, member: MemberIndex) -> Vec<usize> {
     let geometry = shape.geometry();
     let at = |lba| geometry.locate(Lba(lba));
     let places = (0..geometry.capacity().0).step_by(8).map(at).filter(|at| at.member == member);
     places.map(|at| usize::try_from(at.sector.0 / 8).expect("small")).collect()
 }
 
-fn is_mirror(shape: Shape) -> bool {
+pub(super) fn is_mirror(shape: Shape) -> bool {
     shape.geometry().maps()[0].groups().iter().any(Group::is_mirror)
 }
 
@@ -399,122 +399,6 @@ fn content_that_is_misplaced_with_its_checksums_is_found() {
     bytes.copy_within(table..table + 512, table + 512);
     let mut engine = shape.reopened(members, Order::Fifo);
     assert_content(&mut engine, &content, "misplaced");
-}
-
-/// Where nothing else says what the blocks hold, lost checksums cost nothing but the check.
-#[test]
-fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
-    for (level, missing) in [(Level::Raid0, None), (RAID5, Some(2))] {
-        let shape = small(level, 3).checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let table = size(shape.superblocks()[0].areas.sums.offset);
-        let mut members = images(&engine);
-        members[1].as_mut().expect("present")[table] ^= 1;
-        if let Some(missing) = missing {
-            members[missing] = None;
-        }
-        let mut engine = shape.reopened(members, Order::Fifo);
-        assert_content(&mut engine, &content, "unchecked");
-        assert_eq!(engine.counters().total().unrepairable, 0);
-    }
-}
-
-/// A copy that lost its checksums is held against those of the other copies, where these hold something else.
-#[test]
-fn a_copy_without_its_checksums_is_held_against_the_other_copies() {
-    let (mut read_right, mut refused) = (0, 0);
-    for shape in redundant().filter(|&shape| is_mirror(shape)) {
-        let shape = shape.checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let areas = shape.superblocks()[0].areas;
-        let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
-        let geometry = shape.geometry();
-        let copies: Vec<_> = [geometry.locate(Lba(0))].into_iter().chain(geometry.parity_of(Lba(0))).collect();
-        for (known, is_right) in copies.iter().flat_map(|copy| [(copy, true), (copy, false)]) {
-            let mut members = images(&engine);
-            for copy in &copies {
-                let bytes = members[copy.member.index()].as_mut().expect("present");
-                bytes[table] ^= u8::from(copy != known);
-                bytes[data + size(Bytes(copy.sector.0 * 512))] ^=
-                    if copy == known { 1 } else { 2 * u8::from(!is_right) };
-            }
-            let mut engine = shape.reopened(members, Order::Fifo);
-            match read(&mut engine, 0, 8) {
-                Ok(found) => {
-                    assert!(is_right && found == content[..BLOCK], "{shape:?}, {known:?}, {is_right}");
-                    read_right += 1;
-                }
-                Err(EngineError::Unreadable { .. }) => refused += usize::from(!is_right),
-                Err(error) => panic!("{shape:?}, {known:?}, {is_right}: {error}"),
-            }
-        }
-    }
-    assert!(read_right > 0 && refused > 0, "{read_right} {refused}");
-}
-
-/// What is wrong in one place says nothing of another: a member's content is no better there for being read together
-/// with it.
-#[test]
-fn lost_checksums_are_believed_only_where_nothing_else_is_left() {
-    let shape = Shape { chunks: 6, ..small(RAID5, 3) }.checked();
-    let (mut engine, content) = filled(shape);
-    run(&mut engine, Command::Close).expect("closed");
-    let areas = shape.superblocks()[0].areas;
-    let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
-    let (first, second) = (data_blocks(shape, MemberIndex(0)), data_blocks(shape, MemberIndex(1)));
-    // Its neighbour has parity there, which is right, and wrong content everywhere else.
-    let wrong = *first.iter().find(|block| !second.contains(block)).expect("parity goes around");
-    let mut members = images(&engine);
-    members[0].as_mut().expect("present")[data + wrong * BLOCK] ^= 1;
-    let neighbour = members[1].as_mut().expect("present");
-    neighbour[table] ^= 1;
-    second.iter().for_each(|block| neighbour[data + block * BLOCK] ^= 1);
-    for order in [Order::Fifo, Order::Lifo, Order::Seeded(3)] {
-        let mut engine = shape.reopened(members.clone(), order);
-        let len = engine.geometry().capacity().0;
-        assert!(read(&mut engine, 0, len).expect("read") == content, "{order:?}: one long read");
-        assert_eq!(engine.counters().total().unrepairable, 0, "{order:?}");
-    }
-}
-
-/// With as many members missing as RM2 survives, some of what another one has can still be computed.
-#[test]
-fn lost_checksums_are_not_believed_where_a_degraded_array_has_the_content() {
-    let mut computed = 0;
-    for shape in shapes().into_iter().filter(|shape| shape.geometry().tolerance() == 2 && !is_mirror(*shape)) {
-        let shape = shape.checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let areas = shape.superblocks()[0].areas;
-        let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
-        let geometry = shape.geometry();
-        for other in (1..shape.members - 1).map(MemberIndex) {
-            let (victim, missing) = (MemberIndex(shape.members - 1), [MemberIndex(0), other]);
-            let mut members = images(&engine);
-            missing.iter().for_each(|slot| members[slot.index()] = None);
-            let bytes = members[victim.index()].as_mut().expect("present");
-            bytes[table] ^= 1;
-            let detour = Repair::partial(&geometry, missing.into_iter().chain([victim]).collect());
-            let there = |block: usize| {
-                let (stripe, unit, _) = geometry.split(Lba(block as u64 * 8));
-                detour.has(&geometry, stripe, geometry.map(stripe).cell(unit))
-            };
-            let places = content.chunks_exact(BLOCK).enumerate().filter(|&(block, _)| there(block));
-            let places: Vec<_> =
-                places.map(|(block, bytes)| (block, bytes, geometry.locate(Lba(block as u64 * 8)))).collect();
-            let own = places.iter().filter(|(_, _, at)| at.member == victim);
-            own.clone().for_each(|(_, _, at)| bytes[data + size(Bytes(at.sector.0 * 512))] ^= 1);
-            computed += own.count();
-            let mut engine = shape.reopened(members, Order::Fifo);
-            for (block, expected, _) in places {
-                let found = read(&mut engine, block as u64 * 8, 8).expect("read");
-                assert!(found == expected, "{shape:?} without 0 and {other}: block {block}");
-            }
-        }
-    }
-    assert!(computed > 0, "nothing of what is wrong can be computed");
 }
 
 /// A write of checksums that was lost makes all that a member has doubtful. Without two others what is on these is
