@@ -95,6 +95,7 @@ mutants! {
     AbsentProven: "what a member never got is compared with the checksum of what it held before",
     CellsByMember: "a member that failed to give one unit of a stripe is done without in all of it",
     SumsLostByMember: "a block that has lost its checksum is believed where other units of its member give it",
+    FailedFlushAwaited: "who waits until the log is in place does so after a flush that failed for good",
     ParityDoneAgain: "parity that a write leaves out of agreement may come back from the log",
     ParityLeft: "parity that a write leaves out of agreement counts when it can be read again",
     TwinParityLeft: "parity that a write leaves out of agreement counts on the copy of its member",

@@ -242,6 +242,7 @@ impl Log {
     /// again. Who waits has nothing in the log that is not in place.
     ///
     /// # Errors
+    /// [`EngineError::FlushFailed`] where a member that is needed fails that: no later flush proves anything;
     /// [`EngineError::Frozen`].
     pub(super) async fn outlive(&self, members: &Members, flusher: &Flusher) -> Result<(), EngineError> {
         let last = LogSequence(self.state.borrow().next.0 - 1);
@@ -264,7 +265,11 @@ impl Log {
                 }
                 state.records.iter().any(|record| record.sequence <= last && record.left > 0)
             };
-            if is_waiting {
+            let failed = flusher.failures();
+            if !failed.is_empty() && !planted!(FailedFlushAwaited) {
+                return Err(EngineError::FlushFailed { members: failed });
+            }
+            if is_waiting || !failed.is_empty() {
                 self.placed.wait(&members.tasks).await;
             }
         }
@@ -274,7 +279,7 @@ impl Log {
     /// waits has nothing in the log that is not in place.
     ///
     /// # Errors
-    /// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
+    /// [`EngineError::LogFailed`]; [`EngineError::FlushFailed`]; [`EngineError::Frozen`].
     pub(super) async fn retire(
         &self,
         members: &Members,

@@ -532,6 +532,34 @@ fn a_member_that_fails_is_done_without_while_clients_write() {
     }
 }
 
+/// What the log has can't be made durable any more: content stays where it is, and who wants something of the window is
+/// answered.
+#[test]
+fn a_needed_member_that_fails_a_flush_holds_nobody_up() {
+    let case = cases()[12];
+    let (now, content) = begun(&case);
+    let mut model = Model::new(content);
+    let mut power = Power::new(now.clone(), usize::MAX);
+    let (mode, context) = (CacheMode::WriteThrough, "a flush fails");
+    let (engine, pool) = open(&mut power, &now, mode, 7).expect("opened");
+    let mut life = Life { engine, pool, mode, model: &mut model, context };
+    life.engine.reshape().expect("under way").limit_rate(Some(Bytes(1)));
+    let len = Sectors(life.model.sectors.len() as u64).bytes();
+    let mut buf = life.pool.try_alloc(len).expect("memory");
+    buf.as_mut().fill(1);
+    life.run_one(Command::Write { lba: Lba(0), buf, fua: false });
+    let fault = Fault { member: MemberIndex(1), name: OpName::Flush, after: 0, count: u64::MAX, errno: Errno::IO };
+    life.engine.disk_mut().inner.fail(fault);
+    life.engine.reshape().expect("under way").limit_rate(None);
+    for _ in 0..100 {
+        life.engine.tick();
+        let read = life.run_one(Command::Read { lba: Lba(0), buf: Buf::zeroed(len) });
+        assert!(read.flatten().expect("its memory").as_ref().iter().all(|&byte| byte == 1));
+    }
+    let progress = life.engine.reshape().expect("under way").progress();
+    assert!(progress.stuck.is_some() && progress.done < progress.total, "{progress:?}");
+}
+
 /// What is in memory of content that moves and comes back is what was written last, wherever that was.
 #[test]
 fn memory_does_not_outlive_a_move() {

@@ -18,7 +18,8 @@ const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
 /// Has it durable that parity which the plan leaves out of agreement counts for nothing from now on.
 ///
 /// # Errors
-/// [`EngineError::BadBlocks`]; [`EngineError::WriteFailed`] without redundancy; [`EngineError::Frozen`].
+/// [`EngineError::BadBlocks`]; [`EngineError::WriteFailed`], [`EngineError::FlushFailed`] without redundancy;
+/// [`EngineError::Frozen`].
 pub(in crate::engine) async fn give_up_parity(transfer: &Transfer<'_>) -> Result<(), EngineError> {
     let parts = transfer.parts;
     for (member, sectors) in transfer.without.sectors.iter().filter(|_| !planted!(ParityLeft)) {
