@@ -280,14 +280,18 @@ fn scrubs_rebuilds_and_spares_are_seen_from_outside() {
     let page = watched.page();
     assert_eq!(page.value("uraid_scrub_mismatched_bytes_total", &[("certainty", "unknown")]), 4.0 * 4096.0);
     assert_eq!(page.value("uraid_scrub_mismatched_bytes_total", &[("certainty", "certain")]), 0.0);
-    assert_eq!((value(&page, "uraid_scrub_bytes_total"), value(&page, "uraid_scrub_done_bytes")), (size, size));
-    assert_eq!((value(&page, "uraid_scrub_running"), value(&page, "uraid_scrub_repaired_bytes_total")), (0.0, 0.0));
+    assert_eq!(
+        (value(&page, "uraid_scrub_bytes_total"), value(&page, "uraid_scrub_repaired_bytes_total")),
+        (size, 0.0)
+    );
+    assert_eq!(page.value("uraid_sweep_running", &[("work", "scrub")]), 0.0);
 
     let _ = uraid(&["fail", "1"]).success();
     let _ = uraid(&["wait"]).success();
     let page = watched.page();
     assert_eq!((value(&page, "uraid_array_spares"), value(&page, "uraid_rebuild_members")), (0.0, 0.0));
-    assert_eq!((value(&page, "uraid_rebuild_bytes_total"), value(&page, "uraid_rebuild_done_bytes")), (size, 0.0));
+    assert_eq!(value(&page, "uraid_rebuild_bytes_total"), size);
+    assert_eq!(page.value("uraid_sweep_done_bytes", &[("work", "rebuild")]), 0.0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_secs_f64();
     let finished = value(&page, "uraid_scrub_finished_timestamp_seconds");
     assert!((since - 3600.0..since + 1.0).contains(&finished), "{finished}");

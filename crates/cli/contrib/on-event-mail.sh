@@ -14,7 +14,7 @@ shift 2
 wanted=${URAID_MAIL_EVENTS:-"degraded stalled failing frozen salvage recovered member-missing member-failed \
 member-failing member-deleted member-stalled member-lagging member-no-room member-smart flush-failing flush-recovered \
 content-lost content-restored spare-taken rebuild-stuck replace-stuck replace-stopped replace-rebuilding \
-scrub-incomplete scrub-mismatch"}
+reshape-stuck scrub-incomplete scrub-mismatch"}
 case " $wanted " in
     *" all "* | *" $event "*) ;;
     *) exit 0 ;;

@@ -18,6 +18,7 @@ use uraid_serve::clock::now;
 use uraid_serve::health::{RANGES_TOLD, SCRUB_OWED, ranges};
 use uraid_serve::names::{layout_name, level_name, level_title};
 use uraid_serve::protocol::{self, LostContent};
+use uraid_serve::sweeps::{Sweep, Work};
 use uraid_serve::text::{chain, duration, list, size, visible};
 use uuid::Uuid;
 
@@ -231,9 +232,10 @@ fn lost_of(
 
 impl ReshapeReport {
     /// What a server says of the array that it serves.
-    pub(crate) fn of(served: &protocol::Reshape) -> Self {
-        let protocol::Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, .. } = served;
-        Self {
+    pub(crate) fn of(served: &protocol::Status) -> Option<Self> {
+        let protocol::Reshape { level, layout, chunk_bytes, members, back, .. } = served.reshape.as_ref()?;
+        let Sweep { done_bytes, total_bytes, .. } = served.sweep(Work::Reshape)?;
+        Some(Self {
             level: level.clone(),
             layout: layout.clone(),
             chunk: *chunk_bytes,
@@ -241,7 +243,7 @@ impl ReshapeReport {
             content: *total_bytes,
             moved: if *back { total_bytes.saturating_sub(*done_bytes) } else { *done_bytes },
             back: *back,
-        }
+        })
     }
 }
 

@@ -139,6 +139,7 @@ fn files(directory: &Path) -> io::Result<Vec<PathBuf>> {
 fn served(socket: &Path) -> Result<Found> {
     let status: Status = Client::connect(socket)?.ask(&Request::Status {})?;
     let members: Vec<String> = status.members.iter().filter_map(|member| member.path.clone()).collect();
+    let reshape = ReshapeReport::of(&status);
     Ok(Found {
         uuid: status.uuid,
         name: status.name,
@@ -148,7 +149,7 @@ fn served(socket: &Path) -> Result<Found> {
         health: words(&status.health),
         tone: Some(tone(status.health.state)),
         uri: Some(status.uri),
-        reshape: status.reshape.as_ref().map(ReshapeReport::of),
+        reshape,
         member_count: status.reshape.as_ref().map_or(status.members.len(), |reshape| reshape.members_before.into()),
         members,
         former: Vec::new(),

@@ -9,10 +9,11 @@ use uraid_serve::clock::now;
 use uraid_serve::health::words;
 use uraid_serve::names::level_title;
 use uraid_serve::protocol::{
-    BadBlocks, Fill, HealthState, Initialise, Latency, Member, MemberState, Rebuild, Replace, Request, Reshape, Scrub,
-    ScrubMode, Spare, Status, Trouble,
+    BadBlocks, Fill, HealthState, Latency, Member, MemberState, Replace, Request, Reshape, Scrub, ScrubMode, Spare,
+    Status, Trouble,
 };
-use uraid_serve::text::{duration, size, visible};
+use uraid_serve::sweeps::{Sweep, Work};
+use uraid_serve::text::{duration, list, size, visible};
 
 use crate::server_args::ServerArgs;
 use crate::terminal::{Colours, Tone, print, print_json};
@@ -109,34 +110,12 @@ fn screen(status: &Status, before: Option<&Status>, colours: Colours) -> String 
     if let Some(fill) = status.log {
         text += &format!("\nlog      {}", bar(fill));
     }
-    if let Some(rebuild) = &status.rebuild {
-        let Rebuild { done_bytes, total_bytes, .. } = *rebuild;
-        let then = before.and_then(|before| before.rebuild.as_ref()).map_or(0, |rebuild| rebuild.done_bytes);
-        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
-        text += &format!("\nrebuild  {done}{}", rest(status, before, done_bytes, then, total_bytes));
+    for sweep in &status.sweeps {
+        text += &format!("\n{}", sweep_line(sweep, &about(status, sweep.work)));
     }
-    if let Some(replace) = &status.replace {
-        let Replace { slot, uuid, ref path, done_bytes, total_bytes, .. } = *replace;
-        let then = before.and_then(|before| before.replace.as_ref()).map_or(0, |replace| replace.done_bytes);
-        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
-        let new = path.as_ref().map_or_else(|| uuid.to_string(), |path| visible(path));
-        let rest = rest(status, before, done_bytes, then, total_bytes);
-        text += &format!("\nreplace  {done}{rest}, member {slot} to {new}");
-    }
-    if let Some(Initialise { done_bytes, total_bytes }) = status.initialise {
-        let then = before.and_then(|before| before.initialise).map_or(0, |initialise| initialise.done_bytes);
-        let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
-        text += &format!("\nzeroing  {done}{}", rest(status, before, done_bytes, then, total_bytes));
-    }
-    if let Some(reshape) = &status.reshape {
-        let then = before.and_then(|before| before.reshape.as_ref()).map_or(0, |reshape| reshape.done_bytes);
-        let rest = rest(status, before, reshape.done_bytes, then, reshape.total_bytes);
-        text += &format!("\n{}", reshape_line(reshape, &rest));
-    }
-    if let Some(scrub) = &status.scrub {
-        let then = before.and_then(|before| before.scrub).map_or(0, |scrub| scrub.done_bytes);
-        let before = before.filter(|_| scrub.running);
-        text += &format!("\n{}{}", scrub_line(scrub), rest(status, before, scrub.done_bytes, then, scrub.total_bytes));
+    // The last one, if none is running.
+    if let Some(scrub) = status.scrub.as_ref().filter(|scrub| !scrub.running) {
+        text += &format!("\n{}", scrub_line(scrub));
     }
     if let (Some(finished), Ok(now)) = (status.scrub_finished_s, now()) {
         text += &format!("\nscrubbed {} ago", duration(now.0.saturating_sub(finished)));
@@ -150,21 +129,56 @@ pub(crate) fn counted(BadBlocks { blocks, absent, unread }: BadBlocks) -> Option
     (blocks > 0).then(|| format!("{blocks} bad {noun}, {absent} absent and {unread} unread"))
 }
 
-/// Progress of a reshape: `reshape  [####...] 1 GiB of 3 GiB, to RAID 5 of 4 members in chunks of 64 KiB`.
-fn reshape_line(reshape: &Reshape, rest: &str) -> String {
-    let Reshape { level, layout, chunk_bytes, members, done_bytes, total_bytes, back, stuck_block, .. } = reshape;
-    let done = bar(Fill { used_bytes: *done_bytes, limit_bytes: *total_bytes });
-    let way = if *back { "back from" } else { "to" };
-    let stuck = stuck_block.map_or_else(String::new, |block| format!("; STUCK at block {block}, the log says why"));
-    let (level, chunk) = (level_title(level), size(*chunk_bytes));
-    format!("reshape  {done}{rest}, {way} {level} {layout} of {members} members in chunks of {chunk}{stuck}")
+/// Background work: `rebuild  [####...] 1 GiB of 3 GiB (64 MiB/s, 31 s left), member 2`.
+fn sweep_line(sweep: &Sweep, about: &str) -> String {
+    let Sweep { work, done_bytes, total_bytes, bytes_per_second, seconds_left, stuck } = *sweep;
+    let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
+    let rest = match (bytes_per_second, seconds_left) {
+        (_, _) if stuck => " (STUCK)".to_owned(),
+        (None, _) => String::new(),
+        (Some(rate), None) => format!(" ({}/s)", rounded(rate)),
+        (Some(rate), Some(left)) => format!(" ({}/s, {} left)", rounded(rate), duration(left)),
+    };
+    let separator = if about.is_empty() { "" } else { ", " };
+    // Zeroing says more than initialising to who has not initialised anything.
+    let name = if work == Work::Initialise { "zeroing" } else { work.name() };
+    format!("{name:<7}  {done}{rest}{separator}{about}")
 }
 
-/// Progress of a scrub: `scrub    [####...] 1 GiB of 3 GiB, checking; 4 KiB wrong, 4 KiB repaired`.
+/// What is to be known of some work beside its progress.
+fn about(status: &Status, work: Work) -> String {
+    match work {
+        Work::Rebuild => status.rebuild.as_ref().map(|rebuild| format!("member {}", list(&rebuild.members))),
+        Work::Replace => status.replace.as_ref().map(|Replace { slot, uuid, path, .. }| {
+            let new = path.as_ref().map_or_else(|| uuid.to_string(), |path| visible(path));
+            format!("member {slot} to {new}")
+        }),
+        Work::Reshape => status.reshape.as_ref().map(target),
+        Work::Scrub => status.scrub.as_ref().map(found),
+        Work::Initialise => None,
+    }
+    .unwrap_or_default()
+}
+
+/// Where a reshape goes: `to RAID 5 left-symmetric of 4 members in chunks of 64 KiB`.
+fn target(reshape: &Reshape) -> String {
+    let Reshape { level, layout, chunk_bytes, members, back, stuck_block, .. } = reshape;
+    let way = if *back { "back from" } else { "to" };
+    let stuck = stuck_block.map_or_else(String::new, |block| format!("; nothing from block {block} on, see the log"));
+    let (level, chunk) = (level_title(level), size(*chunk_bytes));
+    format!("{way} {level} {layout} of {members} members in chunks of {chunk}{stuck}")
+}
+
+/// The last scrub: `scrub    [####...] 3 GiB of 3 GiB, finished; 4 KiB wrong, 4 KiB repaired`.
 pub(crate) fn scrub_line(scrub: &Scrub) -> String {
+    let done = bar(Fill { used_bytes: scrub.done_bytes, limit_bytes: scrub.total_bytes });
+    format!("scrub    {done}, {}", found(scrub))
+}
+
+/// What a scrub does and has found: `checking; 4 KiB wrong`.
+fn found(scrub: &Scrub) -> String {
     let Scrub { mode, running, done_bytes, total_bytes, mismatched_bytes, repaired_bytes, .. } = *scrub;
     let Scrub { unchecked_bytes, missed_bytes, .. } = *scrub;
-    let done = bar(Fill { used_bytes: done_bytes, limit_bytes: total_bytes });
     let state = match (running, mode) {
         (true, ScrubMode::Check) => "checking",
         (true, ScrubMode::Repair | ScrubMode::RepairSuspects) => "repairing",
@@ -182,21 +196,7 @@ pub(crate) fn scrub_line(scrub: &Scrub) -> String {
         0 => String::new(),
         bytes => format!("{} of parity could not be checked, ", size(bytes)),
     };
-    format!("scrub    {done}, {state}; {unchecked}{found}")
-}
-
-/// The rate of a work, and the time left at the rate between the two status requests.
-fn rest(status: &Status, before: Option<&Status>, done: u64, then: u64, total: u64) -> String {
-    let Some(before) = before else { return String::new() };
-    let rate = per_second(status, before, done, then);
-    let left = u128::from(total.saturating_sub(done)) * u128::from(status.uptime_ms.saturating_sub(before.uptime_ms));
-    match u128::from(done.saturating_sub(then)) {
-        0 => format!(" ({rate})"),
-        moved => {
-            let seconds = u64::try_from(left / moved / 1000).unwrap_or(u64::MAX);
-            format!(" ({rate}, {} left)", duration(seconds))
-        }
-    }
+    format!("{state}; {unchecked}{found}")
 }
 
 /// A row for each member.

@@ -13,7 +13,8 @@ use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 use crate::description::Description;
 use crate::health::bytes;
 use crate::lacking::{Lacking, LostContent};
-use crate::protocol::{self, Ailing, Health, HealthState, HeldUp, Named, Trouble, Unreadable, Work};
+use crate::protocol::{self, Ailing, Health, HealthState, HeldUp, Named, Trouble, Unreadable};
+use crate::sweeps::Work;
 use crate::text::{list, size};
 
 /// How far an array is served as a last resort.
@@ -48,6 +49,8 @@ pub(crate) struct Condition {
     /// Why a rebuild, and a copy, can't continue.
     pub(crate) rebuild_stuck: Option<Stuck>,
     pub(crate) replace_stuck: Option<Stuck>,
+    /// Where content is that a reshape can't move.
+    pub(crate) reshape_stuck: Option<Lba>,
     /// The member being copied.
     pub(crate) replacing: Option<MemberIndex>,
     /// The slot of a member that failed while being copied. The new one is about to join in its place.
@@ -74,6 +77,7 @@ impl Condition {
             unwritten: engine.unwritten(),
             rebuild_stuck: rebuild.and_then(|progress| progress.stuck),
             replace_stuck: replacement.and_then(|replacement| replacement.progress.stuck),
+            reshape_stuck: engine.reshape().and_then(|way| way.progress().stuck),
             replacing: replacement.map(|replacement| replacement.slot),
             promoting: engine.promoting(),
             replaced: engine.replaced(),

@@ -4,7 +4,7 @@
 pub use crate::lacking::RANGES_TOLD;
 use crate::protocol::{
     Ailing, Health, HealthState, HeldUp, Lacking, LostContent, Named, OutOfDate, Salvage, Trouble, Unreadable,
-    Unwritten, Work,
+    Unwritten,
 };
 use crate::text::{duration, list, size};
 
@@ -238,10 +238,7 @@ fn unwritten(unwritten: &Unwritten, is_frozen: bool) -> String {
 /// What holds up a rebuild or a copy, in one sentence.
 fn held_up(held: &HeldUp) -> String {
     let HeldUp { work, slots, stripe, unreadable, sectors, blocks, stripe_blocks } = held;
-    let doing = match work {
-        Work::Rebuild => format!("rebuilding member {}", list(slots)),
-        Work::Replace => format!("copying member {}", list(slots)),
-    };
+    let doing = format!("{} member {}", work.doing(), list(slots));
     let unread: Vec<String> = unreadable
         .iter()
         .map(|Unreadable { slot, path, member_sector }| {

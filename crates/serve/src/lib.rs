@@ -34,6 +34,7 @@ pub mod signals;
 pub mod smart;
 pub mod spare;
 mod spin;
+pub mod sweeps;
 pub mod systemd;
 pub mod text;
 

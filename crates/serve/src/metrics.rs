@@ -21,9 +21,10 @@ use uraid_layout::{MemberIndex, Sectors};
 use crate::description::Description;
 use crate::disk::LiveDisk;
 use crate::meter::RequestKind;
-use crate::protocol::{HealthState, Trouble, Work};
+use crate::protocol::{HealthState, Trouble};
 use crate::reactor::Reactor;
 use crate::reactor::snapshot::{CacheUse, Snapshot};
+use crate::sweeps::{Sweep, Work};
 use crate::text::list;
 use text::Text;
 
@@ -73,6 +74,7 @@ pub(crate) fn page(snapshot: &Snapshot, description: &Description) -> String {
     operations(&mut text, &snapshot.counters);
     latencies(&mut text, snapshot);
     logs(&mut text, &snapshot.logs);
+    sweeps(&mut text, snapshot);
     rebuilds(&mut text, snapshot);
     stuck(&mut text, snapshot, description);
     unwritten(&mut text, snapshot);
@@ -285,20 +287,27 @@ fn logs(text: &mut Text, logs: &[Option<Fill>]) {
     }
 }
 
+/// Background work, all kinds alike.
+fn sweeps(text: &mut Text, snapshot: &Snapshot) {
+    let mut gauge = |name: &str, help: &str, value: fn(&Sweep) -> u64| {
+        let mut family = text.gauge(name, help);
+        for work in Work::ALL {
+            let sweep = snapshot.sweeps.iter().find(|sweep| sweep.work == work);
+            family.sample(&[("work", work.name())], sweep.map_or(0, value));
+        }
+    };
+    gauge("uraid_sweep_running", "1 while such background work has not ended.", |_| 1);
+    gauge("uraid_sweep_total_bytes", "Bytes of the array that it is about; 0 without any.", |sweep| sweep.total_bytes);
+    gauge("uraid_sweep_done_bytes", "Bytes of these that are done; 0 without any.", |sweep| sweep.done_bytes);
+    gauge("uraid_sweep_bytes_per_second", "The mean rate over the last half minute; 0 without any.", |sweep| {
+        sweep.bytes_per_second.unwrap_or(0)
+    });
+    gauge("uraid_sweep_stuck", "1 if it can't go on now.", |sweep| sweep.stuck.into());
+}
+
 fn rebuilds(text: &mut Text, snapshot: &Snapshot) {
     let members = snapshot.rebuild.map_or(0, |progress| progress.members.len());
-    let done = snapshot.rebuild.map_or(0, |progress| progress.done.bytes().0);
     text.gauge("uraid_rebuild_members", "Members under rebuild.").sample(&[], members);
-    text.gauge(
-        "uraid_rebuild_done_bytes",
-        "Progress of the rebuild, out of uraid_array_size_bytes; 0 without a rebuild.",
-    )
-    .sample(&[], done);
-    let blank = snapshot.initialising.map_or(0, |progress| progress.total.bytes().0 - progress.done.bytes().0);
-    text.gauge("uraid_array_blank_bytes", "Bytes that nobody has written yet and that members do not hold as zeros.")
-        .sample(&[], blank);
-    let left = snapshot.reshaping.map_or(0, |(progress, _)| progress.total.bytes().0 - progress.done.bytes().0);
-    text.gauge("uraid_reshape_left_bytes", "Bytes that a reshape has yet to move; 0 without one.").sample(&[], left);
     let made = snapshot.counters.rebuilt_bytes();
     text.counter("uraid_rebuild_bytes_total", "Bytes of the array rebuilt.").sample(&[], made);
 }
@@ -310,7 +319,7 @@ fn stuck(text: &mut Text, snapshot: &Snapshot, description: &Description) {
          member that can't be read there, and the stripe's byte range in the array.",
     );
     let held_up = snapshot.condition.health(description, &[]).held_up;
-    for (work, name) in [(Work::Rebuild, "rebuild"), (Work::Replace, "replace")] {
+    for work in [Work::Rebuild, Work::Replace] {
         let mut is_stuck = false;
         for held in held_up.iter().filter(|held| held.work == work) {
             is_stuck = true;
@@ -319,13 +328,18 @@ fn stuck(text: &mut Text, snapshot: &Snapshot, description: &Description) {
             slots.dedup();
             let stripe = held.stripe.to_string();
             for slot in &slots {
-                let labels =
-                    [("work", name), ("stripe", stripe.as_str()), ("member", slot), ("start", &start), ("end", &end)];
+                let labels = [
+                    ("work", work.name()),
+                    ("stripe", stripe.as_str()),
+                    ("member", slot),
+                    ("start", &start),
+                    ("end", &end),
+                ];
                 stuck.sample(&labels, 1);
             }
         }
         if !is_stuck {
-            stuck.sample(&[("work", name)], 0);
+            stuck.sample(&[("work", work.name())], 0);
         }
     }
 }
@@ -353,11 +367,6 @@ fn unwritten(text: &mut Text, snapshot: &Snapshot) {
 
 fn scrubs(text: &mut Text, snapshot: &Snapshot) {
     let ScrubCounters { compared, certain, suspected, unknown, repaired, unchecked } = snapshot.counters.scrubs();
-    let scrub = snapshot.scrub.as_ref();
-    let is_running = scrub.is_some_and(|scrub| scrub.is_running);
-    text.gauge("uraid_scrub_running", "1 while a scrub runs.").sample(&[], u8::from(is_running));
-    let done = scrub.map_or(0, |scrub| scrub.done.bytes().0);
-    text.gauge("uraid_scrub_done_bytes", "Progress of the latest scrub.").sample(&[], done);
     text.gauge(
         "uraid_scrub_owed",
         "1 until a repairing scrub is complete after the map of blank regions was damaged on all members.",

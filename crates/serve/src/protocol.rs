@@ -17,6 +17,7 @@ use uraid_layout::{Lba, Sectors};
 use uuid::Uuid;
 
 use crate::shape::WantedShape;
+use crate::sweeps::{Sweep, Work};
 
 /// Maximum length of a line, including its end.
 pub(crate) const LINE_BYTES_MAX: usize = 64 << 10;
@@ -206,15 +207,13 @@ pub struct Status {
     pub cache: Option<Fill>,
     /// The log of the member whose log is fullest.
     pub log: Option<Fill>,
-    /// The rebuild in progress.
+    /// Background work that has not ended yet.
+    pub sweeps: Vec<Sweep>,
+    /// The rebuild among them.
     pub rebuild: Option<Rebuild>,
-    /// The copy in progress.
+    /// The copy.
     pub replace: Option<Replace>,
-    /// Progress of a new array whose members are not zeros yet where nobody has written.
-    #[serde(default)]
-    pub initialise: Option<Initialise>,
-    /// Progress of a reshape.
-    #[serde(default)]
+    /// The reshape.
     pub reshape: Option<Reshape>,
     /// The last scrub.
     pub scrub: Option<Scrub>,
@@ -255,24 +254,15 @@ pub struct Spare {
     pub problem: Option<String>,
 }
 
-/// Progress of a rebuild.
+/// A rebuild.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rebuild {
     pub members: Vec<u8>,
-    pub done_bytes: u64,
-    pub total_bytes: u64,
     /// A parity stripe that can't be computed because the other members can't be read there.
     pub stuck_stripe: Option<u64>,
 }
 
-/// Progress of initialising a new array.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Initialise {
-    pub done_bytes: u64,
-    pub total_bytes: u64,
-}
-
-/// Progress of a reshape. The array's own fields say which shape it had, but for its members; these say which it is to
+/// A reshape. The array's own fields say which shape it had, but for its members; these say which it is to
 /// get.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reshape {
@@ -282,9 +272,6 @@ pub struct Reshape {
     pub members: u8,
     /// How many members the shape has that it had.
     pub members_before: u8,
-    /// Content that is where it is to be.
-    pub done_bytes: u64,
-    pub total_bytes: u64,
     /// It goes back to the shape that the array had.
     pub back: bool,
     /// A block of 512 bytes from which on content can't be moved now: it can't be read, or written where it is to be.
@@ -300,7 +287,7 @@ pub struct Replaced {
     pub rebuilding: bool,
 }
 
-/// Progress of a copy.
+/// A copy.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Replace {
     /// The slot of the member being replaced.
@@ -308,8 +295,6 @@ pub struct Replace {
     /// The new member.
     pub uuid: Uuid,
     pub path: Option<String>,
-    pub done_bytes: u64,
-    pub total_bytes: u64,
     /// A parity stripe in which the member's content can't be read or computed.
     pub stuck_stripe: Option<u64>,
 }
@@ -529,14 +514,6 @@ pub struct Named {
     pub path: Option<String>,
 }
 
-/// The work that is held up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Work {
-    Rebuild,
-    Replace,
-}
-
 /// An unreadable place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unreadable {
@@ -639,6 +616,14 @@ pub enum MemberState {
 pub struct Fill {
     pub used_bytes: u64,
     pub limit_bytes: u64,
+}
+
+impl Status {
+    /// How far some work is, if it is under way.
+    #[must_use]
+    pub fn sweep(&self, work: Work) -> Option<&Sweep> {
+        self.sweeps.iter().find(|sweep| sweep.work == work)
+    }
 }
 
 impl LostContent {

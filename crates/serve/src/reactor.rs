@@ -21,7 +21,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::io::Interest;
@@ -44,6 +44,7 @@ use crate::meter::{Meter, Request};
 use crate::patience::{FORGIVEN_AFTER, Patience};
 use crate::recorder::Recorder;
 use crate::spin::Spinner;
+use crate::sweeps::Pace;
 use disowning::Disowning;
 use reports::Reports;
 use stop::StopClock;
@@ -97,6 +98,7 @@ pub(crate) struct Reactor<D> {
     /// Receives the array's condition, if set.
     watcher: OnceCell<Watcher>,
     reports: Reports,
+    pace: Pace,
     /// Replaced members that are being told.
     disowning: Disowning,
     /// The counter of the memory that its clients' requests take, once it has clients.
@@ -154,6 +156,7 @@ impl<D: LiveDisk> Reactor<D> {
             begins_replacing: Cell::new(false),
             watcher: OnceCell::new(),
             reports: Reports::new(settings.last_resort),
+            pace: Pace::default(),
             disowning: Disowning::default(),
             request_memory: OnceCell::new(),
             meter: Meter::new(recorder),
@@ -265,6 +268,7 @@ impl<D: LiveDisk> Reactor<D> {
             while self.engine.borrow().wants_ticks() {
                 tokio::time::sleep(TICK).await;
                 self.engine.borrow_mut().tick();
+                self.pace.note(&self.engine.borrow(), Instant::now());
                 self.turn();
             }
         }

@@ -77,7 +77,8 @@ fn report(array: &Array) -> Value {
 #[track_caller]
 fn scrub(array: &Array, events: &Events, words: &[&str]) -> (Value, Vec<String>) {
     let _ = ask(array, &[&["scrub", "start"], words].concat()).success();
-    let told = events.until("scrub-finished");
+    let mut told = events.until("scrub-finished");
+    assert_eq!(told.remove(0), "scrub-started");
     let report = report(array);
     assert_eq!(report["running"], false);
     assert_eq!(report["done_bytes"], report["total_bytes"]);
@@ -178,7 +179,7 @@ fn a_scrub_of_a_degraded_array_does_not_count() {
     let server = Server::start_members(&array, array.members(), &["--on-event", hook.to_str().unwrap()]);
     let _ = ask(&array, &["fail", "1"]).success();
     let _ = ask(&array, &["scrub", "start"]).success();
-    assert_eq!(events.until("scrub-incomplete"), ["started", "member-failed", "degraded"]);
+    assert_eq!(events.until("scrub-incomplete"), ["started", "member-failed", "degraded", "scrub-started"]);
     assert_eq!(status(&array)["scrub_finished_s"], Value::Null);
     // Who waits for it is not told that all is well.
     let waited = ask(&array, &["scrub", "start", "--wait"]).code_is(1);

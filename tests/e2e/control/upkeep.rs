@@ -10,7 +10,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape;
 
 use super::scrub::{Events, damage};
-use super::{ask, status, sum, until};
+use super::{ask, status, sum, sweep, until};
 
 /// A server that somebody listens to.
 fn served(array: &Array, options: &[&str]) -> (Server, Events) {
@@ -33,9 +33,9 @@ fn an_interrupted_scrub_goes_on_where_it_was_and_keeps_what_it_has_found() {
         let (server, events) = served(&array, &[]);
         let _ = ask(&array, &["set", "--scrub-limit", "4M"]).success();
         let _ = ask(&array, &["scrub", "start", "--repair"]).success();
-        assert_eq!(events.until("scrub-mismatch"), [""; 0]);
+        assert_eq!(events.until("scrub-mismatch"), ["scrub-started"]);
         let quarter = array.expected_size() as u64 / 4;
-        let _ = until(&array, "a quarter is done", |now| now["scrub"]["done_bytes"].as_u64().unwrap() > quarter);
+        let _ = until(&array, "a quarter is done", |now| sweep(now, "scrub").unwrap().0 > quarter);
         if is_killed {
             server.kill();
         } else {
@@ -89,7 +89,7 @@ fn scrubs_begin_by_themselves_when_they_are_due() {
     assert_eq!(events.until("stopped"), [""; 0]);
     let (server, events) = served(&array, &["--scrub-every", "1s"]);
     for _ in 0..2 {
-        assert_eq!(events.until("scrub-finished"), [""; 0]);
+        assert_eq!(events.until("scrub-finished"), ["scrub-started"]);
     }
     assert_eq!(status(&array)["scrub"]["mode"], "check");
     let _ = server.stop();
@@ -103,12 +103,14 @@ fn a_limit_holds_a_scrub_back_until_it_is_lifted() {
         let said = ask(&array, &["set", "--scrub-limit", "1K"]).success().text();
         assert!(said.contains("1 KiB/s"), "{said}");
         let _ = ask(&array, &["scrub", "start"]).success();
-        let now = status(&array);
-        assert_eq!(now["scrub"]["running"], true);
+        let now = until(&array, "how long it takes", |now| now["sweeps"][0]["seconds_left"].is_u64());
+        assert_eq!((&now["scrub"]["running"], &now["sweeps"][0]["work"]), (&true.into(), &"scrub".into()));
+        let screen = ask(&array, &["status"]).success().text();
+        assert!(screen.contains("/s, ") && screen.contains(" left), checking"), "{screen}");
         // A part goes beyond it, of at most a MiB.
         assert!(sum(&now, "read_bytes") <= 1 << 20, "{now:#}");
         let _ = ask(&array, &["set", "--scrub-limit", "none"]).success();
-        assert_eq!(events.until("scrub-finished"), [""; 0]);
+        assert_eq!(events.until("scrub-finished"), ["scrub-started"]);
         let _ = server.stop();
     }
 }
@@ -123,7 +125,7 @@ fn a_stop_waits_neither_for_a_scrub_nor_for_a_rebuild() {
         let (server, events) = served(&array, &options);
         let _ = ask(&array, &["scrub", "start"]).success();
         let _ = server.stop();
-        assert_eq!(events.until("stopped"), [""; 0], "the scrub was not finished");
+        assert_eq!(events.until("stopped"), ["scrub-started"], "the scrub was not finished");
         let (server, _) = served(&array, &options);
         let now = status(&array);
         assert_eq!((&now["scrub"]["mode"], &now["scrub_finished_s"]), (&"check".into(), &Value::Null));
@@ -149,7 +151,7 @@ fn what_a_scrub_finds_just_before_a_stop_is_told() {
         let _ = ask(&array, &["scrub", "start"]).success();
         let _ = server.stop();
         let told = events.until("stopped");
-        assert_eq!(told.first().map(String::as_str), Some("scrub-mismatch"), "{told:?}");
+        assert!(told.starts_with(&["scrub-started".into(), "scrub-mismatch".into()]), "{told:?}");
     }
 }
 

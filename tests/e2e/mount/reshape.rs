@@ -14,7 +14,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape::{self, Shape};
 
 use super::health::{Failing, Tmpfs, in_trouble, state};
-use crate::control::{ask, until};
+use crate::control::{ask, sweep, until};
 
 /// Files of members, and a new one that is begun with on a file system without room for its data.
 const MEMBER_BYTES: u64 = 40 << 20;
@@ -107,7 +107,7 @@ fn a_reshape_of_a_frozen_array_is_not_turned() {
     let fuses: Vec<Failing> = [1, 2].map(|slot| Failing::on(&array, slot)).into();
     let all = [array.members()[0].clone(), fuses[0].file().into(), fuses[1].file().into(), new];
     let server = Server::start_members(&array, &all, &["--reshape-limit", "64K"]);
-    let moved = until(&array, "nothing moves", |now| now["reshape"]["done_bytes"].as_u64() > Some(0));
+    let moved = until(&array, "nothing moves", |now| sweep(now, "reshape").is_some_and(|(done, _)| done > 0));
     fuses.iter().for_each(|fuse| fuse.fail_writes(true));
     let _ = until(&array, "it is not frozen", |now| state(now) == "frozen");
     for words in [&["reshape", "--abort"][..], &["reshape"]] {

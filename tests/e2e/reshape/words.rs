@@ -13,7 +13,7 @@ use uraid_tests::server::Server;
 use uraid_tests::shape::{self, MEMBER_BYTES};
 
 use super::{blank, full, reshape, served, text};
-use crate::control::{ask, status, until};
+use crate::control::{ask, status, sweep, until};
 
 /// Runs a command with these words about members.
 fn on(words: &[&str], members: &[PathBuf]) -> Output {
@@ -28,7 +28,7 @@ fn amid(array: &Array) -> (Vec<PathBuf>, Vec<u8>) {
     let _ = reshape(&["--begin", "--add", text(&new)], array.members()).success();
     let all = [array.members(), &[new]].concat();
     let server = Server::start_members(array, &all, &["--reshape-limit", "1M"]);
-    let _ = until(array, "nothing moves", |now| now["reshape"]["done_bytes"].as_u64() > Some(0));
+    let _ = until(array, "nothing moves", |now| sweep(now, "reshape").is_some_and(|(done, _)| done > 0));
     let _ = server.stop();
     assert_eq!(binary::examine(&all)["state"], "reshaping");
     (all, content)
@@ -62,12 +62,12 @@ fn the_end_of_a_reshape_says_which_way_it_went() {
         let _ = ask(&array, &["stop"]).success();
         let log = server.end().success().stderr;
         let mut lines = log.lines().map(|line| serde_json::from_str::<Value>(line).expect(line));
-        let ended = lines.find(|line| line["event"] == "reshaped").unwrap_or_else(|| panic!("it ends: {log}"));
+        let ended = lines.find(|line| line["event"] == "reshape-finished").unwrap_or_else(|| panic!("it ends: {log}"));
         let (said, shape) = if is_back { ("went back", "old") } else { ("has its new shape", "new") };
         assert_eq!(ended["back"], is_back, "{ended}");
         assert!(ended["message"].as_str().is_some_and(|message| message.contains(said)), "{ended}");
         let told = std::fs::read_to_string(&told).unwrap();
-        assert!(told.lines().any(|line| line == format!("reshaped|{shape}")), "{told}");
+        assert!(told.lines().any(|line| line == format!("reshape-finished|{shape}")), "{told}");
         assert!(told.lines().any(|line| line == "started|"), "{told}");
     }
 }

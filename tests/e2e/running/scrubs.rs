@@ -66,7 +66,7 @@ fn a_repair_does_not_destroy_data_for_parity() {
     bytes.iter_mut().for_each(|byte| *byte = !*byte);
     member.write_all_at(&bytes, at).unwrap();
     let _ = ask(&array, &["scrub", "start", "--repair"]).success();
-    assert_eq!(events.until("scrub-finished"), ["scrub-mismatch"]);
+    assert_eq!(events.until("scrub-finished"), ["scrub-started", "scrub-mismatch"]);
     let report = ask(&array, &["scrub", "status", "--json"]).success().json();
     assert_eq!((&report["mismatched_bytes"], &report["repaired_bytes"]), (&4096.into(), &0.into()), "{report}");
     assert_same(&read_export(server.uri()), &model, "the data");

@@ -1,7 +1,7 @@
 //! The text for people, for the array described here.
 
 use uraid_io::histogram::Histogram;
-use uraid_serve::protocol::{Ailing, Health, HealthState, Limits, Traffic};
+use uraid_serve::protocol::{Ailing, Health, HealthState, Limits, Rebuild, Traffic};
 use uuid::Uuid;
 
 use super::*;
@@ -64,9 +64,9 @@ fn status() -> Status {
         cache_mode: "writeback".into(),
         cache: Some(Fill { used_bytes: 64 << 20, limit_bytes: 256 << 20 }),
         log: Some(Fill { used_bytes: 0, limit_bytes: 1 << 20 }),
+        sweeps: Vec::new(),
         rebuild: None,
         replace: None,
-        initialise: None,
         reshape: None,
         scrub: None,
         scrub_finished_s: None,
@@ -125,23 +125,51 @@ fn between_two_looks_rates_are_shown() {
 }
 
 #[test]
-fn a_scrub_has_a_bar_and_the_time_that_is_left() {
+fn all_background_work_has_a_bar_and_the_time_that_is_left() {
+    let sweep = |work, bytes_per_second, seconds_left| Sweep {
+        work,
+        done_bytes: (1 << 30) + (64 << 20),
+        total_bytes: 3 << 30,
+        bytes_per_second,
+        seconds_left,
+        stuck: false,
+    };
+    let rebuild = Rebuild { members: vec![1, 2], stuck_stripe: None };
+    let sweeps = vec![
+        sweep(Work::Rebuild, Some(64 << 20), Some(31)),
+        sweep(Work::Initialise, None, None),
+        Sweep { stuck: true, ..sweep(Work::Replace, Some(0), None) },
+    ];
+    let replace = Replace { slot: 1, uuid: Uuid::nil(), path: Some("/srv/new".into()), stuck_stripe: Some(4) };
+    let now = Status { sweeps, rebuild: Some(rebuild), replace: Some(replace), ..status() };
+    let text = screen(&now, None, Colours::NONE);
+    let bar = "[##########....................] 1.06 GiB of 3 GiB";
+    let expected = format!(
+        "\nrebuild  {bar} (64 MiB/s, 31 s left), member 1 and 2\nzeroing  {bar}\nreplace  {bar} (STUCK), member 1 to \
+         /srv/new"
+    );
+    assert!(text.ends_with(&expected), "{text}");
+}
+
+#[test]
+fn a_scrub_says_what_it_found() {
     let scrub = Scrub {
         mode: ScrubMode::Check,
         running: true,
-        done_bytes: 1 << 30,
+        done_bytes: (1 << 30) + (64 << 20),
         total_bytes: 3 << 30,
         mismatched_bytes: 8192,
         repaired_bytes: 0,
         unchecked_bytes: 0,
         missed_bytes: 0,
     };
-    let before = Status { scrub: Some(scrub), ..status() };
-    let scrub = Scrub { done_bytes: (1 << 30) + (64 << 20), ..scrub };
-    let now = Status { scrub: Some(scrub), uptime_ms: before.uptime_ms + 1000, ..status() };
-    let text = screen(&now, Some(&before), Colours::NONE);
+    let (done_bytes, total_bytes) = (scrub.done_bytes, scrub.total_bytes);
+    let (bytes_per_second, seconds_left) = (Some(64 << 20), Some(31));
+    let sweep = Sweep { work: Work::Scrub, done_bytes, total_bytes, bytes_per_second, seconds_left, stuck: false };
+    let now = Status { sweeps: vec![sweep], scrub: Some(scrub), ..status() };
+    let text = screen(&now, None, Colours::NONE);
     let line =
-        "scrub    [##########....................] 1.06 GiB of 3 GiB, checking; 8 KiB wrong (64 MiB/s, 31 s left)";
+        "scrub    [##########....................] 1.06 GiB of 3 GiB (64 MiB/s, 31 s left), checking; 8 KiB wrong";
     assert_eq!(text.lines().last(), Some(line));
     let done = Scrub { running: false, done_bytes: 3 << 30, repaired_bytes: 8192, ..scrub };
     assert!(scrub_line(&done).ends_with("3 GiB of 3 GiB, finished; 8 KiB wrong, 8 KiB repaired"));

@@ -149,7 +149,8 @@ impl<D: LiveDisk> Changes<D> {
         }
         self.reactor.tell_members();
         self.begun.notify_one();
-        tracing::info!(level = %target.level.name(), members = target.members, "a reshape begins");
+        tracing::info!(level = %target.level.name(), members = target.members, "the array gets another shape");
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::ReshapeStarted));
         Ok(())
     }
 
@@ -209,7 +210,7 @@ impl<D: LiveDisk> Changes<D> {
         tracing::info!(level = %geometry.spec().level, members = geometry.members(), is_back, "the reshape is over");
         self.description.set_geometry(geometry);
         self.reactor.tell_members();
-        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::Reshaped { is_back }));
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::ReshapeFinished { is_back }));
         Ok(true)
     }
 

@@ -90,7 +90,7 @@ impl<D: LiveDisk> Scrubs<D> {
                  left, and create a new array"
             );
         }
-        self.begin(whole(mode))?;
+        self.begin_whole(mode)?;
         self.report().await.map(|report| report.scrub)
     }
 
@@ -157,6 +157,13 @@ impl<D: LiveDisk> Scrubs<D> {
         }
     }
 
+    /// Begins a scrub of the whole array.
+    fn begin_whole(&self, mode: ScrubMode) -> Result<()> {
+        self.begin(ScrubRun { mode, position: StripeId(0), found: ScrubFound::default() })?;
+        self.reactor.watcher().into_iter().for_each(|watcher| watcher.tell(Event::ScrubStarted));
+        Ok(())
+    }
+
     fn begin(&self, run: ScrubRun) -> Result<()> {
         ensure!(!self.is_closed.get(), "the server is stopping");
         self.reactor.adjust(|engine| engine.resume_scrub(run))?;
@@ -176,11 +183,9 @@ impl<D: LiveDisk> Scrubs<D> {
         let last = self.reactor.engine().scrub_record().finished.unwrap_or(self.created);
         let left = left_until_due(every, last.max(self.stopped.get().unwrap_or_default()), now);
         let is_reshaped = self.reactor.engine().reshape().is_some();
-        if left.is_zero() && !self.is_on.get() && self.is_whole() && !is_reshaped {
-            match self.begin(whole(ScrubMode::Check)) {
-                Ok(()) => tracing::info!("a scheduled scrub starts"),
-                Err(error) => tracing::warn!(%error, "a scheduled scrub can't start"),
-            }
+        let is_due = left.is_zero() && !self.is_on.get() && self.is_whole() && !is_reshaped;
+        if is_due && let Err(error) = self.begin_whole(ScrubMode::Check) {
+            tracing::warn!(%error, "a scheduled scrub can't start");
         }
         // The clock may be changed, and the machine may sleep.
         left.clamp(LOOK_MIN.min(every), LOOK_MAX)
@@ -243,11 +248,6 @@ impl<D: LiveDisk> Scrubs<D> {
     fn step(&self) -> u64 {
         (self.reactor.engine().geometry().stripes().0 / RECORDS).max(1)
     }
-}
-
-/// A scrub of the whole array.
-fn whole(mode: ScrubMode) -> ScrubRun {
-    ScrubRun { mode, position: StripeId(0), found: ScrubFound::default() }
 }
 
 /// Time until the next scrub is due, when the last one was at `last`. If `last` is in the future, a wrong clock set it,

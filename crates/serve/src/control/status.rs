@@ -11,8 +11,7 @@ use crate::condition::slots;
 use crate::description::{self, Description};
 use crate::names::{layout_name, level_name};
 use crate::protocol::{
-    Fill, Health, Initialise, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Reshape, Spare,
-    Status,
+    Fill, Health, Latency, Limits, LostContent, Member, MemberState, Rebuild, Replace, Reshape, Spare, Status,
 };
 use crate::reactor::snapshot::Snapshot;
 use crate::spare;
@@ -58,31 +57,23 @@ pub(super) fn status(
         cache_mode: cache_name(snapshot.cache_mode).to_owned(),
         cache: bytes(snapshot.cache),
         log: bytes(snapshot.log),
+        sweeps: snapshot.sweeps,
         rebuild: snapshot.rebuild.map(|progress| Rebuild {
             members: slots(progress.members),
-            done_bytes: progress.done.bytes().0,
-            total_bytes: progress.total.bytes().0,
             stuck_stripe: progress.stuck.map(|stuck| stuck.stripe.0),
         }),
         replace: snapshot.replacement.map(|(replacement, member)| Replace {
             slot: replacement.slot.0,
             uuid: replacement.member,
             path: member.path.map(|path| path.display().to_string()),
-            done_bytes: replacement.progress.done.bytes().0,
-            total_bytes: replacement.progress.total.bytes().0,
             stuck_stripe: replacement.progress.stuck.map(|stuck| stuck.stripe.0),
         }),
-        initialise: snapshot
-            .initialising
-            .map(|progress| Initialise { done_bytes: progress.done.bytes().0, total_bytes: progress.total.bytes().0 }),
         reshape: snapshot.reshaping.map(|(progress, to)| Reshape {
             level: level_name(to.level).to_owned(),
             layout: layout_name(to.level).to_owned(),
             chunk_bytes: to.chunk.0,
             members: to.members,
             members_before: spec.members,
-            done_bytes: progress.done.bytes().0,
-            total_bytes: progress.total.bytes().0,
             back: progress.is_back,
             stuck_block: progress.stuck.map(|lba| lba.0),
         }),

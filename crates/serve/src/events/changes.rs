@@ -22,8 +22,13 @@ pub(super) fn between(last: Condition, now: Condition) -> Vec<Event> {
     events.extend(into(Trouble::Smart).iter().map(Event::MemberSmart));
     events.extend(now.rebuilding.minus(last.rebuilding).iter().map(Event::RebuildStarted));
     events.extend(last.rebuilding.minus(now.rebuilding).minus(now.missing).iter().map(Event::RebuildFinished));
-    if last.is_blank && !now.is_blank {
-        events.push(Event::Initialised);
+    match (last.is_blank, now.is_blank) {
+        (false, true) => events.push(Event::InitialiseStarted),
+        (true, false) => events.push(Event::InitialiseFinished),
+        _ => {}
+    }
+    if now.reshape_stuck.is_some() && now.reshape_stuck != last.reshape_stuck {
+        events.push(Event::ReshapeStuck);
     }
     if !last.is_degraded() && now.is_degraded() {
         events.push(Event::Degraded);
@@ -106,12 +111,19 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_initialising_is_told() {
+    fn initialising_is_told_from_its_start_to_its_end() {
         let [blank, made] = [true, false].map(|is_blank| Condition { is_blank, ..condition(&[], false) });
-        assert_eq!(
-            (between(blank, made), between(blank, blank), between(made, made)),
-            (vec![Event::Initialised], vec![], vec![])
-        );
+        assert_eq!(between(made, blank), [Event::InitialiseStarted]);
+        assert_eq!(between(blank, made), [Event::InitialiseFinished]);
+        assert_eq!((between(blank, blank), between(made, made)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn each_place_that_a_reshape_is_stuck_at_is_told_once() {
+        let [moving, first, second] =
+            [None, Some(Lba(8)), Some(Lba(16))].map(|at| Condition { reshape_stuck: at, ..condition(&[], false) });
+        assert_eq!((between(moving, first), between(first, first)), (vec![Event::ReshapeStuck], vec![]));
+        assert_eq!((between(first, second), between(second, moving)), (vec![Event::ReshapeStuck], vec![]));
     }
 
     #[test]

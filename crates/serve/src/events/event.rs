@@ -6,6 +6,11 @@ use uraid_layout::{MemberIndex, MemberSet};
 
 use crate::text::list;
 
+const MISMATCH: &str = "a scrub found members that disagree, or blocks that do not match their checksums";
+
+const INCOMPLETE: &str =
+    "a scrub is incomplete because members are missing; the next one is due when the array is whole";
+
 /// An event that administrators want to know about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -45,12 +50,18 @@ pub(crate) enum Event {
     RebuildStuck(MemberSet),
     /// A copy can't continue: these members can't be read, and a list of bad blocks is full.
     ReplaceStuck(MemberSet),
-    /// All of a new array is zeros on its members where nobody has written.
-    Initialised,
+    /// What is new of the array becomes zeros on its members where nobody has written.
+    InitialiseStarted,
+    /// All of it is.
+    InitialiseFinished,
     /// The array has grown while it is served.
     Grown,
+    /// Content begins to move to another shape.
+    ReshapeStarted,
+    /// Content can't be moved now: it can't be read, or written where it is to be.
+    ReshapeStuck,
     /// A reshape is over: the array has its new shape, or again the one that it had.
-    Reshaped {
+    ReshapeFinished {
         /// It went back.
         is_back: bool,
     },
@@ -70,6 +81,8 @@ pub(crate) enum Event {
     ReplaceRebuilding(MemberIndex),
     /// Every member is present and complete again.
     Recovered,
+    /// A scrub has begun.
+    ScrubStarted,
     /// A scrub has found a mismatch.
     ScrubMismatch,
     /// A scrub has compared everything.
@@ -106,9 +119,12 @@ impl Event {
             Self::ContentRestored => "content-restored",
             Self::RebuildStuck(_) => "rebuild-stuck",
             Self::ReplaceStuck(_) => "replace-stuck",
-            Self::Initialised => "initialised",
+            Self::InitialiseStarted => "initialise-started",
+            Self::InitialiseFinished => "initialise-finished",
             Self::Grown => "grown",
-            Self::Reshaped { .. } => "reshaped",
+            Self::ReshapeStarted => "reshape-started",
+            Self::ReshapeStuck => "reshape-stuck",
+            Self::ReshapeFinished { .. } => "reshape-finished",
             Self::SpareTaken(_) => "spare-taken",
             Self::RebuildStarted(_) => "rebuild-started",
             Self::RebuildFinished(_) => "rebuild-finished",
@@ -117,6 +133,7 @@ impl Event {
             Self::ReplaceStopped(_) => "replace-stopped",
             Self::ReplaceRebuilding(_) => "replace-rebuilding",
             Self::Recovered => "recovered",
+            Self::ScrubStarted => "scrub-started",
             Self::ScrubMismatch => "scrub-mismatch",
             Self::ScrubFinished => "scrub-finished",
             Self::ScrubIncomplete => "scrub-incomplete",
@@ -129,7 +146,7 @@ impl Event {
     /// What it is about beside members, for the program's environment: a variable and its value.
     pub(super) fn detail(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::Reshaped { is_back } => Some(("URAID_SHAPE", if is_back { "old" } else { "new" })),
+            Self::ReshapeFinished { is_back } => Some(("URAID_SHAPE", if is_back { "old" } else { "new" })),
             _ => None,
         }
     }
@@ -213,22 +230,9 @@ impl Event {
             }
             Self::FlushRecovered => tracing::info!(event, array, "all cached content can be written out again"),
             Self::ContentRestored => tracing::info!(event, array, "no content is lost any more"),
-            Self::Initialised => tracing::info!(event, array, "the array is initialised"),
             Self::Grown => tracing::info!(event, array, "clients that connect again see the array's new size"),
-            Self::Reshaped { is_back } => log_reshaped(event, array, is_back),
             Self::Stalled => tracing::warn!(event, array, "the array is {health}"),
             Self::Degraded => tracing::warn!(event, array, "the array is degraded"),
-            Self::ScrubMismatch => tracing::error!(
-                event,
-                array,
-                "a scrub found members that disagree, or blocks that do not match their checksums"
-            ),
-            Self::ScrubFinished => tracing::info!(event, array, "a scrub is complete"),
-            Self::ScrubIncomplete => tracing::warn!(
-                event,
-                array,
-                "a scrub is incomplete because members are missing; the next one is due when the array is whole"
-            ),
             Self::MemberLagging(slot) => {
                 tracing::warn!(event, array, %slot, member, "a member is many times slower than the others and slows \
                     the array down");
@@ -241,6 +245,15 @@ impl Event {
                 tracing::warn!(event, array, %slot, member, "a member is missing: the array is served without it");
             }
             Self::Started | Self::Stopped | Self::Recovered => tracing::info!(event, array, "the array is {self}"),
+            Self::InitialiseStarted => tracing::info!(event, array, "what is new becomes zeros on the members"),
+            Self::InitialiseFinished => tracing::info!(event, array, "the array is initialised"),
+            Self::ReshapeStarted => tracing::info!(event, array, "content moves to another shape"),
+            Self::ReshapeStuck => tracing::error!(event, array, "content can't be moved to another shape now"),
+            Self::ReshapeFinished { is_back } => log_reshaped(event, array, is_back),
+            Self::ScrubStarted => tracing::info!(event, array, "a scrub has begun"),
+            Self::ScrubMismatch => tracing::error!(event, array, "{MISMATCH}"),
+            Self::ScrubFinished => tracing::info!(event, array, "a scrub is complete"),
+            Self::ScrubIncomplete => tracing::warn!(event, array, "{INCOMPLETE}"),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The wording of an array's health.
 
 use super::*;
+use crate::sweeps::Work;
 
 fn health(state: HealthState, survives: usize) -> Health {
     Health { state, survives, survives_elsewhere: survives, ..Health::default() }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use tokio::time::timeout;
@@ -19,6 +19,7 @@ use crate::description::Member;
 use crate::disk::LiveDisk;
 use crate::meter::ServedByKind;
 use crate::protocol::{BadBlocks, Traffic};
+use crate::sweeps::Sweep;
 
 /// How long a connection thread may take to report what its clients have done.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -47,8 +48,8 @@ pub(crate) struct Snapshot {
     pub(crate) logs: Vec<Option<Fill>>,
     pub(crate) scrub: Option<ScrubStatus>,
     pub(crate) scrub_record: ScrubHistory,
+    pub(crate) sweeps: Vec<Sweep>,
     pub(crate) rebuild: Option<Progress>,
-    pub(crate) initialising: Option<Progress>,
     /// With the shape that the array is to get.
     pub(crate) reshaping: Option<(ReshapeProgress, Spec)>,
     /// With the new member and its path.
@@ -107,8 +108,8 @@ impl Snapshot {
             logs: engine.slots().iter().map(|member| engine.log_fill_of(member)).collect(),
             scrub: engine.scrub().as_deref().cloned(),
             scrub_record: engine.scrub_record(),
+            sweeps: reactor.pace.sweeps(&engine, Instant::now()),
             rebuild: engine.rebuilding(),
-            initialising: engine.initialising(),
             reshaping: engine
                 .reshape()
                 .map(|way| way.progress())
