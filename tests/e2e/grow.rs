@@ -94,7 +94,7 @@ fn growth_is_an_event_and_the_list_has_the_size() {
     let before = status(&array)["size_bytes"].as_u64().unwrap();
     enlarge(&array, MORE);
     let _ = ask(&array, &["grow"]).success();
-    assert_eq!(events.until("grown"), ["started"]);
+    assert_eq!(events.until("grown"), ["started", "initialise-started"]);
     let size = status(&array)["size_bytes"].as_u64().unwrap();
     assert!(size > before, "{before}, then {size}");
     let listed = binary::uraid(["list", "--json", array.members()[0].to_str().unwrap()]).success().json();
