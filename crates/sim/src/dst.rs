@@ -55,7 +55,7 @@ use uraid_io::format::bitmap::Regions;
 use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Lba, MemberIndex, MemberSet};
+use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
 
 pub(crate) use array::look_after;
 pub(crate) use faults::areas_in_use;
@@ -63,7 +63,7 @@ pub use finding::{Failure, Finding};
 pub use report::{Alterations, Changes, Counts, Report, Rotten, Served};
 pub use scenario::Scenario;
 
-use crate::disk::{Ending, Faults, Rate, SimDisk, Steps};
+use crate::disk::{Ending, Faults, Rate, Silent, SimDisk, Steps};
 use crate::members::Members;
 use crate::trace::{KEPT, Trace};
 use administer::Administrator;
@@ -73,7 +73,7 @@ use extras::Extras;
 use found::Found;
 use served::{Mover, suits};
 use session::given_up_late;
-use shapes::survived;
+use shapes::{survived, tolerance};
 use shelf::Shelf;
 use stopped::Stopped;
 use uraid_random::Random;
@@ -450,6 +450,8 @@ impl Run {
         if moves && end != End::Dark {
             end = if !client.move_to_the_end()? { End::Dark } else { client.run(0, !mends && !self.must_close)? };
         }
+        // Members can not join what is between two shapes, because content is lost.
+        let mends = mends && client.session.engine.reshape().is_none();
         if self.must_close && end != End::Dark {
             // Now and then it is closed though regions are blank.
             let is_on = self.after.chance(1, 8) || client.initialise()?;
@@ -527,8 +529,12 @@ impl Run {
         }
         let survived = survived(&self.array.shapes(), missing);
         let faults = faults::draw(MemberSet::all(self.array.slots()), &survived, self.is_harsh, &mut self.random);
-        let silent = self.array.silent;
-        silent.map_or(faults, |silent| faults::with_silent(faults, silent, geometry, &mut self.aside))
+        let Some(silent) = self.array.silent else { return faults };
+        // Of two shapes what the larger one uses.
+        let largest = self.array.shapes().into_iter().max_by_key(Geometry::used_sectors).expect("an array has a shape");
+        let areas = areas_in_use(&self.array.scenario.superblocks[0].areas, &largest);
+        let silent = Silent { areas, ..silent };
+        faults::with_silent(faults, silent, tolerance(&self.array.shapes()), &mut self.aside)
     }
 }
 

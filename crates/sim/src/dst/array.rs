@@ -21,7 +21,7 @@ use uraid_layout::{DiskSector, Geometry, Lba, Location, MemberIndex, MemberSet, 
 use super::audit::{Audit, tolerated};
 use super::blank;
 use super::client::Client;
-use super::doubts::{Doubts, lists};
+use super::doubts::{Doubts, Part, lists, parts};
 use super::faults::{draw_silent, may_fail};
 use super::finding::Finding;
 use super::found::Found;
@@ -238,13 +238,13 @@ impl Array {
         // Of blocks without a checksum that agrees the members do not show what counts; the array is recovered, and
         // does.
         seen.iter().try_for_each(|(&lba, buf)| self.model.observe(lba, buf.as_ref())).map_err(Finding::WrongRead)?;
-        let Scenario { geometry, superblocks, .. } = &self.scenario;
-        let members = disk.members();
-        let is_mirror = geometry.spec().level.is_mirrored();
+        let superblocks = &self.scenario.superblocks;
+        let (members, parts) = (disk.members(), parts(engine.geometry(), &engine.superblock()));
+        let is_mirror = parts.iter().any(|(geometry, _)| geometry.spec().level.is_mirrored());
         // Of copies one is read.
         if !is_mirror
             && disk.lied().union(disk.struck()).is_empty()
-            && let Some(doubts) = Doubts::new(geometry, superblocks, &members, &lists(&engine))
+            && let Some(doubts) = Doubts::new(&parts, superblocks, &members, &lists(&engine))
             && let Some(lba) = doubts.unhealed(lost)
         {
             return Err(Finding::NotHealed { lba });
@@ -320,21 +320,10 @@ impl Array {
         }
         let truth = engine.superblock().clone();
         let sets = survived(&self.shapes(), lost(engine));
-        let parts = self.parts(&truth);
+        let parts = parts(&self.scenario.geometry, &truth);
         parts.iter().try_for_each(|(geometry, content)| {
             self.look_at(geometry, content.clone(), &members, (&truth, &lists, &sets), seen)
         })
-    }
-
-    /// Its parts, each with the content that it has: one shape, or while it is being reshaped two.
-    fn parts(&self, truth: &Superblock) -> Vec<(Geometry, Range<u64>)> {
-        match (&self.course, truth.reshape) {
-            (Some(course), Some(reshape)) => {
-                let (mark, Sectors(kept)) = (reshape.mark.0, course.kept());
-                vec![(course.below().clone(), 0..mark), (course.above().clone(), mark..kept)]
-            }
-            _ => vec![(self.scenario.geometry.clone(), 0..self.scenario.geometry.capacity().0)],
-        }
     }
 
     /// The same of the content that is in one shape.
@@ -353,7 +342,8 @@ impl Array {
             SlotState::Active | SlotState::Failed => true,
         };
         let area = |slot: usize| superblocks[slot].areas.data.offset;
-        let doubts = Doubts::new(geometry, superblocks, members, lists);
+        let parts: [Part; 1] = [(geometry.clone(), content.clone())];
+        let doubts = Doubts::new(&parts, superblocks, members, lists);
         let piece = if doubts.is_some() { BLOCK } else { geometry.chunk() };
         let len = geometry.stripe_sectors().0;
         let is_in = |stripe: StripeId| content.contains(&(stripe.0 * len));

@@ -32,8 +32,7 @@ pub(super) fn begin(
     trace: &Trace,
 ) -> Result<(), Finding> {
     let Some(found) = shelf.stopped(roster.as_deref_mut(), &mut mover.random, trace)? else { return Ok(()) };
-    // What members corrupt as it moves is content that they lost.
-    if array.course.is_some() || array.silent.is_some() {
+    if array.course.is_some() {
         return Ok(());
     }
     let Some(members) = put_on_record(mover, &found, trace)? else {

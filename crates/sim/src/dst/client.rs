@@ -4,7 +4,7 @@
 use uraid_io::engine::{Command, Engine};
 use uraid_io::format::BLOCK;
 use uraid_io::format::superblock::Integrity;
-use uraid_layout::{Lba, Sectors};
+use uraid_layout::{Bytes, Lba, Sectors};
 
 use super::administer::Administrator;
 use super::anew::{self, Grown};
@@ -29,6 +29,9 @@ const MENDS_MAX: usize = 32;
 
 /// Ticks in which every reshape comes to its end where nothing fails: a window moves in each.
 const MOVES_MAX: usize = 4000;
+
+/// Ticks after each of which it is looked why a reshape does not go on.
+const LOOKS: usize = 100;
 
 /// Ticks after which everything that waits for time has happened.
 const TICKS_MAX: usize = 400;
@@ -213,15 +216,22 @@ impl<'a> Client<'a> {
         Ok(true)
     }
 
-    /// Waits until a reshape is over, and gives the array its shape; false when the power goes.
+    /// Waits until a reshape is over, and gives the array its shape, or until it rightly can't go on; false when the
+    /// power goes.
     ///
     /// # Errors
     /// When it does not come to its end.
     pub(super) fn move_to_the_end(&mut self) -> Result<bool, Finding> {
-        for _ in 0..MOVES_MAX {
+        for moves in 0..MOVES_MAX {
             let is_over = self.session.engine.reshape().is_none_or(|way| way.is_over());
             if is_over || self.session.engine.is_frozen() {
                 return self.end_reshape();
+            }
+            // What is next is to be all that moves.
+            let stuck = self.session.engine.reshape().filter(|way| way.progress().stuck.is_some());
+            stuck.iter().for_each(|way| way.limit_window(Bytes(1)));
+            if stuck.is_some() && moves % LOOKS == LOOKS - 1 && self.session.lacks_next() {
+                return Ok(true);
             }
             self.session.tick();
             if !self.finish()? {

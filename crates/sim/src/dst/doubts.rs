@@ -6,6 +6,8 @@
 //! no checksum on the member yet counts as unsound, so that while writes are under way a little more is excused than
 //! there is to excuse.
 
+use std::ops::Range;
+
 use uraid_io::engine::Engine;
 use uraid_io::format::BLOCK;
 use uraid_io::format::badblocks::{BadBlocks, Lack};
@@ -17,18 +19,33 @@ use crate::disk::SimDisk;
 use crate::member::Member;
 use crate::members::Members;
 
+/// A shape, and the addresses whose content is in it.
+pub(crate) type Part = (Geometry, Range<u64>);
+
 /// The checksum of a block whose checksum was lost.
 const LOST: u32 = u32::MAX;
 
 /// Members of an array with checksums or bad blocks, and what they hold.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doubts<'a> {
-    geometry: &'a Geometry,
+    parts: &'a [Part],
     /// By slot: the members' UUIDs and areas count.
     superblocks: &'a [Superblock],
     members: &'a Members,
     /// What members lack, by slot.
     lists: &'a [BadBlocks],
+}
+
+/// The parts of an array, by address: one, or while it is being reshaped two. `geometry` is the one that it has
+/// otherwise.
+pub(crate) fn parts(geometry: &Geometry, truth: &Superblock) -> Vec<Part> {
+    match (truth.course(), truth.reshape) {
+        (Some(course), Some(reshape)) => {
+            let (mark, Sectors(kept)) = (reshape.mark.0, course.kept());
+            vec![(course.below().clone(), 0..mark), (course.above().clone(), mark..kept)]
+        }
+        _ => vec![(geometry.clone(), 0..geometry.capacity().0)],
+    }
 }
 
 /// What an engine says that its members lack, by slot.
@@ -40,7 +57,7 @@ pub(crate) fn lists<T>(engine: &Engine<SimDisk, T>) -> Vec<BadBlocks> {
 impl<'a> Doubts<'a> {
     /// None where the array has no checksums, and its members lack nothing.
     pub(crate) fn new(
-        geometry: &'a Geometry,
+        parts: &'a [Part],
         superblocks: &'a [Superblock],
         members: &'a Members,
         lists: &'a [BadBlocks],
@@ -48,7 +65,7 @@ impl<'a> Doubts<'a> {
         let may_doubt = superblocks[0].integrity == Integrity::Crc32
             || lists.iter().any(|list| !list.is_empty())
             || members.iter().any(|(_, member)| member.is_spoilt());
-        may_doubt.then_some(Self { geometry, superblocks, members, lists })
+        may_doubt.then_some(Self { parts, superblocks, members, lists })
     }
 
     /// Whether a member holds what was written to the block that begins at `sector`.
@@ -63,9 +80,9 @@ impl<'a> Doubts<'a> {
     /// members.
     pub(crate) fn excuse_read(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         blocks(lba, len).any(|lba| {
-            let (stripe, unit, column) = self.geometry.split(Lba(lba));
-            let cell = self.geometry.map(stripe).cell(unit);
-            !self.known(lost, stripe, column)[usize::from(cell.0)]
+            self.place(Lba(lba)).is_some_and(|Place { geometry, stripe, cell, column }| {
+                !self.known(geometry, lost, stripe, column)[usize::from(cell.0)]
+            })
         })
     }
 
@@ -74,43 +91,55 @@ impl<'a> Doubts<'a> {
     pub(crate) fn excuse_write(&self, lost: MemberSet, lba: Lba, len: Sectors) -> bool {
         let mut last = None;
         blocks(lba, len).any(|lba| {
-            let (stripe, _, column) = self.geometry.split(Lba(lba));
+            let Some(Place { geometry, stripe, column, .. }) = self.place(Lba(lba)) else { return false };
             if last.replace((stripe, column)) == Some((stripe, column)) {
                 return false;
             }
-            let known = self.known(lost, stripe, column);
-            self.cells(stripe).any(|cell| !known[usize::from(cell.0)])
+            let known = self.known(geometry, lost, stripe, column);
+            cells(geometry, stripe).any(|cell| !known[usize::from(cell.0)])
         })
+    }
+
+    /// The blocks in whose columns some unit can't be had.
+    pub(crate) fn lost(&self, lost: MemberSet) -> impl Iterator<Item = Lba> {
+        self.blocks().filter(move |&lba| self.excuse_write(lost, lba, BLOCK))
+    }
+
+    /// Whether anything can't be had.
+    pub(crate) fn lacks_any(&self, lost: MemberSet) -> bool {
+        self.lost(lost).next().is_some()
     }
 
     /// Data that a member does not hold as it was written, though it can be had without `missing` members.
     pub(crate) fn unhealed(&self, missing: MemberSet) -> Option<Lba> {
-        let all = (0..self.geometry.capacity().0).step_by(step()).map(Lba);
-        all.into_iter().find(|&lba| {
-            let (stripe, unit, column) = self.geometry.split(lba);
-            let cell = self.geometry.map(stripe).cell(unit);
-            let is_wrong = !missing.contains(self.geometry.member(cell)) && !self.has(stripe, cell, column);
-            is_wrong && self.known(missing, stripe, column)[usize::from(cell.0)]
+        self.blocks().find(|&lba| {
+            let Some(Place { geometry, stripe, cell, column }) = self.place(lba) else { return false };
+            let is_wrong = !missing.contains(geometry.member(cell)) && !self.has(geometry, stripe, cell, column);
+            is_wrong && self.known(geometry, missing, stripe, column)[usize::from(cell.0)]
         })
     }
 
-    fn sector(&self, stripe: StripeId, cell: Cell, column: Sectors) -> DiskSector {
-        DiskSector(self.geometry.sector(stripe, cell).0 + column.0)
+    /// All blocks that the array has.
+    fn blocks(&self) -> impl Iterator<Item = Lba> + use<'a> {
+        self.parts.iter().flat_map(|(_, content)| content.clone().step_by(step())).map(Lba)
     }
 
-    fn cells(&self, stripe: StripeId) -> impl Iterator<Item = Cell> {
-        (0..self.geometry.map(stripe).cells()).map(as_cell).filter(move |&cell| exists(self.geometry, stripe, cell))
+    /// Where a block is; none beyond the end.
+    fn place(&self, lba: Lba) -> Option<Place<'a>> {
+        let (geometry, _) = self.parts.iter().find(|(_, content)| content.contains(&lba.0))?;
+        let (stripe, unit, column) = geometry.split(lba);
+        Some(Place { geometry, stripe, cell: geometry.map(stripe).cell(unit), column })
     }
 
-    fn has(&self, stripe: StripeId, cell: Cell, column: Sectors) -> bool {
-        self.is_sound(self.geometry.member(cell), self.sector(stripe, cell, column))
+    fn has(&self, geometry: &Geometry, stripe: StripeId, cell: Cell, column: Sectors) -> bool {
+        self.is_sound(geometry.member(cell), DiskSector(geometry.sector(stripe, cell).0 + column.0))
     }
 
     /// Which cells of a column can be had.
-    fn known(&self, lost: MemberSet, stripe: StripeId, column: Sectors) -> Vec<bool> {
-        let (map, slot) = (self.geometry.map(stripe), |cell| self.geometry.member(cell));
-        let cells: Vec<Cell> = self.cells(stripe).collect();
-        let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && self.has(stripe, *cell, column);
+    fn known(&self, geometry: &Geometry, lost: MemberSet, stripe: StripeId, column: Sectors) -> Vec<bool> {
+        let (map, slot) = (geometry.map(stripe), |cell| geometry.member(cell));
+        let cells: Vec<Cell> = cells(geometry, stripe).collect();
+        let is_direct = |cell: &Cell| !lost.contains(slot(*cell)) && self.has(geometry, stripe, *cell, column);
         let mut known = vec![false; map.cells()];
         cells.iter().filter(|cell| is_direct(cell)).for_each(|cell| known[usize::from(cell.0)] = true);
         loop {
@@ -126,6 +155,25 @@ impl<'a> Doubts<'a> {
             }
         }
     }
+}
+
+/// Where a block is.
+struct Place<'a> {
+    geometry: &'a Geometry,
+    stripe: StripeId,
+    cell: Cell,
+    column: Sectors,
+}
+
+/// The shape that has a block, by its number, its parity stripe there, and where in its chunks it is.
+pub(crate) fn column(parts: &[Part], lba: Lba) -> Option<(usize, StripeId, Sectors)> {
+    let index = parts.iter().position(|(_, content)| content.contains(&lba.0))?;
+    let (stripe, _, column) = parts[index].0.split(lba);
+    Some((index, stripe, Sectors(column.0 / BLOCK.0 * BLOCK.0)))
+}
+
+fn cells(geometry: &Geometry, stripe: StripeId) -> impl Iterator<Item = Cell> + '_ {
+    (0..geometry.map(stripe).cells()).map(as_cell).filter(move |&cell| exists(geometry, stripe, cell))
 }
 
 /// Whether a block of a member's data area is what its checksum says, where it has one.

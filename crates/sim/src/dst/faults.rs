@@ -53,10 +53,10 @@ fn draw_unzeroing(all: MemberSet, random: &mut Random) -> Faults {
 
 /// Adds silent corruption to faults. Without redundancy no member fails visibly then: a failed write leaves a block
 /// whose checksum is not known.
-pub(super) fn with_silent(faults: Faults, silent: Silent, geometry: &Geometry, random: &mut Random) -> Faults {
+pub(super) fn with_silent(faults: Faults, silent: Silent, tolerance: usize, random: &mut Random) -> Faults {
     let mut rate = || Rate(if random.chance(1, 2) { u32::try_from(random.within(1, 3000)).expect("small") } else { 0 });
     let silent = Silent { lost: rate(), misdirected: rate(), flipped: rate(), ..silent };
-    let members = if geometry.tolerance() == 0 { MemberSet::EMPTY } else { may_fail(Some(silent), faults.members) };
+    let members = if tolerance == 0 { MemberSet::EMPTY } else { may_fail(Some(silent), faults.members) };
     Faults { members, silent: Some(silent), ..faults }
 }
 

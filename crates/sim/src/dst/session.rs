@@ -13,11 +13,11 @@ use uraid_io::disk::Disk as _;
 use uraid_io::engine::{CacheMode, Command, Deadlines, Engine, EngineError, Reply};
 use uraid_io::format::BLOCK;
 use uraid_io::format::superblock::Superblock;
-use uraid_layout::reshape::Course;
+use uraid_layout::reshape::{Course, Pace, Window};
 use uraid_layout::{Bytes, Geometry, Lba, MemberIndex, MemberSet, Sectors, StripeId};
 use uuid::Uuid;
 
-use super::doubts::{Doubts, lists};
+use super::doubts::{Doubts, Part, column, lists, parts};
 use super::finding::Finding;
 use super::model::{Model, Moment, Pending};
 use super::scenario::Scenario;
@@ -126,7 +126,7 @@ pub(super) struct Session<'a> {
     lies: Option<u64>,
     was_lost: bool,
     /// The columns that could not be had at some time.
-    lost: BTreeSet<(StripeId, Sectors)>,
+    lost: BTreeSet<(usize, StripeId, Sectors)>,
     /// With deadlines: when the engine's clock goes on.
     next_tick: Nanos,
     /// When something was last done on a member, and how much had been by then.
@@ -253,6 +253,24 @@ impl<'a> Session<'a> {
         self.engine.superblock().shapes()
     }
 
+    /// Its parts, each with the addresses of its content.
+    fn parts(&self) -> Vec<Part> {
+        parts(self.engine.geometry(), &self.engine.superblock())
+    }
+
+    /// Whether some content can't be had that a reshape is to move next, as little of it as can move at once.
+    pub(super) fn lacks_next(&self) -> bool {
+        let truth = self.engine.superblock();
+        let Some((course, reshape)) = truth.course().zip(truth.reshape) else { return false };
+        let unit = course.unit();
+        let next = course.next(reshape.mark, course.heading(reshape.is_back), Pace { plain: unit, saved: unit });
+        let (parts, members, lists) = (self.parts(), self.disk.members(), lists(&self.engine));
+        let doubts = Doubts::new(&parts, &self.superblocks, &members, &lists);
+        next.zip(doubts).is_some_and(|(Window { content, .. }, doubts)| {
+            doubts.excuse_read(self.failed(), content.start, Sectors(content.end.0 - content.start.0))
+        })
+    }
+
     /// The members that are not there, have failed something, or do not have all of their content.
     pub(super) fn failed(&self) -> MemberSet {
         let rebuilding = self.engine.rebuilding().map_or(MemberSet::EMPTY, |progress| progress.members);
@@ -263,26 +281,23 @@ impl<'a> Session<'a> {
     /// Notes whether too much is corrupted in one place.
     fn note_lies(&mut self) {
         if self.lies.replace(self.disk.lies()) != Some(self.disk.lies()) {
-            let (geometry, members) = (self.engine.geometry(), self.disk.members());
-            let lists = lists(&self.engine);
-            let doubts = Doubts::new(geometry, &self.superblocks, &members, &lists);
+            let (parts, members, lists) = (self.parts(), self.disk.members(), lists(&self.engine));
+            let doubts = Doubts::new(&parts, &self.superblocks, &members, &lists);
             let failed = self.failed();
-            self.was_lost |= doubts.is_some_and(|doubts| doubts.excuse_write(failed, Lba(0), geometry.capacity()));
+            self.was_lost |= doubts.is_some_and(|doubts| doubts.lacks_any(failed));
         }
     }
 
     /// Notes which columns can't be had now: a command that was begun by then may fail though they can be later.
     fn note_lost(&mut self) {
-        let (geometry, members, lists) = (self.engine.geometry(), self.disk.members(), lists(&self.engine));
+        let (members, lists) = (self.disk.members(), lists(&self.engine));
         let may_lack = lists.iter().any(|list| !list.is_empty()) || members.iter().any(|(_, one)| one.is_spoilt());
-        if !may_lack || self.superblocks.len() < geometry.members() {
+        if !may_lack || self.superblocks.len() < self.engine.geometry().members() {
             return;
         }
-        let Some(doubts) = Doubts::new(geometry, &self.superblocks, &members, &lists) else { return };
-        let failed = self.failed();
-        let blocks = (0..geometry.capacity().0).step_by(usize::try_from(BLOCK.0).expect("small")).map(Lba);
-        let lost = blocks.filter(|&lba| doubts.excuse_write(failed, lba, BLOCK)).map(|lba| column(geometry, lba));
-        self.lost.extend(lost);
+        let parts = self.parts();
+        let Some(doubts) = Doubts::new(&parts, &self.superblocks, &members, &lists) else { return };
+        self.lost.extend(doubts.lost(self.failed()).filter_map(|lba| column(&parts, lba)));
         self.was_lost |= !self.lost.is_empty();
     }
 
@@ -380,7 +395,6 @@ impl<'a> Session<'a> {
         if let Submitted::Look { lba, len } = *submitted {
             self.blind.push((lba, len));
         }
-        let geometry = self.engine.geometry();
         let is_too_much = |failed| !survive(&self.shapes(), failed);
         // A member that does not give back what is written to heal it fails, which may be one more than the level
         // survives.
@@ -389,12 +403,11 @@ impl<'a> Session<'a> {
         if is_too_much(failed) || is_frozen || is_refused {
             return Ok(());
         }
-        let members = self.disk.members();
-        let lists = lists(&self.engine);
-        let doubts = Doubts::new(geometry, &self.superblocks, &members, &lists);
+        let (parts, members, lists) = (self.parts(), self.disk.members(), lists(&self.engine));
+        let doubts = Doubts::new(&parts, &self.superblocks, &members, &lists);
         let was_lost = |lba: Lba, len: Sectors| {
             let blocks = (lba.0 / BLOCK.0 * BLOCK.0..lba.0 + len.0).step_by(usize::try_from(BLOCK.0).expect("small"));
-            blocks.into_iter().any(|lba| self.lost.contains(&column(geometry, Lba(lba))))
+            blocks.into_iter().filter_map(|lba| column(&parts, Lba(lba))).any(|column| self.lost.contains(&column))
         };
         let is_excused = match *submitted {
             Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } | Submitted::Write { lba, len, .. } => {
@@ -407,9 +420,7 @@ impl<'a> Session<'a> {
                 Submitted::Read { lba, len, .. } | Submitted::Look { lba, len } => doubts.excuse_read(failed, lba, len),
                 Submitted::Write { lba, len, .. } => doubts.excuse_write(failed, lba, len),
                 // What it is about may have been lost for a while only.
-                Submitted::Flush { .. } | Submitted::Close { .. } => {
-                    self.was_lost || doubts.excuse_write(failed, Lba(0), geometry.capacity())
-                }
+                Submitted::Flush { .. } | Submitted::Close { .. } => self.was_lost || doubts.lacks_any(failed),
                 Submitted::Change(_) => false,
             });
         self.unreadable += u64::from(is_excused);
@@ -454,12 +465,6 @@ pub(super) fn settle_superblocks(superblocks: &mut Vec<Superblock>, engine: &Eng
     for own in superblocks {
         (own.spec, own.reshape, own.consistency) = (truth.spec, None, truth.consistency);
     }
-}
-
-/// The parity stripe of a block, and where in its chunks it is.
-fn column(geometry: &Geometry, lba: Lba) -> (StripeId, Sectors) {
-    let (stripe, _, column) = geometry.split(lba);
-    (stripe, Sectors(column.0 / BLOCK.0 * BLOCK.0))
 }
 
 /// Who may have been given up because it took too long.

@@ -215,7 +215,8 @@ impl<'a> Client<'a> {
             members.superblocks().filter_map(|(_, superblock)| superblock.ok()).collect();
         let now = self.disk.members();
         let lists = lists(&self.engine);
-        let is_excused = Doubts::new(geometry, &superblocks, &now, &lists).is_some_and(|doubts| match *submitted {
+        let parts = [(geometry.clone(), 0..geometry.capacity().0)];
+        let is_excused = Doubts::new(&parts, &superblocks, &now, &lists).is_some_and(|doubts| match *submitted {
             Submitted::Read(lba, len, _) => doubts.excuse_read(failed, lba, len),
             Submitted::Write(Pending { lba, len, .. }, _) => doubts.excuse_write(failed, lba, len),
             Submitted::Flush(_) => doubts.excuse_write(failed, Lba(0), geometry.capacity()),
