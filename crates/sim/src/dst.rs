@@ -55,7 +55,7 @@ use uraid_io::format::bitmap::Regions;
 use uraid_io::format::superblock::{Consistency, Integrity};
 use uraid_io::member::Access;
 use uraid_layout::repair::Repair;
-use uraid_layout::{Geometry, Lba, MemberIndex, MemberSet};
+use uraid_layout::{Lba, MemberIndex, MemberSet};
 
 pub(crate) use array::look_after;
 pub(crate) use faults::areas_in_use;
@@ -327,7 +327,7 @@ impl Run {
             self.array.rotten_log = rot::rot_log(&mut found, &mut self.own, trace);
             self.report.rotten.logs += u64::from(self.array.rotten_log.is_some());
         }
-        if weather == Weather::Rough && !is_between {
+        if weather == Weather::Rough {
             self.spoil(&mut found.members);
         }
         self.report.counts.lives += 1;
@@ -422,7 +422,7 @@ impl Run {
         if !self.extras.spoils || self.array.silent.is_some() || !self.own.chance(1, 2) {
             return;
         }
-        rot::spoil(members, &self.array.scenario.geometry, &mut self.own, &self.trace);
+        rot::spoil(members, &self.array.largest(), &mut self.own, &self.trace);
         self.array.may_lack = true;
         self.report.rotten.blocks += 1;
         if let Some(administrator) = &mut self.administrator {
@@ -530,9 +530,7 @@ impl Run {
         let survived = survived(&self.array.shapes(), missing);
         let faults = faults::draw(MemberSet::all(self.array.slots()), &survived, self.is_harsh, &mut self.random);
         let Some(silent) = self.array.silent else { return faults };
-        // Of two shapes what the larger one uses.
-        let largest = self.array.shapes().into_iter().max_by_key(Geometry::used_sectors).expect("an array has a shape");
-        let areas = areas_in_use(&self.array.scenario.superblocks[0].areas, &largest);
+        let areas = areas_in_use(&self.array.scenario.superblocks[0].areas, &self.array.largest());
         let silent = Silent { areas, ..silent };
         faults::with_silent(faults, silent, tolerance(&self.array.shapes()), &mut self.aside)
     }

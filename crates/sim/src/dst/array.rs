@@ -172,6 +172,11 @@ impl Array {
         }
     }
 
+    /// The one that uses most of each member.
+    pub(super) fn largest(&self) -> Geometry {
+        self.shapes().into_iter().max_by_key(Geometry::used_sectors).expect("an array has a shape")
+    }
+
     /// How many slots it has, of both shapes while it is being reshaped.
     pub(super) fn slots(&self) -> usize {
         self.scenario.superblocks.len()
