@@ -96,6 +96,7 @@ mutants! {
     CellsByMember: "a member that failed to give one unit of a stripe is done without in all of it",
     SumsLostByMember: "a block that has lost its checksum is believed where other units of its member give it",
     FailedFlushAwaited: "who waits until the log is in place does so after a flush that failed for good",
+    FailedCommitUntold: "who waits until the log is in place is not told that a record failed, and never will be",
     ParityDoneAgain: "parity that a write leaves out of agreement may come back from the log",
     ParityLeft: "parity that a write leaves out of agreement counts when it can be read again",
     TwinParityLeft: "parity that a write leaves out of agreement counts on the copy of its member",

@@ -15,7 +15,7 @@
 //! - without, only while all members are there; an array that is neither whole nor stopped cleanly must be refused.
 //!
 //! Members of arrays with checksums lose, misplace and rot what those tell of, in most runs
-//! ([`Silent`](crate::disk::Silent)). A command may then fail where more members hold something else in one place than
+//! ([`Silent`]). A command may then fail where more members hold something else in one place than
 //! the level survives, and only there ([`doubts`]); the array is read before members are looked at.
 
 mod administer;

@@ -379,6 +379,10 @@ impl Log {
         state.spare = commit.tasks;
         self.is_committing.set(false);
         self.committed.wake(&members.tasks);
+        if !is_committed && !planted!(FailedCommitUntold) {
+            // What it has never will be in place.
+            self.placed.wake(&members.tasks);
+        }
     }
 
     /// What there is to commit.
