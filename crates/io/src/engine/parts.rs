@@ -49,10 +49,7 @@ pub(super) struct Parts {
     pub(super) members: Rc<Members>,
     pub(super) locks: Locks,
     pub(super) shares: Rc<Shares>,
-    pub(super) memory: Rc<Memory>,
-    pub(super) planner: RefCell<Planner>,
-    /// A stretch of zeros to write from.
-    pub(super) zeroes: Rc<Buf>,
+    pub(super) means: Means,
     pub(super) flusher: Rc<Flusher>,
     pub(super) intent: Intent,
     pub(super) log: Option<Rc<Log>>,
@@ -65,6 +62,15 @@ pub(super) struct Parts {
     pub(super) replies: Rc<Replies>,
     pub(super) sweeps: Sweeps,
     pub(super) repairs: Repairs,
+}
+
+/// What plans are made and carried out with.
+#[derive(Debug)]
+pub(super) struct Means {
+    pub(super) planner: RefCell<Planner>,
+    pub(super) memory: Rc<Memory>,
+    /// A stretch of zeros to write from.
+    pub(super) zeroes: Rc<Buf>,
 }
 
 /// What is to be made good in the background.
@@ -98,9 +104,11 @@ impl Parts {
             side: Side::Below,
             locks: Locks::new(Rc::clone(tasks), LOCK_BUCKETS),
             shares: Rc::new(Shares::new(Rc::clone(tasks))),
-            memory: Rc::new(Memory::new(Rc::clone(tasks), SCRATCH_BUDGET)),
-            planner: RefCell::new(Planner::new()),
-            zeroes: Rc::new(Buf::zeroed(ZEROES_BYTES)),
+            means: Means {
+                planner: RefCell::new(Planner::new()),
+                memory: Rc::new(Memory::new(Rc::clone(tasks), SCRATCH_BUDGET)),
+                zeroes: Rc::new(Buf::zeroed(ZEROES_BYTES)),
+            },
             flusher: Rc::new(Flusher::new(Rc::clone(tasks), count)),
             intent: Intent::of(members.geometry(Side::Below), &record),
             log: log.map(Rc::new),
@@ -134,9 +142,11 @@ impl Parts {
             members: Rc::clone(&self.members),
             locks: Locks::new(Rc::clone(&tasks), LOCK_BUCKETS),
             shares: Rc::clone(&self.shares),
-            memory: Rc::clone(&self.memory),
-            planner: RefCell::new(Planner::new()),
-            zeroes: Rc::clone(&self.zeroes),
+            means: Means {
+                planner: RefCell::new(Planner::new()),
+                memory: Rc::clone(&self.means.memory),
+                zeroes: Rc::clone(&self.means.zeroes),
+            },
             flusher: Rc::clone(&self.flusher),
             intent: Intent::of(geometry, &record),
             log: self.log.clone(),

@@ -95,22 +95,35 @@ pub(super) struct Transfer<'a> {
     /// The stripes' locks, where it has them.
     pub(super) guard: Option<Guard<'a>>,
     pub(super) pins: Pins<'a>,
-    /// What of a range was not in memory when a read looked.
-    wanted: &'a mut Vec<Extent>,
-    looked_up: Range<u64>,
-    /// Members that failed a read of this part, and how to do without them and the lost ones.
+    sought: Sought<'a>,
+    /// Members that failed a read of this part.
     pub(super) unreadable: MemberSet,
     /// Members of which nothing is to be used, whatever they give.
     pub(super) shunned: MemberSet,
     /// Each unit is read by itself, so that it is known which of them fails.
     pub(super) reads_apart: bool,
-    detour: Option<Rc<Repair>>,
+    around: Around,
     /// Parity that the plan leaves out of agreement.
     pub(super) without: LostParity,
-    /// The members that were slow when it was planned.
-    pub(super) slow: MemberSet,
     /// What exactly was failed, to be healed when the part has been done without it.
     pub(super) damage: &'a mut Vec<Damage>,
+}
+
+/// What a read looked for in memory.
+#[derive(Debug)]
+struct Sought<'a> {
+    range: Range<u64>,
+    /// What of it was not there.
+    missing: &'a mut Vec<Extent>,
+}
+
+/// What a plan goes around.
+#[derive(Debug)]
+struct Around {
+    /// How to do without members that failed a read of the part, and the lost ones.
+    detour: Option<Rc<Repair>>,
+    /// The members that were slow when it was planned.
+    slow: MemberSet,
 }
 
 impl Workspace {
@@ -125,7 +138,7 @@ impl<'a> Transfer<'a> {
     /// A transfer that moves the request's memory, if there is any; no part of it is begun.
     pub(super) fn new(parts: &'a Parts, space: &'a mut Workspace, goal: Goal, request: Option<Buf>) -> Self {
         let Workspace { plan, cached, wanted, damage } = space;
-        let content = Content { request, base: Sectors(0), scratch: None, cached, zeroes: &parts.zeroes };
+        let content = Content { request, base: Sectors(0), scratch: None, cached, zeroes: &parts.means.zeroes };
         Self {
             parts,
             goal,
@@ -136,14 +149,12 @@ impl<'a> Transfer<'a> {
             content,
             guard: None,
             pins: Pins::default(),
-            wanted,
-            looked_up: 0..0,
+            sought: Sought { range: 0..0, missing: wanted },
             unreadable: MemberSet::EMPTY,
             shunned: MemberSet::EMPTY,
             reads_apart: false,
-            detour: None,
+            around: Around { detour: None, slow: MemberSet::EMPTY },
             without: LostParity::default(),
-            slow: MemberSet::EMPTY,
             damage,
         }
     }
@@ -205,9 +216,9 @@ impl<'a> Transfer<'a> {
     /// Looks for a range in the cache: what is there is copied to the request's memory, what is missing is what is to
     /// be read of it.
     pub(super) fn look_up(&mut self, at: Lba, len: Sectors, base: Sectors) {
-        let Self { parts, content, wanted, .. } = self;
+        let Self { parts, content, sought: Sought { missing: wanted, .. }, .. } = self;
         wanted.clear();
-        self.looked_up = at.0..at.0 + len.0;
+        self.sought.range = at.0..at.0 + len.0;
         let found = parts.writeback.with(|cache| {
             if cache.is_empty() {
                 wanted.push(Extent::request(at, len));
@@ -231,9 +242,9 @@ impl<'a> Transfer<'a> {
 
     /// Takes all of a range to be read of which nothing is in the cache.
     pub(super) fn look_for_absent(&mut self, at: Lba, len: Sectors) {
-        let wanted = &mut *self.wanted;
+        let wanted = &mut *self.sought.missing;
         wanted.clear();
-        self.looked_up = at.0..at.0 + len.0;
+        self.sought.range = at.0..at.0 + len.0;
         let _ = self.parts.writeback.with(|cache| cache.absent(at, len, wanted));
     }
 
@@ -262,11 +273,11 @@ impl<'a> Transfer<'a> {
         self.find_detour(&base, members.lost(last), members.slow())?;
         let Self { parts, content, plan, at, len, without, .. } = self;
         let geometry = parts.geometry();
-        let repair = self.detour.as_deref().unwrap_or(&base);
+        let repair = self.around.detour.as_deref().unwrap_or(&base);
         let (missing, queues) = (members.missing(), members.operations.queues());
         let cached = content.cached.cached();
         let view = View { missing, cached, queues: &queues, ..View::new(geometry, repair) };
-        let planner = &mut *parts.planner.borrow_mut();
+        let planner = &mut *parts.means.planner.borrow_mut();
         let unreadable = EngineError::Unreadable { lba: *at, len: *len, members: self.unreadable };
         let columns = (Sectors(at.0), *len);
         let planned = match self.goal {
@@ -302,11 +313,11 @@ impl<'a> Transfer<'a> {
     /// Takes from the cache what the plan is made of: what a read still misses, what a destage writes, what the members
     /// are known to hold.
     fn consult_cache(&mut self) {
-        let Self { parts, content: Content { cached, .. }, wanted, at, len, .. } = self;
+        let Self { parts, content: Content { cached, .. }, sought, at, len, .. } = self;
         let (geometry, end) = (parts.geometry(), at.0 + len.0);
         match self.goal {
             Goal::Read | Goal::Ahead => {
-                cached.missing().extend(wanted.iter().filter_map(|extent| clip(extent, at.0..end)));
+                cached.missing().extend(sought.missing.iter().filter_map(|extent| clip(extent, at.0..end)));
             }
             Goal::Destage if !cached.flies() => {
                 let stripe = geometry.stripe_sectors().0;
@@ -324,23 +335,23 @@ impl<'a> Transfer<'a> {
     /// Finds how to do without the members that failed a read of this part and without those that are lost by now, and,
     /// where that can be, without those that are `slow`, too. `base` does without those that are lost.
     fn find_detour(&mut self, base: &Repair, lost: MemberSet, slow: MemberSet) -> Result<(), EngineError> {
-        (self.detour, self.slow) = (None, slow);
+        (self.around.detour, self.around.slow) = (None, slow);
         let (members, side) = (&self.parts.members, self.parts.side);
         let needed = self.unreadable.union(self.shunned).union(lost);
         let wanted = needed.union(slow);
         if wanted != lost {
-            self.detour = members.find_detour(side, wanted);
+            self.around.detour = members.find_detour(side, wanted);
         }
-        if self.detour.is_none() && needed != lost {
-            self.detour = members.find_detour(side, needed);
+        if self.around.detour.is_none() && needed != lost {
+            self.around.detour = members.find_detour(side, needed);
         }
-        if self.detour.is_none() && (needed != lost || !base.is_total()) {
+        if self.around.detour.is_none() && (needed != lost || !base.is_total()) {
             if matches!(self.goal, Goal::Scrub { .. }) || self.goal.is_write() && planted!(WriteNeedsAll) {
                 return Err(self.unreadable_error());
             }
             // What is enough for this part is not for another's: a mirror's copy may be on a member that is there, and
             // a write may not need what can't be had. The planner finds out.
-            self.detour = Some(Rc::new(self.do_with_rest(lost)));
+            self.around.detour = Some(Rc::new(self.do_with_rest(lost)));
         }
         Ok(())
     }
@@ -373,12 +384,12 @@ impl<'a> Transfer<'a> {
         let base = self.content.base.0;
         keep(0, base);
         let mut from = base;
-        for extent in self.wanted.iter().filter_map(|extent| clip(extent, self.at.0..self.looked_up.end)) {
+        for extent in self.sought.missing.iter().filter_map(|extent| clip(extent, self.at.0..self.sought.range.end)) {
             keep(from, base + extent.content.start.0);
             from = base + extent.content.start.0 + extent.content.len.0;
         }
-        if !self.looked_up.is_empty() {
-            keep(from, base + self.looked_up.end - self.at.0);
+        if !self.sought.range.is_empty() {
+            keep(from, base + self.sought.range.end - self.at.0);
         }
         self.content.request = Some(new);
         old.disown();

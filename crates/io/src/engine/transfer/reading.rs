@@ -85,14 +85,14 @@ pub(in crate::engine) async fn read(transfer: &mut Transfer<'_>) -> Option<Call>
     let parts = transfer.parts;
     if transfer.content.scratch.is_none() {
         // Before the share: nobody waits for memory with one.
-        transfer.content.scratch = parts.memory.take(transfer.plan.scratch().bytes()).await;
+        transfer.content.scratch = parts.means.memory.take(transfer.plan.scratch().bytes()).await;
     }
     let cost = transfer.plan.reads().iter().map(|io| io.len.0).sum();
     let _permit = parts.shares.enter(transfer.goal.class(), Sectors(cost)).await;
     let is_replanned = pin_pages(transfer).await;
     let members = &parts.members;
     // Who has failed or become slow since the plan was made is gone around.
-    let gone = members.missing().union(members.slow().minus(transfer.slow));
+    let gone = members.missing().union(members.slow().minus(transfer.around.slow));
     let is_gone = |io: &DiskIo| gone.contains(io.member);
     if is_replanned || !gone.is_empty() && transfer.plan.reads().iter().any(is_gone) {
         return None;
