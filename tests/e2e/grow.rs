@@ -7,7 +7,7 @@ use uraid_tests::binary;
 use uraid_tests::image::{Random, assert_same, read_export};
 use uraid_tests::nbd::Client;
 use uraid_tests::server::Server;
-use uraid_tests::shape::{self, Shape};
+use uraid_tests::shape::{self, MEMBER_BYTES, Shape};
 
 use crate::control::scrub::Events;
 use crate::control::{ask, status};
@@ -84,6 +84,25 @@ fn write_at_random(client: &mut Client, random: &mut Random, model: &mut [u8]) {
         client.write(offset, &data);
         model[offset..offset + length].copy_from_slice(&data);
     }
+}
+
+/// What was enlarged and has not grown yet fails, and is replaced, as any member.
+#[test]
+fn members_that_were_enlarged_can_fail_and_be_replaced() {
+    let array = Array::create(&shape::raid5_of_3());
+    enlarge(&array, MORE);
+    let server = Server::start(&array);
+    let mut model = vec![0; array.expected_size()];
+    write_at_random(&mut server.connect(), &mut Random::new(7), &mut model);
+    let new = array.path("new");
+    let larger = (MEMBER_BYTES as u64 + MORE).to_string();
+    let _ = ask(&array, &["replace", "--size", &larger, "0", new.to_str().unwrap()]).success();
+    let _ = ask(&array, &["wait"]).success();
+    let _ = ask(&array, &["fail", "1"]).success();
+    let _ = ask(&array, &["add", "--force", array.members()[1].to_str().unwrap()]).success();
+    assert!(ask(&array, &["wait"]).success().text().starts_with("whole"));
+    assert_same(&read_export(server.uri()), &model, "of members that were enlarged");
+    let _ = server.stop();
 }
 
 #[test]

@@ -56,11 +56,9 @@ fn until_none(client: &mut Client, works: &[Work]) -> Result<Status> {
 /// # Errors
 /// If it can't go on.
 fn under_way(status: &Status, works: &[Work]) -> Result<Option<(&'static str, u64, u64)>> {
-    // Nothing is written to an array that is only read.
-    let goes_on = |work: Work| works.contains(&work) && (work == Work::Scrub || !status.read_only);
-    let first = status.sweeps.iter().find(|sweep| goes_on(sweep.work));
+    let first = status.sweeps.iter().find(|sweep| works.contains(&sweep.work));
     let Some(sweep) = first else {
-        let is_taking = goes_on(Work::Rebuild) && takes_spare(status);
+        let is_taking = works.contains(&Work::Rebuild) && !status.read_only && takes_spare(status);
         return Ok(is_taking.then_some(("taking a spare", 0, status.size_bytes)));
     };
     ensure!(status.health.state != HealthState::Frozen, "{}", words(&status.health));

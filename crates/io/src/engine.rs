@@ -571,6 +571,11 @@ impl<D: Disk, T> Engine<D, T> {
         if members.is_frozen() { 0 } else { members.tolerates() }
     }
 
+    /// Whether nothing is written to the members.
+    pub fn is_read_only(&self) -> bool {
+        self.core.sides.below.members.is_read_only()
+    }
+
     /// What is wrong with members that are there.
     pub fn troubles(&self) -> Troubles {
         let Parts { members, repairs, .. } = &self.core.sides.below;

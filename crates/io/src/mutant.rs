@@ -76,6 +76,7 @@ mutants! {
     ReshapedUnlogged: "an array that gets parity is left without a log",
     ReshapeLeaverKept: "a member that left in a reshape says that it still belongs to the array",
     ResyncKeepsParity: "parity that can't be computed after an unclean stop is not taken into the list of bad blocks",
+    CalmWithoutList: "who was rebuilt is complete, with one that joins, before its list of bad blocks is durable",
     LossUnlisted: "what can't be rebuilt is not taken into the list of bad blocks",
     WatermarkBeforeList: "a rebuild's watermark goes on record before the list of bad blocks is durable",
     CopySealedDespiteFailure: "a copy that failed to make its content durable says that the slot is its",

@@ -16,9 +16,10 @@ use crate::member::{Member, MemberError};
 /// When the member fails; then the version before is still in the other slot.
 ///
 /// # Panics
-/// When the superblock is unsound, is not of a member of this size, or the member is open for reading only.
+/// When the superblock is unsound, is of a member that is larger than this one, or the member is open for reading only.
 pub fn store(member: &Member, superblock: &Superblock) -> Result<(), Error> {
-    assert_eq!(superblock.areas.member_size, member.size(), "a superblock is written to its own member");
+    // One that was enlarged has its last copy where it ended before.
+    assert!(superblock.areas.member_size <= member.size(), "a superblock is written to its own member");
     let mut buf = Buf::zeroed(Bytes(SUPERBLOCK_BYTES as u64));
     buf.as_mut().copy_from_slice(&encode(superblock));
     for position in superblock.write_positions() {

@@ -205,9 +205,14 @@ impl Condition {
         }
     }
 
+    /// The members that keep somebody waiting.
+    pub(crate) fn late(&self) -> MemberSet {
+        self.troubles.stalled.union(self.troubles.roomless)
+    }
+
     /// The members that keep somebody waiting; empty if the array, with a shape or two, can do without them.
     pub(crate) fn awaited(&self, shapes: &[Geometry]) -> MemberSet {
-        let late = self.troubles.stalled.union(self.troubles.roomless);
+        let late = self.late();
         if self.survives(shapes, late) { MemberSet::EMPTY } else { late }
     }
 

@@ -229,7 +229,8 @@ impl<D: LiveDisk> Control<D> {
         let unwritten_bytes = snapshot.cache.map_or(0, |fill| fill.used.0);
         let condition = deleted.map_or(snapshot.condition, |deleted| Condition { deleted, ..snapshot.condition });
         let shapes = self.description.shapes();
-        let awaited = condition.awaited(&shapes);
+        // What moves waits for them until they are given up, also where the array can do without them.
+        let awaited = condition.late();
         match condition.loss(&shapes, unwritten_bytes) {
             None if shapes.len() > 1 && !awaited.is_empty() && !condition.is_frozen => bail!(
                 "content is moving to another shape, and waits for {}: `uraid status` says why. Mend that first; to \

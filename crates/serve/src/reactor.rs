@@ -99,6 +99,7 @@ pub(crate) struct Reactor<D> {
     watcher: OnceCell<Watcher>,
     reports: Reports,
     pace: Pace,
+    is_released: Cell<bool>,
     /// Replaced members that are being told.
     disowning: Disowning,
     /// The counter of the memory that its clients' requests take, once it has clients.
@@ -157,6 +158,7 @@ impl<D: LiveDisk> Reactor<D> {
             watcher: OnceCell::new(),
             reports: Reports::new(settings.last_resort),
             pace: Pace::default(),
+            is_released: Cell::new(false),
             disowning: Disowning::default(),
             request_memory: OnceCell::new(),
             meter: Meter::new(recorder),
@@ -329,12 +331,17 @@ impl<D: LiveDisk> Reactor<D> {
         self.engine.borrow().in_flight()
     }
 
-    /// Releases the members, so that others may use them. The array must not be used afterwards.
+    /// Releases the members, so that others may use them. The array is not used afterwards: that it has no members then
+    /// is nobody's failure.
     pub(crate) fn release(&self) {
+        self.is_released.set(true);
         self.engine.borrow_mut().disk_mut().release();
     }
 
     fn turn(&self) {
+        if self.is_released.get() {
+            return;
+        }
         let turned = self.engine.borrow_mut().turn(&mut Recipients(self));
         self.note_condition();
         self.callers.iter().for_each(Callers::deliver);

@@ -48,7 +48,24 @@ pub struct Sweep {
 
 /// How far background work has come lately.
 #[derive(Debug, Default)]
-pub(crate) struct Pace(RefCell<[VecDeque<(Instant, u64)>; Work::ALL.len()]>);
+pub(crate) struct Pace(RefCell<[Samples; Work::ALL.len()]>);
+
+/// How far some work was, and when.
+#[derive(Debug, Default)]
+struct Samples {
+    at: VecDeque<(Instant, u64)>,
+    /// It went back then: a reshape that is given up.
+    is_back: bool,
+}
+
+/// How far some work is.
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    done: Sectors,
+    total: Sectors,
+    is_stuck: bool,
+    is_back: bool,
+}
 
 impl Work {
     /// Every kind, in the order in which the engine does them.
@@ -82,24 +99,34 @@ impl Work {
         self as usize
     }
 
-    /// How much of such work is done, out of how much, and whether it is stuck; `None` if there is none.
-    fn progress<D: Disk, T>(self, engine: &Engine<D, T>) -> Option<(Sectors, Sectors, bool)> {
-        match self {
-            Self::Reshape => {
-                let progress = engine.reshape()?.progress();
-                Some((progress.done, progress.total, progress.stuck.is_some()))
-            }
-            Self::Rebuild => engine.rebuilding().map(|one| (one.done, one.total, one.stuck.is_some())),
-            Self::Replace => {
-                let progress = engine.replacement()?.progress;
-                Some((progress.done, progress.total, progress.stuck.is_some()))
-            }
-            Self::Scrub => {
-                let scrub = engine.scrub();
-                scrub.filter(|scrub| scrub.is_running).map(|scrub| (scrub.done, scrub.total, false))
-            }
-            Self::Initialise => engine.initialising().map(|one| (one.done, one.total, one.stuck.is_some())),
+    /// How far such work is; `None` if there is none, or none that goes on: nothing is written to an array that is only
+    /// read.
+    fn progress<D: Disk, T>(self, engine: &Engine<D, T>) -> Option<Progress> {
+        if self == Self::Scrub {
+            let scrub = engine.scrub()?;
+            let (done, total) = (scrub.done, scrub.total);
+            return scrub.is_running.then_some(Progress { done, total, is_stuck: false, is_back: false });
         }
+        // What is written waits for room.
+        let is_stuck = !engine.troubles().roomless.is_empty();
+        let of = |one: uraid_io::engine::Progress| Progress {
+            done: one.done,
+            total: one.total,
+            is_stuck: is_stuck || one.stuck.is_some(),
+            is_back: false,
+        };
+        let progress = match self {
+            Self::Reshape => engine.reshape().map(|way| way.progress()).map(|one| Progress {
+                done: one.done,
+                total: one.total,
+                is_stuck: is_stuck || one.stuck.is_some(),
+                is_back: one.is_back,
+            }),
+            Self::Rebuild => engine.rebuilding().map(of),
+            Self::Replace => engine.replacement().map(|copy| of(copy.progress)),
+            Self::Initialise | Self::Scrub => engine.initialising().map(of),
+        };
+        progress.filter(|_| !engine.is_read_only())
     }
 }
 
@@ -107,17 +134,17 @@ impl Pace {
     /// Notes how far everything is now.
     pub(crate) fn note<D: Disk, T>(&self, engine: &Engine<D, T>, now: Instant) {
         for work in Work::ALL {
-            let done = work.progress(engine).map(|(done, ..)| done.bytes().0);
-            note(&mut self.0.borrow_mut()[work.index()], now, done);
+            self.0.borrow_mut()[work.index()].note(now, work.progress(engine));
         }
     }
 
     /// What is under way.
     pub(crate) fn sweeps<D: Disk, T>(&self, engine: &Engine<D, T>, now: Instant) -> Vec<Sweep> {
         let sweep = |work: Work| {
-            let (done, total, stuck) = work.progress(engine)?;
-            let (done_bytes, total_bytes) = (done.bytes().0, total.bytes().0);
-            let bytes_per_second = rate(&self.0.borrow()[work.index()], now, done_bytes);
+            let progress = work.progress(engine)?;
+            let (done_bytes, total_bytes, stuck) =
+                (progress.done.bytes().0, progress.total.bytes().0, progress.is_stuck);
+            let bytes_per_second = self.0.borrow()[work.index()].rate(now, progress);
             let left = total_bytes.saturating_sub(done_bytes);
             let seconds_left = bytes_per_second.filter(|&rate| rate > 0).map(|rate| left.div_ceil(rate));
             Some(Sweep { work, done_bytes, total_bytes, bytes_per_second, seconds_left, stuck })
@@ -126,26 +153,30 @@ impl Pace {
     }
 }
 
-/// Adds a sample of work, at most one a second; without work the samples end, and what goes back begins anew.
-fn note(samples: &mut VecDeque<(Instant, u64)>, now: Instant, done: Option<u64>) {
-    let Some(done) = done else { return samples.clear() };
-    if samples.back().is_some_and(|&(_, last)| done < last) {
-        samples.clear();
+impl Samples {
+    /// Adds a sample, at most one a second; without work they end, and what turns round or goes back begins anew.
+    fn note(&mut self, now: Instant, progress: Option<Progress>) {
+        let Some(Progress { done, is_back, .. }) = progress else { return self.at.clear() };
+        let done = done.bytes().0;
+        if self.is_back != is_back || self.at.back().is_some_and(|&(_, last)| done < last) {
+            self.at.clear();
+        }
+        self.is_back = is_back;
+        if self.at.back().is_none_or(|&(at, _)| now.duration_since(at) >= WINDOW_MIN) {
+            self.at.push_back((now, done));
+        }
+        while self.at.front().is_some_and(|&(at, _)| now.duration_since(at) > WINDOW) {
+            self.at.pop_front();
+        }
     }
-    if samples.back().is_none_or(|&(at, _)| now.duration_since(at) >= WINDOW_MIN) {
-        samples.push_back((now, done));
-    }
-    while samples.front().is_some_and(|&(at, _)| now.duration_since(at) > WINDOW) {
-        samples.pop_front();
-    }
-}
 
-/// Bytes a second since the oldest sample.
-fn rate(samples: &VecDeque<(Instant, u64)>, now: Instant, done: u64) -> Option<u64> {
-    let &(at, before) = samples.front()?;
-    let (took, moved) = (now.duration_since(at), u128::from(done.checked_sub(before)?));
-    let rate = || u64::try_from(moved * 1000 / took.as_millis()).unwrap_or(u64::MAX);
-    (took >= WINDOW_MIN).then(rate)
+    /// Bytes a second since the oldest one.
+    fn rate(&self, now: Instant, Progress { done, is_back, .. }: Progress) -> Option<u64> {
+        let &(at, before) = self.at.front().filter(|_| self.is_back == is_back)?;
+        let (took, moved) = (now.duration_since(at), u128::from(done.bytes().0.checked_sub(before)?));
+        let rate = || u64::try_from(moved * 1000 / took.as_millis()).unwrap_or(u64::MAX);
+        (took >= WINDOW_MIN).then(rate)
+    }
 }
 
 #[cfg(test)]
@@ -159,32 +190,41 @@ mod tests {
         }
     }
 
+    fn progress(done: u64, is_back: bool) -> Progress {
+        Progress { done: Sectors(done), total: Sectors(100_000), is_stuck: false, is_back }
+    }
+
+    fn seconds(seconds: u64) -> Duration {
+        Duration::from_secs(seconds)
+    }
+
     #[test]
     fn a_rate_is_that_of_the_last_half_minute() {
-        let (start, mut samples) = (Instant::now(), VecDeque::new());
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        note(&mut samples, at(0), Some(500));
-        assert_eq!(rate(&samples, at(0), 500), None, "nothing is known yet");
-        // 100 bytes a second for a minute, then 10.
-        for second in 1..=100 {
-            note(&mut samples, at(second), Some(500 + 100 * second.min(60) + 10 * second.saturating_sub(60)));
-        }
-        assert_eq!(rate(&samples, at(100), 6900), Some(10));
-        assert!(samples.len() <= 31, "{} samples", samples.len());
-        assert_eq!(rate(&samples, at(130), 6900), Some(5), "it stands still");
+        let (start, mut samples) = (Instant::now(), Samples::default());
+        let at = |second: u64| progress(500 + 100 * second.min(60) + 10 * second.saturating_sub(60), false);
+        samples.note(start, Some(at(0)));
+        assert_eq!(samples.rate(start, at(0)), None, "nothing is known yet");
+        // 100 sectors a second for a minute, then 10.
+        (1..=100).for_each(|second| samples.note(start + seconds(second), Some(at(second))));
+        assert_eq!(samples.rate(start + seconds(100), at(100)), Some(10 * 512));
+        assert!(samples.at.len() <= 31, "{samples:?}");
+        assert_eq!(samples.rate(start + seconds(130), at(100)), Some(5 * 512), "it stands still");
     }
 
     #[test]
     fn what_begins_anew_has_no_rate_of_before() {
-        let (start, mut samples) = (Instant::now(), VecDeque::new());
-        let at = |seconds: u64| start + Duration::from_secs(seconds);
-        note(&mut samples, at(0), Some(0));
-        note(&mut samples, at(5), Some(5000));
-        assert_eq!(rate(&samples, at(5), 5000), Some(1000));
-        note(&mut samples, at(6), Some(100));
-        assert_eq!(rate(&samples, at(6), 100), None, "it went back");
-        assert_eq!(rate(&samples, at(8), 300), Some(100));
-        note(&mut samples, at(9), None);
-        assert_eq!(rate(&samples, at(20), 300), None, "it has ended");
+        let (start, mut samples) = (Instant::now(), Samples::default());
+        let at = |second: u64| start + seconds(second);
+        samples.note(at(0), Some(progress(0, false)));
+        samples.note(at(5), Some(progress(5000, false)));
+        assert_eq!(samples.rate(at(5), progress(5000, false)), Some(1000 * 512));
+        // What is done of the way back is what was left of the way there.
+        assert_eq!(samples.rate(at(6), progress(95_000, true)), None, "it has turned round");
+        samples.note(at(6), Some(progress(95_000, true)));
+        assert_eq!(samples.rate(at(8), progress(95_200, true)), Some(100 * 512));
+        samples.note(at(9), Some(progress(100, true)));
+        assert_eq!(samples.rate(at(9), progress(100, true)), None, "it has begun anew");
+        samples.note(at(10), None);
+        assert_eq!(samples.rate(at(20), progress(300, true)), None, "it has ended");
     }
 }

@@ -67,7 +67,10 @@ fn a_new_member_without_room_is_named_and_holds_nobody_up() {
         assert!(refused.contains(&format!("waits for member 4 ({path})")), "{refused}");
         let refused = ask(&array, &["add", path]).code_is(1).stderr;
         assert!(refused.contains("the array is being reshaped"), "{refused}");
+        let waited = ask(&array, &["wait"]).code_is(1).stderr;
+        assert!(waited.contains("waiting for room on") && waited.contains(path), "{waited}");
         tmpfs.make_room();
+        let _ = until(&array, "it still waits", |now| state(now) != "stalled");
         let _ = ask(&array, &["wait"]).success();
         let now = until(&array, "it is over", |now| now["reshape"].is_null());
         assert_eq!(now["members"].as_array().unwrap().len(), if is_back { 4 } else { 5 }, "{now:#}");

@@ -12,8 +12,8 @@ use crate::member::Member;
 use crate::superblock;
 
 /// Has a member of an array, of which `truth` is a present member's newest superblock, say that it was given up, where
-/// it was, or another one has its slot. One that did not have everything says nothing new: it does not count alone.
-/// Blocks.
+/// it was, or another one has its slot. One that did not have everything, or does not any more, says nothing new: it
+/// does not count alone. Blocks.
 ///
 /// # Errors
 /// When the member fails, or its superblock is damaged.
@@ -29,7 +29,8 @@ pub fn disown(member: &Member, truth: &Superblock) -> Result<(), Error> {
         is_out && epoch < entry.since
     };
     let is_ours = own.array == truth.array && truth.slots.get(slot).is_some_and(is_given_up);
-    if !is_ours || own.slots[slot].state != SlotState::Active {
+    let is_cut_off = own.areas.member_size > member.size();
+    if !is_ours || is_cut_off || own.slots[slot].state != SlotState::Active {
         return Ok(());
     }
     (own.slots[slot].state, own.slots[slot].since) = (SlotState::Failed, epoch);

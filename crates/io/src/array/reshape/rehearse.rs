@@ -1,6 +1,7 @@
 //! A rehearsal: the first window of a reshape and the last one are moved on copies of the members, and read back, with
 //! all members and without any of them.
 
+use uraid_layout::repair::Repair;
 use uraid_layout::reshape::Window;
 use uraid_layout::{Bytes, Lba, MemberSet, Sectors};
 
@@ -46,7 +47,12 @@ pub fn rehearse_moves<D: Disk>(mut reshaping: Reshaping<D>, marks: &[Lba]) -> Re
     let (copies, room) = (Copies::of(&course), saved::room(reshaping.members.own().iter().flatten()));
     let unit = course.unit().bytes();
     let pace = saved::pace(&course, copies, room).ok_or(ReshapeError::TooCoarse { unit, most: room })?;
-    let survives_any = course.from().tolerance().min(course.to().tolerance()) > 0;
+    let missing = reshaping.members.missing();
+    let survives = |slot| {
+        let without = missing.with(slot);
+        [course.from(), course.to()].into_iter().all(|shape| Repair::new(shape, without).is_ok())
+    };
+    let survives_any = reshaping.members.present().iter().all(survives);
     let mut rehearsed = Rehearsed { windows: 0, content: Bytes(0), survives_any };
     for &mark in marks {
         reshaping.members.record(|own| advance(own, |reshape| (reshape.mark, reshape.saved) = (mark, Sectors(0))))?;

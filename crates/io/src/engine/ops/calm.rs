@@ -3,7 +3,8 @@
 use crate::engine::core::Core;
 use crate::engine::error::EngineError;
 
-/// Waits until nothing is under way, and has everything flushed.
+/// Waits until nothing is under way, and has everything flushed, and what members lack on record: whoever was rebuilt
+/// may go on record as complete then.
 pub(super) async fn calm(core: &Core) -> Result<(), EngineError> {
     let (parts, members) = (&core.sides.below, &core.sides.below.members);
     loop {
@@ -12,6 +13,9 @@ pub(super) async fn calm(core: &Core) -> Result<(), EngineError> {
         } else if core.is_busy() {
             parts.wait_repairs().await;
         } else {
+            if !planted!(CalmWithoutList) {
+                parts.keep_lists().await?;
+            }
             parts.flusher.flush(members, members.all()).await;
             if is_calm(core).await? {
                 return Ok(());
