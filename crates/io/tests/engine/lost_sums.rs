@@ -8,18 +8,31 @@ use uraid_io::format::superblock::SUMS_IN_SECTOR;
 use uraid_layout::repair::Repair;
 use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, Placement, StripeId};
 
+use crate::recovery::Members;
 use crate::sums::{assert_content, data_blocks, filled, is_mirror, redundant};
 use crate::support::{RAID5, Shape, images, read, rm2, run, shapes, size, small, tolerated};
+
+/// The members of an array that was filled and stopped, and what it holds.
+fn stopped(shape: Shape) -> (Members, Vec<u8>) {
+    let (mut engine, content) = filled(shape);
+    run(&mut engine, Command::Close).expect("closed");
+    (images(&engine), content)
+}
+
+/// Where a member has its table of checksums, and its data.
+fn places(shape: Shape) -> (usize, usize) {
+    let areas = shape.superblocks()[0].areas;
+    (size(areas.sums.offset), size(areas.data.offset))
+}
 
 /// Where nothing else says what the blocks hold, lost checksums cost nothing but the check.
 #[test]
 fn content_without_its_checksums_is_read_where_nothing_else_has_it() {
     for (level, missing) in [(Level::Raid0, None), (RAID5, Some(2))] {
         let shape = small(level, 3).checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let table = size(shape.superblocks()[0].areas.sums.offset);
-        let mut members = images(&engine);
+        let (healthy, content) = stopped(shape);
+        let (table, _) = places(shape);
+        let mut members = healthy;
         members[1].as_mut().expect("present")[table] ^= 1;
         if let Some(missing) = missing {
             members[missing] = None;
@@ -36,14 +49,12 @@ fn a_copy_without_its_checksums_is_held_against_the_other_copies() {
     let (mut read_right, mut refused) = (0, 0);
     for shape in redundant().filter(|&shape| is_mirror(shape)) {
         let shape = shape.checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let areas = shape.superblocks()[0].areas;
-        let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+        let (healthy, content) = stopped(shape);
+        let (table, data) = places(shape);
         let geometry = shape.geometry();
         let copies: Vec<_> = [geometry.locate(Lba(0))].into_iter().chain(geometry.parity_of(Lba(0))).collect();
         for (known, is_right) in copies.iter().flat_map(|copy| [(copy, true), (copy, false)]) {
-            let mut members = images(&engine);
+            let mut members = healthy.clone();
             for copy in &copies {
                 let bytes = members[copy.member.index()].as_mut().expect("present");
                 bytes[table] ^= u8::from(copy != known);
@@ -69,14 +80,12 @@ fn a_copy_without_its_checksums_is_held_against_the_other_copies() {
 #[test]
 fn lost_checksums_are_believed_only_where_nothing_else_is_left() {
     let shape = Shape { chunks: 6, ..small(RAID5, 3) }.checked();
-    let (mut engine, content) = filled(shape);
-    run(&mut engine, Command::Close).expect("closed");
-    let areas = shape.superblocks()[0].areas;
-    let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+    let (healthy, content) = stopped(shape);
+    let (table, data) = places(shape);
     let (first, second) = (data_blocks(shape, MemberIndex(0)), data_blocks(shape, MemberIndex(1)));
     // Its neighbour has parity there, which is right, and wrong content everywhere else.
     let wrong = *first.iter().find(|block| !second.contains(block)).expect("parity goes around");
-    let mut members = images(&engine);
+    let mut members = healthy.clone();
     members[0].as_mut().expect("present")[data + wrong * BLOCK] ^= 1;
     let neighbour = members[1].as_mut().expect("present");
     neighbour[table] ^= 1;
@@ -95,14 +104,12 @@ fn lost_checksums_are_not_believed_where_a_degraded_array_has_the_content() {
     let mut computed = 0;
     for shape in shapes().into_iter().filter(|shape| shape.geometry().tolerance() == 2 && !is_mirror(*shape)) {
         let shape = shape.checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let areas = shape.superblocks()[0].areas;
-        let (table, data) = (size(areas.sums.offset), size(areas.data.offset));
+        let (healthy, content) = stopped(shape);
+        let (table, data) = places(shape);
         let geometry = shape.geometry();
         for other in (1..shape.members - 1).map(MemberIndex) {
             let (victim, missing) = (MemberIndex(shape.members - 1), [MemberIndex(0), other]);
-            let mut members = images(&engine);
+            let mut members = healthy.clone();
             missing.iter().for_each(|slot| members[slot.index()] = None);
             let bytes = members[victim.index()].as_mut().expect("present");
             bytes[table] ^= 1;
@@ -141,9 +148,9 @@ fn lost_checksums_are_not_believed_where_other_units_of_the_member_give_the_cont
     let mut computed = 0;
     for (height, members, chunks) in [(2, 5, 128), (3, 8, 129)] {
         let shape = Shape { chunks, ..small(rm2(height, Placement::Adjacent), members) }.checked();
-        let (mut engine, content) = filled(shape);
-        run(&mut engine, Command::Close).expect("closed");
-        let (healthy, geometry) = (images(&engine), shape.geometry());
+        let (healthy, content) = stopped(shape);
+        let (table, data) = places(shape);
+        let geometry = shape.geometry();
         let stripe = StripeId(SUMS_IN_SECTOR / u64::from(height));
         let first = stripe.0 * geometry.stripe_sectors().0;
         let all = first..geometry.capacity().0.min(first + geometry.stripe_sectors().0);
@@ -160,11 +167,9 @@ fn lost_checksums_are_not_believed_where_other_units_of_the_member_give_the_cont
                 for lba in all.clone().step_by(8).filter(is_asked) {
                     let mut members = healthy.clone();
                     missing.iter().for_each(|slot| members[slot.index()] = None);
-                    let (areas, bytes) =
-                        (shape.superblocks()[0].areas, members[victim.index()].as_mut().expect("present"));
-                    let sector_at = geometry.locate(Lba(lba)).sector;
-                    bytes[size(areas.sums.offset) + 512 * size(Bytes(sector))] ^= 1;
-                    bytes[size(areas.data.offset) + size(Bytes(sector_at.0 * 512))] ^= 1;
+                    let bytes = members[victim.index()].as_mut().expect("present");
+                    bytes[table + 512 * size(Bytes(sector))] ^= 1;
+                    bytes[data + size(Bytes(geometry.locate(Lba(lba)).sector.0 * 512))] ^= 1;
                     for range in [lba..lba + 8, all.clone()] {
                         let context = format!("{shape:?} without {missing:?}, {victim}, {lba} in {range:?}");
                         let mut engine = shape.reopened(members.clone(), Order::Fifo);
