@@ -80,7 +80,6 @@ mutants! {
     LossUnlisted: "what can't be rebuilt is not taken into the list of bad blocks",
     WatermarkBeforeList: "a rebuild's watermark goes on record before the list of bad blocks is durable",
     CopySealedDespiteFailure: "a copy that failed to make its content durable says that the slot is its",
-    CopySealedWithoutList: "a copy takes its member's place before its list of bad blocks is durable",
     ParityNeeded: "a write needs parity that is lost for good",
     BlankRead: "what is blank is read from the members",
     BlankWritten: "what is blank is written without being made first",

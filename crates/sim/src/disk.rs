@@ -300,6 +300,11 @@ impl SimDisk {
         flying.chain(others).any(|member| member == slot)
     }
 
+    /// Whether operations are in flight that were given up, on any member, of those that have left their place, too.
+    pub(crate) fn has_any_abandoned(&self) -> bool {
+        self.world.borrow().flying.values().any(|flight| flight.is_abandoned)
+    }
+
     /// Whether operations on the member in a slot are in flight that were given up.
     #[must_use]
     pub(crate) fn has_abandoned(&self, slot: MemberIndex) -> bool {

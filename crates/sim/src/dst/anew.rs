@@ -134,7 +134,8 @@ fn excuse_growth(session: &Session<'_>, error: &GrowError, before: &Geometry, us
         GrowError::Nothing { .. } => larger.is_ok_and(|larger| larger.capacity() == before.capacity()),
         GrowError::Unsuited { .. } => is_partitioned(before),
         GrowError::Initialising => session.engine.superblock().blank.is_some(),
-        GrowError::Busy { members } => !members.is_empty(),
+        // Who has no slot is not named.
+        GrowError::Busy { members } => !members.is_empty() || session.disk.has_any_abandoned(),
         _ => false,
     };
     if is_right { Ok(()) } else { Err(Finding::Refused { error: error.to_string() }) }

@@ -210,8 +210,8 @@ impl Array {
         self.may_lack |= disk.lies() > 0 || !disk.struck().is_empty();
     }
 
-    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes.
-    /// What was read stays.
+    /// Has the engine read the whole array, so that what members hold wrong is written back; none when the power goes,
+    /// or when it is frozen in the middle of a window that was saved: the next start has that. What was read stays.
     fn heal(
         &mut self,
         disk: &SimDisk,
@@ -237,7 +237,8 @@ impl Array {
         self.counts.unreadable += client.session.unreadable;
         let seen = std::mem::take(&mut client.session.seen);
         let engine = client.session.engine;
-        if !is_done {
+        let is_in_window = engine.superblock().reshape.is_some_and(|reshape| reshape.saved > Sectors(0));
+        if !is_done || engine.is_frozen() && is_in_window {
             return Ok(None);
         }
         // Of blocks without a checksum that agrees the members do not show what counts; the array is recovered, and

@@ -159,7 +159,7 @@ fn may_refuse(session: &Session<'_>, error: &ReshapeError, failed: Option<Member
         ReshapeError::Io(_) | ReshapeError::Unmade(_) => failed.is_some_and(|failed| !failed.is_empty()),
         // A member hangs since the engine was closed.
         ReshapeError::Engine(EngineError::Busy) => {
-            engine.slots().iter().any(|slot| engine.lingering(slot) > 0 || session.disk.is_busy(slot))
+            session.disk.has_any_abandoned() || engine.slots().iter().any(|slot| session.disk.is_busy(slot))
         }
         _ => false,
     }

@@ -5,6 +5,7 @@
 //! that ended: see [`Answer`].
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::time::Duration;
 
 use uraid_io::buf::{Buf, Pool};
@@ -258,7 +259,8 @@ impl<'a> Session<'a> {
         parts(self.engine.geometry(), &self.engine.superblock())
     }
 
-    /// Whether some content can't be had that a reshape is to move next, as little of it as can move at once.
+    /// Whether some content can't be had that a reshape is to move next, as little of it as can move at once, or is in
+    /// memory and can't be written out before.
     pub(super) fn lacks_next(&self) -> bool {
         let truth = self.engine.superblock();
         let Some((course, reshape)) = truth.course().zip(truth.reshape) else { return false };
@@ -266,9 +268,11 @@ impl<'a> Session<'a> {
         let next = course.next(reshape.mark, course.heading(reshape.is_back), Pace { plain: unit, saved: unit });
         let (parts, members, lists) = (self.parts(), self.disk.members(), lists(&self.engine));
         let doubts = Doubts::new(&parts, &self.superblocks, &members, &lists);
-        next.zip(doubts).is_some_and(|(Window { content, .. }, doubts)| {
-            doubts.excuse_read(self.failed(), content.start, Sectors(content.end.0 - content.start.0))
-        })
+        let Some((Window { content, .. }, doubts)) = next.zip(doubts) else { return false };
+        let (failed, len) = (self.failed(), Sectors(content.end.0 - content.start.0));
+        let is_within = |range: Range<Lba>| range.start < content.end && content.start < range.end;
+        let is_dirty = self.engine.unwritten().is_some_and(|unwritten| unwritten.ranges().any(is_within));
+        doubts.excuse_read(failed, content.start, len) || is_dirty && doubts.excuse_write(failed, content.start, len)
     }
 
     /// The members that are not there, have failed something, or do not have all of their content.

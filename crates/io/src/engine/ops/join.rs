@@ -149,15 +149,12 @@ async fn switch(core: &Core, slot: MemberIndex) -> Result<bool, EngineError> {
     }
 }
 
-/// Has the new member say durably that the slot is its: the epoch of which it says so.
+/// Has the new member say durably that the slot is its: the epoch of which it says so. Its list of bad blocks is
+/// durable since nothing is under way.
 async fn seal(core: &Core, twin: Twin) -> Epoch {
     let (members, Joining { superblock, generation, .. }) =
         (&core.sides.below.members, core.background.copies.joining());
     members.set_twin(Some(Twin { is_sealing: true, ..twin }));
-    if !planted!(CopySealedWithoutList) {
-        // Who fails that is noted as for any of its writes.
-        let _ = core.sides.below.bad.keep(members).await;
-    }
     let seat = MemberSet::EMPTY.with(twin.seat);
     if !planted!(BlankMapUncopied) {
         members.operations.write_all(core.sides.below.blanks.writes_to(twin.seat, &superblock)).await;
