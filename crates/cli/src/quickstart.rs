@@ -9,7 +9,9 @@ use uraid_io::format::superblock::{Allocation, Integrity};
 use uraid_layout::{Bytes, Level, Rotation};
 use uraid_serve::clock::now;
 
-use crate::serve::args::{BusyPoll, CacheArgs, LimitArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs};
+use crate::serve::args::{
+    BusyPoll, CacheArgs, FullStripeLog, LimitArgs, PatienceArgs, ServeArgs, WantedArgs, WatchArgs,
+};
 use crate::serve::listen::EndpointArgs;
 use crate::terminal::print;
 use crate::{create, serve};
@@ -69,6 +71,7 @@ pub(crate) fn run(args: QuickstartArgs) -> Result<()> {
         spares: Vec::new(),
         scrub_every: None,
         cache: CacheArgs::default(),
+        full_stripe_log: FullStripeLog::default(),
         patience: PatienceArgs::default(),
         limits: LimitArgs::default(),
         watch: WatchArgs::default(),

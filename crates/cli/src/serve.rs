@@ -27,7 +27,7 @@ use uraid_serve::{Caching, LastResort, Settings, check_program};
 
 use crate::misuse::Misuse;
 use crate::terminal::print;
-use args::{BusyPoll, CacheName, ReadAhead, ServeArgs, WatchArgs};
+use args::{BusyPoll, CacheName, FullStripeLog, ReadAhead, ServeArgs, WatchArgs};
 use listen::{EndpointArgs, ListenAt};
 use start::{Started, start};
 
@@ -149,7 +149,8 @@ fn settings(array: &Array, args: &ServeArgs) -> Settings {
     let last_resort = LastResort { stale, is_partial: array.unreadable().is_some() };
     let cached = caching.map_or(Bytes(0), |caching| caching.size);
     let request_memory = args.cache.request_memory.unwrap_or(cached.max(REQUEST_MEMORY_MIN));
-    Settings { busy_poll, caching, request_memory, patience: args.patience.into(), last_resort }
+    let (patience, log_sums) = (args.patience.into(), args.full_stripe_log == FullStripeLog::Sums);
+    Settings { busy_poll, caching, request_memory, patience, log_sums, last_resort }
 }
 
 /// The cache mode and the cache's memory.

@@ -10,6 +10,7 @@ mod assemble;
 mod badblocks;
 mod bitmap;
 mod blocking;
+mod columns;
 mod configure;
 mod create;
 mod disown;

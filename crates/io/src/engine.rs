@@ -551,13 +551,10 @@ impl<D: Disk, T> Engine<D, T> {
         self.core.sides.below.members.operations.abandoned(member)
     }
 
-    /// How long a member has had the oldest operation that somebody waits for, as far as there are deadlines; none: it
-    /// has none.
+    /// How long a member has had its oldest operation that somebody waits for, where there are deadlines.
     pub fn waits_for(&self, member: MemberIndex) -> Option<Duration> {
-        let mut pending = Vec::new();
-        self.core.sides.below.members.operations.pending(self.disk.roomless(), &mut pending);
-        let awaited = pending.iter().filter(|op| op.member == member && !op.is_abandoned);
-        awaited.map(|op| op.age).max().map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
+        let age = self.core.sides.below.members.operations.oldest(member, self.disk.roomless());
+        age.map(|ticks| TICK * u32::try_from(ticks).unwrap_or(u32::MAX))
     }
 
     /// Whether more members failed than the level survives: nothing is answered any more.
@@ -608,9 +605,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// When a write is replied to; none without a cache.
     pub fn cache_mode(&self) -> Option<CacheMode> {
-        let is_on = self.core.sides.below.writeback.is_on();
-        let mode = if is_on { CacheMode::WriteBack } else { CacheMode::WriteThrough };
-        self.cache().map(|_| mode)
+        self.core.sides.below.writeback.mode()
     }
 
     /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and
@@ -630,6 +625,11 @@ impl<D: Disk, T> Engine<D, T> {
     /// The cache, if there is one.
     pub fn cache(&self) -> Option<Ref<'_, Cache>> {
         self.core.sides.below.writeback.cache()
+    }
+
+    /// Whether the log has sums of whole parity stripes that are written from now on, as at first, or their content.
+    pub fn log_sums(&mut self, is_on: bool) {
+        self.core.sides.below.log.iter().for_each(|log| log.set_takes_sums(is_on));
     }
 
     /// One member's log; none without a log, or where the member was missing from the start.

@@ -74,6 +74,8 @@ pub struct Settings {
     pub request_memory: Bytes,
     /// Limits for members.
     pub patience: Patience,
+    /// Whether the log has sums of whole parity stripes that are written, not their content.
+    pub log_sums: bool,
     /// How far the array is served as a last resort.
     pub last_resort: LastResort,
 }
@@ -147,6 +149,7 @@ impl<D: LiveDisk> Reactor<D> {
             engine.install_read_ahead(read_ahead);
         }
         settings.patience.apply(&mut engine);
+        engine.log_sums(settings.log_sums);
         Self {
             engine: RefCell::new(engine),
             info,

@@ -94,6 +94,13 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_parser = clap::value_parser!(u8).range(0..=CONNECTION_THREADS_MAX), default_value_t = 0)]
     #[arg(value_name = "N", help_heading = "Performance")]
     pub(crate) connection_threads: u8,
+    /// What the log has of parity stripes that are written as a whole
+    ///
+    /// With sums such a write costs no more than without a log. Without the power and without a member at once, what
+    /// was just being written there may be lost: reading it is an error then.
+    #[arg(long, value_enum, default_value_t, value_name = "WHAT", help_heading = "Performance")]
+    #[arg(hide_short_help = true)]
+    pub(crate) full_stripe_log: FullStripeLog,
     #[command(flatten)]
     pub(crate) patience: PatienceArgs,
     #[command(flatten)]
@@ -107,6 +114,16 @@ pub(crate) struct ServeArgs {
     /// Members in any order; with --uuid or --name, any paths that may be members
     #[arg(required_unless_present = "config", value_name = "MEMBER")]
     pub(crate) members: Vec<PathBuf>,
+}
+
+/// What the log has of parity stripes that are written as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FullStripeLog {
+    /// A sum of each sector: enough to compute parity again
+    #[default]
+    Sums,
+    /// All of it: done again whatever is missing
+    Content,
 }
 
 /// How fast what goes on beside clients' requests may be.

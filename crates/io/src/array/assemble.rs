@@ -96,7 +96,7 @@ impl<D: Disk> Assembled<D> {
             assert!(verdict.stale.is_empty(), "what is out of date is read, not written");
             catch_up(&mut disk, verdict, candidates, &mut superblocks, &mut losses)?;
         }
-        let (overlay, current) = loop {
+        let ((overlay, worthless), current) = loop {
             if !is_resynced {
                 losses.members().iter().for_each(|member| superblocks[member.index()] = None);
             }
@@ -104,7 +104,7 @@ impl<D: Disk> Assembled<D> {
             let is_current = |own: &&Superblock| !verdict.stale.contains(own.slot);
             let current: Vec<_> = superblocks.iter().map(|own| own.as_ref().filter(is_current).cloned()).collect();
             if access == Access::ReadWrite || !is_logged {
-                break (Overlay::default(), current);
+                break ((Overlay::default(), Vec::new()), current);
             }
             match redo::overlay(&mut disk, &current, &verdict.shapes()) {
                 Ok(overlay) => break (overlay, current),
@@ -126,6 +126,7 @@ impl<D: Disk> Assembled<D> {
             None => read_lists(&mut disk, &superblocks, &mut losses, access, lost_list)?,
         };
         overlay.cover(&mut bad_blocks);
+        redo::lose(&worthless, &mut bad_blocks, &losses)?;
         if !is_resynced {
             losses.members().iter().for_each(|member| superblocks[member.index()] = None);
         }

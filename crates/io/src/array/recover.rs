@@ -114,10 +114,10 @@ fn replay<D: Disk>(mut assembled: Assembled<D>, mut progress: impl FnMut(Bytes))
 fn replay_all<D: Disk>(assembled: &mut Assembled<D>, progress: impl FnMut(Bytes)) -> Result<usize, RecoverError> {
     let superblocks = assembled.superblocks();
     let shapes = assembled.record.any().shapes();
-    let Assembled { disk, bad_blocks, .. } = assembled;
+    let Assembled { disk, bad_blocks, losses, .. } = assembled;
     // Where a member fails that, what was taken out of the lists is taken out again.
     let mut lists = bad_blocks.clone();
-    let records = redo::redo(disk, &superblocks, &shapes, &mut lists, progress)?;
+    let records = redo::redo(disk, &superblocks, &shapes, losses, &mut lists, progress)?;
     *bad_blocks = lists;
     // The array begins a new run of the log when it is closed, and then nothing is left that could do this once more.
     if !planted!(ReplayUnflushed) {

@@ -1,24 +1,27 @@
 //! Reading the members' logs after an unclean stop, and doing again what they say; blocking, over any [`Disk`].
 //!
 //! What is done again is [`replay::choose`]'s decision. Records hold absolute values: this can be cut off anywhere and
-//! begun again, as long as the members that it does without are on record as failed.
+//! begun again, as long as the members that it does without are on record as failed. What records have only the sums of
+//! is for [`Columns`] to judge.
 
 use std::collections::BTreeMap;
 
 use smallvec::smallvec;
-use uraid_layout::{Bytes, DiskSector, Geometry, MemberIndex, MemberSet, Sectors};
+use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, MemberSet, Sectors};
 
 use super::badblocks::write_list;
 use super::blocking::{flush, perform};
+use super::columns::Columns;
 use super::error::RecoverError;
+use super::losses::Losses;
 use super::overlay::Overlay;
 use super::tables::Tables;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
-use crate::format::badblocks::BadBlocks;
+use crate::format::badblocks::{BadBlocks, Lack};
 use crate::format::log::RECORD_BYTES_MAX;
-use crate::format::log::record::{self, Extent, Header, LogSequence, RecordError};
+use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, RecordError};
 use crate::format::log::replay::{self, Held};
 use crate::format::superblock::{Area, SlotState, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES};
@@ -43,25 +46,27 @@ struct Pending {
 /// the log once more, durably, before anything that relies on it is.
 ///
 /// # Errors
-/// When a member fails, or its log is damaged.
+/// When a member fails, its log is damaged, or its list of bad blocks is full.
 pub(super) fn redo(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     shapes: &[Geometry],
+    losses: &Losses,
     lists: &mut [BadBlocks],
     mut progress: impl FnMut(Bytes),
 ) -> Result<usize, RecoverError> {
     let Pending { redo, held } = pending(disk, superblocks, shapes)?;
     renew(disk, superblocks, &redo, &held)?;
+    let columns = look(disk, superblocks, shapes, &redo, &held)?;
     let mut done = Bytes(0);
     let mut tables = Tables::default();
     let mut mended = MemberSet::EMPTY;
     // Content is read once more, a record at a time: a log may be larger than memory.
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
-        apply(disk, superblock, header, &buf, content.start)?;
+        apply(disk, superblock, header, &buf, (content.start, &columns))?;
         tables.note_record(disk, superblock, header, buf.bytes(content))?;
-        for &Extent { sector, len, .. } in &header.extents {
+        for &Extent { sector, len, .. } in header.extents.iter().filter(|extent| extent.kind != Kind::Sums) {
             let sectors = sector..DiskSector(sector.0 + len.0);
             if lists[header.slot.index()].remove(sectors) && !planted!(BadBlocksNotRedone) {
                 mended = mended.with(header.slot);
@@ -73,13 +78,35 @@ pub(super) fn redo(
     for write in tables.into_writes(superblocks) {
         perform(disk, [write])?;
     }
-    for own in superblocks.iter().flatten().filter(|own| mended.contains(own.slot)) {
+    let worthless = columns.agree(disk, None)?;
+    lose(&worthless, lists, losses)?;
+    let changed = worthless.iter().fold(mended, |all, at| all.with(at.member));
+    for own in superblocks.iter().flatten().filter(|own| changed.contains(own.slot)) {
         write_list(disk, own, &mut lists[own.slot.index()])?;
     }
     Ok(redo.len())
 }
 
-/// What the logs of the present members say that is not in place.
+/// Takes parity that is worth nothing into its members' lists.
+///
+/// # Errors
+/// [`RecoverError::BadBlocks`].
+pub(super) fn lose(worthless: &[Location], lists: &mut [BadBlocks], losses: &Losses) -> Result<(), RecoverError> {
+    for &Location { member, sector } in worthless.iter().filter(|_| !planted!(WorthlessParityTrusted)) {
+        let added = lists[member.index()].add(sector..DiskSector(sector.0 + 1), Lack::Absent);
+        added.map_err(|source| RecoverError::BadBlocks { path: losses.path(member), source })?;
+    }
+    if !worthless.is_empty() {
+        tracing::error!(
+            sectors = worthless.len(),
+            "writes of whole parity stripes were under way, and a member that they had is missing: what it holds there \
+             can't be told"
+        );
+    }
+    Ok(())
+}
+
+/// What the logs of the present members say that is not in place, and what parity is worth nothing.
 ///
 /// # Errors
 /// As [`redo`].
@@ -87,20 +114,48 @@ pub(super) fn overlay(
     disk: &mut impl Disk,
     superblocks: &[Option<Superblock>],
     shapes: &[Geometry],
-) -> Result<Overlay, RecoverError> {
+) -> Result<(Overlay, Vec<Location>), RecoverError> {
     let Pending { redo, held } = pending(disk, superblocks, shapes)?;
+    let columns = look(disk, superblocks, shapes, &redo, &held)?;
     let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
-        let mut rest = buf.bytes(content);
-        for &Extent { sector, len, is_zero } in &header.extents {
-            let size = if is_zero { Bytes(0) } else { len.bytes() };
-            let (bytes, others) = rest.split_at(usize::try_from(size.0).expect("a record fits the address space"));
-            rest = others;
-            overlay.put(header.slot, sector, len, (!is_zero).then_some(bytes));
+        for (extent, bytes) in header.pieces(buf.bytes(content)).filter(|(extent, _)| extent.kind != Kind::Sums) {
+            let first = extent.sector.0;
+            for part in columns.old(header.slot, header.sequence, first..first + extent.len.0) {
+                let len = Sectors(part.end - part.start);
+                let content = (extent.kind == Kind::Content).then(|| {
+                    let from = size(Sectors(part.start - first).bytes());
+                    &bytes[from..from + size(len.bytes())]
+                });
+                overlay.put(header.slot, DiskSector(part.start), len, content);
+            }
         }
     }
-    Ok(overlay)
+    let worthless = columns.agree(disk, Some(&mut overlay))?;
+    Ok((overlay, worthless))
+}
+
+/// What the members have of what records that are done again have sums of.
+fn look<'a>(
+    disk: &mut impl Disk,
+    superblocks: &'a [Option<Superblock>],
+    shapes: &'a [Geometry],
+    redo: &[LogSequence],
+    held: &Held,
+) -> Result<Columns<'a>, RecoverError> {
+    // An array that has two shapes has no sums in its log.
+    let mut columns = Columns::new(&shapes[0], superblocks);
+    for (header, superblock) in copies(redo, held, superblocks) {
+        let has_sums = header.extents.iter().any(|extent| extent.kind == Kind::Sums);
+        if has_sums {
+            let (buf, content) = load(disk, superblock, header)?;
+            columns.note(disk, superblock, header, buf.bytes(content))?;
+        } else {
+            columns.note_redone(header);
+        }
+    }
+    Ok(columns)
 }
 
 fn pending(
@@ -298,31 +353,38 @@ fn fill(
     perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])
 }
 
-/// Writes a record's content in place.
+/// Writes a record's content in place, where no later one has been written; it begins at byte `from`.
 fn apply(
     disk: &mut impl Disk,
     superblock: &Superblock,
     header: &Header,
     buf: &Buf,
-    mut from: usize,
+    (mut from, columns): (usize, &Columns<'_>),
 ) -> Result<(), Error> {
     let extents = if planted!(ReplayFirstExtent) { 1 } else { header.extents.len() };
-    for extent in &header.extents[..extents.min(header.extents.len())] {
-        let len = extent.len.bytes();
-        let offset = Bytes(superblock.areas.data.offset.0 + Sectors(extent.sector.0).bytes().0);
-        let op = |kind, segments| DiskOp { tag: 0, member: header.slot, kind, offset, segments };
-        if !extent.is_zero {
-            let bytes = usize::try_from(len.0).expect("a record fits the address space");
-            perform(disk, [op(OpKind::Write, smallvec![buf.lease_read(from..from + bytes)])])?;
-            from += bytes;
-            continue;
+    for extent in header.extents.iter().take(extents).filter(|extent| extent.kind != Kind::Sums) {
+        let first = extent.sector.0;
+        for part in columns.old(header.slot, header.sequence, first..first + extent.len.0) {
+            let len = Sectors(part.end - part.start).bytes();
+            let offset = Bytes(superblock.areas.data.offset.0 + Sectors(part.start).bytes().0);
+            let op = |kind, segments| DiskOp { tag: 0, member: header.slot, kind, offset, segments };
+            if extent.kind == Kind::Content {
+                let begin = from + size(Sectors(part.start - first).bytes());
+                perform(disk, [op(OpKind::Write, smallvec![buf.lease_read(begin..begin + size(len))])])?;
+                continue;
+            }
+            match perform(disk, [op(OpKind::Zero { len, may_punch: false }, Segments::new())]) {
+                Err(Error::Disk(DiskError::Unsupported { .. })) => write_zeros(disk, header.slot, offset, len)?,
+                done => done?,
+            }
         }
-        match perform(disk, [op(OpKind::Zero { len, may_punch: false }, Segments::new())]) {
-            Err(Error::Disk(DiskError::Unsupported { .. })) => write_zeros(disk, header.slot, offset, len)?,
-            done => done?,
-        }
+        from += size(extent.bytes());
     }
     Ok(())
+}
+
+fn size(bytes: Bytes) -> usize {
+    usize::try_from(bytes.0).expect("a record fits the address space")
 }
 
 fn write_zeros(disk: &mut impl Disk, member: MemberIndex, offset: Bytes, len: Bytes) -> Result<(), Error> {

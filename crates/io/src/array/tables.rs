@@ -13,7 +13,7 @@ use super::blocking::perform;
 use crate::Error;
 use crate::buf::Buf;
 use crate::disk::{Disk, DiskOp, OpKind};
-use crate::format::log::record::Header;
+use crate::format::log::record::{Header, Kind};
 use crate::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Tag};
 use crate::format::superblock::{Area, Integrity, Superblock};
 use crate::format::{BLOCK, BLOCK_BYTES};
@@ -39,13 +39,11 @@ impl Tables {
         if superblock.integrity == Integrity::None || planted!(SumNotRedone) {
             return Ok(());
         }
-        let mut content = content.chunks_exact(BLOCK_BYTES);
-        for extent in &header.extents {
+        for (extent, content) in header.pieces(content).filter(|(extent, _)| extent.kind != Kind::Sums) {
+            let mut content = content.chunks_exact(BLOCK_BYTES);
             let blocks = extent.sector.0 / BLOCK.0..(extent.sector.0 + extent.len.0) / BLOCK.0;
             for block in blocks.map(BlockNumber) {
-                let bytes =
-                    if extent.is_zero { &[0; BLOCK_BYTES][..] } else { content.next().unwrap_or(&[0; BLOCK_BYTES]) };
-                self.set(disk, superblock, block, bytes)?;
+                self.set(disk, superblock, block, content.next().unwrap_or(&[0; BLOCK_BYTES]))?;
             }
         }
         Ok(())

@@ -6,6 +6,10 @@
 //! it has. Its client has the reply by then: a write is replied to when its record is written, FUA when it is durable.
 //! Until it is in place, reads of its stripes wait for their lock.
 //!
+//! Of whole parity stripes a record has no content, but a sum of each sector: enough to tell after a crash which of them
+//! have been written, so that parity can be computed again. Such a write is replied to when it is in place, and a flush
+//! is of the members that have it ([`Log::unflushed`]).
+//!
 //! Invariants:
 //! - Nothing is written in place before its record is durable on all members that are written, or those that lack it
 //!   are on record as failed.
@@ -28,9 +32,9 @@ use super::members::Members;
 use super::operations::Purpose;
 use super::replies::Replies;
 use super::tasks::{TaskId, Waiters};
-use crate::buf::{Buf, Lease};
+use crate::buf::Lease;
 use crate::disk::OpKind;
-use crate::format::log::record::LogSequence;
+use crate::format::log::record::{Kind, LogSequence};
 use crate::format::log::{RECORD_BYTES_MAX, RING_BYTES_MIN};
 use crate::format::superblock::Superblock;
 use writer::{BLOCK, Writer};
@@ -39,6 +43,8 @@ use writer::{BLOCK, Writer};
 #[derive(Debug)]
 pub(super) struct Log {
     state: RefCell<State>,
+    /// Whether sums are enough of whole parity stripes.
+    takes_sums: Cell<bool>,
     /// A commit is under way; and whether anything was answered that its record has and no flush covers yet.
     is_committing: Cell<bool>,
     has_answered: Cell<bool>,
@@ -61,6 +67,7 @@ pub(super) struct Piece {
     pub(super) member: MemberIndex,
     pub(super) sector: DiskSector,
     pub(super) len: Sectors,
+    pub(super) kind: Kind,
     pub(super) content: Option<Lease>,
 }
 
@@ -111,6 +118,8 @@ struct Committed {
     left: usize,
     /// The last flush that had begun when the last of them was: later ones cover what is in place.
     placed: u64,
+    /// The same of those that it has the sums of; none of them is in place: nothing.
+    placed_by_sums: Option<u64>,
 }
 
 /// What a commit does.
@@ -129,6 +138,7 @@ pub(super) struct Logged<'a> {
     members: &'a Members,
     flusher: &'a Flusher,
     sequence: LogSequence,
+    is_by_sums: bool,
 }
 
 impl Log {
@@ -142,7 +152,8 @@ impl Log {
     ) -> Result<Self, EngineError> {
         let state = RefCell::new(State::new(superblocks, geometries)?);
         let (is_committing, has_answered) = (Cell::new(false), Cell::new(false));
-        Ok(Self { state, is_committing, has_answered, committed: Waiters::default(), placed: Waiters::default() })
+        let (committed, placed) = (Waiters::default(), Waiters::default());
+        Ok(Self { state, takes_sums: Cell::new(true), is_committing, has_answered, committed, placed })
     }
 
     /// Begins anew with these superblocks; nothing is under way.
@@ -165,6 +176,16 @@ impl Log {
         Bytes((2 * (stripe + 4 * BLOCK.0)).max(RING_BYTES_MIN.0).next_multiple_of(BLOCK.0))
     }
 
+    /// Whether sums are enough of whole parity stripes.
+    pub(super) fn takes_sums(&self) -> bool {
+        self.takes_sums.get()
+    }
+
+    /// Changes that, for updates that come from now on.
+    pub(super) fn set_takes_sums(&self, takes_sums: bool) {
+        self.takes_sums.set(takes_sums);
+    }
+
     /// How many parity stripes one update may touch.
     pub(super) fn stripes_max(&self) -> u64 {
         self.state.borrow().limits.stripes
@@ -184,12 +205,13 @@ impl Log {
     }
 
     /// Hands the running task's update to the log, which `fill` appends, and waits until it is durable there; members
-    /// that lack it then are still to be put on record.
+    /// that lack it then are still to be put on record. Of an update `is_by_sums` it has sums only.
     ///
     /// # Errors
     /// [`EngineError::LogFailed`]; [`EngineError::Frozen`].
     pub(super) async fn put<'a>(
         &'a self,
+        is_by_sums: bool,
         fill: impl FnOnce(&mut Vec<Piece>),
         members: &'a Members,
         flusher: &'a Flusher,
@@ -212,7 +234,7 @@ impl Log {
             update.outcome.take()
         };
         let logged = match outcome {
-            Some(Ok(sequence)) => Ok(Logged { log: self, members, flusher, sequence }),
+            Some(Ok(sequence)) => Ok(Logged { log: self, members, flusher, sequence, is_by_sums }),
             Some(Err(failed)) => Err(EngineError::LogFailed { members: failed }),
             None => Err(EngineError::Frozen),
         };
@@ -227,6 +249,18 @@ impl Log {
             self.committed.wait(&members.tasks).await;
         }
         waits
+    }
+
+    /// The members that may lose something which was replied to, and of which the log has no content.
+    pub(super) fn unflushed(&self, members: &Members, flusher: &Flusher) -> MemberSet {
+        let state = self.state.borrow();
+        let of = |record: &Committed| {
+            let Some(placed) = record.placed_by_sums.filter(|_| !planted!(SumsCountAsContent)) else {
+                return MemberSet::EMPTY;
+            };
+            record.participants.iter().filter(|&member| flusher.last_of(member) <= placed).collect()
+        };
+        state.records.iter().map(of).fold(MemberSet::EMPTY, MemberSet::union).minus(members.missing())
     }
 
     /// Waits for the end of the commit under way; whether there is one.
@@ -285,7 +319,6 @@ impl Log {
         members: &Members,
         flusher: &Flusher,
         replies: &Replies,
-        zeroes: &Buf,
     ) -> Result<(), EngineError> {
         let last = self.state.borrow().filled;
         if self.state.borrow().retired >= last || planted!(ReshapeLogKept) {
@@ -313,7 +346,7 @@ impl Log {
                 }
                 state.seal_for(behind, Vec::new())
             };
-            self.carry_out(commit, members, flusher, replies, zeroes).await;
+            self.carry_out(commit, members, flusher, replies).await;
         }
     }
 
@@ -324,24 +357,17 @@ impl Log {
 
     /// Writes one record of what waits to its participants and flushes them, or makes room for it; or nothing, as long
     /// as something is in its way.
-    pub(super) async fn commit(&self, members: &Members, flusher: &Flusher, replies: &Replies, zeroes: &Buf) {
+    pub(super) async fn commit(&self, members: &Members, flusher: &Flusher, replies: &Replies) {
         if let Some(commit) = self.begin(members, flusher) {
-            self.carry_out(commit, members, flusher, replies, zeroes).await;
+            self.carry_out(commit, members, flusher, replies).await;
         }
     }
 
     /// Does what a commit is to do, and tells those whose updates it has.
-    async fn carry_out(
-        &self,
-        mut commit: Commit,
-        members: &Members,
-        flusher: &Flusher,
-        replies: &Replies,
-        zeroes: &Buf,
-    ) {
+    async fn carry_out(&self, mut commit: Commit, members: &Members, flusher: &Flusher, replies: &Replies) {
         self.is_committing.set(true);
         self.has_answered.set(false);
-        let failed = self.write(&commit, members, zeroes).await;
+        let failed = self.write(&commit, members).await;
         if members.fail(failed).is_err() && members.tolerance() > 0 {
             members.freeze();
         }
@@ -370,7 +396,7 @@ impl Log {
         for &task in &commit.tasks {
             let sequence = commit.record.expect("tasks have a record");
             if !is_committed {
-                state.in_place(sequence, flusher.begun());
+                state.in_place(sequence, flusher.begun(), false);
             }
             state.updates[task.index()].outcome = Some(if is_committed { Ok(sequence) } else { Err(failed) });
             members.tasks.wake(task);
@@ -415,14 +441,14 @@ impl Log {
     }
 
     /// Writes the sealed record to its participants: who failed that.
-    async fn write(&self, commit: &Commit, members: &Members, zeroes: &Buf) -> MemberSet {
+    async fn write(&self, commit: &Commit, members: &Members) -> MemberSet {
         if commit.record.is_none() {
             return MemberSet::EMPTY;
         }
         members.operations.begin_call(Purpose::Writes);
         for member in commit.participants.iter() {
             let state = &mut *self.state.borrow_mut();
-            let (offset, total, memory) = state.writer(member).take(zeroes);
+            let (offset, total, memory) = state.writer(member).take();
             // The log is not near the data: the queue's head says nothing.
             let mut operation = members.operations.piecewise(member, OpKind::Write, offset, DiskSector(0));
             memory.for_each(|lease| operation.push(lease));
@@ -447,7 +473,7 @@ impl Log {
 impl Drop for Logged<'_> {
     fn drop(&mut self) {
         if !self.members.is_frozen() {
-            self.log.state.borrow_mut().in_place(self.sequence, self.flusher.begun());
+            self.log.state.borrow_mut().in_place(self.sequence, self.flusher.begun(), self.is_by_sums);
         }
         self.log.placed.wake(&self.members.tasks);
     }
@@ -500,7 +526,7 @@ impl State {
     }
 
     /// Notes that one of a record's updates is in place, or never will be; `begun` flushes have begun.
-    fn in_place(&mut self, sequence: LogSequence, begun: u64) {
+    fn in_place(&mut self, sequence: LogSequence, begun: u64, is_by_sums: bool) {
         if planted!(TrimAheadOfWrite) && self.trim >= sequence {
             return;
         }
@@ -509,6 +535,9 @@ impl State {
         let record = &mut self.records[index];
         record.left -= 1;
         record.placed = begun;
+        if is_by_sums {
+            record.placed_by_sums = Some(begun);
+        }
     }
 
     /// Trims what is in place and durable, or on members that are durably recorded as failed.
@@ -537,7 +566,7 @@ impl State {
             let Self { writers, updates, .. } = self;
             for piece in updates[task.index()].pieces.iter().filter(|piece| !missing.contains(piece.member)) {
                 let writer = writers[piece.member.index()].as_mut().expect("a member that is written has a log");
-                writer.add(piece.sector, piece.len, piece.content.is_none());
+                writer.add(piece.sector, piece.len, piece.kind);
             }
             if !self.fits(taken.is_empty()) {
                 let is_too_large = |writer: &Writer| writer.is_too_large(self.limits.record);
@@ -557,7 +586,7 @@ impl State {
             let Self { writers, updates, .. } = self;
             for piece in updates[task.index()].pieces.drain(..).filter(|piece| !missing.contains(piece.member)) {
                 let writer = writers[piece.member.index()].as_mut().expect("a member that is written has a log");
-                piece.content.into_iter().for_each(|lease| writer.push(lease));
+                piece.content.into_iter().for_each(|lease| writer.push(piece.kind, lease));
             }
         }
         taken
@@ -588,7 +617,13 @@ impl State {
             self.writer(member).seal(sequence, trim, participants, previous);
         }
         let in_place = if tasks.is_empty() { MemberSet::EMPTY } else { participants };
-        self.records.push_back(Committed { sequence, participants: in_place, left: tasks.len(), placed: 0 });
+        self.records.push_back(Committed {
+            sequence,
+            participants: in_place,
+            left: tasks.len(),
+            placed: 0,
+            placed_by_sums: None,
+        });
         Commit { record: Some(sequence), trim, participants, tasks }
     }
 

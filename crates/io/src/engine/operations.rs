@@ -320,6 +320,15 @@ impl Operations {
         self.entries.borrow_mut().set_on(is_on);
     }
 
+    /// For how many ticks a slot's member has had its oldest operation that somebody waits for, as [`pending`] has it.
+    ///
+    /// [`pending`]: Self::pending
+    pub(super) fn oldest(&self, member: MemberIndex, roomless: MemberSet) -> Option<u64> {
+        let mut pending = Vec::new();
+        self.pending(roomless, &mut pending);
+        pending.iter().filter(|op| op.member == member && !op.is_abandoned).map(|op| op.age).max()
+    }
+
     /// Appends what has not ended, on the members that are in the slots now, of which `roomless` have no room for
     /// writes.
     pub(super) fn pending(&self, roomless: MemberSet, into: &mut Vec<Pending>) {

@@ -55,6 +55,9 @@ pub(super) fn anew(
     let parts = &core.sides.below;
     let counters = before.members.counters.borrow().clone().of(parts.members.count());
     parts.members.counters.replace(counters);
+    if let Some((log, old)) = parts.log.as_ref().zip(before.log.as_ref()) {
+        log.set_takes_sums(old.takes_sums());
+    }
     intent.into_iter().for_each(|set| parts.intent.restart(set));
     parts.bad.restart(bad_blocks);
     blank.into_iter().for_each(|made| initialise::restart(parts, made));

@@ -108,7 +108,7 @@ pub(super) async fn perform(core: &Core, space: &mut Workspace, work: Work) {
         Work::KeepIntent => parts.intent.keep(&parts.members).await,
         Work::Commit => {
             let log = parts.log.as_ref().expect("what is committed waits for the log");
-            log.commit(&parts.members, &parts.flusher, &parts.replies, &parts.means.zeroes).await;
+            log.commit(&parts.members, &parts.flusher, &parts.replies).await;
         }
     }
 }

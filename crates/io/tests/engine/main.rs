@@ -9,6 +9,7 @@ mod content;
 mod counts;
 mod create;
 mod faults;
+mod full_stripes;
 mod grow;
 mod intent;
 mod log;

@@ -142,8 +142,8 @@ fn assert_opens_whatever_fails(left: &Left, names: &[OpName]) {
     }
 }
 
-/// Where a record of the log is on a member, and how long it is: the last one that was put there.
-fn newest_record(left: &Left, member: MemberIndex) -> (Bytes, Bytes) {
+/// Where the records of the log are on a member, and how long they are: the last one that was put there last.
+fn records(left: &Left, member: MemberIndex) -> Vec<(Bytes, Bytes)> {
     let bytes = left.members[member.index()].as_ref().expect("present");
     let own = superblock(bytes);
     let log = &bytes[size(own.areas.log.offset)..][..size(own.areas.log.size)];
@@ -151,14 +151,26 @@ fn newest_record(left: &Left, member: MemberIndex) -> (Bytes, Bytes) {
         let (header, _) = uraid_io::format::log::record::decode(&log[at..]).ok()?;
         (header.generation == own.generation).then_some((header.sequence, at as u64, header.total()))
     });
-    let (_, at, len) = found.max().expect("it has a record");
-    (Bytes(own.areas.log.offset.0 + at), len)
+    let mut found: Vec<_> = found.collect();
+    found.sort_unstable();
+    found.into_iter().map(|(_, at, len)| (Bytes(own.areas.log.offset.0 + at), len)).collect()
 }
 
-/// The last block of the ring was never written.
+fn newest_record(left: &Left, member: MemberIndex) -> (Bytes, Bytes) {
+    *records(left, member).last().expect("it has a record")
+}
+
+/// A block of the ring with nothing that counts: the array was flushed when it was filled, and written three times
+/// then, so that of a member's records the last three count at most.
 fn stale_block(left: &Left, member: MemberIndex) -> Bytes {
-    let areas = superblock(left.members[member.index()].as_ref().expect("present")).areas;
-    Bytes(areas.log.offset.0 + areas.log.size.0 - 4096)
+    let area = superblock(left.members[member.index()].as_ref().expect("present")).areas.log;
+    let records = records(left, member);
+    let counts = |at: u64| {
+        let mut newest = records.iter().rev().take(3);
+        newest.any(|(first, len)| (first.0..first.0 + len.0).contains(&at))
+    };
+    let mut blocks = (0..area.size.0 / 4096).rev().map(|block| area.offset.0 + block * 4096);
+    Bytes(blocks.find(|&at| !counts(at)).expect("a ring has room for more"))
 }
 
 #[test]

@@ -86,6 +86,7 @@ fn reactor() -> Reactor<InMemory> {
         caching: None,
         request_memory: KEPT,
         patience,
+        log_sums: true,
         last_resort: LastResort::default(),
     };
     let info = ExportInfo::new(4 << 20);

@@ -10,7 +10,7 @@ use uraid_io::array::{Assembled, RecoverError, Verdict, judge, recover};
 use uraid_io::buf::Buf;
 use uraid_io::engine::Engine;
 use uraid_io::format::BLOCK;
-use uraid_io::format::badblocks::BadBlocks;
+use uraid_io::format::badblocks::{BadBlocks, Lack};
 use uraid_io::format::log::replay::ReplayError;
 use uraid_io::format::superblock::{Consistency, SlotState, Superblock};
 use uraid_io::member::Access;
@@ -149,6 +149,7 @@ impl Array {
         self.rotten_log = None;
         let mut engine = assembled.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
         self.take_shape(&engine)?;
+        self.may_lack |= self.is_torn(&engine);
         if self.silent.is_some() {
             let Some(healed) = self.heal(disk, engine, aside)? else { return Ok(Opened::Broken) };
             engine = healed;
@@ -203,6 +204,23 @@ impl Array {
         settle_superblocks(&mut self.scenario.superblocks, engine);
         self.model.resize(now.capacity());
         Ok(())
+    }
+
+    /// Whether all that members lack is of parity stripes that were being written when the array stopped, without a
+    /// member: the log may have had only the sums of them.
+    fn is_torn(&self, engine: &Engine<SimDisk, u64>) -> bool {
+        let geometry = engine.geometry();
+        if self.scenario.consistency() != Consistency::Log || lost(engine).is_empty() {
+            return false;
+        }
+        let len = geometry.stripe_sectors().0;
+        let is_open = |stripe: StripeId| self.model.is_open_within(stripe.0 * len..(stripe.0 + 1) * len);
+        let lists = lists(engine);
+        let mut lacking = (0..).map(MemberIndex).zip(&lists).flat_map(|(member, list)| {
+            let sectors = list.all(Lack::Absent).flat_map(|run| run.start.0..run.end.0);
+            sectors.map(move |sector| Location { member, sector: DiskSector(sector) })
+        });
+        lacking.all(|at| geometry.cell_at(at).is_some_and(|(stripe, ..)| is_open(stripe)))
     }
 
     /// Takes note of what has gone wrong with members.
@@ -278,6 +296,10 @@ impl Array {
         // otherwise.
         let is_same_later = is_logged && array.losses().is_empty();
         let engine = array.into_engine().map_err(|error| Finding::Refused { error: error.to_string() })?;
+        let lacks = lists(&engine).iter().any(|list| !list.is_empty());
+        if lacks && !self.may_lack && disk.struck().is_empty() && !self.is_torn(&engine) {
+            return Err(Finding::LossUnfounded);
+        }
         let mut model = self.model.clone();
         let scenario = Scenario { cache: None, ..self.scenario.clone() };
         let mut client = Client::new(engine, disk.clone(), &scenario, &mut model, aside.fork(), self.trace.clone());

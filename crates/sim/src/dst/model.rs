@@ -14,6 +14,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
 
 use smallvec::{SmallVec, smallvec};
 use uraid_layout::{Lba, Sectors};
@@ -279,6 +280,11 @@ impl Model {
             self.open.remove(&at);
         }
         Ok(())
+    }
+
+    /// Whether any of these sectors has something that is not durable, or was not when it was last seen.
+    pub(crate) fn is_open_within(&self, sectors: Range<u64>) -> bool {
+        self.open.range(index(Lba(sectors.start))..index(Lba(sectors.end))).next().is_some()
     }
 
     /// Which writes' content a sector may hold after a power cut, the oldest first.

@@ -5,7 +5,7 @@ use uuid::Uuid;
 
 use crate::buf::{Buf, Lease};
 use crate::format::log::Ring;
-use crate::format::log::record::{self, EXTENTS_MAX, Extent, Header, LogSequence};
+use crate::format::log::record::{self, EXTENTS_MAX, Extent, Header, Kind, LogSequence};
 
 /// The unit of the log's places.
 pub(super) const BLOCK: Bytes = crate::format::BLOCK.bytes();
@@ -23,7 +23,10 @@ pub(super) struct Writer {
     before: (usize, Option<Extent>, Bytes),
     /// The header's memory.
     memory: Buf,
+    /// Its content, and the sums behind that, which fill up the last block.
     leases: Vec<Lease>,
+    sums: Vec<u8>,
+    tail: Buf,
 }
 
 impl Writer {
@@ -40,9 +43,10 @@ impl Writer {
             content_checksum: 0,
             extents: Vec::new(),
         };
-        let memory = Buf::zeroed(BLOCK);
+        let (memory, tail) = (Buf::zeroed(BLOCK), Buf::zeroed(BLOCK));
         let (content, before) = (Bytes(0), (0, None, Bytes(0)));
-        Self { area, ring: Ring::new(0..size), header, content, before, memory, leases: Vec::new() }
+        let (ring, leases, sums) = (Ring::new(0..size), Vec::new(), Vec::new());
+        Self { area, ring, header, content, before, memory, leases, sums, tail }
     }
 
     /// Whose log it is.
@@ -77,18 +81,22 @@ impl Writer {
     }
 
     /// Adds a piece of an update.
-    pub(super) fn add(&mut self, sector: DiskSector, len: Sectors, is_zero: bool) {
-        if !is_zero {
-            self.content.0 += len.bytes().0;
-        }
+    pub(super) fn add(&mut self, sector: DiskSector, len: Sectors, kind: Kind) {
+        let extent = Extent { sector, len, kind };
+        self.content.0 += extent.bytes().0;
         match self.header.extents.last_mut() {
-            Some(last) if last.is_zero == is_zero && last.sector.0 + last.len.0 == sector.0 => last.len.0 += len.0,
-            _ => self.header.extents.push(Extent { sector, len, is_zero }),
+            Some(last) if last.kind == kind && last.sector.0 + last.len.0 == sector.0 => last.len.0 += len.0,
+            _ => self.header.extents.push(extent),
         }
     }
 
-    /// Adds a piece's content.
-    pub(super) fn push(&mut self, lease: Lease) {
+    /// Adds a piece's content, or its sums.
+    pub(super) fn push(&mut self, kind: Kind, lease: Lease) {
+        if kind == Kind::Sums {
+            let sectors = lease.bytes().chunks_exact(uraid_layout::SECTOR_BYTES as usize);
+            self.sums.extend(sectors.flat_map(record::sum));
+            return;
+        }
         if !self.leases.last_mut().is_some_and(|last| last.extend_over(&lease)) {
             self.leases.push(lease);
         }
@@ -121,6 +129,7 @@ impl Writer {
         self.ring.take(sequence, position, total);
         let mut crc = crc32fast::Hasher::new();
         self.leases.iter().for_each(|lease| crc.update(lease.bytes()));
+        crc.update(&self.sums);
         let Header { extents, generation, slot, .. } = &mut self.header;
         let extents = std::mem::take(extents);
         self.header = Header {
@@ -138,15 +147,27 @@ impl Writer {
             self.memory = Buf::zeroed(Bytes(self.header.bytes() as u64));
         }
         self.header.encode(self.memory.as_mut());
+        let tail = self.tail_bytes();
+        if self.tail.len() < tail {
+            self.tail = Buf::zeroed(Bytes(tail as u64));
+        }
+        let (sums, fill) = self.tail.bytes_mut(0..tail).split_at_mut(self.sums.len());
+        sums.copy_from_slice(&self.sums);
+        fill.fill(0);
     }
 
-    /// Where the sealed record goes on the member, how long it is, and its memory, in order; `zeroes` fill up the last
-    /// block.
-    pub(super) fn take(&mut self, zeroes: &Buf) -> (Bytes, Bytes, impl Iterator<Item = Lease>) {
-        let (header, total) = (self.header.bytes(), self.total());
-        let fill = usize::try_from(total.0 - header as u64 - self.content.0).expect("less than a block");
-        let head = self.memory.lease_read(0..header);
-        let tail = (fill > 0).then(|| zeroes.lease_read(0..fill));
+    /// What follows the content in the record: the sums, and what fills up the last block.
+    fn tail_bytes(&self) -> usize {
+        let content: usize = self.leases.iter().map(Lease::len).sum();
+        usize::try_from(self.total().0).expect("a record fits the address space") - self.header.bytes() - content
+    }
+
+    /// Where the sealed record goes on the member, how long it is, and its memory, in order.
+    pub(super) fn take(&mut self) -> (Bytes, Bytes, impl Iterator<Item = Lease>) {
+        let (total, tail) = (self.total(), self.tail_bytes());
+        let head = self.memory.lease_read(0..self.header.bytes());
+        let tail = (tail > 0).then(|| self.tail.lease_read(0..tail));
+        self.sums.clear();
         let offset = Bytes(self.area.0 + self.header.position.0);
         (offset, total, std::iter::once(head).chain(self.leases.drain(..)).chain(tail))
     }

@@ -61,6 +61,12 @@ pub(in crate::engine) async fn durable(parts: &Parts, covers: Covers) -> Result<
     match &parts.log {
         Some(log) if covers == Covers::Replied && parts.counts_logged() => {
             log.wait_answered(members).await;
+            let unflushed = log.unflushed(members, &parts.flusher);
+            if !unflushed.is_empty() {
+                // A flush may have come between one of a stripe's writes and the last of them.
+                unflushed.iter().for_each(|member| members.note_written(member));
+                parts.flusher.flush(members, unflushed).await;
+            }
         }
         _ => parts.flusher.flush(members, members.all()).await,
     }

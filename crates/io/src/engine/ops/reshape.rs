@@ -71,7 +71,7 @@ async fn turn_and_move(core: &Core, space: &mut Workspace, between: &Between) ->
     let held = core.hold_window(window.content.clone());
     write_out(core, source, space, &window.content).await?;
     if let Some(log) = &parts.log {
-        log.retire(members, &parts.flusher, &parts.replies, &parts.means.zeroes).await?;
+        log.retire(members, &parts.flusher, &parts.replies).await?;
     }
     let len = Sectors(window.content.end.0 - window.content.start.0).bytes();
     parts.sweeps.of(Kind::Reshape).charge(len);

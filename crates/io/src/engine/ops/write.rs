@@ -78,7 +78,7 @@ async fn write_parts<'a>(
     let Request { ticket, goal, start, fua, range: ref whole, ref mut buf } = *request;
     let size = Sectors(whole.end.0 - start.0).bytes();
     let mut transfer = Transfer::new(parts, space, goal, buf.take());
-    let mut at = range.start;
+    let (mut at, mut is_by_sums) = (range.start, false);
     while at < range.end {
         let (is_blank, end) = parts.blanks.run(parts.geometry(), at, range.end);
         if is_blank && !planted!(BlankWritten) {
@@ -87,9 +87,12 @@ async fn write_parts<'a>(
             continue;
         }
         write_run(&mut transfer, start, at..end, |transfer| {
-            // A command is answered when the log has the last of it.
+            // A command is answered when the log has the last of it: the content of that, and for a durable one of all.
             let is_last = transfer.at.0 + transfer.len.0 == whole.end.0;
-            if is_last && parts.counts_logged() {
+            let takes_sums = writing::takes_sums(transfer);
+            is_by_sums |= takes_sums;
+            let is_there = !takes_sums && !(fua && is_by_sums) || planted!(SumsAnswered);
+            if is_last && parts.counts_logged() && is_there {
                 *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
         })

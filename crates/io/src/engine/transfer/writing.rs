@@ -1,7 +1,7 @@
 //! Carrying out what a plan writes: through the log where there is one, in place, and its checksums.
 
 use uraid_layout::plan::Buffer;
-use uraid_layout::{DiskSector, Location, MemberSet, Owner, Sectors};
+use uraid_layout::{DiskSector, Level, Location, MemberSet, Owner, Sectors};
 
 use super::{Goal, Transfer, end, proof};
 use crate::cache::Source;
@@ -11,6 +11,7 @@ use crate::engine::log::{Logged, Piece};
 use crate::engine::operations::{Call, Purpose};
 use crate::engine::parts::Parts;
 use crate::format::badblocks::Lack;
+use crate::format::log::record::Kind;
 
 /// Shorter zeros are written: an operation of their own would only cut the member's extents up.
 const ZERO_OPERATION_MIN: Sectors = Sectors((64 << 10) / 512);
@@ -61,11 +62,14 @@ pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Op
     if planted!(FlushBeforeCommit) {
         note_committed(transfer);
     }
-    let logged = log.put(|update| update_of(transfer, update), &parts.members, &parts.flusher).await?;
+    let is_by_sums = takes_sums(transfer);
+    let kind = if is_by_sums { Kind::Sums } else { Kind::Content };
+    let logged =
+        log.put(is_by_sums, |update| update_of(transfer, kind, update), &parts.members, &parts.flusher).await?;
     if !planted!(CommitDespiteFailure) {
         parts.members.failures_recorded().await?;
     }
-    if parts.counts_logged() {
+    if parts.counts_logged() && !is_by_sums {
         note_committed(transfer);
     }
     if parts.flusher.failures().is_empty() {
@@ -74,24 +78,45 @@ pub(in crate::engine) async fn log<'a>(transfer: &mut Transfer<'a>) -> Result<Op
     Ok(Some(logged))
 }
 
-/// Appends the plan's writes as pieces for the log.
-fn update_of(transfer: &Transfer<'_>, update: &mut Vec<Piece>) {
+/// Whether sums of what the plan writes are enough for the log: it is whole parity stripes, on members that are all
+/// there and lack nothing. What of them is written can be told by the sums, and all other content of the stripes is
+/// that of this write. Where a member is missing, parity may be all that says what it holds, and is not to be torn from
+/// it. Checksums are made anew from logged content.
+pub(in crate::engine) fn takes_sums(transfer: &Transfer<'_>) -> bool {
+    let Transfer { parts, goal, at, len, plan, content, .. } = transfer;
+    let Parts { members, log, sums, bad, .. } = parts;
+    let stripe = parts.geometry().stripe_sectors().0;
+    let is_whole = at.0.is_multiple_of(stripe) && len.0.is_multiple_of(stripe) && plan.reads().is_empty();
+    let is_written = match goal {
+        Goal::Write => true,
+        Goal::Destage => content.cached.extents().iter().map(|extent| extent.content.len.0).sum::<u64>() == len.0,
+        _ => false,
+    };
+    let has_parity = matches!(parts.geometry().spec().level, Level::Raid5 { .. } | Level::Rm2 { .. });
+    let is_plain = sums.is_none() && bad.is_empty() && members.between().is_none();
+    let has_all = members.missing().is_empty() && members.rebuilding().is_empty() || planted!(SumsWhileDegraded);
+    let is_on = log.as_ref().is_some_and(|log| log.takes_sums());
+    is_on && (is_whole || planted!(SumsOfPart)) && is_written && has_parity && is_plain && has_all
+}
+
+/// Appends the plan's writes as pieces for the log: their content, or sums of it.
+fn update_of(transfer: &Transfer<'_>, kind: Kind, update: &mut Vec<Piece>) {
     let plan = &*transfer.plan;
     let missing = transfer.parts.members.missing();
     let count = plan.writes().len() - usize::from(planted!(LastWriteNotLogged) && !plan.writes().is_empty());
     for io in plan.writes()[..count].iter().filter(|io| !missing.contains(io.member)) {
         let (member, mut sector) = (io.member, io.sector);
         for slice in plan.slices(io) {
-            if slice.buffer == Buffer::Zeroes {
+            if slice.buffer == Buffer::Zeroes && kind == Kind::Content {
                 if !planted!(ZeroesNotLogged) {
-                    update.push(Piece { member, sector, len: slice.len, content: None });
+                    update.push(Piece { member, sector, len: slice.len, kind: Kind::Zeros, content: None });
                 }
                 sector.0 += slice.len.0;
                 continue;
             }
             transfer.content.for_each_lease(*slice, |lease| {
                 let len = uraid_layout::Bytes(lease.len() as u64).whole_sectors();
-                update.push(Piece { member, sector, len, content: Some(lease) });
+                update.push(Piece { member, sector, len, kind, content: Some(lease) });
                 sector.0 += len.0;
             });
         }

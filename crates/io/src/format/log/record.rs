@@ -1,4 +1,5 @@
-//! A record's bytes on one member: header blocks, then the content; little-endian, fixed places, CRC32 over both.
+//! A record's bytes on one member: header blocks, then the content, then sums; little-endian, fixed places, CRC32 over
+//! all of it.
 //!
 //! The layout is in `docs/on-disk-format.md`. Pure: bytes in, values out, whatever the bytes are.
 
@@ -47,9 +48,23 @@ pub struct Extent {
     pub sector: DiskSector,
     /// How many.
     pub len: Sectors,
-    /// Zeros, which are not in the content.
-    pub is_zero: bool,
+    /// What the record has of it.
+    pub kind: Kind,
 }
+
+/// What a record has of a range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its content.
+    Content,
+    /// Nothing: it is zeros.
+    Zeros,
+    /// A CRC32 of each of its sectors, by which it can be told whether the member has got it.
+    Sums,
+}
+
+/// What a sum of a sector takes.
+pub const SUM_BYTES: usize = 4;
 
 /// What a record says, beside its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,9 +84,9 @@ pub struct Header {
     pub slot: MemberIndex,
     /// Where in the member's log area it begins.
     pub position: Bytes,
-    /// CRC32 of the content.
+    /// CRC32 of the content and the sums.
     pub content_checksum: u32,
-    /// What it gives new content to, in the order of the content.
+    /// What it gives new content to, in the order of the content and of the sums.
     pub extents: Vec<Extent>,
 }
 
@@ -105,10 +120,24 @@ impl Header {
         header_bytes(self.extents.len())
     }
 
-    /// How many bytes of content follow it.
+    /// How many bytes of content and sums follow it.
     #[must_use]
     pub fn content(&self) -> Bytes {
-        content_bytes(&self.extents)
+        Bytes(self.extents.iter().map(|extent| extent.bytes().0).sum())
+    }
+
+    /// What it has of each range, of all that follows it.
+    ///
+    /// # Panics
+    /// When that is less than [`Header::content`].
+    pub fn pieces<'a>(&'a self, content: &'a [u8]) -> impl Iterator<Item = (Extent, &'a [u8])> {
+        let of = move |is_sums: bool| self.extents.iter().filter(move |extent| (extent.kind == Kind::Sums) == is_sums);
+        of(false).chain(of(true)).scan(content, |rest, &extent| {
+            let size = usize::try_from(extent.bytes().0).expect("a record fits the address space");
+            let (bytes, others) = rest.split_at(size);
+            *rest = others;
+            Some((extent, bytes))
+        })
     }
 
     /// How many bytes of the ring the record takes: header, content, and what fills the last block up.
@@ -139,12 +168,44 @@ impl Header {
         for (index, extent) in self.extents.iter().enumerate() {
             let at = at::EXTENTS + index * at::EXTENT_BYTES;
             put(at, &extent.sector.0.to_le_bytes());
-            let len = extent.len.0 << 1 | u64::from(extent.is_zero);
+            let len = extent.len.0 << 2 | extent.kind.code();
             put(at + 8, &len.to_le_bytes());
         }
         let checksum = checksum(bytes);
         bytes[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
     }
+}
+
+impl Extent {
+    /// How many bytes a record has of it.
+    #[must_use]
+    pub fn bytes(&self) -> Bytes {
+        match self.kind {
+            Kind::Content => self.len.bytes(),
+            Kind::Zeros => Bytes(0),
+            Kind::Sums => Bytes(self.len.0.saturating_mul(SUM_BYTES as u64)),
+        }
+    }
+}
+
+impl Kind {
+    fn code(self) -> u64 {
+        match self {
+            Self::Content => 0,
+            Self::Zeros => 1,
+            Self::Sums => 2,
+        }
+    }
+
+    fn of(code: u64) -> Option<Self> {
+        [Self::Content, Self::Zeros, Self::Sums].into_iter().find(|kind| kind.code() == code)
+    }
+}
+
+/// The sum of a sector.
+#[must_use]
+pub fn sum(sector: &[u8]) -> [u8; SUM_BYTES] {
+    crc32fast::hash(sector).to_le_bytes()
 }
 
 /// The bytes of the ring that a record of so many extents and so much content takes.
@@ -187,14 +248,13 @@ pub fn decode(bytes: &[u8]) -> Result<(Header, Range<usize>), RecordError> {
     let mut content = 0_u64;
     for extent in header[at::EXTENTS..].chunks_exact(at::EXTENT_BYTES).take(count) {
         let (sector, len) = (u64_at(extent, 0), u64_at(extent, 8));
-        let extent = Extent { sector: DiskSector(sector), len: Sectors(len >> 1), is_zero: len & 1 == 1 };
+        let kind = Kind::of(len & 3).ok_or(wrong("extents"))?;
+        let extent = Extent { sector: DiskSector(sector), len: Sectors(len >> 2), kind };
         let end = sector.checked_add(extent.len.0).and_then(|end| end.checked_mul(SECTOR_BYTES));
         if extent.len.0 == 0 || end.is_none() {
             return Err(wrong("extents"));
         }
-        if !extent.is_zero {
-            content = content.saturating_add(extent.len.bytes().0);
-        }
+        content = content.saturating_add(extent.bytes().0);
         extents.push(extent);
     }
     // Capped before it is added: extents of any length pass the checks so far.
@@ -245,10 +305,6 @@ fn header_bytes(extents: usize) -> usize {
     (at::EXTENTS + extents * at::EXTENT_BYTES).next_multiple_of(BLOCK_BYTES)
 }
 
-fn content_bytes(extents: &[Extent]) -> Bytes {
-    Bytes(extents.iter().filter(|extent| !extent.is_zero).map(|extent| extent.len.bytes().0).sum())
-}
-
 /// CRC32 over the header with zeros for the checksum.
 fn checksum(header: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
@@ -273,8 +329,9 @@ mod tests {
     use super::*;
 
     fn sample() -> (Header, Vec<u8>) {
-        let content: Vec<u8> = (0..1024_u32).map(|at| at.to_le_bytes()[0]).collect();
-        let extent = |sector, len, is_zero| Extent { sector: DiskSector(sector), len: Sectors(len), is_zero };
+        let mut content: Vec<u8> = (0..1024_u32).map(|at| at.to_le_bytes()[0]).collect();
+        content.extend([0xa1, 0xa2, 0xa3, 0xa4, 0xb1, 0xb2, 0xb3, 0xb4]);
+        let extent = |sector, len, kind| Extent { sector: DiskSector(sector), len: Sectors(len), kind };
         let header = Header {
             generation: Uuid::from_bytes([0xc0; 16]),
             sequence: LogSequence(7),
@@ -284,7 +341,12 @@ mod tests {
             slot: MemberIndex(1),
             position: Bytes(8192),
             content_checksum: crc32fast::hash(&content),
-            extents: vec![extent(16, 1, false), extent(1 << 40, 1 << 20, true), extent(99, 1, false)],
+            extents: vec![
+                extent(16, 1, Kind::Content),
+                extent(300, 2, Kind::Sums),
+                extent(1 << 40, 1 << 20, Kind::Zeros),
+                extent(99, 1, Kind::Content),
+            ],
         };
         let mut bytes = vec![0; header.bytes()];
         header.encode(&mut bytes);
