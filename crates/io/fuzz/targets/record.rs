@@ -5,7 +5,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use uraid_io::format::BLOCK;
-use uraid_io::format::log::record::{Extent, Header, LogSequence, RecordError, decode, may_begin};
+use uraid_io::format::log::record::{Extent, Header, Kind, LogSequence, RecordError, SUM_BYTES, decode, may_begin};
 use uraid_io::format::log::{RECORD_BYTES_MAX, replay};
 use uraid_io_fuzz::{Input, seal};
 use uraid_layout::{Bytes, DiskSector, MemberIndex, MemberSet, Sectors};
@@ -14,7 +14,7 @@ use uuid::Uuid;
 /// Most records that are put before recovery.
 const RECORDS_MAX: u8 = 12;
 /// The size of the records' content, whatever their extents say.
-const CONTENT_BYTES: usize = 3 * 512;
+const CONTENT_BYTES: usize = 3 * 512 + SUM_BYTES;
 
 const GENERATION: Uuid = Uuid::from_bytes([0xc0; 16]);
 
@@ -70,7 +70,8 @@ fn check(bytes: &[u8]) -> Option<Header> {
 /// checksum.
 fn record(input: &mut Input<'_>) -> Vec<u8> {
     let content: Vec<u8> = (0..CONTENT_BYTES).map(|at| at as u8).collect();
-    let extent = |number: u64, is_zero| Extent { sector: DiskSector(8 * number), len: Sectors(1), is_zero };
+    let kinds = [Kind::Content, Kind::Sums, Kind::Content, Kind::Zeros, Kind::Content];
+    let extent = |(number, kind): (u64, Kind)| Extent { sector: DiskSector(8 * number), len: Sectors(1), kind };
     let sequence = u64::from(input.byte() % 8);
     let header = Header {
         generation: GENERATION,
@@ -81,7 +82,7 @@ fn record(input: &mut Input<'_>) -> Vec<u8> {
         slot: MemberIndex(input.byte() % 8),
         position: Bytes(u64::from(input.byte()) * BLOCK.bytes().0),
         content_checksum: crc32fast::hash(&content),
-        extents: (0..4).map(|number| extent(number, number == 3)).collect(),
+        extents: (0..).zip(kinds).map(extent).collect(),
     };
     let mut bytes = vec![0; header.bytes()];
     header.encode(&mut bytes);

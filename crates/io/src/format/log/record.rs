@@ -359,19 +359,24 @@ mod tests {
     #[rustfmt::skip]
     fn the_bytes_are_those_of_the_format() {
         let (header, bytes) = sample();
-        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x5f, 0xb0, 0x3a, 0x72, 0x26, 0x4c,
-            0x0b, 0xb7];
+        let mut expected = vec![0x8d, b'U', b'R', b'L', b'O', b'G', b'\r', b'\n', 0x4a, 0x2b, 0x65, 0xe2, 0x5e, 0x79,
+            0xbc, 0xdd];
         expected.extend([0xc0; 16]);
         expected.extend([7, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0,
-            0, 0, 1, 0, 0, 0, 3, 0, 0, 0]);
+            0, 0, 1, 0, 0, 0, 4, 0, 0, 0]);
         expected.extend([3, 0, 0, 0, 0, 0, 0, 0]);
-        expected.extend([16, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
-        expected.extend([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0x20, 0, 0, 0, 0, 0]);
-        expected.extend([99, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend([16, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend([0x2c, 1, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
+        expected.extend([0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0x40, 0, 0, 0, 0, 0]);
+        expected.extend([99, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         expected.resize(4096, 0);
         assert_eq!(bytes[..4096], expected[..]);
-        assert_eq!(decode(&bytes), Ok((header.clone(), 4096..5120)));
-        assert_eq!((header.bytes(), header.content(), header.total()), (4096, Bytes(1024), Bytes(8192)));
+        assert_eq!(decode(&bytes), Ok((header.clone(), 4096..5128)));
+        assert_eq!((header.bytes(), header.content(), header.total()), (4096, Bytes(1032), Bytes(8192)));
+        let pieces: Vec<_> = header.pieces(&bytes[4096..]).map(|(extent, bytes)| (extent.sector.0, bytes)).collect();
+        let (content, sums) = (&bytes[4096..5120], &bytes[5120..]);
+        assert_eq!(pieces, [(16, &content[..512]), (1 << 40, &[][..]), (99, &content[512..]), (300, sums)]);
+        assert_eq!(sum(b"123456789"), [0x26, 0x39, 0xf4, 0xcb], "the check value of CRC32");
     }
 
     #[test]
@@ -382,9 +387,10 @@ mod tests {
                 matches!(decode(&bytes[..len]), Err(RecordError::Short { needed }) if needed.0 as usize <= bytes.len())
             );
         }
-        for sector in 0..bytes.len() / 512 {
+        for sector in 0..bytes.len().div_ceil(512) {
             let mut torn = bytes.clone();
-            torn[sector * 512..][..512].fill(0x5a);
+            let end = bytes.len().min((sector + 1) * 512);
+            torn[sector * 512..end].fill(0x5a);
             assert!(decode(&torn).is_err(), "sector {sector}");
         }
         assert!(
@@ -415,6 +421,12 @@ mod tests {
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].sector = DiskSector(u64::MAX / 512)), field("extents"));
         assert_eq!(changed(|header| header.extents[0].len = Sectors(1 << 40)), field("size"));
+        let mut unknown = vec![0; 4096];
+        sample().0.encode(&mut unknown);
+        unknown[at::EXTENTS + 8] |= 3;
+        let checksum = checksum(&unknown);
+        unknown[at::CHECKSUM..at::CHECKSUM + 4].copy_from_slice(&checksum.to_le_bytes());
+        assert_eq!(decode(&unknown), field("extents"), "of no kind that there is");
         let mut many = sample().1;
         many[at::COUNT..at::COUNT + 4].fill(0xff);
         assert_eq!(decode(&many), field("number of extents"));
@@ -427,7 +439,7 @@ mod tests {
         }
 
         #[test]
-        fn one_flipped_bit_is_never_accepted(bit in 0..5120_usize * 8) {
+        fn one_flipped_bit_is_never_accepted(bit in 0..5128_usize * 8) {
             let (_, mut bytes) = sample();
             bytes[bit / 8] ^= 1 << (bit % 8);
             prop_assert!(decode(&bytes).is_err());

@@ -24,7 +24,9 @@ mod feature {
     pub(super) const BAD_BLOCKS: u64 = 32;
     pub(super) const BLANK: u64 = 64;
     pub(super) const RESHAPE: u64 = 128;
-    pub(super) const KNOWN: u64 = BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE;
+    pub(super) const LOG_SUMS: u64 = 256;
+    pub(super) const KNOWN: u64 =
+        BITMAP | LOG | CRC32 | INITIALISING | SECTORS | BAD_BLOCKS | BLANK | RESHAPE | LOG_SUMS;
 }
 
 const FLAG_CLEAN: u8 = 1;
@@ -195,6 +197,10 @@ pub fn decode(bytes: &[u8]) -> Result<Superblock, SuperblockError> {
     if features & feature::BAD_BLOCKS == 0 {
         return Err(SuperblockError::Field { field: "list of features, which lacks bad blocks," });
     }
+    // Their logs had other records.
+    if (features & feature::LOG != 0) != (features & feature::LOG_SUMS != 0) {
+        return Err(SuperblockError::Field { field: "list of features, which has a log without sums, or sums alone," });
+    }
     if array_at(bytes, at::ZERO) != [0; 2] {
         return Err(SuperblockError::Field { field: "bytes 142 and 143" });
     }
@@ -293,7 +299,7 @@ fn features(superblock: &Superblock) -> u64 {
     let consistency = match superblock.consistency {
         Consistency::None => 0,
         Consistency::Bitmap => feature::BITMAP,
-        Consistency::Log => feature::LOG,
+        Consistency::Log => feature::LOG | feature::LOG_SUMS,
     };
     let integrity = match superblock.integrity {
         Integrity::None => 0,

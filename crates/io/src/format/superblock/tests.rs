@@ -61,8 +61,8 @@ pub(crate) fn sample() -> Superblock {
 #[rustfmt::skip]
 fn sample_head() -> Vec<u8> {
     let mut bytes = vec![
-        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x26, 0x98, 0xfa, 0x8a,   1, 0, 0, 0,
-        34, 0, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,          // incompatible features: log, bad blocks
+        0x8d, b'U', b'R', b'A', b'I', b'D', b'\r', b'\n',   0x89, 0xbf, 0x4f, 0xbc,   1, 0, 0, 0,
+        34, 1, 0, 0, 0, 0, 0, 0,   0, 0, 0, 0, 0, 0, 0, 0,          // incompatible features: log with sums, bad blocks
     ];
     bytes.extend([0xa0; 16]);
     bytes.extend(b"tank");
@@ -168,15 +168,16 @@ fn every_level_survives_the_round_trip() {
 fn what_a_program_must_know_of_is_an_incompatible_feature() {
     let areas = Areas::new(Bytes(16 * MIB), Areas::default_log(Bytes(16 * MIB)), Integrity::Crc32).unwrap();
     let spec = Spec { member_size: areas.data_sectors(), ..sample().spec };
-    for (consistency, integrity, byte) in [
-        (Consistency::None, Integrity::None, 32),
-        (Consistency::Bitmap, Integrity::None, 33),
-        (Consistency::Log, Integrity::None, 34),
-        (Consistency::Log, Integrity::Crc32, 38),
+    for (consistency, integrity, bytes) in [
+        (Consistency::None, Integrity::None, [32, 0]),
+        (Consistency::Bitmap, Integrity::None, [33, 0]),
+        (Consistency::Log, Integrity::None, [34, 1]),
+        (Consistency::Log, Integrity::Crc32, [38, 1]),
     ] {
+        let [low, high] = bytes;
         let superblock = Superblock { consistency, integrity, areas, spec, ..sample() };
         let bytes = encode(&superblock);
-        assert_eq!(bytes[16..24], [byte, 0, 0, 0, 0, 0, 0, 0], "{consistency:?}, {integrity:?}");
+        assert_eq!(bytes[16..24], [low, high, 0, 0, 0, 0, 0, 0], "{consistency:?}, {integrity:?}");
         assert_eq!(decode(&bytes), Ok(superblock));
     }
 }
@@ -340,7 +341,7 @@ fn what_is_wrong_is_told_apart() {
     ));
     assert_eq!(changed(12, &[2, 0]), Err(SuperblockError::UnknownVersion { version: 2 }));
     assert_eq!(changed(16, &[0, 4]), Err(SuperblockError::UnknownFeatures { flags: 0x400 }));
-    assert_eq!(changed(16, &[34, 1]), Err(SuperblockError::UnknownFeatures { flags: 256 }));
+    assert_eq!(changed(16, &[34, 3]), Err(SuperblockError::UnknownFeatures { flags: 512 }));
     assert_eq!(changed(24, &[0xff; 8]), Ok(sample()), "compatible features are ignored");
     let field = |field| Err(SuperblockError::Field { field });
     for (at, bytes, wrong) in [
@@ -354,9 +355,11 @@ fn what_is_wrong_is_told_apart() {
         (138, &[6], "level"),
         (139, &[4], "level"),
         (16, &[2], "list of features, which lacks bad blocks,"),
+        (17, &[0], "list of features, which has a log without sums, or sums alone,"),
+        (16, &[32], "list of features, which has a log without sums, or sums alone,"),
         (16, &[35], "features: a bitmap and a log"),
-        (16, &[36], "integrity without a log"),
-        (16, &[37], "integrity without a log"),
+        (16, &[36, 0], "integrity without a log"),
+        (16, &[37, 0], "integrity without a log"),
         (142, &[2], "bytes 142 and 143"),
         (143, &[1], "bytes 142 and 143"),
         (160, &[0; 8], "area table"),
