@@ -605,7 +605,7 @@ impl<D: Disk, T> Engine<D, T> {
 
     /// When a write is replied to; none without a cache.
     pub fn cache_mode(&self) -> Option<CacheMode> {
-        self.core.sides.below.writeback.mode()
+        self.core.cache_mode()
     }
 
     /// Changes when writes are replied to that come from now on; what is in memory is written out as before. False, and

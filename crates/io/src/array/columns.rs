@@ -8,8 +8,8 @@
 //!
 //! In a column, one sector of each unit, parity agrees when all sectors are new, or all old. Elsewhere it is computed
 //! again from the data. Where data is lost, too, what parity says of it would be invented: that parity goes into its
-//! member's list of bad blocks, and the lost sectors can't be read. A level with two parities goes on with the one whose
-//! sectors are all new.
+//! member's list of bad blocks, and the lost sectors can't be read. A level with two parities goes on with the one
+//! whose sectors are all new.
 //!
 //! This can be cut off anywhere, and begun again without more members: parity that was computed here is neither new nor
 //! what the others had before, so that its column counts as old only where all data is, and then it agrees.

@@ -9,6 +9,7 @@ use uraid_layout::{Lba, MemberIndex};
 use super::background::Background;
 use super::background::ahead::Ahead;
 use super::change::Change;
+use super::command::CacheMode;
 use super::command::Command;
 use super::damage::Piece;
 use super::members::Members;
@@ -127,6 +128,13 @@ impl Core {
     /// Whether transfers are under way.
     pub(super) fn has_transfers(&self) -> bool {
         self.transfers.get() > 0
+    }
+
+    /// When a write is replied to; none without a cache.
+    pub(super) fn cache_mode(&self) -> Option<CacheMode> {
+        let writeback = &self.sides.below.writeback;
+        let mode = if writeback.is_on() { CacheMode::WriteBack } else { CacheMode::WriteThrough };
+        writeback.cache().map(|_| mode)
     }
 
     /// Waits until none are.

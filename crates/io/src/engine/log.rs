@@ -6,9 +6,9 @@
 //! it has. Its client has the reply by then: a write is replied to when its record is written, FUA when it is durable.
 //! Until it is in place, reads of its stripes wait for their lock.
 //!
-//! Of whole parity stripes a record has no content, but a sum of each sector: enough to tell after a crash which of them
-//! have been written, so that parity can be computed again. Such a write is replied to when it is in place, and a flush
-//! is of the members that have it ([`Log::unflushed`]).
+//! Of whole parity stripes a record has no content, but a sum of each sector: enough to tell after a crash which of
+//! them have been written, so that parity can be computed again. Such a write is replied to when it is in place, and a
+//! flush is of the members that have it ([`Log::unflushed`]).
 //!
 //! Invariants:
 //! - Nothing is written in place before its record is durable on all members that are written, or those that lack it

@@ -10,7 +10,6 @@ use std::rc::Rc;
 
 use uraid_layout::{Geometry, Lba, Sectors};
 
-use super::command::CacheMode;
 use super::error::EngineError;
 use super::tasks::{TaskId, Tasks};
 use crate::buf::Buf;
@@ -67,12 +66,6 @@ impl WriteBack {
     /// Whether writes are replied to when they are in memory.
     pub(super) fn is_on(&self) -> bool {
         self.is_on.get()
-    }
-
-    /// The same as a mode; none without a cache.
-    pub(super) fn mode(&self) -> Option<CacheMode> {
-        let mode = if self.is_on() { CacheMode::WriteBack } else { CacheMode::WriteThrough };
-        self.cache().map(|_| mode)
     }
 
     /// Changes that for writes that come from now on.

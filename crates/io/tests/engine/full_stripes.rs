@@ -1,5 +1,5 @@
-//! Whole parity stripes, of which the log has sums: what they cost, and what is left of them by a stop at any point, with
-//! all members and without one.
+//! Whole parity stripes, of which the log has sums: what they cost, and what is left of them by a stop at any point,
+//! with all members and without one.
 
 use uraid_io::array::recover;
 use uraid_io::disk::{MemDisk, OpName, Order};
@@ -88,8 +88,8 @@ impl Written {
     }
 
     /// The stripe's data units after a start, and what the members hold then.
-    fn opened(&self, members: Members, access: Access) -> (Vec<Option<Vec<u8>>>, Members) {
-        let assembled = try_assembled(MemDisk::new(members.clone(), Order::Fifo), &members, access).expect("assembled");
+    fn opened(&self, members: &Members, access: Access) -> (Vec<Option<Vec<u8>>>, Members) {
+        let assembled = try_assembled(MemDisk::new(members.clone(), Order::Fifo), members, access).expect("assembled");
         let assembled =
             if assembled.needs_recovery() { recover(assembled, |_| ()).expect("recovered") } else { assembled };
         let mut engine: Engine<MemDisk, u64> = assembled.into_engine().expect("an engine");
@@ -218,10 +218,10 @@ fn whatever_of_a_stripe_is_written_nothing_is_invented() {
                 let context = format!("{shape:?}, without {lost:?}, old: {old:?}");
                 let expected = written.expected(&old, lost);
                 let left = written.left(&old, lost);
-                let (seen, members) = written.opened(left.clone(), Access::ReadOnly);
+                let (seen, members) = written.opened(&left, Access::ReadOnly);
                 assert_eq!(seen, expected, "{context}, only read");
                 assert!(members == left, "{context}: written though it was only read");
-                let (found, members) = written.opened(left, Access::ReadWrite);
+                let (found, members) = written.opened(&left, Access::ReadWrite);
                 assert_eq!(found, expected, "{context}");
                 lost_units += found.iter().filter(|unit| unit.is_none()).count();
                 if lost.is_empty() {
@@ -265,15 +265,15 @@ fn an_older_record_is_done_again_where_nothing_newer_is_written() {
                 let len = range.len();
                 left[member].as_mut().expect("present")[range].copy_from_slice(&was[member][data..data + len]);
             }
-            let (found, members) = written.opened(left, Access::ReadWrite);
+            let (found, members) = written.opened(&left, Access::ReadWrite);
             assert_eq!(found, written.expected(&old, MemberSet::EMPTY), "{context}");
             assert_agrees(&written, &members, &context);
         }
     }
 }
 
-/// A later record of one unit was made when the whole stripe was in place, which need not be durable: what it has counts,
-/// and parity that it has is believed only where all else is there.
+/// A later record of one unit was made when the whole stripe was in place, which need not be durable: what it has
+/// counts, and parity that it has is believed only where all else is there.
 #[test]
 fn a_later_record_of_a_unit_counts_and_its_parity_where_the_rest_is_written() {
     let shape = logged(RAID5, 4);
@@ -288,7 +288,7 @@ fn a_later_record_of_a_unit_counts_and_its_parity_where_the_rest_is_written() {
                 continue;
             }
             let context = format!("old: {old:?}, without {lost_set:?}");
-            let (found, members) = written.opened(written.left(&old, lost_set), Access::ReadWrite);
+            let (found, members) = written.opened(&written.left(&old, lost_set), Access::ReadWrite);
             for (unit, &cell) in map.data().iter().enumerate() {
                 let expected = match () {
                     () if Some(cell) == lost && !old.is_empty() => None,
@@ -325,7 +325,7 @@ fn a_start_that_is_cut_off_and_begun_again_without_a_member_invents_nothing() {
         for member in written.geometry.all_members().iter() {
             let mut members = mended.clone();
             members[member.index()] = None;
-            let (found, _) = written.opened(members, Access::ReadWrite);
+            let (found, _) = written.opened(&members, Access::ReadWrite);
             for (unit, &cell) in map.data().iter().enumerate() {
                 let content = if old.contains(&cell) { &written.before } else { &written.after };
                 let is_lost = written.geometry.member(cell) == member;

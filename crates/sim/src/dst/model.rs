@@ -362,7 +362,7 @@ fn index(lba: Lba) -> usize {
     usize::try_from(lba.0).expect("a simulated array fits the address space")
 }
 
-fn range(lba: Lba, len: Sectors) -> std::ops::Range<usize> {
+fn range(lba: Lba, len: Sectors) -> Range<usize> {
     index(lba)..index(Lba(lba.0 + len.0))
 }
 

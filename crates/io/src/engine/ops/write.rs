@@ -91,7 +91,7 @@ async fn write_parts<'a>(
             let is_last = transfer.at.0 + transfer.len.0 == whole.end.0;
             let takes_sums = writing::takes_sums(transfer);
             is_by_sums |= takes_sums;
-            let is_there = !takes_sums && !(fua && is_by_sums) || planted!(SumsAnswered);
+            let is_there = !(takes_sums || fua && is_by_sums) || planted!(SumsAnswered);
             if is_last && parts.counts_logged() && is_there {
                 *answerable = Some(parts.replies.promise(ticket, size, fua));
             }
