@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 use uraid_io::format::BLOCK;
-use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES};
+use uraid_io::format::badblocks::{BadBlocks, COPY_BYTES, Found};
 use uraid_io::format::superblock::{
     Consistency, SUPERBLOCK_BYTES, Superblock, SuperblockError, decode, encode, newest, positions,
 };
@@ -97,6 +97,26 @@ pub(crate) fn superblock_of(image: &Image) -> Result<Superblock, SuperblockError
         image.read(position, &mut bytes);
         DECODED.with_borrow_mut(|decoded| decoded.decode(&bytes))
     }))
+}
+
+/// The list of bad blocks of a member that holds this.
+///
+/// # Panics
+/// When it is damaged: nothing here damages both of its copies.
+pub(crate) fn bad_blocks_of(image: &Image, own: &Superblock) -> BadBlocks {
+    let copy = |copy: u64| {
+        let offset = Bytes(own.areas.bad_blocks.offset.0 + copy * COPY_BYTES.0);
+        let mut len = BLOCK.bytes();
+        loop {
+            let mut bytes = vec![0; usize::try_from(len.0).expect("a copy is small")];
+            image.read(offset, &mut bytes);
+            match BadBlocks::decode(&bytes, own.member, own.areas.data_sectors().0 / BLOCK.0) {
+                Found::Short(needed) => len = needed,
+                found => return found,
+            }
+        }
+    };
+    BadBlocks::newest([copy(0), copy(1)]).expect("nothing damages both copies")
 }
 
 /// Superblocks that were decoded already: whoever looks at many states of the same members finds the same few.
@@ -508,12 +528,7 @@ impl Member {
     /// When it is damaged: nothing here damages both of its copies.
     #[must_use]
     pub fn bad_blocks(&self, own: &Superblock) -> BadBlocks {
-        let copy = |copy: u64| {
-            let mut bytes = vec![0; usize::try_from(COPY_BYTES.0).expect("a copy is small")];
-            self.read(Bytes(own.areas.bad_blocks.offset.0 + copy * COPY_BYTES.0), &mut bytes);
-            BadBlocks::decode(&bytes, own.member, own.areas.data_sectors().0 / BLOCK.0)
-        };
-        BadBlocks::newest([copy(0), copy(1)]).expect("nothing damages both copies")
+        bad_blocks_of(&self.current, own)
     }
 
     /// The different contents of a sector: the durable one, then the versions'.

@@ -63,13 +63,15 @@ pub(super) fn check(
     expect: &Expect,
     given: Given,
 ) -> Result<Outcome, Finding> {
+    // Of stripes of which the log has sums, lost content may be lost for good.
+    let may_lack = given.left != shape.geometry.all_members() || !given.returned.union(given.joining).is_empty();
     let caught = catch_unwind(AssertUnwindSafe(|| {
-        let outcome = open(shape, images, expect, given)?;
+        let outcome = open(shape, images, expect, given, may_lack)?;
         let Outcome::Open { images, accepted, .. } = &outcome else { return Ok(outcome) };
-        expect.check(shape, images, *accepted)?;
+        expect.check(shape, images, *accepted, may_lack)?;
         let none = MemberSet::EMPTY;
         let given = Given { left: *accepted, returned: none, joining: none, ..given };
-        let again = open(shape, images, expect, given)?;
+        let again = open(shape, images, expect, given, may_lack)?;
         match again {
             Outcome::Open { images: again, was_recovered: false, .. } if again == *images => Ok(outcome),
             _ => Err(Finding::NotStill),
@@ -80,13 +82,19 @@ pub(super) fn check(
 
 /// Opens the array, recovers it if it has to be, and has it rebuilt what is to be rebuilt; until then that can be done
 /// without.
-fn open(shape: &Shape, images: &[Option<Image>], expect: &Expect, given: Given) -> Result<Outcome, Finding> {
+fn open(
+    shape: &Shape,
+    images: &[Option<Image>],
+    expect: &Expect,
+    given: Given,
+    may_lack: bool,
+) -> Result<Outcome, Finding> {
     let Some(admitted) = admit(shape, images, given)? else { return Ok(Outcome::Refused) };
     let accepted = admitted.accepted();
     let disk = Plain::new(admitted.images.clone());
     let (was_recovered, engine) = recover(disk.clone(), &admitted.verdict, &admitted.candidates)?;
     if let Some(progress) = engine.rebuilding() {
-        expect.check(shape, &disk.images(), accepted.minus(progress.members))?;
+        expect.check(shape, &disk.images(), accepted.minus(progress.members), may_lack)?;
         rebuild(engine)?;
     }
     Ok(Outcome::Open { images: disk.images(), accepted, was_recovered })

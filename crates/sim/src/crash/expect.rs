@@ -6,16 +6,17 @@
 //! gives the same content: erasure decoding only ever uses the groups. So the groups say it for all sets.
 
 use uraid_io::format::BLOCK;
+use uraid_io::format::badblocks::{BadBlocks, Lack};
 use uraid_io::format::sums::{BlockNumber, PAGE_BYTES, Page, PageNumber, Sum, Tag};
-use uraid_io::format::superblock::Integrity;
-use uraid_layout::{Bytes, Cell, Lba, MemberIndex, MemberSet, SECTOR_BYTES, StripeId};
+use uraid_io::format::superblock::{Consistency, Integrity};
+use uraid_layout::{Bytes, Cell, DiskSector, Lba, MemberIndex, MemberSet, SECTOR_BYTES, StripeId};
 
 use super::Finding;
 use super::shape::Shape;
 use super::states::mix;
 use crate::dst::model::{Model, Number};
 use crate::image::{Image, SECTOR, Sector};
-use crate::member::superblock_of;
+use crate::member::{bad_blocks_of, superblock_of};
 
 /// What may be found.
 #[derive(Clone, Debug)]
@@ -92,8 +93,15 @@ impl Expect {
         Self { failed, open, ..self }
     }
 
-    /// Holds the members that are part of the array against it.
-    pub(super) fn check(&self, shape: &Shape, images: &[Option<Image>], accepted: MemberSet) -> Result<(), Finding> {
+    /// Holds the members that are part of the array against it. Where it `may_lack` content, lists of bad blocks may say
+    /// so of stripes that were being written as a whole.
+    pub(super) fn check(
+        &self,
+        shape: &Shape,
+        images: &[Option<Image>],
+        accepted: MemberSet,
+        may_lack: bool,
+    ) -> Result<(), Finding> {
         let data = shape.areas.data.offset.0;
         for member in accepted.iter() {
             let image = images[member.index()].as_ref().expect("an accepted member is there");
@@ -111,32 +119,77 @@ impl Expect {
         if self.sums_agree {
             accepted.iter().try_for_each(|member| self.check_sums(shape, images, member))?;
         }
-        self.columns.iter().try_for_each(|&(stripe, at)| self.check_column(shape, images, accepted, stripe, at))
+        let lists = self.lists(shape, images, accepted)?;
+        let absent = |member: MemberIndex, sector: DiskSector| {
+            lists[member.index()].within(sector..DiskSector(sector.0 + 1), Lack::Absent).next().is_some()
+        };
+        let mut listed = Vec::new();
+        for &(stripe, at) in &self.columns {
+            let has = self.check_column(shape, images, accepted, (stripe, at), &absent)?;
+            listed.extend(has.then_some(stripe));
+        }
+        // Only what was written and is not durable can be lost so.
+        let is_torn = |stripe: StripeId| {
+            let len = shape.geometry.stripe_sectors().0;
+            (stripe.0 * len..(stripe.0 + 1) * len).any(|lba| self.model.allowed(Lba(lba)).count() > 1)
+        };
+        let has_sums = shape.consistency == Consistency::Log && shape.integrity == Integrity::None;
+        let wrong = listed.into_iter().find(|&stripe| !(may_lack && has_sums && is_torn(stripe)));
+        wrong.map_or(Ok(()), |stripe| Err(Finding::Undecodable { stripe }))
     }
 
+    /// What the members say that they lack, by slot: nothing of what nobody has written.
+    fn lists(&self, shape: &Shape, images: &[Option<Image>], accepted: MemberSet) -> Result<Vec<BadBlocks>, Finding> {
+        let mut lists = vec![BadBlocks::default(); shape.geometry.members()];
+        for member in accepted.iter() {
+            let image = images[member.index()].as_ref().expect("an accepted member is there");
+            let own = superblock_of(image).map_err(|source| Finding::NoSuperblock { member, source })?;
+            let list = bad_blocks_of(image, &own);
+            let is_touched = |sector: u64| {
+                let index = usize::try_from(sector).expect("a small member");
+                self.touched[member.index()].get(index) == Some(&true)
+            };
+            let mut absent = list.all(Lack::Absent).flat_map(|run| run.start.0..run.end.0);
+            if let Some(sector) = absent.find(|&sector| !is_touched(sector)) {
+                return Err(Finding::Changed { member, sector });
+            }
+            drop(absent);
+            lists[member.index()] = list;
+        }
+        Ok(lists)
+    }
+
+    /// Whether something of the column is said to be absent.
     fn check_column(
         &self,
         shape: &Shape,
         images: &[Option<Image>],
         accepted: MemberSet,
-        stripe: StripeId,
-        at: u64,
-    ) -> Result<(), Finding> {
+        (stripe, at): (StripeId, u64),
+        absent: &impl Fn(MemberIndex, DiskSector) -> bool,
+    ) -> Result<bool, Finding> {
         let geometry = &shape.geometry;
         let map = geometry.map(stripe);
+        let mut is_listed = false;
         let mut column: Column = cells(shape, stripe)
             .map(|cell| {
-                let member = geometry.member(cell);
+                let (member, sector) = (geometry.member(cell), geometry.sector(stripe, cell).0 + at);
                 let image = images[member.index()].as_ref().filter(|_| accepted.contains(member))?;
-                let offset = shape.areas.data.offset.0 + (geometry.sector(stripe, cell).0 + at) * SECTOR_BYTES;
-                Some(*image.sector(Bytes(offset)))
+                let is_absent = absent(member, DiskSector(sector));
+                is_listed |= is_absent;
+                let offset = shape.areas.data.offset.0 + sector * SECTOR_BYTES;
+                (!is_absent).then(|| *image.sector(Bytes(offset)))
             })
             .collect();
         if column.iter().any(Option::is_none) {
             decode(shape, stripe, &mut column);
         }
         for (index, &cell) in map.data().iter().enumerate() {
-            let sector = column[usize::from(cell.0)].as_ref().ok_or(Finding::Undecodable { stripe })?;
+            let sector = match &column[usize::from(cell.0)] {
+                Some(sector) => sector,
+                None if is_listed => continue,
+                None => return Err(Finding::Undecodable { stripe }),
+            };
             let unit = stripe.0 * map.data().len() as u64 + index as u64;
             let lba = Lba(unit * geometry.chunk().0 + at);
             if !self.model.may_hold(lba, sector) {
@@ -145,15 +198,17 @@ impl Expect {
         }
         for (index, group) in map.groups().iter().enumerate() {
             let mut sum = [0; SECTOR];
-            for cell in group.cells() {
-                let sector = column[usize::from(cell.0)].as_ref().ok_or(Finding::Undecodable { stripe })?;
-                xor(&mut sum, sector);
+            let units: Option<Vec<&Sector>> = group.cells().map(|cell| column[usize::from(cell.0)].as_ref()).collect();
+            match units {
+                Some(units) => units.into_iter().for_each(|sector| xor(&mut sum, sector)),
+                None if is_listed => continue,
+                None => return Err(Finding::Undecodable { stripe }),
             }
             if sum != [0; SECTOR] {
                 return Err(Finding::Parity { stripe, group: index, column: at });
             }
         }
-        Ok(())
+        Ok(is_listed)
     }
 
     /// Holds a member's blocks against its checksums, which were kept with them through whatever came.
