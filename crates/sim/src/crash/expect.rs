@@ -93,8 +93,8 @@ impl Expect {
         Self { failed, open, ..self }
     }
 
-    /// Holds the members that are part of the array against it. Where it `may_lack` content, lists of bad blocks may say
-    /// so of stripes that were being written as a whole.
+    /// Holds the members that are part of the array against it. Where it `may_lack` content, lists of bad blocks may
+    /// say so of stripes that were being written as a whole.
     pub(super) fn check(
         &self,
         shape: &Shape,
