@@ -96,8 +96,9 @@ pub(crate) struct ServeArgs {
     pub(crate) connection_threads: u8,
     /// What the log has of parity stripes that are written as a whole
     ///
-    /// With sums such a write costs no more than without a log. Without the power and without a member at once, what
-    /// was just being written there may be lost: reading it is an error then.
+    /// For RAID 5 and RM2 with a log and without block checksums; others log content. With sums such a write is not
+    /// written twice. If the power goes and a member with it, what was being written of such stripes may be lost:
+    /// reading it is an error then.
     #[arg(long, value_enum, default_value_t, value_name = "WHAT", help_heading = "Performance")]
     #[arg(hide_short_help = true)]
     pub(crate) full_stripe_log: FullStripeLog,

@@ -98,9 +98,9 @@ pub(super) fn lose(worthless: &[Location], lists: &mut [BadBlocks], losses: &Los
     }
     if !worthless.is_empty() {
         tracing::error!(
-            sectors = worthless.len(),
-            "writes of whole parity stripes were under way, and a member that they had is missing: what it holds there \
-             can't be told"
+            parity_sectors = worthless.len(),
+            "whole parity stripes were being written when a member was lost: parity that was written in part does not \
+             count, and what the member was to hold there may be lost; `uraid status` says which bytes are"
         );
     }
     Ok(())
