@@ -102,6 +102,7 @@ mutants! {
     TwinParityLeft: "parity that a write leaves out of agreement counts on the copy of its member",
     SkipLog: "nothing is logged",
     RedoneOverNew: "an older record is done again over what a later one has written",
+    SectorsInPart: "a record is done again in a part of a sector",
     OldByGroup: "a column counts as old where one parity group is",
     MixedTrusted: "parity of a stripe that was written in part is trusted",
     LostDataComputed: "parity is computed again although data that it covers is lost",

@@ -25,7 +25,7 @@ use super::blocking::perform;
 use super::overlay::Overlay;
 use crate::Error;
 use crate::buf::Buf;
-use crate::disk::{Disk, DiskError, DiskOp, OpKind};
+use crate::disk::{Disk, DiskError, DiskOp, OpKind, Segments};
 use crate::format::BLOCK;
 use crate::format::log::record::{self, Extent, Header, Kind, LogSequence, SUM_BYTES};
 use crate::format::superblock::Superblock;
@@ -264,7 +264,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Compares what a member has with the sums of a record.
+/// Compares what a member has with the sums of a record. The array's sectors are written in one piece, and done again in
+/// one piece: all of one is new, or none of it.
 fn look(
     disk: &mut impl Disk,
     own: &Superblock,
@@ -286,6 +287,12 @@ fn look(
             },
         ));
         at += part.0;
+    }
+    let sector = usize::try_from(own.sector_size.0 / SECTOR_BYTES).expect("a small number");
+    for sector in states.chunks_mut(sector).filter(|_| !planted!(SectorsInPart)) {
+        let lost = sector.contains(&State::Lost).then_some(State::Lost);
+        let old = sector.contains(&State::Old).then_some(State::Old);
+        sector.fill(lost.or(old).unwrap_or(State::New));
     }
     Ok(states)
 }
@@ -319,7 +326,7 @@ fn read(
     }
 }
 
-fn op(own: &Superblock, kind: OpKind, sector: DiskSector, lend: impl FnOnce(&mut crate::disk::Segments)) -> DiskOp {
+fn op(own: &Superblock, kind: OpKind, sector: DiskSector, lend: impl FnOnce(&mut Segments)) -> DiskOp {
     let offset = Bytes(own.areas.data.offset.0 + Sectors(sector.0).bytes().0);
     let mut segments = smallvec![];
     lend(&mut segments);

@@ -4,11 +4,11 @@
 use uraid_io::array::recover;
 use uraid_io::disk::{MemDisk, OpName, Order};
 use uraid_io::engine::{Command, Engine, EngineError, Reply};
-use uraid_io::format::superblock::Consistency;
+use uraid_io::format::superblock::{Consistency, SUPERBLOCK_BYTES, Superblock, encode, positions};
 use uraid_io::member::Access;
-use uraid_layout::{Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
+use uraid_layout::{Bytes, Cell, Geometry, Lba, Level, MemberIndex, MemberSet, Placement, StripeId};
 
-use crate::recovery::{Members, try_assembled};
+use crate::recovery::{Members, superblock, try_assembled};
 use crate::support::{RAID5, SECTOR, Shape, block, buf, encoded, images, noise, rm2, run, size, small, write};
 
 /// The stripe that is written in part.
@@ -346,4 +346,41 @@ fn without_a_member_the_log_has_the_content() {
     let before = engine.counters().total().log_bytes;
     write(&mut engine, stripe, &noise(1, 2 * stripe)).expect("written");
     assert_eq!(engine.counters().total().log_bytes - before, 3 * 3 * 4096, "a header and two chunks for each");
+}
+
+/// An array whose sectors are 4096 bytes: where some of one happens to be what a later write was to bring there, all of
+/// it is done again.
+#[test]
+fn an_older_record_is_done_again_in_whole_sectors() {
+    let shape = logged(RAID5, 4);
+    let written = written(shape, &[(0, 7)], &[]);
+    let mut engine = shape.engine(MemberSet::EMPTY, Order::Fifo);
+    let (stripe, chunk) = (written.geometry.stripe_sectors().0, written.geometry.chunk().0);
+    let first = STRIPE.0 * stripe;
+    let content = noise(2, written.geometry.capacity().0);
+    write(&mut engine, 0, &content).expect("written");
+    drop(run(&mut engine, Command::Flush).expect("flushed"));
+    let small = Command::Write { lba: Lba(first), buf: buf(&noise(7, chunk)), fua: true };
+    drop(run(&mut engine, small).expect("written"));
+    let mut whole = noise(3, stripe);
+    whole[..SECTOR].copy_from_slice(&content[at(first)..][..SECTOR]);
+    write(&mut engine, first, &whole).expect("written");
+    let mut members = images(&engine);
+    for bytes in members.iter_mut().flatten() {
+        let own = Superblock { sector_size: Bytes(4096), ..superblock(bytes) };
+        for position in positions(Bytes(bytes.len() as u64)).expect("large enough") {
+            bytes[size(position)..][..SUPERBLOCK_BYTES].copy_from_slice(&encode(&own));
+        }
+    }
+    // The first unit is as before the small write, and the others are written.
+    let cell = written.geometry.map(STRIPE).data()[0];
+    let (member, range) = written.place(cell);
+    let len = range.len();
+    members[member].as_mut().expect("present")[range].copy_from_slice(&content[at(first)..][..len]);
+    let mut disk = MemDisk::new(members.clone(), Order::Fifo);
+    disk.set_sector_size(Bytes(4096));
+    let assembled = try_assembled(disk, &members, Access::ReadWrite).expect("assembled");
+    let mut engine: Engine<MemDisk, u64> = recover(assembled, |_| ()).expect("recovered").into_engine().expect("one");
+    assert!(engine.missing().is_empty(), "a member was given something smaller than its sectors");
+    assert_eq!(block(&mut engine, first).expect("read"), noise(7, chunk), "all of the small write");
 }
