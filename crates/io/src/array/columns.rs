@@ -264,8 +264,8 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Compares what a member has with the sums of a record. The array's sectors are written in one piece, and done again in
-/// one piece: all of one is new, or none of it.
+/// Compares what a member has with the sums of a record. The array's sectors are written in one piece, and done again
+/// in one piece: all of one is new, or none of it.
 fn look(
     disk: &mut impl Disk,
     own: &Superblock,
