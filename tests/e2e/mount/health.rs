@@ -261,7 +261,8 @@ fn a_stop_that_waits_for_room_says_what_it_waits_for() {
 fn a_start_waits_for_room() {
     let (tmpfs, array) = on_small_tmpfs(&shape::raid5_of_3());
     let server = Server::start_members(&array, array.members(), &["--cache", "none"]);
-    let image = Random::new(6).bytes(HALF_STRIPE);
+    // Not whole parity stripes, so that the log has the content.
+    let image = Random::new(6).bytes(HALF_STRIPE - 512);
     server.connect().write(0, &image);
     server.kill();
     // What is to be written again has no room any more.
