@@ -5,6 +5,7 @@
 //! is for [`Columns`] to judge.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use smallvec::smallvec;
 use uraid_layout::{Bytes, DiskSector, Geometry, Location, MemberIndex, MemberSet, Sectors};
@@ -120,16 +121,8 @@ pub(super) fn overlay(
     let mut overlay = Overlay::new(superblocks.len());
     for (header, superblock) in copies(&redo, &held, superblocks) {
         let (buf, content) = load(disk, superblock, header)?;
-        for (extent, bytes) in header.pieces(buf.bytes(content)).filter(|(extent, _)| extent.kind != Kind::Sums) {
-            let first = extent.sector.0;
-            for part in columns.old(header.slot, header.sequence, first..first + extent.len.0) {
-                let len = Sectors(part.end - part.start);
-                let content = (extent.kind == Kind::Content).then(|| {
-                    let from = size(Sectors(part.start - first).bytes());
-                    &bytes[from..from + size(len.bytes())]
-                });
-                overlay.put(header.slot, DiskSector(part.start), len, content);
-            }
+        for Part { sector, len, content } in parts(header, &columns, content.start) {
+            overlay.put(header.slot, sector, len, content.map(|content| buf.bytes(content)));
         }
     }
     let worthless = columns.agree(disk, Some(&mut overlay))?;
@@ -325,11 +318,7 @@ impl<'a> Scan<'a> {
 }
 
 /// Reads a record that was found before: its bytes, and where its content is in them.
-fn load(
-    disk: &mut impl Disk,
-    superblock: &Superblock,
-    header: &Header,
-) -> Result<(Buf, std::ops::Range<usize>), RecoverError> {
+fn load(disk: &mut impl Disk, superblock: &Superblock, header: &Header) -> Result<(Buf, Range<usize>), RecoverError> {
     let mut buf = Buf::zeroed(header.total());
     fill(disk, superblock, header.position, &mut buf, 0, header.total())?;
     match record::decode(buf.as_ref()) {
@@ -353,32 +342,51 @@ fn fill(
     perform(disk, [DiskOp { tag: 0, member: superblock.slot, kind: OpKind::Read, offset, segments }])
 }
 
-/// Writes a record's content in place, where no later one has been written; it begins at byte `from`.
+/// Sectors in a row that a record is done again in; where in its bytes their content is, or none for zeros.
+struct Part {
+    sector: DiskSector,
+    len: Sectors,
+    content: Option<Range<usize>>,
+}
+
+/// What of a record is done again: all that it has, but where a later one has been written. Its content begins at byte
+/// `from`.
+fn parts(header: &Header, columns: &Columns<'_>, mut from: usize) -> Vec<Part> {
+    let mut parts = Vec::new();
+    for extent in header.extents.iter().filter(|extent| extent.kind != Kind::Sums) {
+        let first = extent.sector.0;
+        parts.extend(columns.old(header.slot, header.sequence, first..first + extent.len.0).into_iter().map(|part| {
+            let len = Sectors(part.end - part.start);
+            let begin = from + size(Sectors(part.start - first).bytes());
+            let content = (extent.kind == Kind::Content).then(|| begin..begin + size(len.bytes()));
+            Part { sector: DiskSector(part.start), len, content }
+        }));
+        from += size(extent.bytes());
+    }
+    parts
+}
+
+/// Writes in place what of a record is done again, whose content begins at byte `from`.
 fn apply(
     disk: &mut impl Disk,
     superblock: &Superblock,
     header: &Header,
     buf: &Buf,
-    (mut from, columns): (usize, &Columns<'_>),
+    (from, columns): (usize, &Columns<'_>),
 ) -> Result<(), Error> {
-    let extents = if planted!(ReplayFirstExtent) { 1 } else { header.extents.len() };
-    for extent in header.extents.iter().take(extents).filter(|extent| extent.kind != Kind::Sums) {
-        let first = extent.sector.0;
-        for part in columns.old(header.slot, header.sequence, first..first + extent.len.0) {
-            let len = Sectors(part.end - part.start).bytes();
-            let offset = Bytes(superblock.areas.data.offset.0 + Sectors(part.start).bytes().0);
-            let op = |kind, segments| DiskOp { tag: 0, member: header.slot, kind, offset, segments };
-            if extent.kind == Kind::Content {
-                let begin = from + size(Sectors(part.start - first).bytes());
-                perform(disk, [op(OpKind::Write, smallvec![buf.lease_read(begin..begin + size(len))])])?;
-                continue;
-            }
-            match perform(disk, [op(OpKind::Zero { len, may_punch: false }, Segments::new())]) {
-                Err(Error::Disk(DiskError::Unsupported { .. })) => write_zeros(disk, header.slot, offset, len)?,
-                done => done?,
-            }
+    let count = if planted!(ReplayFirstExtent) { 1 } else { usize::MAX };
+    for Part { sector, len, content } in parts(header, columns, from).into_iter().take(count) {
+        let len = len.bytes();
+        let offset = Bytes(superblock.areas.data.offset.0 + Sectors(sector.0).bytes().0);
+        let op = |kind, segments| DiskOp { tag: 0, member: header.slot, kind, offset, segments };
+        if let Some(content) = content {
+            perform(disk, [op(OpKind::Write, smallvec![buf.lease_read(content)])])?;
+            continue;
         }
-        from += size(extent.bytes());
+        match perform(disk, [op(OpKind::Zero { len, may_punch: false }, Segments::new())]) {
+            Err(Error::Disk(DiskError::Unsupported { .. })) => write_zeros(disk, header.slot, offset, len)?,
+            done => done?,
+        }
     }
     Ok(())
 }

@@ -255,10 +255,8 @@ impl Log {
     pub(super) fn unflushed(&self, members: &Members, flusher: &Flusher) -> MemberSet {
         let state = self.state.borrow();
         let of = |record: &Committed| {
-            let Some(placed) = record.placed_by_sums.filter(|_| !planted!(SumsCountAsContent)) else {
-                return MemberSet::EMPTY;
-            };
-            record.participants.iter().filter(|&member| flusher.last_of(member) <= placed).collect()
+            let placed = record.placed_by_sums.filter(|_| !planted!(SumsCountAsContent));
+            placed.map_or(MemberSet::EMPTY, |placed| record.unflushed_since(placed, flusher))
         };
         state.records.iter().map(of).fold(MemberSet::EMPTY, MemberSet::union).minus(members.missing())
     }
@@ -670,6 +668,11 @@ impl Committed {
     /// Participants that may lose what was written in place.
     fn unflushed(&self, flusher: &Flusher) -> MemberSet {
         let placed = if planted!(FlushCoversLater) { self.placed.saturating_sub(1) } else { self.placed };
+        self.unflushed_since(placed, flusher)
+    }
+
+    /// Participants that may lose what was in place when so many flushes had begun.
+    fn unflushed_since(&self, placed: u64, flusher: &Flusher) -> MemberSet {
         self.participants.iter().filter(|&member| flusher.last_of(member) <= placed).collect()
     }
 }
