@@ -98,6 +98,8 @@ struct Life<'a> {
     /// Whether the server that runs has given everything that it acknowledged to the kernel: it has no write-back
     /// cache.
     remembers: bool,
+    /// Whether the server that runs logs the content of whole stripes: without members nothing is lost then.
+    logs_content: bool,
     counts: Counts,
 }
 
@@ -143,7 +145,7 @@ impl<'a> Life<'a> {
         // fio has what is left of the export, and shares a stripe with the journal's sectors.
         let journal = Journal::new(cycle.seed, array.expected_size() / 4 * 3 / SECTOR);
         let counts = Counts { cycles: 1, ..Counts::default() };
-        Self { cycle, array, journal, absent: Vec::new(), remembers: false, counts }
+        Self { cycle, array, journal, absent: Vec::new(), remembers: false, logs_content: false, counts }
     }
 
     fn live(mut self) -> Counts {
@@ -246,8 +248,11 @@ impl<'a> Life<'a> {
         let cache = random.pick(&["writeback", "writeback", "writethrough", "none"]);
         let size = random.pick(&["64M", "8M", "1M", "256K"]);
         let threads = random.pick(&["0", "0", "2"]);
+        let logged = random.pick(&["sums", "content"]);
         self.remembers = cache != "writeback";
+        self.logs_content = logged == "content";
         let mut options = vec!["--cache", cache, "--cache-size", size, "--connection-threads", threads];
+        options.extend(["--full-stripe-log", logged]);
         if !self.absent.is_empty() {
             options.push("--degraded");
             if self.cycle.consistency != "log" {
@@ -257,10 +262,11 @@ impl<'a> Life<'a> {
         options.into_iter().map(String::from).collect()
     }
 
-    /// Whether the array is right after a kill without members that it can spare. A log sees to that; copies are old or
-    /// new each for itself.
+    /// Whether the array is right after a kill without members that it can spare. A log with content sees to that;
+    /// copies are old or new each for itself.
     fn survives_a_kill_without_members(&self) -> bool {
-        self.cycle.consistency == "log" || matches!(self.cycle.shape.level, Level::Raid1 | Level::Raid10 { .. })
+        let is_mirror = matches!(self.cycle.shape.level, Level::Raid1 | Level::Raid10 { .. });
+        self.cycle.consistency == "log" && self.logs_content || is_mirror
     }
 
     fn one_in(&mut self, times: usize) -> bool {
